@@ -1,0 +1,43 @@
+# Everything a checkout needs; each target prepares the virtual environment first.
+PYTHON3 ?= python3
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON := $(BIN)/python
+STAMP := $(VENV)/.engram-installed
+
+.PHONY: help demo test lint bench clean .venv
+
+help:
+	@echo "make demo    run the demonstration (engram demo)"
+	@echo "make test    run all tests and doctests, JOBS=$(JOBS) processes"
+	@echo "make lint    ruff, formatting, mypy --strict, import layers"
+	@echo "make bench   speed against a bare PyTorch loop"
+	@echo "make clean   remove caches and build output (keeps $(VENV))"
+
+# Installed once, and again when the requirements change. An existing environment is kept.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(PYTHON) || $(PYTHON3) -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+.venv: $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/engram demo
+
+test: $(STAMP)
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src/engram
+	$(PYTHON) -m pytest tests/test_imports.py
+
+bench: $(STAMP)
+	$(PYTHON) -m benchmarks.speed
+
+clean:
+	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

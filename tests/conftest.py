@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Before torch is imported, and inherited by processes that tests start: the tests run in several
+# processes already, and more threads than cores only slow each other down.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+
+# The same examples every time, so that a failure is never luck; no deadline, because the first
+# call of a torch function is slow.
+settings.register_profile("engram", derandomize=True, deadline=None)
+settings.load_profile("engram")
+
+
+@pytest.fixture(scope="session")
+def engram_data() -> Path:
+    """Directory of real data sets, from the environment variable ENGRAM_DATA."""
+    named = os.environ.get("ENGRAM_DATA")
+    if not named:
+        pytest.skip("ENGRAM_DATA is not set: no real data to test on")
+    path = Path(named)
+    if not path.is_dir():
+        pytest.fail(f"ENGRAM_DATA: expected a directory, got {named!r}")
+    return path

@@ -1,0 +1,104 @@
+"""The documentation's links lead somewhere, its examples run, and the project speaks of itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)[^)]*\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+# Written in pieces, so that this file does not contain what it looks for.
+PLACES = re.compile(rb"/(w[o]rk|f[a]rm|r[o]ot|h[o]me)/")
+HOSTS = [b"pypi" + b".org", b"python" + b"hosted", b"/opt" + b"/wheels", b"/opt" + b"/pypi"]
+BESIDE = b"../" + b"shared"
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchor(heading: str) -> str:
+    """The link target a heading gets: lower case, no punctuation, spaces to dashes."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def dead_links(page: Path) -> list[str]:
+    """Relative links of a page that lead to no file or no heading."""
+    dead = []
+    for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", link):  # http:, https:, mailto:
+            continue
+        path, _, heading = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists():
+            dead.append(link)
+        elif heading and target.suffix == ".md":
+            text = FENCE.sub("", target.read_text(encoding="utf-8"))
+            if heading not in map(anchor, HEADING.findall(text)):
+                dead.append(link)
+    return dead
+
+
+def examples(page: Path) -> list[str]:
+    """The code blocks of a page that open with `python run`."""
+    blocks = FENCE.findall(page.read_text(encoding="utf-8"))
+    return [code for info, code in blocks if info.split() == ["python", "run"]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page):
+    assert dead_links(page) == []
+
+
+def test_dead_links_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A b\n[x](nowhere.md) [y](#a-b) [z](#c) [w](https://x.org/)\n```\n[v](u)\n```\n"
+    )
+    assert dead_links(page) == ["nowhere.md", "#c"]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if examples(p)], ids=name)
+def test_examples_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, object] = {"__name__": "__example__"}
+    for code in examples(page):  # blocks of one page build on each other
+        exec(compile(code, name(page), "exec"), space)
+
+
+def tracked() -> list[Path]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: no list of tracked files")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    paths = [ROOT / p.decode() for p in listed.stdout.split(b"\0") if p]
+    return [p for p in paths if p.is_file()]
+
+
+def foreign_words(content: bytes) -> list[str]:
+    """Paths of one machine and hosts of package registries."""
+    words = [found.group().decode() for found in PLACES.finditer(content)]
+    return words + [host.decode() for host in HOSTS if host in content]
+
+
+def test_project_speaks_only_of_itself():
+    found = {name(p): words for p in tracked() if (words := foreign_words(p.read_bytes()))}
+    assert found == {}
+
+
+def test_nothing_reaches_beside_the_checkout():
+    found = [name(p) for p in tracked() if BESIDE in p.read_bytes()]
+    assert set(found) <= {".ci/run"}  # the one place that looks, and only if it is there
+
+
+def test_foreign_words_are_found():
+    for word in ("/wo" + "rk/x", "/ho" + "me/me", "https://py" + "pi.org/simple"):
+        assert foreign_words(f"see {word}".encode())
+    assert not foreign_words(b"engram/data/core.py and homework/root")

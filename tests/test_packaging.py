@@ -1,0 +1,44 @@
+"""What gets installed: all files of the package, with all requirements pinned."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "engram"
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PIN = re.compile(r"([a-z0-9-]+)==([0-9][0-9a-z.]*)")
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    found = [PIN.fullmatch(line) for line in lines if line and not line.startswith("#")]
+    assert all(found), "constraints.txt: expected lines of the form name==version"
+    return {pin[1]: pin[2] for pin in found if pin}
+
+
+def test_requirements_are_pinned():
+    project = CONFIG["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    names = {re.split(r"[<>=\[ ]", each)[0].lower() for each in wanted}
+    assert names - set(pins()) == set()
+
+
+def test_torch_pin_accepts_the_supported_versions():
+    assert pins()["torch"] == "2.13.0"
+    assert "torch>=2.11" in CONFIG["project"]["dependencies"]
+
+
+def test_every_file_of_the_package_is_shipped():
+    patterns = CONFIG["tool"]["setuptools"]["package-data"]["engram"]
+    shipped = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
+    shipped |= set(PACKAGE.rglob("*.py")) | set(PACKAGE.rglob("*.pyc"))
+    missing = {p for p in PACKAGE.rglob("*") if p.is_file()} - shipped
+    assert not missing, f"add to package-data in pyproject.toml: {sorted(map(str, missing))}"
+
+
+def test_every_directory_of_modules_is_a_package():
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert [str(f) for f in folders if not (f / "__init__.py").exists()] == []
