@@ -1,0 +1,248 @@
+"""Metrics of the accuracy matrix `a[stage][task]`.
+
+Every function takes `[..., stage, task]` (leading axes are runs), reduces the last two axes and
+reads the last stage unless `stage` (0-based, negative counts from the end) says otherwise. NaN
+above the diagonal is the normal state of a matrix: those tasks were not learnt yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from engram.errors import bad, choose
+from engram.metrics._arrays import Floats, Reduced, floats, mean_or_nan, plain, same_shape
+from engram.metrics.definitions import DEFINITIONS, drops_from_best, drops_from_diagonal
+
+FORGETTING_DEFINITIONS: tuple[str, ...] = tuple(DEFINITIONS)
+
+
+def _pad_triangle(matrix: Any) -> Any:
+    """Rows of growing length, the way accuracies are written down, become one square array."""
+    if not isinstance(matrix, (list, tuple)) or not matrix:
+        return matrix
+    rows = [row for row in matrix if isinstance(row, (list, tuple))]
+    if len(rows) != len(matrix) or any(isinstance(x, (list, tuple)) for row in rows for x in row):
+        return matrix
+    width = max(map(len, rows))
+    if [len(row) for row in rows] != list(range(1, width + 1)):
+        return matrix
+    return [[*row, *[np.nan] * (width - len(row))] for row in rows]
+
+
+def _checked(matrix: Any, stage: int | None) -> tuple[Floats, int]:
+    array = floats("matrix", _pad_triangle(matrix), least=2, shape="[..., stage, task] accuracies")
+    stages, tasks = array.shape[-2:]
+    if not 1 <= stages <= tasks:
+        raise bad("matrix", "[..., stage, task] with 1 <= stages <= tasks", f"shape {array.shape}")
+    if stage is None:
+        return array, stages - 1
+    if isinstance(stage, bool) or not isinstance(stage, (int, np.integer)):
+        raise bad("stage", "a whole number", stage)
+    if not -stages <= stage < stages:
+        raise bad("stage", f"a whole number from {-stages} to {stages - 1}", stage)
+    return array, int(stage) % stages
+
+
+def _undefined(array: Floats) -> Reduced:
+    return plain(np.full(array.shape[:-2], np.nan))
+
+
+def average_accuracy(matrix: Any, *, stage: int | None = None, counts: Any = None) -> Reduced:
+    """Mean accuracy over the tasks seen so far, `A_k`.
+
+    Parameters
+    ----------
+    counts
+        Test samples per task `[..., task]`. With them the accuracy is pooled over samples, not
+        averaged over tasks.
+
+    Examples
+    --------
+    >>> round(average_accuracy([[.9], [.95, .8], [.7, .5, .96]]), 6)
+    0.72
+    >>> round(average_accuracy([[.9, float("nan")], [9 / 10, 1 / 90]], counts=[10, 90]), 6)
+    0.1
+    """
+    array, k = _checked(matrix, stage)
+    row = array[..., k, : k + 1]
+    if counts is None:
+        return plain(row.mean(axis=-1))
+    weights = floats("counts", counts, least=1, shape="samples per task")
+    if weights.shape[-1] != array.shape[-1] or np.any(weights < 0) or np.any(np.isnan(weights)):
+        raise bad("counts", f"{array.shape[-1]} numbers of at least 0, one per task", counts)
+    weights = weights[..., : k + 1]
+    total = weights.sum(axis=-1)
+    pooled = (row * weights).sum(axis=-1)
+    return plain(np.where(total > 0, pooled / np.where(total > 0, total, 1.0), np.nan))
+
+
+def forgetting(matrix: Any, *, definition: str = "max", stage: int | None = None) -> Reduced:
+    """Mean forgetting of the earlier tasks; NaN after the first stage, which has none.
+
+    Parameters
+    ----------
+    definition
+        ``max`` best accuracy since the task was learnt minus now (RWalk); ``diagonal`` accuracy
+        when learnt minus now (ConFER's CF); ``first`` best accuracy of any earlier stage minus now
+        (RWalk eq. 3 to the letter, needs the full matrix); ``all`` mean over the whole triangle
+        (Diaz-Rodriguez, minus their BWT); ``mean_T`` as diagonal, but divided by all tasks. The
+        names of libraries give the number which that library prints: ``avalanche``, ``mammoth``,
+        ``libcontinual``, ``cglb`` (negative when things are forgotten), ``pyclad`` (the form
+        that also counts the newest task).
+
+    Examples
+    --------
+    >>> a = [[.9], [.95, .8], [.7, .5, .96]]
+    >>> round(forgetting(a), 6), round(forgetting(a, definition="diagonal"), 6)
+    (0.275, 0.25)
+    >>> round(forgetting(a, stage=1), 6), forgetting(a, stage=0)
+    (-0.05, nan)
+    """
+    choose("definition", definition, DEFINITIONS)
+    array, k = _checked(matrix, stage)
+    return plain(DEFINITIONS[definition](array, k)) if k else _undefined(array)
+
+
+def per_task_forgetting(
+    matrix: Any, *, definition: str = "max", stage: int | None = None
+) -> Floats:
+    """Forgetting `f_j` of each task, `[..., task]`; NaN for tasks not older than the stage.
+
+    Examples
+    --------
+    >>> per_task_forgetting([[.9], [.95, .8], [.7, .5, .96]]).round(6).tolist()
+    [0.25, 0.3, nan]
+    """
+    choose("definition", definition, ["max", "diagonal"])
+    array, k = _checked(matrix, stage)
+    result = np.full((*array.shape[:-2], array.shape[-1]), np.nan)
+    if k:
+        drops = drops_from_best if definition == "max" else drops_from_diagonal
+        result[..., :k] = drops(array, k)
+    return result
+
+
+def backward_transfer(
+    matrix: Any, *, definition: str = "last", stage: int | None = None
+) -> Reduced:
+    """Mean change of earlier tasks since they were learnt; negative when they were forgotten.
+
+    Parameters
+    ----------
+    definition
+        ``last`` compares the current row with the diagonal (GEM); ``all`` averages over every row
+        up to the stage (Diaz-Rodriguez).
+
+    Examples
+    --------
+    >>> a = [[.9], [.95, .8], [.7, .5, .96]]
+    >>> round(backward_transfer(a), 6), round(backward_transfer(a, definition="all"), 6)
+    (-0.25, -0.15)
+    """
+    choose("definition", definition, ["last", "all"])
+    array, k = _checked(matrix, stage)
+    if not k:
+        return _undefined(array)
+    return plain(-DEFINITIONS["diagonal" if definition == "last" else "all"](array, k))
+
+
+def forward_transfer(full_matrix: Any, chance: Any, *, stage: int | None = None) -> Reduced:
+    """Mean accuracy on each next task just before it is learnt, above `chance` (GEM).
+
+    Parameters
+    ----------
+    full_matrix
+        Accuracies with the entries right above the diagonal filled in.
+    chance
+        Accuracy of an untrained network: one number, or one per task `[..., task]`.
+
+    Examples
+    --------
+    >>> round(forward_transfer([[.9, .6, .5], [.8, .9, .7], [.8, .8, .9]], 0.5), 6)
+    0.15
+    """
+    array, k = _checked(full_matrix, stage)
+    base = floats("chance", chance)
+    if base.ndim and base.shape[-1] != array.shape[-1]:
+        raise bad("chance", f"one number or {array.shape[-1]}, one per task", chance)
+    if not k:
+        return _undefined(array)
+    before = np.diagonal(array, 1, axis1=-2, axis2=-1)[..., :k]  # a[j - 1][j], j = 1..k
+    own = np.diagonal(array, axis1=-2, axis2=-1)[..., :k]
+    if np.any(np.isnan(before) & ~np.isnan(own)):
+        raise bad("full_matrix", "accuracies right above the diagonal", "NaN there")
+    return plain((before - (base[..., 1 : k + 1] if base.ndim else base)).mean(axis=-1))
+
+
+def learning_accuracy(matrix: Any, *, stage: int | None = None) -> Reduced:
+    """Mean accuracy of each task right after it was learnt (the diagonal).
+
+    Examples
+    --------
+    >>> round(learning_accuracy([[.9], [.95, .8], [.7, .5, .96]]), 6)
+    0.886667
+    """
+    array, k = _checked(matrix, stage)
+    return plain(np.diagonal(array, axis1=-2, axis2=-1)[..., : k + 1].mean(axis=-1))
+
+
+def intransigence(matrix: Any, reference: Any, *, stage: int | None = None) -> Reduced:
+    """How far the newest task stays below a jointly trained reference; negative is a gain.
+
+    Parameters
+    ----------
+    reference
+        `[..., k]`: accuracy on task k of a model trained on all data of tasks 1..k, one per stage.
+
+    Examples
+    --------
+    >>> round(intransigence([[.9], [.7, .96]], [.95, .97]), 6)
+    0.01
+    """
+    array, k = _checked(matrix, stage)
+    joint = floats("reference", reference, least=1, shape="one accuracy per stage")
+    if joint.shape[-1] not in array.shape[-2:]:
+        raise bad("reference", f"{array.shape[-2]} accuracies, one per stage", reference)
+    same_shape("matrix without its last axis", array[..., 0, 0], "reference", joint[..., 0])
+    return plain(joint[..., k] - array[..., k, k])
+
+
+def forgetting_bound(matrix: Any, *, line: bool = False, stage: int | None = None) -> Reduced:
+    """The most forgetting (definition ``max``) that the average accuracy allows (CGL theorem 1).
+
+    Parameters
+    ----------
+    line
+        The line drawn in the paper's figures, which puts the newest task at accuracy 1.
+
+    Examples
+    --------
+    >>> a = [[.9], [.95, .8], [.7, .5, .96]]
+    >>> round(forgetting_bound(a), 6), round(forgetting_bound(a, line=True), 6)
+    (0.4, 0.42)
+    """
+    array, k = _checked(matrix, stage)
+    known = array[~np.isnan(array)]
+    if np.any(known < 0) or np.any(known > 1):
+        raise bad("matrix", "accuracies in [0, 1] (fractions, not percent)", float(known.max()))
+    if not k:
+        return _undefined(array)
+    newest = 1.0 if line else array[..., k, k]
+    average = mean_or_nan(array[..., k, : k + 1])
+    return plain(1.0 - (k + 1) / k * average + newest / k)
+
+
+def curve(metric: Callable[..., Reduced], matrix: Any, **options: Any) -> Floats:
+    """The value of a matrix metric after every stage, `[..., stage]`.
+
+    Examples
+    --------
+    >>> curve(average_accuracy, [[.9], [.95, .8], [.7, .5, .96]]).round(6).tolist()
+    [0.9, 0.875, 0.72]
+    """
+    array, last = _checked(matrix, None)
+    values = [metric(array, stage=k, **options) for k in range(last + 1)]
+    return np.moveaxis(np.asarray(values, dtype=np.float64), 0, -1)

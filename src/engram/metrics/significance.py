@@ -1,0 +1,243 @@
+"""Is a difference between methods more than noise? Tests over paired runs, and their correction."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engram.errors import bad, choose, number, whole
+from engram.metrics._arrays import Floats, floats
+
+_EXACT_LIMIT = 16  # 2 ** 16 sign patterns at most
+
+
+class PairedTest(NamedTuple):
+    """A statistic, its two-sided p value and the number of pairs."""
+
+    statistic: float
+    p_value: float
+    n: int
+
+
+def _runs(argument: str, values: Any) -> Floats:
+    array = floats(argument, values, least=1, shape="one value per run")
+    if array.ndim != 1 or not array.size or np.any(np.isnan(array)):
+        raise bad(argument, "one axis of at least one number, no NaN", values)
+    return array
+
+
+def paired_differences(a: Any, b: Any) -> Floats:
+    """`a - b`, run by run (same seed, same order), with the numbers checked.
+
+    Examples
+    --------
+    >>> paired_differences([3.0, 2.0], [1.0, 1.0]).tolist()
+    [2.0, 1.0]
+    """
+    first, second = _runs("a", a), _runs("b", b)
+    if first.shape != second.shape:
+        raise bad("b", f"{len(first)} values, paired with those of a", f"{len(second)} values")
+    return first - second
+
+
+def sign_flip_test(
+    a: Any, b: Any, *, resamples: int = 20_000, seed: int | np.random.Generator = 0
+) -> PairedTest:
+    """Permutation test of the mean paired difference, whose signs are arbitrary for equal methods.
+
+    Exact for up to 16 pairs; beyond that `resamples` random sign patterns are drawn.
+
+    Examples
+    --------
+    >>> sign_flip_test([3, 5, 4], [1, 2, 3])
+    PairedTest(statistic=2.0, p_value=0.25, n=3)
+    """
+    whole("resamples", resamples, low=1)
+    d = paired_differences(a, b)
+    n, observed = len(d), abs(float(d.mean()))
+    slack = 1e-12 * max(1.0, float(np.abs(d).max()))  # equal sums may round differently
+    if n <= _EXACT_LIMIT:
+        bits = np.arange(2**n)[:, None] >> np.arange(n) & 1  # [pattern, pair]
+        means = np.abs((1 - 2 * bits) @ d) / n
+        return PairedTest(float(d.mean()), float(np.mean(means >= observed - slack)), n)
+    generator = np.random.default_rng(seed)
+    signs = generator.choice(np.array([-1.0, 1.0]), size=(resamples, n))
+    extreme = int(np.sum(np.abs(signs @ d) / n >= observed - slack))
+    # The observed pattern is one of the possible ones, hence the two added ones.
+    return PairedTest(float(d.mean()), (extreme + 1) / (resamples + 1), n)
+
+
+def paired_t_test(a: Any, b: Any) -> PairedTest:
+    """Student's t test of the mean paired difference; NaN for one pair.
+
+    Examples
+    --------
+    >>> result = paired_t_test([3, 5, 4], [1, 2, 3])
+    >>> round(result.statistic, 4), round(result.p_value, 4)
+    (3.4641, 0.0742)
+    """
+    d = paired_differences(a, b)
+    n, average = len(d), float(d.mean())
+    if n < 2:
+        return PairedTest(math.nan, math.nan, n)
+    error = float(d.std(ddof=1)) / math.sqrt(n)
+    if np.ptp(d) == 0.0:  # no spread: equal for certain, or different for certain
+        sure = PairedTest(math.copysign(math.inf, average), 0.0, n)
+        return sure if average else PairedTest(0.0, 1.0, n)
+    from scipy.special import stdtr
+
+    t = average / error
+    return PairedTest(t, float(2 * stdtr(n - 1, -abs(t))), n)
+
+
+def wilcoxon_test(a: Any, b: Any) -> PairedTest:
+    """Wilcoxon's signed-rank test of paired differences; pairs without difference are dropped.
+
+    Exact for up to 16 pairs that differ (ties included), normal approximation beyond.
+
+    Examples
+    --------
+    >>> wilcoxon_test([3, 5, 4, 6], [1, 2, 3, 2])
+    PairedTest(statistic=0.0, p_value=0.125, n=4)
+    """
+    from scipy.special import ndtr
+    from scipy.stats import rankdata
+
+    d = paired_differences(a, b)
+    moved = d[d != 0]
+    n = len(moved)
+    if not n:
+        return PairedTest(0.0, 1.0, len(d))
+    ranks = rankdata(np.abs(moved))
+    up = float(ranks[moved > 0].sum())
+    total = float(ranks.sum())
+    statistic = min(up, total - up)
+    if n <= _EXACT_LIMIT:
+        sums = (np.arange(2**n)[:, None] >> np.arange(n) & 1) @ ranks
+        p = 2 * float(np.mean(sums <= statistic + 1e-9))
+    else:
+        p = 2 * float(ndtr((statistic - total / 2) / math.sqrt(float(np.sum(ranks**2)) / 4)))
+    return PairedTest(statistic, min(1.0, p), len(d))
+
+
+def holm(p_values: Any) -> Floats:
+    """Holm's adjusted p values: the chance of any false finding stays below the level.
+
+    Examples
+    --------
+    >>> holm([0.01, 0.04, 0.03]).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    p = _probabilities(p_values)
+    order = np.argsort(p, kind="stable")
+    factors = np.arange(len(p), 0, -1)
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * factors), 1.0)
+    return adjusted
+
+
+def benjamini_hochberg(p_values: Any) -> Floats:
+    """Adjusted p values that keep the expected share of false findings below the level.
+
+    Examples
+    --------
+    >>> benjamini_hochberg([0.01, 0.04, 0.03]).tolist()
+    [0.03, 0.04, 0.04]
+    """
+    p = _probabilities(p_values)
+    order = np.argsort(p, kind="stable")[::-1]
+    factors = len(p) / np.arange(len(p), 0, -1)
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(np.minimum.accumulate(p[order] * factors), 1.0)
+    return adjusted
+
+
+def _probabilities(p_values: Any) -> Floats:
+    p = _runs("p_values", p_values)
+    if np.any(p < 0) or np.any(p > 1):
+        raise bad("p_values", "numbers in [0, 1]", p_values)
+    return p
+
+
+class Ranking(NamedTuple):
+    """Friedman test and Nemenyi's critical difference; rank 1 is best."""
+
+    average_ranks: Floats  # [method]
+    statistic: float
+    p_value: float
+    critical_difference: float
+    cliques: tuple[tuple[int, ...], ...]  # methods that cannot be told apart, best first
+
+
+def rank_methods(scores: Any, *, alpha: float = 0.05, higher_is_better: bool = True) -> Ranking:
+    """Rank methods over blocks (seeds, orders, datasets) and say which differ.
+
+    Parameters
+    ----------
+    scores
+        `[block, method]`, at least two of each.
+
+    Examples
+    --------
+    >>> ranking = rank_methods([[.9, .8, .1], [.8, .9, .2], [.9, .7, .3], [.7, .6, .5]])
+    >>> ranking.average_ranks.tolist(), round(ranking.critical_difference, 3), ranking.cliques
+    ([1.25, 1.75, 3.0], 1.657, ((0, 1), (1, 2)))
+    """
+    from scipy.special import gammaincc
+    from scipy.stats import rankdata, studentized_range
+
+    number("alpha", alpha, 0.0, 1.0, open_low=True)
+    table = floats("scores", scores, least=2, shape="[block, method]")
+    if table.ndim != 2 or min(table.shape) < 2 or np.any(np.isnan(table)):
+        raise bad("scores", "[block, method], two or more of each, no NaN", f"shape {table.shape}")
+    n, k = table.shape
+    ranks = rankdata(-table if higher_is_better else table, axis=1)
+    average = ranks.mean(axis=0)
+    # Written with the variance of the ranks at hand, so that ties are accounted for.
+    spread = float(np.sum((ranks - (k + 1) / 2) ** 2)) / (n * (k - 1))
+    statistic = n * float(np.sum((average - (k + 1) / 2) ** 2)) / spread if spread > 0 else 0.0
+    p = float(gammaincc((k - 1) / 2, statistic / 2))
+    quantile = float(studentized_range.ppf(1 - alpha, k, np.inf)) / math.sqrt(2)
+    critical = quantile * math.sqrt(k * (k + 1) / (6 * n))
+    return Ranking(average, statistic, p, critical, _cliques(average, critical))
+
+
+def _cliques(average: Floats, critical: float) -> tuple[tuple[int, ...], ...]:
+    """Largest groups of neighbouring ranks that span no more than the critical difference."""
+    order = np.argsort(average, kind="stable")
+    found: list[tuple[int, ...]] = []
+    last_end = 0
+    for start in range(len(order)):
+        close = average[order] <= average[order[start]] + critical
+        end = int(np.sum(close))
+        if end - start > 1 and end > last_end:
+            found.append(tuple(int(i) for i in order[start:end]))
+            last_end = end
+    return tuple(found)
+
+
+def all_pairs(scores: Any, *, test: str = "wilcoxon") -> dict[tuple[int, int], float]:
+    """Holm-adjusted p values of every pair of methods, from `[block, method]` scores.
+
+    Parameters
+    ----------
+    test
+        ``wilcoxon``, ``t`` or ``permutation``.
+
+    Examples
+    --------
+    >>> p = all_pairs([[.9, .8], [.8, .7], [.9, .7], [.7, .6], [.6, .2], [.9, .4]])
+    >>> p[0, 1]
+    0.03125
+    """
+    tests = {"wilcoxon": wilcoxon_test, "t": paired_t_test, "permutation": sign_flip_test}
+    choose("test", test, tests)
+    table = floats("scores", scores, least=2, shape="[block, method]")
+    pairs = list(itertools.combinations(range(table.shape[1]), 2))
+    if not pairs:
+        raise bad("scores", "[block, method] with two or more methods", f"shape {table.shape}")
+    raw = [tests[test](table[:, i], table[:, j]).p_value for i, j in pairs]
+    return dict(zip(pairs, holm(raw).tolist(), strict=True))

@@ -1,0 +1,166 @@
+"""Location, spread and uncertainty of a metric over runs, and which factor moves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.errors import bad, choose, number, whole
+from engram.metrics._arrays import Floats, Reduced, floats, mean_or_nan, plain
+
+
+def mean(values: Any, *, axis: int = 0) -> Reduced:
+    """Mean over runs (the first axis unless told otherwise); NaN without runs.
+
+    Examples
+    --------
+    >>> mean([0.5, 0.75])
+    0.625
+    """
+    return plain(mean_or_nan(floats("values", values, least=1), axis))
+
+
+def std(values: Any, *, ddof: int = 1, axis: int = 0) -> Reduced:
+    """Standard deviation over runs; NaN for fewer than two runs, which say nothing about spread.
+
+    Parameters
+    ----------
+    ddof
+        1 estimates the spread of the population, 0 describes these runs only.
+
+    Examples
+    --------
+    >>> round(std([1.0, 2.0, 3.0]), 6), round(std([1.0, 2.0, 3.0], ddof=0), 6), std([1.0])
+    (1.0, 0.816497, nan)
+    """
+    whole("ddof", ddof)
+    array = floats("values", values, least=1)
+    if array.shape[axis] < max(2, ddof + 1):
+        return plain(np.full(np.delete(np.array(array.shape), axis), np.nan))
+    return plain(array.std(axis=axis, ddof=ddof))
+
+
+class Interval(NamedTuple):
+    """An estimate and the interval around it."""
+
+    low: float
+    high: float
+    estimate: float
+
+
+def _corrected_levels(
+    values: Floats, draws: Floats, statistic: Callable[..., Any], level: float
+) -> tuple[float, float]:
+    """Percentile levels of the BCa interval (bias from the draws, skewness from the jackknife)."""
+    from scipy.special import ndtr, ndtri
+
+    estimate = statistic(values, axis=-1)
+    # Draws equal to the estimate count half, or coarse data would look biased.
+    below = (np.mean(draws < estimate) + np.mean(draws <= estimate)) / 2
+    n = len(values)
+    left_out = np.array([statistic(np.delete(values, i), axis=-1) for i in range(n)])
+    centred = left_out.mean() - left_out
+    spread = np.sum(centred**2)
+    skew = np.sum(centred**3) / (6 * spread**1.5) if spread > 0 else 0.0
+    bias = ndtri(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws)))
+    tails = bias + ndtri(np.array([(1 - level) / 2, (1 + level) / 2]))
+    corrected = ndtr(bias + tails / (1 - skew * tails))
+    return float(corrected[0]), float(corrected[1])
+
+
+def bootstrap_interval(
+    values: Any,
+    *,
+    statistic: Callable[..., Any] = np.mean,
+    level: float = 0.95,
+    method: str = "bca",
+    resamples: int = 10_000,
+    seed: int | np.random.Generator = 0,
+) -> Interval:
+    """Bootstrap interval of a statistic over runs; NaN ends for fewer than two runs.
+
+    Parameters
+    ----------
+    statistic
+        A function that takes `axis`, such as ``numpy.mean`` or ``numpy.median``.
+    method
+        ``bca`` (corrected for bias and skewness) or ``percentile``.
+
+    Examples
+    --------
+    >>> low, high, estimate = bootstrap_interval([.70, .72, .75, .71, .74])
+    >>> low < estimate < high
+    True
+    """
+    choose("method", method, ["bca", "percentile"])
+    number("level", level, 0.0, 1.0, open_low=True)
+    whole("resamples", resamples, low=1)
+    array = floats("values", values, least=1)
+    if array.ndim != 1 or not array.size or np.any(np.isnan(array)) or level == 1.0:
+        raise bad("values", "one axis of at least one number, no NaN, and a level below 1", values)
+    estimate = float(statistic(array, axis=-1))
+    if len(array) == 1:
+        return Interval(np.nan, np.nan, estimate)
+    generator = np.random.default_rng(seed)
+    rows = generator.integers(len(array), size=(resamples, len(array)))
+    draws = np.asarray(statistic(array[rows], axis=-1))
+    levels = ((1 - level) / 2, (1 + level) / 2)
+    if method == "bca":
+        levels = _corrected_levels(array, draws, statistic, level)
+    low, high = np.quantile(draws, levels)
+    return Interval(float(low), float(high), estimate)
+
+
+def _dummies(labels: npt.NDArray[Any]) -> Floats:
+    """One column per level of a factor, `[value, level]`."""
+    _, code = np.unique(labels, return_inverse=True)
+    return np.asarray(np.eye(int(code.max()) + 1)[code.ravel()])
+
+
+def _residual(values: Floats, tables: list[Floats]) -> float:
+    design = np.concatenate([np.ones((len(values), 1)), *tables], axis=1)
+    fitted = design @ np.linalg.lstsq(design, values, rcond=None)[0]
+    return float(np.sum((values - fitted) ** 2))
+
+
+def variance_shares(value: Any, /, **factors: Any) -> dict[str, float]:
+    """Share of the variance that each factor explains on its own (eta squared), and the residual.
+
+    Interactions are part of the residual. If the design is unbalanced the factors overlap: a
+    factor's share is then what it explains beyond the others, and the entry ``shared`` holds what
+    cannot be told apart. The shares sum to 1; all are NaN if the values do not vary.
+
+    Parameters
+    ----------
+    factors
+        For each factor, its level for every value: ``method=[...], order=[...], seed=[...]``.
+
+    Examples
+    --------
+    >>> shares = variance_shares([1, 2, 3, 4], method=["a", "a", "b", "b"], seed=[0, 1, 0, 1])
+    >>> {name: round(share, 6) for name, share in shares.items()}
+    {'method': 0.8, 'seed': 0.2, 'residual': 0.0}
+    """
+    values = floats("value", value, least=1).ravel()
+    if not factors or values.size < 2 or np.any(np.isnan(values)):
+        raise bad("value", "two or more numbers without NaN, and at least one factor", value)
+    tables = {}
+    for name, labels in factors.items():
+        levels = np.asarray(labels).ravel()
+        if levels.shape != values.shape or name in ("residual", "shared"):
+            raise bad(name, f"{values.size} levels, one per value", labels)
+        tables[name] = _dummies(levels)
+    total = float(np.sum((values - values.mean()) ** 2))
+    if total <= 1e-30 * max(1.0, float(np.sum(values**2))):
+        return dict.fromkeys([*factors, "residual"], np.nan)
+    rest = _residual(values, list(tables.values()))
+    shares = {}
+    for name in tables:
+        without = _residual(values, [table for key, table in tables.items() if key != name])
+        shares[name] = max(0.0, without - rest) / total
+    shares["residual"] = rest / total
+    shared = 1.0 - sum(shares.values())
+    return {**shares, "shared": shared} if abs(shared) > 1e-9 else shares
