@@ -14,7 +14,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "engram"
 
-BASE = {"errors", "keys"}
+BASE = {"errors", "keys", "losses"}
 STATE = BASE | {"data", "streams", "models", "memory"}  # what a learner is built from
 ENGINE = STATE | {"learner", "methods", "metrics", "novelty"}
 STUDY = ENGINE | {"engine", "records"}
@@ -23,6 +23,7 @@ STUDY = ENGINE | {"engine", "records"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "keys": {"errors"},
+    "losses": {"errors"},
     "data": BASE,
     "streams": BASE | {"data"},
     "models": BASE | {"data", "streams"},
@@ -229,3 +230,21 @@ def test_help_is_light():
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code"
     )
     assert loaded_after(code) == []
+
+
+def kinds_of_public_names(first: str) -> str:
+    """Type of each public name, in a fresh interpreter that has run `first`."""
+    show = "\nimport engram\nprint({n: type(getattr(engram, n)).__name__ for n in engram.__all__})"
+    done = subprocess.run(
+        [sys.executable, "-c", first + show], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_public_names_do_not_depend_on_what_was_imported_before():
+    # Importing a subpackage binds its name in `engram`: a function of the same name would vanish.
+    if "__all__" not in (PACKAGE / "__init__.py").read_text(encoding="utf-8"):
+        pytest.skip("engram has no list of public names yet")
+    packages = [n for n in modules(PACKAGE) if n.count(".") == 1 and not n.endswith("__main__")]
+    assert kinds_of_public_names("") == kinds_of_public_names(f"import {', '.join(packages)}")
