@@ -1,0 +1,42 @@
+"""Networks: backbones, heads, layers that know row weights and keys, and the adapter."""
+
+from __future__ import annotations
+
+from engram.models.adapter import adapt
+from engram.models.build import build, models
+from engram.models.classifier import Classifier
+from engram.models.cnn import CNN
+from engram.models.context import KEY, ROW_WEIGHTS, forward_context
+from engram.models.gcn import GCN
+from engram.models.heads import Cosine, Linear
+from engram.models.layers import BatchNorm, Dropout
+from engram.models.lenet import LeNet
+from engram.models.mlp import MLP
+from engram.models.output import Output
+from engram.models.resnet import ResNet, resnet18_slim, resnet32
+from engram.models.skeletons import SKELETONS
+from engram.models.stgcn import STGCN
+
+__all__ = [
+    "CNN",
+    "GCN",
+    "KEY",
+    "MLP",
+    "ROW_WEIGHTS",
+    "SKELETONS",
+    "STGCN",
+    "BatchNorm",
+    "Classifier",
+    "Cosine",
+    "Dropout",
+    "LeNet",
+    "Linear",
+    "Output",
+    "ResNet",
+    "adapt",
+    "build",
+    "forward_context",
+    "models",
+    "resnet18_slim",
+    "resnet32",
+]

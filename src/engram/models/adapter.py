@@ -1,0 +1,127 @@
+"""Any user's module made fit for padded, mapped and resumed runs, or the reason why not."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from engram.models.context import forward_context
+from engram.models.layers import BatchNorm, Dropout
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_CHANNEL_DROPOUTS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+_NOISY = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
+
+
+def adapt(module: nn.Module, sample_shape: tuple[int, ...] | None = None) -> nn.Module:
+    """A deep copy of `module` with stock batch norm and dropout swapped for ours.
+
+    The copy answers ``mappable`` (runs may train in lockstep), ``unmappable`` (the reasons if
+    not) and ``mixes_rows`` (a layer remains that mixes rows without knowing their weights, so
+    that padding would change the result). With `sample_shape` a mapped gradient is tried, too.
+
+    Examples
+    --------
+    >>> ours = adapt(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.1)), (4,))
+    >>> type(ours[1]).__name__, type(ours[2]).__name__, ours.mappable
+    ('BatchNorm', 'Dropout', True)
+    """
+    done: dict[int, nn.Module] = {}
+    result = _swap(copy.deepcopy(module), done)
+    mixing, noisy = _left_over(result)
+    reasons = mixing + noisy
+    if sample_shape is not None and not reasons:
+        reasons = _trial(result, sample_shape)
+    found: Any = result
+    found.mappable, found.unmappable, found.mixes_rows = not reasons, tuple(reasons), bool(mixing)
+    return result
+
+
+def _swap(module: nn.Module, done: dict[int, nn.Module]) -> nn.Module:
+    """Replace layers below and including `module`; a shared layer stays shared."""
+    if id(module) in done:
+        return done[id(module)]
+    new = module
+    if type(module) in _NORMS:
+        new = _our_norm(module)
+    elif type(module) is nn.Dropout or type(module) in _CHANNEL_DROPOUTS:
+        new = _our_dropout(module)
+    if new is not module:
+        new.train(module.training)
+        new._forward_hooks = module._forward_hooks
+        new._forward_pre_hooks = module._forward_pre_hooks
+    done[id(module)] = new
+    done[id(new)] = new
+    for name, child in list(new._modules.items()):  # named_children lists shared layers once only
+        if child is not None:
+            new._modules[name] = _swap(child, done)
+    return new
+
+
+def _our_norm(stock: Any) -> nn.Module:
+    if stock.momentum is None or not stock.track_running_stats:
+        unchanged: nn.Module = stock
+        return unchanged
+    ours = BatchNorm(stock.num_features, stock.momentum, stock.eps, affine=stock.affine)
+    if stock.affine:
+        ours.weight, ours.bias = stock.weight, stock.bias
+    ours.mean, ours.var = stock.running_mean, stock.running_var
+    return ours
+
+
+def _our_dropout(stock: Any) -> Dropout:
+    return Dropout(stock.p, channels=type(stock) in _CHANNEL_DROPOUTS)
+
+
+def _left_over(module: nn.Module) -> tuple[list[str], list[str]]:
+    """Layers that mix rows without weights, and layers that draw from torch's generator."""
+    mixing, noisy = [], []
+    for path, layer in module.named_modules():
+        what = f"{path or 'the module'} ({type(layer).__name__})"
+        if isinstance(layer, _BatchNorm):
+            mixing.append(f"{what} takes batch statistics in a way that cannot be swapped")
+        elif isinstance(layer, _InstanceNorm) and layer.track_running_stats:
+            mixing.append(f"{what} averages running statistics over padding rows")
+        elif isinstance(layer, _NOISY):
+            noisy.append(f"{what} draws from torch's global generator")
+        elif isinstance(layer, nn.RNNBase) and layer.dropout > 0:
+            noisy.append(f"{what} drops from torch's global generator")
+    return mixing, noisy
+
+
+def _trial(module: nn.Module, sample_shape: tuple[int, ...]) -> list[str]:
+    """Map a gradient over two copies; what fails here would fail in a run."""
+    weights = {k: v.detach() for k, v in module.named_parameters() if v.is_floating_point()}
+    if not weights:
+        return []
+    first = next(iter(weights.values()))
+    rows = torch.zeros(2, *sample_shape, dtype=first.dtype, device=first.device)
+    buffers = {k: torch.stack([v, v]) for k, v in module.named_buffers()}
+
+    def total(weights: dict[str, Tensor], buffers: dict[str, Tensor], key: Tensor) -> Tensor:
+        with forward_context(torch.ones(2, device=first.device), key):
+            answer: Tensor = functional_call(module, {**weights, **buffers}, (rows,))
+        return answer.sum()
+
+    stacked = {k: torch.stack([v, v]) for k, v in weights.items()}
+    key = torch.arange(2, device=first.device)
+    modes = [(layer, layer.training) for layer in module.modules()]
+    try:
+        module.train()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            vmap(grad(total))(stacked, buffers, key)
+    except Exception as error:  # whatever a user's forward pass may raise
+        first_line = (str(error) or repr(error)).splitlines()[0]
+        return [f"mapping over runs failed: {first_line}"]
+    finally:
+        for layer, training in modes:
+            layer.training = training
+    return []

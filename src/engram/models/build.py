@@ -1,0 +1,171 @@
+"""One door to all networks: a name, a dict, a module or a factory in, a Classifier out."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engram import keys
+from engram.errors import bad, unknown, whole
+from engram.models.adapter import adapt
+from engram.models.classifier import Classifier
+from engram.models.cnn import CNN
+from engram.models.gcn import GCN
+from engram.models.heads import Cosine, Linear
+from engram.models.lenet import LeNet
+from engram.models.mlp import MLP
+from engram.models.resnet import resnet18_slim, resnet32
+from engram.models.stgcn import STGCN
+
+Spec = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
+
+_MODELS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": MLP,
+    "lenet": LeNet,
+    "cnn": CNN,
+    "resnet32": resnet32,
+    "resnet18_slim": resnet18_slim,
+    "gcn": GCN,
+    "stgcn": STGCN,
+}
+_HEADS: dict[str, Callable[..., nn.Module]] = {"linear": Linear, "cosine": Cosine}
+
+
+def models() -> dict[str, str]:
+    """Names of the models with one line on each.
+
+    Examples
+    --------
+    >>> models()["cnn"]
+    'Four 3x3 convolutions (32, 32, 64, 64) with two poolings and dropout.'
+    """
+    return {name: (inspect.getdoc(make) or "").split("\n")[0] for name, make in _MODELS.items()}
+
+
+def build(
+    spec: Spec,
+    *,
+    sample_shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+    head: str | Mapping[str, Any] = "linear",
+    **options: Any,
+) -> Classifier:
+    """A classifier for samples of one shape, the same weights for the same seed.
+
+    Parameters
+    ----------
+    spec
+        A name of `models`; a dict with that name and options; a module [B, ...] -> [B, F], which
+        is copied and keeps its weights; or a factory ``f(sample_shape, **options) -> module``.
+    classes
+        How many classes the head has room for.
+    seed
+        Decides the initial weights. The global generator is left alone.
+    head
+        "linear", "cosine", or a dict such as ``{"name": "linear", "bias": False}``.
+
+    Examples
+    --------
+    >>> net = build("mlp", sample_shape=(1, 8, 8), classes=10, seed=0, hidden=(32,), split=0)
+    >>> net(torch.zeros(5, 1, 8, 8)).logits.shape
+    torch.Size([5, 10])
+    """
+    shape = _checked_shape(sample_shape)
+    whole("classes", classes, 1)
+    with _seeded(seed):
+        if isinstance(spec, (str, Mapping)):
+            backbone = _make("model", spec, _MODELS, (shape,), options)
+            width = int(getattr(backbone, "features"))  # noqa: B009 - typed Any on purpose
+        else:
+            backbone, width = _adapted(spec, shape, options)
+        top = _make("head", head, _HEADS, (width, classes), {})
+    getattr(top, "reset_columns")(seed)  # noqa: B009
+    return Classifier(backbone, top)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Initialisers draw from (seed, "init"); nobody else's generator moves, on no device."""
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(keys.torch_seed(keys.fold(seed, "init")))
+        yield
+
+
+def _make(
+    kind: str,
+    spec: str | Mapping[str, Any],
+    makers: Mapping[str, Callable[..., nn.Module]],
+    places: tuple[Any, ...],
+    more: Mapping[str, Any],
+) -> nn.Module:
+    """Call the maker that `spec` names, after checking name and options."""
+    given = {"name": spec} if isinstance(spec, str) else dict(spec)
+    if "name" not in given:
+        raise bad(kind, "a dict with a 'name'", spec)
+    name = given.pop("name")
+    if name not in makers:
+        raise unknown(kind, name, makers)
+    chosen = {**given, **more}
+    valid = list(inspect.signature(makers[name]).parameters)[len(places) :]
+    for option in chosen:
+        if option not in valid:
+            raise unknown(f"option of {kind} {name}", option, valid)
+    return makers[name](*places, **chosen)
+
+
+def _adapted(
+    spec: nn.Module | Callable[..., nn.Module], shape: tuple[int, ...], options: dict[str, Any]
+) -> tuple[nn.Module, int]:
+    """A user's backbone made ours, and its feature width."""
+    if isinstance(spec, nn.Module):
+        if options:
+            raise bad("options", "none for a module that is built already", sorted(options))
+        module = copy.deepcopy(spec)  # the dry run sizes lazy layers, the user's stay as they are
+    elif callable(spec):
+        module = spec(shape, **options)
+        if not isinstance(module, nn.Module):
+            raise bad("model", "a factory that returns a torch.nn.Module", module)
+    else:
+        raise bad("model", "a name, a dict, a torch.nn.Module or a factory", spec)
+    width = _width(module, shape)
+    ours = adapt(module, shape)
+    if not hasattr(ours, "features"):
+        setattr(ours, "features", width)  # noqa: B010
+    return ours, width
+
+
+@torch.no_grad()
+def _width(module: nn.Module, shape: tuple[int, ...]) -> int:
+    """Feature width by a dry run on zeros, which also sizes lazy layers."""
+    first = next(module.parameters(), torch.zeros(()))
+    lazy = isinstance(first, nn.parameter.UninitializedParameter)
+    rows = torch.zeros(2, *shape, dtype=torch.float32 if lazy else first.dtype, device=first.device)
+    modes = [(layer, layer.training) for layer in module.modules()]
+    try:
+        found = module.eval()(rows)
+    except Exception as error:
+        raise bad("model", f"a backbone for samples of shape {shape}", str(error)) from error
+    finally:
+        for layer, training in modes:
+            layer.training = training
+    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2:
+        what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise bad("model", "a backbone that answers features [B, F]", what)
+    return int(found.shape[1])
+
+
+def _checked_shape(sample_shape: Any) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(size) for size in sample_shape)
+    except TypeError:
+        raise bad("sample_shape", "whole numbers such as (3, 32, 32)", sample_shape) from None
+    if not shape or min(shape) < 1:
+        raise bad("sample_shape", "whole numbers of at least 1", shape)
+    return shape

@@ -1,0 +1,102 @@
+"""A backbone and a head as one network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from engram.errors import bad
+from engram.models.layers import Dropout
+from engram.models.output import Output
+
+
+class Classifier(nn.Module):
+    """Backbone, then head; where the backbone has a root and a body, also the two parts alone.
+
+    ``top(root(x))`` equals ``forward(x)``, so latents can be stored and the root be frozen.
+
+    Parameters
+    ----------
+    backbone
+        Module [B, ...] -> [B, F]. It may offer ``root(x)``, ``body(z)`` and ``root_modules``, the
+        names of its submodules that belong to the root.
+    head
+        Module [B, F] -> [B, C] with ``class_parameters`` and ``reset_columns``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from engram.models import MLP, Linear
+    >>> net = Classifier(MLP((4,), hidden=(8, 8)), Linear(8, 3))
+    >>> net(torch.zeros(2, 4)).logits.shape, net.class_rows
+    (torch.Size([2, 3]), ('head.weight', 'head.bias'))
+    """
+
+    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.mappable: bool = getattr(backbone, "mappable", True)
+        self.unmappable: tuple[str, ...] = getattr(backbone, "unmappable", ())
+        self.mixes_rows: bool = getattr(backbone, "mixes_rows", False)
+        for path, module in self.named_modules():
+            if isinstance(module, Dropout):
+                module.name = path  # two layers must not draw the same mask
+
+    def forward(self, x: Tensor) -> Output:
+        features = self.backbone(x)
+        return Output(features, self.head(features))
+
+    def root(self, x: Tensor) -> Tensor:
+        """The latent of x, [B, ...]."""
+        self._need_split()
+        latent: Tensor = self._backbone.root(x)
+        return latent
+
+    def top(self, z: Tensor) -> Output:
+        """What the network answers from a latent on."""
+        self._need_split()
+        features = self._backbone.body(z)
+        return Output(features, self.head(features))
+
+    @property
+    def features(self) -> int:
+        """Width of the features."""
+        return int(self._head.features)
+
+    @property
+    def classes(self) -> int:
+        """Number of classes the head has room for."""
+        return int(self._head.classes)
+
+    @property
+    def class_rows(self) -> tuple[str, ...]:
+        """Names of the parameters whose first axis is the class."""
+        return tuple(f"head.{name}" for name in self._head.class_parameters)
+
+    @property
+    def splits(self) -> bool:
+        """Whether the network has a root and a top."""
+        return hasattr(self.backbone, "root") and hasattr(self.backbone, "body")
+
+    @property
+    def root_names(self) -> tuple[str, ...]:
+        """Names of the parameters of the root, to be frozen for latent replay."""
+        self._need_split()
+        inside = tuple(f"backbone.{name}." for name in self._backbone.root_modules)
+        return tuple(name for name, _ in self.named_parameters() if name.startswith(inside))
+
+    # Modules answer Tensor | Module for unknown attributes; here duck typing is meant.
+    @property
+    def _backbone(self) -> Any:
+        return self.backbone
+
+    @property
+    def _head(self) -> Any:
+        return self.head
+
+    def _need_split(self) -> None:
+        if not self.splits:
+            kind = type(self.backbone).__name__
+            raise bad("model", "a backbone with root(x) and body(z) for latents", kind)

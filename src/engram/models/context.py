@@ -1,0 +1,72 @@
+"""What layers must know of one forward pass beyond their input: row weights and a key.
+
+Both travel beside the call, so that any module may sit between the engine and the layer.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar, Token
+from types import TracebackType
+
+from torch import Tensor, nn
+
+from engram.keys import Key
+
+ROW_WEIGHTS: ContextVar[Tensor | None] = ContextVar("row weights of this pass", default=None)
+KEY: ContextVar[Key | None] = ContextVar("key of this pass", default=None)
+_CALLS: ContextVar[dict[int, int] | None] = ContextVar("calls in this pass", default=None)
+
+
+class forward_context:  # noqa: N801 - reads as a statement: with forward_context(...)
+    """Set row weights and key for the length of one forward pass.
+
+    Parameters
+    ----------
+    weights
+        [B] row weights; rows of weight 0 are padding and stay out of batch statistics. None says
+        that every row counts, and is the fast path.
+    key
+        Integer or 0-dim integer tensor from which dropout draws.
+
+    Examples
+    --------
+    >>> with forward_context(None, 7):
+    ...     KEY.get()
+    7
+    >>> KEY.get() is None
+    True
+    """
+
+    __slots__ = ("_calls", "_key", "_weights", "key", "weights")
+
+    def __init__(self, weights: Tensor | None = None, key: Key | None = None) -> None:
+        self.weights = weights
+        self.key = key
+
+    def __enter__(self) -> None:
+        self._weights: Token[Tensor | None] = ROW_WEIGHTS.set(self.weights)
+        self._key: Token[Key | None] = KEY.set(self.key)
+        self._calls: Token[dict[int, int] | None] = _CALLS.set({})
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _CALLS.reset(self._calls)
+        KEY.reset(self._key)
+        ROW_WEIGHTS.reset(self._weights)
+
+
+def call_number(module: nn.Module) -> int:
+    """How often `module` was called before in this forward pass.
+
+    A dropout layer used at two places of a network must draw two masks.
+    """
+    calls = _CALLS.get()
+    if calls is None:
+        return 0
+    number = calls.get(id(module), 0)
+    calls[id(module)] = number + 1
+    return number

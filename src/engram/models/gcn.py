@@ -1,0 +1,106 @@
+"""Graph convolutional network of the skeleton benchmark (CGL)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from engram.errors import choose, whole
+from engram.models.layers import BatchNorm, Dropout
+from engram.models.shapes import skeleton
+from engram.models.skeletons import Pairs, WithConstants, adjacency, bones, both_ways
+
+
+class GraphLayer(nn.Module):
+    """ReLU(sum over neighbours of h W + b) + ReLU(h R + r), batch norm over nodes."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs, bias=False)  # its output h W is what TWP reads
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.residual = nn.Linear(inputs, outputs)
+        self.norm = BatchNorm(outputs, axis=-1)
+        nn.init.xavier_uniform_(self.linear.weight)
+
+    def forward(self, h: Tensor, neighbours: Tensor) -> Tensor:
+        near = torch.relu(neighbours @ self.linear(h) + self.bias)  # [B, V, W]
+        y: Tensor = self.norm(near + torch.relu(self.residual(h)))
+        return y
+
+
+class GCN(WithConstants):
+    """Graph network on skeletons: sum aggregation, gated sum and max readout, a layer of 64.
+
+    Parameters
+    ----------
+    edges
+        "ucla", "ntu", or (child, parent) pairs of joints counted from 1.
+    width, depth
+        Width and number of graph layers.
+    hidden
+        Width of the predictor's layer, which is the feature width.
+    dropout
+        Probability of dropping before that layer.
+    persons
+        For samples [C, T, V, persons]: "concat" joins their coordinates, "first" drops the rest.
+
+    Examples
+    --------
+    >>> net = GCN((3, 52, 20), edges="ucla")
+    >>> net(torch.zeros(2, 3, 52, 20)).shape, net.edges.shape
+    (torch.Size([2, 64]), torch.Size([2, 38]))
+    """
+
+    constants = ("neighbours", "edges")
+
+    def __init__(
+        self,
+        sample_shape: tuple[int, ...],
+        *,
+        edges: str | Pairs | None = None,
+        width: int = 64,
+        depth: int = 2,
+        hidden: int = 64,
+        dropout: float = 0.0,
+        persons: str = "concat",
+    ) -> None:
+        super().__init__()
+        channels, frames, joints, people = skeleton("gcn", sample_shape)
+        pairs = bones(edges, joints)
+        self.edges = both_ways(pairs)  # [2, E]
+        self.neighbours = adjacency(pairs, joints)  # [V, V]
+        self._first = choose("persons", persons, ["concat", "first"]) == "first"
+        inputs = channels * frames * (1 if self._first else people)
+        whole("width", width, 1)
+        sizes = [inputs] + [width] * whole("depth", depth, 1)
+        self.layers = nn.ModuleList(map(GraphLayer, sizes[:-1], sizes[1:]))
+        self.gate = nn.Linear(width, 1)
+        self.dropout = Dropout(dropout)
+        self.hidden = nn.Linear(2 * width, whole("hidden", hidden, 1))
+        self.norm = BatchNorm(hidden)
+        self.features = hidden
+        self.root_modules = ("layers",)
+
+    def nodes(self, x: Tensor) -> Tensor:
+        """[B, C, T, V] or [B, C, T, V, M] -> [B, V, C * T * M], coordinates before time."""
+        if x.ndim == 5:
+            if self._first:
+                x = x[..., 0]
+            else:
+                x = x.permute(0, 4, 1, 2, 3).flatten(1, 2)  # [B, M * C, T, V]
+        return x.permute(0, 3, 1, 2).flatten(2)
+
+    def root(self, x: Tensor) -> Tensor:
+        h = self.nodes(x)
+        for layer in self.layers:
+            h = layer(h, self.neighbours)
+        return h  # [B, V, W]
+
+    def body(self, z: Tensor) -> Tensor:
+        total = (torch.sigmoid(self.gate(z)) * z).sum(1)
+        graph = torch.cat([total, z.amax(1)], -1)  # [B, 2 W]
+        y: Tensor = self.norm(torch.relu(self.hidden(self.dropout(graph))))
+        return y
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self.root(x))

@@ -1,0 +1,182 @@
+"""Layers that a padded, mapped and resumed run can trust."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._C._functorch import maybe_current_level
+
+from engram import keys
+from engram.errors import bad, number
+from engram.models.context import KEY, ROW_WEIGHTS, call_number
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation whose statistics leave out rows of weight 0.
+
+    On the rows that count it equals ``torch.nn.BatchNorm1d`` and ``2d``. The running statistics
+    are replaced, never changed in place, so that ``torch.func.functional_call`` hands them out. A
+    batch with fewer than two values per channel leaves them as they are.
+
+    Parameters
+    ----------
+    features
+        Size of the channel axis.
+    axis
+        1 for [B, F, ...], -1 for [..., F]. The first axis is always the rows; it may be a multiple
+        of the number of weights when a model folded another axis into it (row-major).
+
+    Examples
+    --------
+    >>> from engram.models.context import forward_context
+    >>> layer, x = BatchNorm(1), torch.tensor([[1.0], [3.0], [99.0]])
+    >>> with forward_context(weights=torch.tensor([1.0, 1.0, 0.0])):
+    ...     y = layer(x)
+    >>> [round(v, 2) for v in y[:2, 0].tolist()], round(float(layer.mean), 2)
+    ([-1.0, 1.0], 0.2)
+    """
+
+    mean: Tensor
+    var: Tensor
+
+    def __init__(
+        self,
+        features: int,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+        *,
+        axis: int = 1,
+        affine: bool = True,
+    ) -> None:
+        super().__init__()
+        if axis not in (1, -1):
+            raise bad("axis", "1 or -1", axis)
+        self.features, self.momentum, self.eps, self.axis = features, momentum, eps, axis
+        self.weight = nn.Parameter(torch.ones(features)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(features)) if affine else None
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("var", torch.ones(features))
+
+    def extra_repr(self) -> str:
+        return f"{self.features}, momentum={self.momentum}, eps={self.eps}, axis={self.axis}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = ROW_WEIGHTS.get() if self.training else None
+        enough = not self.training or x.numel() > self.features
+        # The stock kernel is fastest but writes in place, which mapped tensors cannot always do.
+        if weights is None and enough and maybe_current_level() is None:
+            return self._stock(x)
+        if not self.training:
+            return self._scale(x - self._spread(self.mean, x), self.var, x)
+        if weights is None:
+            return self._train_all(x)
+        return self._train_weighted(x, weights)
+
+    def _stock(self, x: Tensor) -> Tensor:
+        shape = x.shape
+        if self.axis == -1 and x.ndim > 2:
+            x = x.reshape(-1, shape[-1])
+        mean, var = self.mean, self.var
+        if self.training:
+            mean, var = mean.clone(), var.clone()
+        y = F.batch_norm(
+            x, mean, var, self.weight, self.bias, self.training, self.momentum, self.eps
+        )
+        if self.training:
+            self.mean, self.var = mean, var
+        return y.reshape(shape)
+
+    def _train_all(self, x: Tensor) -> Tensor:
+        count = x.numel() // self.features
+        var, mean = torch.var_mean(x, self._other_axes(x), correction=0)
+        if count > 1:
+            self.mean = torch.lerp(self.mean, mean.detach(), self.momentum)
+            self.var = torch.lerp(self.var, var.detach() * (count / (count - 1)), self.momentum)
+        return self._scale(x - self._spread(mean, x), var, x)
+
+    def _train_weighted(self, x: Tensor, weights: Tensor) -> Tensor:
+        real = weights > 0  # [B]
+        if len(real) != len(x):
+            real = self._stretch(real, len(x))
+        axes = self._other_axes(x)
+        count = real.sum() * (x.numel() // (len(x) * self.features))
+        real = real.reshape(-1, *[1] * (x.ndim - 1))
+        # where, not times: what stands in a padding row must not matter even if it is not finite
+        divide = count.clamp(min=1).to(x.dtype)
+        mean = torch.where(real, x, 0.0).sum(axes) / divide
+        centred = x - self._spread(mean, x)
+        squares = torch.where(real, centred, 0.0).square().sum(axes)
+        rate = self.momentum * (count > 1).to(x.dtype)
+        unbiased = squares.detach() / (divide - 1).clamp(min=1)
+        self.mean = self.mean + rate * (mean.detach() - self.mean)
+        self.var = self.var + rate * (unbiased - self.var)
+        return self._scale(centred, squares / divide, x)
+
+    def _scale(self, centred: Tensor, var: Tensor, x: Tensor) -> Tensor:
+        factor = (var + self.eps).rsqrt()
+        if self.weight is None or self.bias is None:
+            return centred * self._spread(factor, x)
+        return centred * self._spread(factor * self.weight, x) + self._spread(self.bias, x)
+
+    def _spread(self, value: Tensor, x: Tensor) -> Tensor:
+        """A value per channel, shaped to broadcast over x."""
+        return value if self.axis == -1 else value.reshape(-1, *[1] * (x.ndim - 2))
+
+    def _other_axes(self, x: Tensor) -> list[int]:
+        return [i for i in range(x.ndim) if i != self.axis % x.ndim]
+
+    @staticmethod
+    def _stretch(real: Tensor, rows: int) -> Tensor:
+        if rows % len(real):
+            raise bad("weights", f"one per row or a divisor of {rows} rows", len(real))
+        return real.unsqueeze(1).expand(-1, rows // len(real)).reshape(-1)
+
+
+class Dropout(nn.Module):
+    """Dropout whose mask is a function of the pass's key, the layer's name and the element.
+
+    A run draws the same mask alone, among others and after a resume. `name` is the module path;
+    ``Classifier`` sets it.
+
+    Parameters
+    ----------
+    p
+        Probability of dropping.
+    channels
+        Drop whole channels of [B, C, ...], as ``torch.nn.Dropout2d`` does.
+
+    Examples
+    --------
+    >>> from engram.models.context import forward_context
+    >>> layer = Dropout(0.5)
+    >>> with forward_context(key=3):
+    ...     first = layer(torch.ones(4, 4))
+    >>> with forward_context(key=3):
+    ...     again = layer(torch.ones(4, 4))
+    >>> torch.equal(first, again), sorted(set(first.flatten().tolist()))
+    (True, [0.0, 2.0])
+    """
+
+    def __init__(self, p: float = 0.5, *, channels: bool = False, name: str = "dropout") -> None:
+        super().__init__()
+        self.p, self.channels, self.name = number("p", p, 0.0, 1.0), channels, name
+
+    def extra_repr(self) -> str:
+        return f"{self.p}, name={self.name!r}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        key = KEY.get()
+        if key is None:
+            raise bad(
+                f"key of dropout layer {self.name!r}",
+                "an integer key in training mode (with forward_context(weights, key): ...)",
+                None,
+            )
+        repeat = call_number(self)
+        key = keys.fold(key, self.name, repeat) if repeat else keys.fold(key, self.name)
+        shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else tuple(x.shape)
+        kept = keys.keep(key, self.p, *shape, device=x.device)
+        return torch.where(kept, x / (1 - self.p), 0.0) if self.p < 1 else torch.zeros_like(x)

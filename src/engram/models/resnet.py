@@ -1,0 +1,141 @@
+"""Residual networks for small images: ResNet-32 (IIRC) and the slim ResNet-18 (GEM, CND)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from engram.errors import whole
+from engram.models.layers import BatchNorm, Dropout
+from engram.models.shapes import image
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut; a 1x1 convolution where shapes differ (option B)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, *, relu: bool = True) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.first_norm = BatchNorm(outputs)
+        self.second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.second_norm = BatchNorm(outputs)
+        self.shortcut: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), BatchNorm(outputs)
+            )
+        self.relu = relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.first_norm(self.first(x)).relu()
+        y = self.second_norm(self.second(y))
+        y = y + (x if self.shortcut is None else self.shortcut(x))
+        return y.relu() if self.relu else y
+
+
+class ResNet(nn.Module):
+    """Residual network with a 3x3 stem of stride 1, no early pooling, a mean over the last map.
+
+    Parameters
+    ----------
+    widths
+        Channels of each stage; every stage but the first halves the map.
+    blocks
+        Blocks per stage.
+    last_relu
+        Whether the last block ends in ReLU; cosine heads want features of both signs.
+    dropout
+        Probability of dropping features before the head.
+    he
+        He's normal initialisation of the convolutions instead of torch's default.
+
+    Examples
+    --------
+    >>> ResNet((3, 32, 32), widths=(8, 16), blocks=1).features
+    16
+    """
+
+    def __init__(
+        self,
+        sample_shape: tuple[int, ...],
+        *,
+        widths: tuple[int, ...],
+        blocks: int,
+        last_relu: bool = True,
+        dropout: float = 0.0,
+        he: bool = False,
+    ) -> None:
+        super().__init__()
+        channels, _, _ = image("resnet", sample_shape)
+        inputs = widths[0]
+        self.stem = nn.Sequential(
+            nn.Conv2d(channels, inputs, 3, 1, 1, bias=False), BatchNorm(inputs), nn.ReLU()
+        )
+        stages = []
+        for stage, width in enumerate(widths):
+            layers = []
+            for block in range(blocks):
+                final = stage == len(widths) - 1 and block == blocks - 1
+                stride = 2 if stage and not block else 1
+                layers.append(Block(inputs, width, stride, relu=last_relu or not final))
+                inputs = width
+            stages.append(nn.Sequential(*layers))
+        self.lower = nn.Sequential(*stages[:-1])
+        self.upper = stages[-1]
+        self.dropout = Dropout(dropout)
+        self.features = inputs
+        self.root_modules = ("stem", "lower")
+        if he:
+            for module in self.modules():
+                if isinstance(module, nn.Conv2d):
+                    nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def root(self, x: Tensor) -> Tensor:
+        z: Tensor = self.lower(self.stem(x))
+        return z
+
+    def body(self, z: Tensor) -> Tensor:
+        y: Tensor = self.dropout(self.upper(z).mean((-2, -1)))
+        return y
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self.root(x))
+
+
+def resnet32(
+    sample_shape: tuple[int, ...], *, last_relu: bool = False, dropout: float = 0.0
+) -> ResNet:
+    """ResNet-32: 3 stages of 5 blocks (16, 32, 64), the last block without ReLU.
+
+    Examples
+    --------
+    >>> resnet32((3, 32, 32)).features
+    64
+    """
+    return ResNet(
+        sample_shape,
+        widths=(16, 32, 64),
+        blocks=5,
+        last_relu=last_relu,
+        dropout=dropout,
+        he=True,
+    )
+
+
+def resnet18_slim(
+    sample_shape: tuple[int, ...], *, nf: int = 20, last_relu: bool = True, dropout: float = 0.0
+) -> ResNet:
+    """Slim ResNet-18: 4 stages of 2 blocks, nf (20: GEM, 40: novelty detection) to 8 nf wide.
+
+    Examples
+    --------
+    >>> resnet18_slim((3, 56, 56), nf=40).features
+    320
+    """
+    base = whole("nf", nf, 1)
+    return ResNet(
+        sample_shape,
+        widths=(base, 2 * base, 4 * base, 8 * base),
+        blocks=2,
+        last_relu=last_relu,
+        dropout=dropout,
+    )

@@ -1,0 +1,153 @@
+"""What holds for every model, whatever its name."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch.func import functional_call, grad, vmap
+
+from engram import keys
+from engram.models import build, forward_context, models
+
+CHAIN = [(1, 2), (3, 2), (4, 3), (5, 3)]
+CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "mlp": ({"name": "mlp", "hidden": [7, 6]}, (2, 3)),
+    "mlp latent": ({"name": "mlp", "hidden": [7, 6], "latent": 4}, (5,)),
+    "lenet": ("lenet", (1, 16, 16)),
+    "lenet latent": ({"name": "lenet", "latent": 9, "hidden": 8}, (1, 18, 17)),
+    "lenet hidden": ({"name": "lenet", "latent": "hidden", "hidden": 8, "padding": 2}, (2, 8, 8)),
+    "cnn": ("cnn", (1, 8, 9)),
+    "resnet32": ("resnet32", (1, 8, 8)),
+    "resnet18_slim": ({"name": "resnet18_slim", "nf": 3, "dropout": 0.4}, (2, 9, 9)),
+    "gcn": ({"name": "gcn", "edges": CHAIN, "width": 6, "dropout": 0.3}, (3, 4, 5)),
+    "gcn persons": ({"name": "gcn", "edges": CHAIN, "width": 6, "depth": 3}, (2, 4, 5, 2)),
+    "stgcn": ({"name": "stgcn", "edges": CHAIN, "width": 4, "tk": 3, "dropout": 0.3}, (3, 6, 5)),
+    "stgcn persons": ({"name": "stgcn", "edges": CHAIN, "width": 4}, (3, 6, 5, 2)),
+}
+CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+ROWS, CLASSES = 5, 3
+
+
+def net_of(case: str, *, seed: int = 0, head: str = "linear"):
+    spec, shape = CASES[case]
+    net = build(spec, sample_shape=shape, classes=CLASSES, seed=seed, head=head)
+    return net.double(), shape
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return keys.normal(keys.fold(seed, "test"), *shape)
+
+
+def test_every_name_is_tried():
+    named = {spec if isinstance(spec, str) else spec["name"] for spec, _ in CASES.values()}
+    assert named == set(models())
+
+
+def loss_of(output, weights: torch.Tensor) -> torch.Tensor:
+    wanted = draw(ROWS, CLASSES, seed=7)
+    return (((output.logits - wanted) ** 2).sum(1) * weights).sum() + output.features.mean()
+
+
+@pytest.mark.parametrize(
+    ("case", "head"), [*((case, "linear") for case in CASES), ("mlp", "cosine")]
+)
+def test_mapped_over_runs_equals_plain_autograd(case, head):
+    """Train mode, own padding, statistics and dropout key per run."""
+    nets = [net_of(case, seed=run, head=head)[0] for run in range(3)]
+    shape = CASES[case][1]
+    x = draw(3, ROWS, *shape)
+    real = torch.tensor([5, 3, 4])
+    weights = (torch.arange(ROWS) < real[:, None]).double()
+    key = torch.tensor([3, 99, -12345678901234567])
+    skeleton = copy.deepcopy(nets[0])
+    names = dict(skeleton.named_parameters())
+    params = {k: torch.stack([dict(n.named_parameters())[k].detach() for n in nets]) for k in names}
+    buffers = {
+        k: torch.stack([dict(n.named_buffers())[k] for n in nets])
+        for k in dict(skeleton.named_buffers())
+    }
+
+    def loss(params, buffers, x, weights, key):
+        state = {**params, **buffers}
+        with forward_context(weights, key):
+            output = functional_call(skeleton, state, (x,))
+        return loss_of(output, weights), {k: state[k] for k in buffers}
+
+    slopes, after = vmap(grad(loss, has_aux=True))(params, buffers, x, weights, key)
+    for run, net in enumerate(nets):
+        with forward_context(weights[run], int(key[run])):
+            loss_of(net(x[run]), weights[run]).backward()
+        for name, value in net.named_parameters():
+            torch.testing.assert_close(slopes[name][run], value.grad, **CLOSE)
+        for name, value in net.named_buffers():
+            torch.testing.assert_close(after[name][run], value, **CLOSE)
+            assert not torch.equal(value, buffers[name][run]), "statistics did not move"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_padding_changes_nothing_in_training(case):
+    net, shape = net_of(case)
+    twin = copy.deepcopy(net)
+    x = draw(ROWS, *shape)
+    with forward_context(None, 5):
+        plain = net(x)
+    weights = torch.cat([torch.ones(ROWS), torch.zeros(2)])
+    with forward_context(weights, 5):
+        padded = twin(torch.cat([x, 50 * draw(2, *shape, seed=4)]))
+    torch.testing.assert_close(padded.logits[:ROWS], plain.logits, **CLOSE)
+    for mine, other in zip(net.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(mine, other, **CLOSE)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_eval_does_not_depend_on_company(case):
+    net, shape = net_of(case)
+    x = draw(ROWS, *shape)
+    with forward_context(None, 5):
+        net(x)  # statistics that are not 0 and 1
+    net.eval()
+    together = net(x)
+    alone = torch.cat([net(x[i : i + 1]).logits for i in range(ROWS)])
+    torch.testing.assert_close(together.logits, alone, **CLOSE)
+    assert together.features.shape == (ROWS, net.features)
+    assert not torch.equal(together.logits[0], together.logits[1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_top_after_root_is_the_whole(case):
+    net, shape = net_of(case)
+    net.eval()
+    x = draw(ROWS, *shape)
+    assert net.splits
+    assert torch.equal(net.top(net.root(x)).logits, net(x).logits)
+    named = dict(net.named_parameters())
+    assert set(net.root_names) < set(named)
+    slopes = torch.autograd.grad(net.root(x).sum(), list(named.values()), allow_unused=True)
+    reached = {name for name, slope in zip(named, slopes, strict=True) if slope is not None}
+    assert set(net.root_names) == reached
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_seed_decides_all_weights(case):
+    one, _ = net_of(case, seed=4)
+    again, other = net_of(case, seed=4)[0], net_of(case, seed=5)[0]
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(one.head.weight, other.head.weight)
+    drawn = [k for k, v in one.backbone.named_parameters() if len(v.unique()) > 2]
+    assert drawn
+    for name in drawn:
+        assert not torch.equal(
+            one.state_dict()["backbone." + name], other.state_dict()["backbone." + name]
+        )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_state_dict_is_learnt_or_measured_state_only(case):
+    net, _ = net_of(case)
+    assert all(value.is_floating_point() for value in net.state_dict().values())
+    assert {k for k, _ in net.named_buffers()} == {
+        k for k in net.state_dict() if k.endswith((".mean", ".var"))
+    }
