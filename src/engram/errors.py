@@ -1,0 +1,119 @@
+"""One place that words every complaint: what was expected, of what, what came, the nearest name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+
+class EngramError(Exception):
+    """Base class of errors that are not plain bad arguments."""
+
+
+class AccessError(EngramError):
+    """A method asked for data it may not see at this point of the stream."""
+
+
+class RecordError(EngramError):
+    """A file of a run directory is missing, unreadable or contradicts the others."""
+
+
+class BadArgument(EngramError, ValueError):
+    """An argument has a value that cannot work."""
+
+
+def nearest(name: str, valid: Iterable[str]) -> str | None:
+    """Closest valid name, if any is close.
+
+    Examples
+    --------
+    >>> nearest("finetun", ["Finetune", "ER"])
+    'Finetune'
+    """
+    by_lower = {v.lower(): v for v in valid}
+    found = difflib.get_close_matches(str(name).lower(), list(by_lower), n=1, cutoff=0.5)
+    return by_lower[found[0]] if found else None
+
+
+def bad(argument: str, expected: str, got: Any) -> BadArgument:
+    """The error for a bad argument, to be raised by the caller.
+
+    Examples
+    --------
+    >>> raise bad("epochs", "a whole number above 0", -3)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: epochs: expected a whole number above 0, got -3
+    """
+    shown = repr(got)
+    if len(shown) > 200:
+        shown = shown[:200] + "..."
+    return BadArgument(f"{argument}: expected {expected}, got {shown}")
+
+
+def unknown(argument: str, name: object, valid: Iterable[str]) -> BadArgument:
+    r"""The error for a name that is not in a list of names, with the nearest one.
+
+    Examples
+    --------
+    >>> raise unknown("policy", "hearding", ["random", "herding"])
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: policy: unknown name 'hearding', did you mean 'herding'? \
+Valid: herding, random
+    """
+    names = sorted(map(str, valid))
+    guess = nearest(str(name), names)
+    hint = f", did you mean {guess!r}?" if guess else "."
+    return BadArgument(f"{argument}: unknown name {name!r}{hint} Valid: {', '.join(names)}")
+
+
+def choose(argument: str, name: str, valid: Iterable[str]) -> str:
+    """Return `name` if it is valid, raise otherwise.
+
+    Examples
+    --------
+    >>> choose("head", "single", ["single", "multi"])
+    'single'
+    """
+    names = list(valid)
+    if name not in names:
+        raise unknown(argument, name, names)
+    return name
+
+
+def whole(argument: str, value: Any, low: int = 0) -> int:
+    """Return `value` if it is a whole number of at least `low`, raise otherwise.
+
+    Examples
+    --------
+    >>> whole("batch_size", 64, low=1)
+    64
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise bad(argument, f"a whole number of at least {low}", value)
+    return value
+
+
+def number(
+    argument: str, value: Any, low: float = 0.0, high: float = float("inf"), open_low: bool = False
+) -> float:
+    """Return `value` if it is a number in [low, high] (or (low, high]), raise otherwise.
+
+    Examples
+    --------
+    >>> number("alpha", 0.9, 0.0, 1.0)
+    0.9
+    """
+    good = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not good or not (low < value if open_low else low <= value) or not value <= high:
+        bracket = "(" if open_low else "["
+        raise bad(argument, f"a number in {bracket}{low:g}, {high:g}]", value)
+    result: float = value
+    return result
+
+
+def refuse(argument: str, expected: str, got: Any) -> NoReturn:
+    """Raise the error of `bad`."""
+    raise bad(argument, expected, got)
