@@ -73,6 +73,8 @@ def test_partitions_average_over_children_and_over_the_parent():
         ([(2, 2)], "two different joints"),
         ([(1, 2), (2, 1)], "each pair once"),
         ([(1, 2, 3)], "each pair once"),
+        ([(1, "2")], "pairs of whole numbers"),
+        ([3], "pairs of whole numbers"),
     ],
 )
 def test_bad_edges(edges, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -110,7 +111,7 @@ def _make(
     if "name" not in given:
         raise bad(kind, "a dict with a 'name'", spec)
     name = given.pop("name")
-    if name not in makers:
+    if not isinstance(name, str) or name not in makers:
         raise unknown(kind, name, makers)
     chosen = {**given, **more}
     valid = list(inspect.signature(makers[name]).parameters)[len(places) :]
@@ -163,7 +164,7 @@ def _width(module: nn.Module, shape: tuple[int, ...]) -> int:
 
 def _checked_shape(sample_shape: Any) -> tuple[int, ...]:
     try:
-        shape = tuple(int(size) for size in sample_shape)
+        shape = tuple(operator.index(size) for size in sample_shape)
     except TypeError:
         raise bad("sample_shape", "whole numbers such as (3, 32, 32)", sample_shape) from None
     if not shape or min(shape) < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,7 +45,10 @@ def bones(edges: str | Pairs | None, joints: int) -> list[tuple[int, int]]:
     found: set[frozenset[int]] = set()
     pairs = []
     for edge in edges:
-        pair = tuple(int(joint) for joint in edge)
+        try:
+            pair = tuple(operator.index(joint) for joint in edge)
+        except TypeError:
+            raise bad("edges", "(child, parent) pairs of whole numbers", edge) from None
         inside = all(1 <= joint <= joints for joint in pair)
         if len(pair) != 2 or not inside or pair[0] == pair[1] or frozenset(pair) in found:
             expected = f"each pair once, of two different joints in 1..{joints}"
