@@ -1,0 +1,297 @@
+"""Task and Stream: row numbers and class masks over one Data, never copies of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from engram.data.core import Data
+from engram.errors import bad, choose
+from engram.streams._check import check_stream
+from engram.streams._rows import as_rows, pack, unpack
+from engram.streams.views import View, base_of, restage, view_from
+
+HEADS = ("single", "multi")
+ROWS = ("train", "valid", "post_valid", "test")
+_NO_ROWS = torch.empty(0, dtype=torch.long)
+__all__ = ["HEADS", "ROWS", "Stream", "Task", "View"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Task:
+    """One step of a stream.
+
+    Parameters
+    ----------
+    train, valid, post_valid, test
+        Row numbers: training, in-task validation, post-task validation, test.
+    new
+        Class ids that appear here for the first time, in order of introduction.
+    visible
+        Class ids whose labels are shown for this task's rows. Labels outside are hidden.
+        Empty means the `new` ones.
+    domain
+        Name of the domain, where tasks differ in their inputs.
+    """
+
+    train: Tensor
+    test: Tensor
+    valid: Tensor = field(default_factory=lambda: _NO_ROWS)
+    post_valid: Tensor = field(default_factory=lambda: _NO_ROWS)
+    new: tuple[int, ...] = ()
+    visible: tuple[int, ...] = ()
+    domain: str = ""
+
+    def __post_init__(self) -> None:
+        for kind in ROWS:
+            object.__setattr__(self, kind, as_rows(kind, getattr(self, kind)))
+        object.__setattr__(self, "new", tuple(self.new))
+        object.__setattr__(self, "visible", tuple(self.visible))
+
+    def __repr__(self) -> str:
+        name = f" {self.domain!r}" if self.domain else ""
+        return f"Task({len(self.train)} rows, new classes {list(self.new)}{name})"
+
+    @property
+    def shown(self) -> tuple[int, ...]:
+        """Class ids whose labels are shown for this task's rows."""
+        return self.visible or self.new
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stream:
+    """A tuple of tasks over one Data.
+
+    `head` is the stream's own evaluation view: ``single`` (all seen classes compete) or ``multi``
+    (the task is known, its classes compete). `online` streams allow one pass over each task.
+
+    Streams are immutable and compare by content. ``stream[:3]`` is the stream of the first three
+    tasks, ``stream[:2] + stream[3:]`` leaves the third out, ``print(stream)`` shows the tasks.
+
+    Examples
+    --------
+    >>> data = Data.from_arrays([[float(i)] for i in range(20)], [0, 1, 2, 3] * 5)
+    >>> a = Task(train=[0, 4, 1], test=[16, 17], new=(0, 1))
+    >>> b = Task(train=[2, 3], test=[18, 19], new=(2, 3))
+    >>> stream = Stream(data=data, tasks=(a, b))
+    >>> stream
+    Stream('stream': 2 tasks, 4 classes, single head)
+    >>> stream[:1] + stream[1:] == stream
+    True
+    """
+
+    data: Data
+    tasks: tuple[Task, ...]
+    head: str = "single"
+    name: str = "stream"
+    view: View | None = None
+    online: bool = False
+    task_labels: bool = True
+
+    def __post_init__(self) -> None:
+        choose("head", self.head, HEADS)
+        object.__setattr__(self, "tasks", tuple(self.tasks))
+        check_stream(self)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    @overload
+    def __getitem__(self, which: int) -> Task: ...
+    @overload
+    def __getitem__(self, which: slice) -> Stream: ...
+    def __getitem__(self, which: int | slice) -> Task | Stream:
+        if isinstance(which, slice):
+            return self.pick(range(len(self))[which])
+        return self.tasks[which]
+
+    def pick(self, stages: Sequence[int]) -> Stream:
+        """The stream of these tasks, in this order.
+
+        A class that a task shows and no earlier task has introduced becomes new there.
+        """
+        tasks = renewed([self.tasks[stage] for stage in stages], self.order)
+        return replace(self, tasks=tasks, view=restage(self.view, stages, len(self)))
+
+    def __add__(self, other: Stream) -> Stream:
+        """The tasks of both streams, one after the other, over the same data."""
+        if not isinstance(other, Stream):
+            return NotImplemented
+        if other.data is not self.data and other.data.fingerprint() != self.data.fingerprint():
+            raise bad("other", f"a stream over the same data ({self.data.name!r})", other.data.name)
+        for setting in ("head", "online", "task_labels"):
+            if getattr(self, setting) != getattr(other, setting):
+                mine, theirs = getattr(self, setting), getattr(other, setting)
+                raise bad("other", f"a stream with {setting}={mine!r}, as the first", theirs)
+        tasks = renewed([*self.tasks, *other.tasks], [*self.order, *other.order])
+        return replace(self, tasks=tasks, view=_joined_view(self, other))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Stream):
+            return NotImplemented
+        return self is other or self.fingerprint() == other.fingerprint()
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint())
+
+    def __repr__(self) -> str:
+        once = ", online" if self.online else ""
+        counts = f"{_count(len(self), 'task')}, {_count(len(self.order), 'class')}"
+        return f"Stream({self.name!r}: {counts}, {self.head} head{once})"
+
+    def __str__(self) -> str:
+        rows = [[str(k), *(str(len(getattr(t, kind))) for kind in ROWS), _names(self, t)]
+                for k, t in enumerate(self.tasks)]  # fmt: skip
+        head = ["task", *(kind.replace("_", "-") for kind in ROWS), "new classes"]
+        used = [i for i in range(6) if i in (0, 1, 5) or any(row[i] != "0" for row in rows)]
+        wide = [max(len(row[i]) for row in [head, *rows]) for i in range(6)]
+        lines = ["  ".join(row[i].ljust(wide[i]) if i == 5 else row[i].rjust(wide[i]) for i in used)
+                 for row in [head, *rows]]  # fmt: skip
+        return "\n".join([f"{self!r} over {self.data.name!r}", *(line.rstrip() for line in lines)])
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Class ids in order of introduction; the place of a class is its output column."""
+        return tuple(dict.fromkeys(c for task in self.tasks for c in task.new))
+
+    @cached_property
+    def position(self) -> Tensor:
+        """[classes of the data] output column of each class id, -1 for those not in the stream."""
+        place = torch.full((self.data.n_classes,), -1, dtype=torch.long)
+        place[list(self.order)] = torch.arange(len(self.order))
+        return place
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """[N, L] labels of every row as output columns, -1 where there is none."""
+        y = self.data.y
+        return torch.where(y >= 0, self.position.to(y.device)[y.clamp(min=0)], -1)
+
+    @cached_property
+    def opening(self) -> Tensor:
+        """[C] the task that introduces each output column."""
+        stage: dict[int, int] = {}
+        for k, task in enumerate(self.tasks):
+            for c in task.new:
+                stage.setdefault(c, k)
+        return torch.tensor([stage[c] for c in self.order], dtype=torch.long)
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """[T, C] whether labels of a column are shown for rows of a task."""
+        mask = torch.zeros(len(self), len(self.order), dtype=torch.bool)
+        for k, task in enumerate(self.tasks):
+            mask[k, self.position[list(task.shown)]] = True
+        return mask
+
+    def describe(self) -> dict[str, object]:
+        """Plain values: what the stream is, without its data and its row numbers."""
+        return {
+            "name": self.name, "head": self.head, "tasks": len(self), "order": list(self.order),
+            "new": [list(t.new) for t in self.tasks], "domains": [t.domain for t in self.tasks],
+            "rows": [[len(t.train), len(t.valid), len(t.test)] for t in self.tasks],
+            "view": self.view.describe() if self.view else {}, "online": self.online,
+        }  # fmt: skip
+
+    def fingerprint(self) -> str:
+        """Hash of tasks, view, head and data; the name is only a label."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        plain = {**self.describe(), "name": "", "task_labels": self.task_labels,
+                 "visible": [sorted(t.shown) for t in self.tasks]}  # fmt: skip
+        digest = hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode())
+        digest.update(self.data.fingerprint().encode())
+        for task in self.tasks:
+            for kind in ROWS:
+                digest.update(getattr(task, kind).cpu().numpy().tobytes() + b"|")
+        return digest.hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole stream but its data, as values that JSON can hold."""
+        tasks = [{**{kind: pack(getattr(task, kind)) for kind in ROWS}, "new": list(task.new),
+                  "visible": list(task.visible), "domain": task.domain}
+                 for task in self.tasks]  # fmt: skip
+        return {
+            "name": self.name, "head": self.head, "online": self.online,
+            "task_labels": self.task_labels, "data": self.data.fingerprint(),
+            "view": self.view.describe() if self.view else {}, "tasks": tasks,
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, data: Data, plain: Mapping[str, Any], *, view: View | None = None) -> Stream:
+        """The stream that wrote `plain`, over the data it was written for.
+
+        `view` is needed only for views that this package does not know.
+        """
+        needed = {"name", "head", "online", "task_labels", "data", "view", "tasks"}
+        if not isinstance(plain, Mapping) or set(plain) != needed:
+            got = sorted(plain) if isinstance(plain, Mapping) else plain
+            raise bad("plain", f"a mapping with the keys {sorted(needed)}", got)
+        if plain["data"] != data.fingerprint():
+            raise bad("data", f"the data with fingerprint {plain['data']}", data.fingerprint())
+        if view is not None and view.describe() != plain["view"]:
+            raise bad("view", f"a view that describes itself as {plain['view']}", view.describe())
+        tasks = [_read_task(k, task) for k, task in enumerate(plain["tasks"])]
+        rest = {key: plain[key] for key in ("name", "head", "online", "task_labels")}
+        return cls(data=data, tasks=tuple(tasks), view=view or view_from(plain["view"]), **rest)
+
+
+def _read_task(k: int, plain: Any) -> Task:
+    needed = {*ROWS, "new", "visible", "domain"}
+    if not isinstance(plain, Mapping) or set(plain) != needed:
+        got = sorted(plain) if isinstance(plain, Mapping) else plain
+        raise bad(f"tasks[{k}]", f"a mapping with the keys {sorted(needed)}", got)
+    rows = {kind: unpack(f"tasks[{k}].{kind}", plain[kind]) for kind in ROWS}
+    return Task(**{**plain, **rows})
+
+
+def renewed(tasks: Sequence[Task], order: Sequence[int]) -> tuple[Task, ...]:
+    """Tasks with `new` as it is when they are met in this sequence."""
+    place = {c: i for i, c in reversed(list(enumerate(order)))}
+    seen: set[int] = set()
+    result = []
+    for task in tasks:
+        late = sorted(set(task.shown) - set(task.new), key=place.__getitem__)
+        fresh = tuple(c for c in [*task.new, *late] if c not in seen)
+        seen.update(fresh)
+        same = fresh == task.new
+        result.append(task if same else replace(task, new=fresh, visible=task.shown))
+    return tuple(result)
+
+
+def _joined_view(first: Stream, second: Stream) -> View | None:
+    if first.view is None and second.view is None:
+        return None
+    if first.view is None or second.view is None:
+        raise bad("other", "a stream with the same view as the first", second.view)
+    base, stages = base_of(first.view, len(first))
+    other, others = base_of(second.view, len(second))
+    if base.describe() != other.describe():
+        raise bad("other", f"a stream with the view {base.describe()}", other.describe())
+    numbers = [*stages[: len(first)], *others[: len(second)]]
+    return restage(base, numbers, max(numbers) + 1)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def _names(stream: Stream, task: Task, limit: int = 60) -> str:
+    names = [stream.data.classes[c] for c in task.new]
+    text = ", ".join(names) or "-"
+    if len(text) > limit:
+        end = text.rfind(",", 0, limit)
+        text = f"{text[: end if end > 0 else limit]}, ... ({len(names)})"
+    return f"{text}  [{task.domain}]" if task.domain else text

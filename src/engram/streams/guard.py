@@ -1,0 +1,233 @@
+"""What a method may read: rows of its task, what its memory holds, and a ledger of both."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engram.errors import AccessError, bad, choose, whole
+from engram.streams.core import Stream, Task
+
+READS = ("own", "past")
+KINDS = ("train", "valid", "memory", "past")
+
+
+class Ledger:
+    """How many rows were read, by stage and kind.
+
+    Kinds: ``train`` and ``valid`` rows of the current task, ``memory`` rows that were kept,
+    ``past`` rows of earlier tasks that were not kept (only methods that declare it).
+
+    Examples
+    --------
+    >>> ledger = Ledger()
+    >>> ledger.record(0, "train", 64)
+    >>> ledger.record(1, "memory", 10)
+    >>> ledger.to_dict()
+    {'0': {'train': 64}, '1': {'memory': 10}}
+    >>> ledger.total("memory")
+    10
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[int, dict[str, int]] = {}
+
+    def record(self, stage: int, kind: str, count: int) -> None:
+        """Add `count` rows read."""
+        choose("kind", kind, KINDS)
+        if whole("count", count) > 0:
+            kinds = self._counts.setdefault(whole("stage", stage), {})
+            kinds[kind] = kinds.get(kind, 0) + count
+
+    def count(self, stage: int, kind: str) -> int:
+        """Rows of a kind read in a stage."""
+        return self._counts.get(stage, {}).get(choose("kind", kind, KINDS), 0)
+
+    def total(self, kind: str) -> int:
+        """Rows of a kind read in all stages."""
+        return sum(self.count(stage, kind) for stage in self._counts)
+
+    def to_dict(self) -> dict[str, dict[str, int]]:
+        """Counts by stage and kind, as values that JSON can hold."""
+        return {
+            str(stage): {kind: kinds[kind] for kind in KINDS if kind in kinds}
+            for stage, kinds in sorted(self._counts.items())
+        }
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, dict[str, int]]) -> Ledger:
+        """The ledger that wrote `plain`."""
+        ledger = cls()
+        for stage, kinds in plain.items():
+            for kind, count in kinds.items():
+                ledger.record(int(stage), kind, count)
+        return ledger
+
+    def __repr__(self) -> str:
+        return f"Ledger({', '.join(f'{kind} {self.total(kind)}' for kind in KINDS)})"
+
+
+class MethodView:
+    """What a method sees of a stream while it learns task `stage`.
+
+    Parameters
+    ----------
+    reads
+        ``own``: the current task's training and in-task validation rows, and the memory.
+        ``past``: those of earlier tasks as well, whether kept or not.
+    ledger
+        Where reads are counted; share one between the stages of a run.
+
+    Examples
+    --------
+    >>> from engram.data.core import Data
+    >>> from engram.streams.incremental import class_incremental
+    >>> data = Data.from_arrays([[float(i)] for i in range(40)], [0, 1, 2, 3] * 10)
+    >>> view = MethodView(class_incremental(data), 1)
+    >>> view.allow(view.train[:3], torch.tensor([1, 1, 1]))
+    >>> view.ledger
+    Ledger(train 3, valid 0, memory 0, past 0)
+    >>> view.allow(torch.tensor([0]), torch.tensor([0]))
+    Traceback (most recent call last):
+    ...
+    engram.errors.AccessError: task 1: row 0 as of task 0 is a train row of task 0 and not in the \
+memory. A method may read train and valid rows of its own task and what its memory holds; to read \
+earlier tasks it must declare reads = "past".
+    """
+
+    def __init__(
+        self, stream: Stream, stage: int, *, reads: str = "own", ledger: Ledger | None = None
+    ) -> None:
+        self.stream, self.reads = stream, choose("reads", reads, READS)
+        if whole("stage", stage) >= len(stream):
+            raise bad("stage", f"a task from 0 to {len(stream) - 1}", stage)
+        self.stage = stage
+        self.ledger = Ledger() if ledger is None else ledger
+        self._tables: dict[tuple[str, torch.device], Tensor] = {}
+
+    def __repr__(self) -> str:
+        return f"MethodView(task {self.stage} of {len(self.stream)}, reads {self.reads!r})"
+
+    @property
+    def task(self) -> Task:
+        return self.stream[self.stage]
+
+    @property
+    def train(self) -> Tensor:
+        """Training rows of the current task."""
+        return self.task.train
+
+    @property
+    def valid(self) -> Tensor:
+        """In-task validation rows of the current task."""
+        return self.task.valid
+
+    def allow(
+        self,
+        rows: Tensor,
+        stages: Tensor,
+        memory_rows: Tensor | None = None,
+        memory_stages: Tensor | None = None,
+    ) -> None:
+        """Count the reading of `rows` [n] as of tasks `stages` [n], or raise AccessError.
+
+        `memory_rows`, `memory_stages` [m]: the (row, stage) pairs the memory holds now.
+        """
+        self._check_shapes(rows, stages, memory_rows, memory_stages)
+        if not len(rows):
+            return
+        stages = stages.to(rows.device)
+        inside = (rows >= 0) & (rows < len(self.stream.data))
+        inside &= (stages >= 0) & (stages <= self.stage)
+        safe, when = torch.where(inside, rows, 0), torch.where(inside, stages, 0)
+        now = inside & (when == self.stage)
+        train = now & self._table("train", rows.device)[safe]
+        valid = now & self._table("valid", rows.device)[safe]
+        kept = inside & ~now & self._in_memory(safe, when, memory_rows, memory_stages)
+        past = inside & ~now & ~kept & self._in_past(safe, when)
+        refused = ~(train | valid | kept | past)
+        totals = torch.stack([part.sum() for part in (train, valid, kept, past, refused)]).tolist()
+        if totals[-1]:
+            raise AccessError(self._complaint(rows[refused], stages[refused]))
+        for kind, count in zip(KINDS, totals[:-1], strict=True):
+            self.ledger.record(self.stage, kind, count)
+
+    def _check_shapes(self, *parts: Tensor | None) -> None:
+        named = dict(zip(("rows", "stages", "memory_rows", "memory_stages"), parts, strict=True))
+        for first, second in (("rows", "stages"), ("memory_rows", "memory_stages")):
+            a, b = named[first], named[second]
+            if (a is None) != (b is None):
+                raise bad(second, f"one number for each of {first}", b)
+            if a is not None and b is not None and (a.ndim != 1 or a.shape != b.shape):
+                raise bad(second, f"shape {tuple(a.shape)} [n], as {first}", tuple(b.shape))
+
+    def _table(self, kind: str, device: torch.device) -> Tensor:
+        """[N] whether a row is of this kind in the current task."""
+        if (kind, device) not in self._tables:
+            table = torch.zeros(len(self.stream.data), dtype=torch.bool)
+            table[getattr(self.task, kind).cpu()] = True
+            self._tables[kind, device] = table.to(device)
+        return self._tables[kind, device]
+
+    def _in_memory(self, rows: Tensor, stages: Tensor, kept: Tensor | None,
+                   kept_stages: Tensor | None) -> Tensor:  # fmt: skip
+        if kept is None or kept_stages is None or not len(kept) or self.stage == 0:
+            return torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        n = len(self.stream.data)
+        kept, kept_stages = kept.to(rows.device), kept_stages.to(rows.device)
+        # Pads and current rows must not alias an earlier pair.
+        real = (kept >= 0) & (kept < n) & (kept_stages >= 0) & (kept_stages < self.stage)
+        place = (kept_stages * n + kept)[real]
+        # One scratch table serves all calls: set, look up, clear costs the memory's size, not N.
+        held = self._scratch(rows.device)
+        held[place] = True
+        found = held[(stages * n + rows).clamp(max=len(held) - 1)]
+        held[place] = False
+        return found
+
+    def _scratch(self, device: torch.device) -> Tensor:
+        if ("scratch", device) not in self._tables:
+            size = len(self.stream.data) * self.stage
+            self._tables["scratch", device] = torch.zeros(size, dtype=torch.bool, device=device)
+        return self._tables["scratch", device]
+
+    def _in_past(self, rows: Tensor, stages: Tensor) -> Tensor:
+        if self.reads != "past" or self.stage == 0:
+            return torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        if ("past", rows.device) not in self._tables:
+            table = torch.zeros(self.stage, len(self.stream.data), dtype=torch.bool)
+            for k, task in enumerate(self.stream.tasks[: self.stage]):
+                table[k, torch.cat([task.train, task.valid]).cpu()] = True
+            self._tables["past", rows.device] = table.to(rows.device)
+        return self._tables["past", rows.device][stages.clamp(max=self.stage - 1), rows]
+
+    def _complaint(self, rows: Tensor, stages: Tensor) -> str:
+        row, stage = int(rows[0]), int(stages[0])
+        more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
+        said = f"task {self.stage}: row {row} as of task {stage}{more} {self._fault(row, stage)}. "
+        rule = "A method may read train and valid rows of its own task and what its memory holds"
+        if self.reads == "past":
+            return said + rule + ', and with reads = "past" those of earlier tasks.'
+        return said + rule + '; to read earlier tasks it must declare reads = "past".'
+
+    def _fault(self, row: int, stage: int) -> str:
+        if not 0 <= row < len(self.stream.data):
+            return f"does not exist, rows run from 0 to {len(self.stream.data) - 1}"
+        if not 0 <= stage < len(self.stream):
+            return f"does not exist, tasks run from 0 to {len(self.stream) - 1}"
+        if stage > self.stage:
+            return "belongs to a task that is yet to come"
+        found = _uses(self.stream, row)
+        lost = " and not in the memory" if stage < self.stage else ""
+        return f"is {found}{lost}"
+
+
+def _uses(stream: Stream, row: int) -> str:
+    """Where a row occurs, in words."""
+    found: list[str] = []
+    for kind in ("train", "valid", "post_valid", "test"):
+        where = [k for k, task in enumerate(stream) if bool((getattr(task, kind) == row).any())]
+        if where:
+            word = "task" if len(where) == 1 else "tasks"
+            found.append(f"a {kind} row of {word} {', '.join(map(str, where))}")
+    return " and ".join(found) or "in no task"
