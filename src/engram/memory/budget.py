@@ -1,0 +1,278 @@
+"""Memory: how much a method may keep, and which rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from engram import keys
+from engram.errors import BadArgument, bad, choose, number, whole
+from engram.memory.catalogue import check_policy, name_of, ranking_of
+from engram.memory.exemplars import Exemplars
+from engram.memory.groups import Group, by_class, first_label, items
+from engram.memory.herding import RULES
+from engram.memory.plane import TRANSFORMS
+from engram.memory.random import group_key, random_order, random_orders
+from engram.memory.reservoir import reservoir
+from engram.memory.source import Policy, Ranking, Source
+
+BUDGETS = ("per_class", "total", "per_task", "fraction")
+_ROUNDING = {
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "nearest": lambda x: math.floor(x + Fraction(1, 2)),
+}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Memory:
+    """Exemplars under one budget, chosen by one policy.
+
+    A class that comes back in a later task is a group of its own there, so that quotas are per
+    (task, class) pair. Rows without a visible label are never stored.
+
+    Parameters
+    ----------
+    per_class
+        Items per class; grows with the classes. Classes with fewer rows keep all of them.
+    total
+        Items in all, shared equally by the classes seen; rankings are cut from behind.
+    per_task
+        Items in all, shared equally by the tasks seen.
+    fraction
+        Share of every task's rows, never cut.
+    policy
+        A name of `policies`, or an own one: an object with ``rank(learner, rows, column, count)``,
+        or such a function, returning places in `rows`, best first (`Policy`).
+    quota
+        Rounding of ``total / groups``; ``ceil`` may exceed the total.
+    shrink
+        For `per_task`: ``equal`` cuts every old task to ``per_task // tasks``; ``random`` drops as
+        many old items as new ones need, whatever task they are of, and so uses the whole budget.
+    rounding
+        For `fraction`: ``ceil``, ``floor`` or ``nearest``.
+    strict
+        For `per_class`: refuse classes with fewer rows than asked for.
+    normalize, dedupe, rule
+        For herding, see `engram.memory.herding.herding`.
+    pd_transform
+        For the plane distance: ``abs_eps`` or ``softplus``.
+
+    Examples
+    --------
+    >>> Memory(total=500)
+    Memory(total=500)
+    >>> Memory(per_class=20, policy="herding").describe()
+    '20 items per class, herding'
+    >>> Memory(total=500, per_class=20)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: memory: expected exactly one of ..., got per_class=20, total=500
+    """
+
+    per_class: int | None = None
+    total: int | None = None
+    per_task: int | None = None
+    fraction: float | None = None
+    policy: str | Policy | Ranking = "random"
+    quota: str = "floor"
+    shrink: str = "equal"
+    rounding: str = "ceil"
+    strict: bool = False
+    normalize: bool = True
+    dedupe: bool = True
+    rule: str = "distance"
+    pd_transform: str = "abs_eps"
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in BUDGETS if getattr(self, name) is not None}
+        if len(given) != 1:
+            got = ", ".join(f"{k}={v}" for k, v in given.items()) or "none"
+            raise BadArgument(f"memory: expected exactly one of {', '.join(BUDGETS)}, got {got}")
+        for name, value in given.items():
+            if name == "fraction":
+                number("fraction", value, 0.0, 1.0, open_low=True)
+            else:
+                whole(name, value, low=1)
+        choose("quota", self.quota, ("floor", "ceil"))
+        choose("shrink", self.shrink, ("equal", "random"))
+        choose("rounding", self.rounding, _ROUNDING)
+        choose("rule", self.rule, RULES)
+        choose("pd_transform", self.pd_transform, TRANSFORMS)
+        check_policy(self.policy)
+        if self.policy == "reservoir" and self.total is None:
+            raise BadArgument(f"policy: 'reservoir' needs the budget total, got {self._budget()}")
+
+    # -- what it is ------------------------------------------------------------------------------
+    def _budget(self) -> str:
+        return next(f"{name}={v}" for name in BUDGETS if (v := getattr(self, name)) is not None)
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{f.name}={v!r}" for f in fields(self) if (v := getattr(self, f.name)) != f.default
+        ]
+        return f"Memory({', '.join(shown)})"
+
+    def describe(self) -> str:
+        """One line for tables and logs."""
+        if self.fraction is not None:
+            size = f"{self.fraction:g} of each task"
+        elif self.per_class is not None:
+            size = f"{self.per_class} items per class"
+        elif self.total is not None:
+            shared = "" if self.policy == "reservoir" else ", shared by classes"
+            size = f"{self.total} items{shared}"
+        else:
+            size = f"{self.per_task} items, shared by tasks"
+        return f"{size}, {name_of(self.policy)}"
+
+    def capacity(
+        self, *, groups: int | None = None, sizes: Sequence[int] | None = None
+    ) -> int | None:
+        """Upper bound of items, None where it cannot be known.
+
+        Parameters
+        ----------
+        groups
+            (task, class) pairs of the whole stream; decides `per_class` and a quota of ``ceil``.
+        sizes
+            Training rows of each task; decides `fraction`.
+
+        Examples
+        --------
+        >>> Memory(total=100).capacity(), Memory(per_class=20).capacity()
+        (100, None)
+        >>> Memory(per_class=20).capacity(groups=10)
+        200
+        """
+        if self.fraction is not None:
+            return None if sizes is None else sum(self._share(n) for n in sizes)
+        if self.per_class is not None:
+            return None if groups is None else self.per_class * groups
+        if self.total is None or self.quota == "floor" or self.policy == "reservoir":
+            return self.total or self.per_task
+        return (
+            None if groups is None else max(g * -(-self.total // g) for g in range(1, groups + 1))
+        )
+
+    def check(self, *, groups: int, tasks: int) -> None:
+        """Refuse a budget that leaves some class or task without an item.
+
+        Examples
+        --------
+        >>> Memory(total=7).check(groups=10, tasks=5)
+        Traceback (most recent call last):
+        ...
+        engram.errors.BadArgument: total: expected at least one item for each of 10 classes ...
+        """
+        if self.total is not None and self.quota == "floor" and self.policy != "reservoir":
+            _enough("total", self.total, groups, "classes")
+        if self.per_task is not None:
+            _enough("per_task", self.per_task, tasks, "tasks")
+
+    # -- what it does ----------------------------------------------------------------------------
+    def update(self, learner: Source, rows: Tensor) -> Exemplars:
+        """The exemplars after a task, from those before and the task's training rows.
+
+        Reads the learner, changes nothing. Called again in the same task it gives the same answer
+        (except for a reservoir, for which rows would pass a second time).
+        """
+        rows = rows.cpu()
+        labels = learner.labels(rows)  # [n, L]
+        if self.policy == "reservoir" or (self.total is None and self.per_class is None):
+            first = first_label(labels)
+            shown = first >= 0
+            if not bool(shown.all()):
+                rows, first = rows[shown], first[shown]
+            if self.policy == "reservoir":
+                return reservoir(learner, rows, first, self.total or 0)
+            return self._by_task(learner, rows)
+        return self._by_class(learner, by_class(rows, labels))
+
+    def _by_class(self, learner: Source, groups: list[Group]) -> Exemplars:
+        old = _before(learner)
+        if not groups:
+            return old
+        if self.total is None:
+            quota = self.per_class or 0
+            self._refuse_small(groups, quota)
+        else:
+            count = int((old.ranks == 0).sum()) + len(groups)  # every ranking has one first place
+            self.check(groups=count, tasks=learner.stage + 1)
+            quota = self.total // count if self.quota == "floor" else -(-self.total // count)
+            old = old.take(old.ranks < quota)
+        return old.join(*self._pick(learner, groups, quota))
+
+    def _by_task(self, learner: Source, rows: Tensor) -> Exemplars:
+        old = _before(learner)
+        if self.per_task is None:
+            quota = self._share(len(rows))
+        else:
+            tasks = learner.stage + 1
+            self.check(groups=0, tasks=tasks)
+            quota = self.per_task // tasks
+        (new,) = self._pick(learner, [Group(-1, rows)], quota)
+        if self.per_task is not None:
+            if self.shrink == "equal":
+                old = old.take(old.ranks < quota)
+            else:
+                old = _thin(learner, old, self.per_task - len(new))
+        return old.join(new)
+
+    def _share(self, rows: int) -> int:
+        # 0.07 of 100 is 7, and not 8: the decimal number is meant, not its neighbour in binary
+        return int(_ROUNDING[self.rounding](Fraction(str(self.fraction)) * rows))
+
+    def _refuse_small(self, groups: list[Group], quota: int) -> None:
+        small = {g.column: len(g.rows) for g in groups if len(g.rows) < quota}
+        if self.strict and small:
+            column, rows = min(small.items(), key=lambda item: item[1])
+            raise bad(
+                "per_class", f"at most {rows}, the rows of the class in column {column}", quota
+            )
+
+    def _pick(self, learner: Source, groups: list[Group], quota: int) -> list[Exemplars]:
+        counts = [min(quota, len(group.rows)) for group in groups]
+        if self.policy == "random":
+            drawn_by = [group_key(learner, group.column) for group in groups]
+            orders = random_orders(drawn_by, [len(group.rows) for group in groups])
+        else:
+            rank = self._ranking()
+            asked = zip(groups, counts, strict=True)
+            orders = [rank(learner, group.rows, group.column, n) for group, n in asked]
+        chosen = zip(groups, orders, counts, strict=True)
+        return [items(learner, group, order[:n]) for group, order, n in chosen]
+
+    def _ranking(self) -> Ranking:
+        return ranking_of(
+            self.policy,
+            normalize=self.normalize,
+            dedupe=self.dedupe,
+            rule=self.rule,
+            pd_transform=self.pd_transform,
+        )
+
+
+def _enough(argument: str, budget: int, shares: int, what: str) -> None:
+    if budget < shares:
+        expected = f"at least one item for each of {shares} {what} ({argument}={shares} or more)"
+        raise bad(argument, expected, budget)
+
+
+def _before(learner: Source) -> Exemplars:
+    """What earlier tasks left."""
+    old = learner.exemplars
+    return old.take(old.stages != learner.stage)
+
+
+def _thin(learner: Source, old: Exemplars, room: int) -> Exemplars:
+    """As many of the old items as fit, chosen uniformly, in their old sequence."""
+    if len(old) <= room:
+        return old
+    order = random_order(keys.fold(learner.seed, "memory", "drop", learner.stage), len(old))
+    return old.take(torch.sort(order[:room]).values)

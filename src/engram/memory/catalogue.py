@@ -1,0 +1,63 @@
+"""The policies by name."""
+
+from __future__ import annotations
+
+from engram.errors import bad, choose, unknown
+from engram.memory.entropy import Entropy
+from engram.memory.groups import checked
+from engram.memory.herding import Herding
+from engram.memory.plane import Plane
+from engram.memory.random import Random
+from engram.memory.source import Policy, Ranking
+
+_LINES = {
+    "random": "uniform choice without replacement",
+    "reservoir": "uniform sample of all rows that passed by, classes as they come (total only)",
+    "herding": "mean of features: the running mean of the chosen follows the class mean",
+    "entropy": "chances proportional to the entropy of the prediction over seen classes",
+    "plane": "chances inverse to the distance from the class's decision plane",
+}
+
+
+def policies() -> dict[str, str]:
+    """Names of the policies, one line about each.
+
+    Examples
+    --------
+    >>> sorted(policies())
+    ['entropy', 'herding', 'plane', 'random', 'reservoir']
+    """
+    return dict(_LINES)
+
+
+def check_policy(policy: str | Policy | Ranking) -> None:
+    """Refuse what cannot rank."""
+    if isinstance(policy, str):
+        choose("policy", policy, _LINES)
+    elif isinstance(policy, type) or not (isinstance(policy, Policy) or callable(policy)):
+        wanted = f"one of {', '.join(_LINES)}, or an object with a method rank"
+        raise bad("policy", wanted, policy)
+
+
+def name_of(policy: str | Policy | Ranking) -> str:
+    """What to call a policy in a table."""
+    if isinstance(policy, str):
+        return policy
+    return str(getattr(policy, "__name__", type(policy).__name__))
+
+
+def ranking_of(
+    policy: str | Policy | Ranking, *, normalize: bool, dedupe: bool, rule: str, pd_transform: str
+) -> Ranking:
+    """The ranking function; answers of a user's own policy are checked."""
+    if policy == "random":
+        return Random().rank
+    if policy == "herding":
+        return Herding(normalize=normalize, dedupe=dedupe, rule=rule).rank
+    if policy == "entropy":
+        return Entropy().rank
+    if policy == "plane":
+        return Plane(transform=pd_transform).rank
+    if isinstance(policy, str):
+        raise unknown("policy", policy, _LINES)
+    return checked(policy.rank if isinstance(policy, Policy) else policy)

@@ -1,0 +1,74 @@
+"""What a learner keeps of its past: row numbers, never copies of data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class _Fields(NamedTuple):
+    rows: Tensor  # [n] row numbers of the data
+    stages: Tensor  # [n] the task in which the row was stored: it fixes which labels may be shown
+    columns: Tensor  # [n] output column of the group, or of the first label where groups are tasks
+    ranks: Tensor  # [n] place in the ranking of the group; slot, for a reservoir
+    seen: int = 0  # rows that passed by so far, for a reservoir
+
+
+class Exemplars(_Fields):
+    """Stored (row, stage) pairs; all four tensors are int64 on the CPU.
+
+    ``len`` counts the items; a row stored for two classes, or in two tasks, counts twice.
+
+    Examples
+    --------
+    >>> kept = Exemplars.empty()
+    >>> len(kept), kept.seen
+    (0, 0)
+    >>> one, two = torch.tensor([7]), torch.tensor([2])
+    >>> kept = kept.join(Exemplars(one, one * 0, two, one * 0))
+    >>> len(kept), kept.counts(4).tolist(), kept.nbytes(784)
+    (1, [0, 0, 1, 0], 784)
+    """
+
+    __slots__ = ()
+
+    # `len` is the number of items, so the two places where a named tuple asks for the number of
+    # its fields need their own words.
+    def __len__(self) -> int:
+        return self.rows.shape[0]
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Exemplars:  # type: ignore[override]
+        return cls(*iterable)
+
+    def __repr__(self) -> str:
+        stages = self.stages.unique().tolist()
+        return f"Exemplars({len(self)} items of tasks {stages}, {self.seen} rows seen)"
+
+    @classmethod
+    def empty(cls) -> Exemplars:
+        """No items."""
+        none = torch.empty(0, dtype=torch.long)
+        return cls(none, none, none, none)
+
+    def take(self, which: Tensor) -> Exemplars:
+        """The items at the given places, or where a mask is true."""
+        rows, stages, columns, ranks, seen = self
+        return Exemplars(rows[which], stages[which], columns[which], ranks[which], seen)
+
+    def join(self, *others: Exemplars) -> Exemplars:
+        """These items and then those of `others`; the count of rows seen stays."""
+        parts = zip(*(part[:4] for part in (self, *others)), strict=True)
+        rows, stages, columns, ranks = (torch.cat(part) for part in parts)
+        return Exemplars(rows, stages, columns, ranks, self.seen)
+
+    def counts(self, columns: int = 0) -> Tensor:
+        """[C] items per output column, at least `columns` entries."""
+        return torch.bincount(self.columns[self.columns >= 0], minlength=columns)
+
+    def nbytes(self, sample_bytes: int) -> int:
+        """Bytes a learner needs to hold the samples themselves."""
+        return len(self) * sample_bytes
