@@ -1,0 +1,64 @@
+"""From dealt rows to the Batch a loss sees; the same for one run and for many."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engram import keys
+from engram.engine.deck import Deck, Hand
+from engram.learner.batch import Batch
+from engram.learner.feed import Feed
+
+
+class Assembler:
+    """Facts of a stage that every batch carries, for R runs ([R, ...]) or one (no R axis)."""
+
+    def __init__(self, feed: Feed, *, opened: Tensor, scopes: Tensor, now: Tensor) -> None:
+        self.feed = feed
+        self.opened = opened  # [R?, C]
+        self.scopes = scopes  # [R?, T, C] classes that compete for a row of each task
+        self.now = now  # [R?]
+
+    def __call__(self, hand: Hand, key: Tensor, apart: tuple[Hand, ...] = ()) -> Batch:
+        """`hand` holds the rows of one step: [R?, B]."""
+        memory = tuple(self(one, keys.fold(key, j)) for j, one in enumerate(apart))  # type: ignore[arg-type]
+        stage = hand.stages
+        spread = stage[..., None].expand(*stage.shape, self.scopes.shape[-1])
+        return Batch(
+            x=self.feed.augmented(hand.rows, stage, key),
+            y=hand.y,
+            w=hand.w,
+            stage=stage,
+            old=(stage < self.now.unsqueeze(-1)).to(hand.w.dtype),
+            open=self.scopes.gather(-2, spread),
+            opened=self.opened,
+            now=self.now,
+            key=key,
+            memory=memory,
+        )
+
+
+def at_step(deck: Deck, step: Tensor) -> tuple[Hand, Tensor, tuple[Hand, ...]]:
+    """Rows of one step of all runs, the step number being a tensor (so that it captures)."""
+
+    def take(leaf: Tensor) -> Tensor:
+        return leaf.index_select(1, step).squeeze(1)
+
+    main = Hand(*(take(leaf) for leaf in deck.main))
+    apart = tuple(Hand(*(take(leaf) for leaf in hand)) for hand in deck.apart)
+    return main, take(deck.key), apart
+
+
+def single_steps(deck: Deck, step: int) -> tuple[Hand, Tensor, tuple[Hand, ...]]:
+    """Rows of one step of a deck for one run, cut to its real length: nothing is padded."""
+    length = deck.lengths[step]
+    main = Hand(*(leaf[0, step, :length] for leaf in deck.main))
+    apart = tuple(Hand(*(leaf[0, step] for leaf in hand)) for hand in deck.apart)
+    return main, deck.key[0, step], apart
+
+
+def no_padding(deck: Deck) -> bool:
+    """Whether every row of every hand counts (asked once per stage, not per step)."""
+    hands = (deck.main, *deck.apart)
+    return all(bool(torch.all(hand.w > 0)) for hand in hands)

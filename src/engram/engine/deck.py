@@ -1,0 +1,183 @@
+"""Which rows each step of an epoch sees: a pure function of (seed, stage, epoch, step).
+
+Runs trained together are dealt to at once, [R, S, B]: R runs, S steps, B rows. A shorter run is
+padded by weight and repeats a real row there, so that no padding value can be infinite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram import keys
+from engram.learner.learner import Items
+
+
+class Table(NamedTuple):
+    """(row, stage) items of R runs, padded to the longest."""
+
+    rows: Tensor  # [R, n]
+    stages: Tensor  # [R, n]
+    y: Tensor  # [R, n, L]
+    count: Tensor  # [R] real items
+    sizes: tuple[int, ...]  # the same, on the host
+
+    @property
+    def length(self) -> int:
+        return self.rows.shape[1]
+
+
+class Hand(NamedTuple):
+    """The rows of S steps."""
+
+    rows: Tensor  # [R, S, B]
+    stages: Tensor  # [R, S, B]
+    y: Tensor  # [R, S, B, L]
+    w: Tensor  # [R, S, B]
+
+
+class Deck(NamedTuple):
+    """Everything S steps need: the main batch, batches kept apart, a key per step."""
+
+    main: Hand
+    apart: tuple[Hand, ...]
+    key: Tensor  # [R, S]
+    lengths: tuple[int, ...]  # [S] real rows of the longest run's main batch
+    live: np.ndarray  # [R, S] whether a run has any row at that step
+
+
+def table(items: Sequence[Items], device: torch.device) -> Table:
+    """Stack the items of several runs."""
+    longest = max(len(one.rows) for one in items)
+
+    def padded(leaf: Tensor) -> Tensor:
+        short = longest - len(leaf)
+        return torch.cat([leaf, leaf[:1].expand(short, *leaf.shape[1:])]) if short else leaf
+
+    stacked = [
+        torch.stack([padded(leaf) for leaf in leaves]) for leaves in zip(*items, strict=True)
+    ]
+    sizes = tuple(len(one.rows) for one in items)
+    rows, stages, y = (leaf.to(device) for leaf in stacked)
+    return Table(rows, stages, y, torch.tensor(sizes, device=device), sizes)
+
+
+class Dealer:
+    """Deals the epochs (or stretches of iterations) of one stage."""
+
+    def __init__(
+        self,
+        main: Table,
+        memory: Sequence[Table],
+        *,
+        seeds: Sequence[int],
+        stage: int,
+        batch_size: int,
+        last: str,
+        pair: bool,
+        memory_size: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self.main, self.memory, self.stage = main, list(memory), stage
+        self.device, self.dtype, self.last, self.pair = main.rows.device, dtype, last, pair
+        self.batch = min(batch_size, main.length) if batch_size else main.length
+        self.memory_size = memory_size  # 0: the whole table, in order
+        self.seeds = torch.tensor(list(seeds), device=self.device)
+        self.whole = self.batch >= main.length  # one batch is the epoch: no order to draw
+
+    @property
+    def fixed(self) -> bool:
+        """Whether every epoch deals the very same rows."""
+        return self.whole and not (self.memory and self.memory_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        if self.last == "drop":
+            return max(1, self.main.length // self.batch)
+        return -(-self.main.length // self.batch)
+
+    def epoch(self, epoch: int) -> Deck:
+        """One pass over the items of every run."""
+        steps, size = self.steps_per_epoch, self.batch
+        place = torch.arange(steps * size, device=self.device).expand(len(self.seeds), -1)
+        epochs = torch.full((len(self.seeds), steps), epoch, device=self.device)
+        order = self._order(torch.full_like(self.seeds, epoch))  # [R, n]
+        count = self.main.count[:, None]
+        if self.last == "wrap":
+            index, real = order.gather(1, place % count), place < -(-count // size) * size
+        else:
+            limit = count if self.last == "keep" else (count // size * size).clamp(min=1)
+            index, real = order.gather(1, place.clamp(max=self.main.length - 1)), place < limit
+        inside = torch.arange(steps, device=self.device).expand(len(self.seeds), -1)
+        live = self._live_epoch(steps)
+        return self._deal(
+            index.view(-1, steps, size), real.view(-1, steps, size), epochs, inside, live
+        )
+
+    def _live_epoch(self, steps: int) -> np.ndarray:
+        sizes = np.array(self.main.sizes)
+        own = -(-sizes // self.batch) if self.last != "drop" else np.maximum(1, sizes // self.batch)
+        return np.arange(steps)[None] < own[:, None]
+
+    def stretch(self, start: int, stop: int) -> Deck:
+        """Iterations: shuffled epochs end to end, each without its incomplete last batch."""
+        size, device = self.batch, self.device
+        per = torch.clamp(self.main.count // size, min=1)[:, None]  # [R, 1] steps per epoch
+        step = torch.arange(start, stop, device=device)[None]  # [1, S]
+        epochs, inside = step // per, step % per  # [R, S]
+        first = epochs[:, :1]
+        span = int((epochs[:, -1:] - first).max()) + 1
+        orders = torch.stack([self._order((first[:, 0] + e)) for e in range(span)], 1)  # [R, E, n]
+        place = inside[..., None] * size + torch.arange(size, device=device)  # [R, S, B]
+        which = (epochs - first)[..., None] * self.main.length
+        flat = which + place.clamp(max=self.main.length - 1)
+        index = orders.flatten(1).gather(1, flat.flatten(1)).view_as(flat)
+        live = np.ones((len(self.seeds), stop - start), dtype=bool)
+        return self._deal(index, place < self.main.count[:, None, None], epochs, inside, live)
+
+    def _order(self, epochs: Tensor) -> Tensor:
+        if self.whole:
+            places = torch.arange(self.main.length, device=self.device)
+            return places.expand(len(self.seeds), -1)
+        key = keys.fold(self.seeds, "order", self.stage, epochs)
+        return keys.order(key, self.main.length, self.main.count)
+
+    def _deal(
+        self, index: Tensor, real: Tensor, epochs: Tensor, inside: Tensor, live: np.ndarray
+    ) -> Deck:
+        key = keys.fold(self.seeds[:, None], "step", self.stage, epochs, inside)  # [R, S]
+        main = self._hand(self.main, index, real)
+        lengths = tuple(real.sum(-1).amax(0).tolist())
+        hands = tuple(self._memory_hand(t, key, j) for j, t in enumerate(self.memory))
+        if self.pair and hands:
+            # memory rows first, so that a short last batch is a prefix
+            there = main.w.amax(-1, keepdim=True)
+            drawn = hands[0]._replace(w=hands[0].w * there)
+            joined = (torch.cat([a, b], 2) for a, b in zip(drawn, main, strict=True))
+            main, hands = Hand(*joined), ()
+            lengths = tuple(n + drawn.w.shape[-1] for n in lengths)
+        return Deck(main, hands, key, lengths, live)  # type: ignore[arg-type]
+
+    def _memory_hand(self, source: Table, key: keys.Key, number: int) -> Hand:
+        runs, steps = key.shape  # type: ignore[union-attr]
+        size = self.memory_size or source.length
+        if self.memory_size:
+            count = source.count[:, None].expand(runs, steps)
+            index = keys.below(keys.fold(key, "memory", number), count, size)
+        else:
+            index = torch.arange(size, device=self.device).expand(runs, steps, size)
+        return self._hand(source, index, index < source.count[:, None, None])
+
+    def _hand(self, source: Table, index: Tensor, real: Tensor) -> Hand:
+        flat = index.flatten(1)
+        label = flat[..., None].expand(-1, -1, source.y.shape[-1])
+        return Hand(
+            source.rows.gather(1, flat).view_as(index),
+            source.stages.gather(1, flat).view_as(index),
+            source.y.gather(1, label).view(*index.shape, -1),
+            real.to(self.dtype),
+        )

@@ -1,0 +1,109 @@
+"""One pass per stage over all test rows: scores of every class, for every run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from engram.engine.mapped import as_tensors, varying, with_values
+from engram.learner.learner import Learner
+from engram.learner.net import FunctionalNet
+from engram.learner.tree import stack
+from engram.methods.base import Method
+from engram.streams.core import Stream
+
+ENTRIES_AT_ONCE = 1 << 27
+
+
+def test_items(stream: Stream) -> tuple[Tensor, Tensor]:
+    """(rows, stages) of all test items, task after task."""
+    rows = torch.cat([task.test for task in stream.tasks])
+    sizes = [len(task.test) for task in stream.tasks]
+    return rows, torch.repeat_interleave(torch.arange(len(stream)), torch.tensor(sizes))
+
+
+@torch.no_grad()
+def evaluate(learners: Sequence[Learner], methods: Sequence[Method]) -> list[np.ndarray]:
+    """Scores [items, C] of each learner on all test items.
+
+    Columns are classes in order of introduction; nothing is masked here, so that any head view can
+    be taken later.
+    """
+    items = [test_items(one.stream) for one in learners]
+    if len(learners) == 1:
+        return [_alone(learners[0], methods[0], *items[0])]
+    shared, where = _shared_items(learners, items)
+    scores = _mapped(learners, methods, *shared)  # [R, U, C]
+    host = scores.float().cpu().numpy()
+    return [host[r][index.numpy()] for r, index in enumerate(where)]
+
+
+def _shared_items(
+    learners: Sequence[Learner], items: list[tuple[Tensor, Tensor]]
+) -> tuple[tuple[Tensor, Tensor], list[Tensor]]:
+    """Distinct inputs of all runs, and where each run's items are among them."""
+    viewed = learners[0].feed.view is not None
+    span = len(learners[0].stream.data)
+    codes = [rows + span * stages if viewed else rows for rows, stages in items]
+    distinct, inverse = torch.cat(codes).unique(return_inverse=True)
+    where = list(inverse.split([len(code) for code in codes]))
+    return (distinct % span, distinct // span), where
+
+
+def _alone(learner: Learner, method: Method, rows: Tensor, stages: Tensor) -> np.ndarray:
+    net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
+    parts = []
+    for chunk in _chunks(rows, learner, 1):
+        x = learner.feed(rows[chunk].to(learner.device), stages[chunk].to(learner.device))
+        parts.append(method.scores(net(x), learner.state).float().cpu())
+    return torch.cat(parts).numpy()
+
+
+def _mapped(
+    learners: Sequence[Learner], methods: Sequence[Method], rows: Tensor, stages: Tensor
+) -> Tensor:
+    first = learners[0]
+    vectors = torch.stack([one.vector for one in learners])
+    buffers, state = (
+        stack([one.buffers for one in learners]),
+        stack([one.state for one in learners]),
+    )
+    hyper = as_tensors(varying(methods) or {}, vectors)
+
+    def one_run(vector: Tensor, own: Any, state: Any, values: Any, x: Tensor) -> Tensor:
+        net = FunctionalNet(first.networks, vector, own, training=False)
+        return with_values(methods[0], values).scores(net(x), state)
+
+    parts = []
+    for chunk in _chunks(rows, first, len(learners)):
+        x = first.feed(rows[chunk].to(first.device), stages[chunk].to(first.device))
+        parts.append(vmap(one_run, in_dims=(0, 0, 0, 0, None))(vectors, buffers, state, hyper, x))
+    return torch.cat(parts, 1)
+
+
+def _chunks(rows: Tensor, learner: Learner, runs: int) -> list[slice]:
+    """Rows that fit: an activation is guessed as four times the input."""
+    sample = 4 * int(np.prod(learner.stream.data.sample_shape))
+    size = int(np.clip(ENTRIES_AT_ONCE // max(1, runs * sample), 16, 8192))
+    return [slice(start, start + size) for start in range(0, len(rows), size)]
+
+
+@torch.no_grad()
+def validate(learners: Sequence[Learner], methods: Sequence[Method]) -> dict[str, np.ndarray]:
+    """Validation loss and accuracy [R] on the in-task validation rows."""
+    losses, accuracies = [], []
+    for learner, method in zip(learners, methods, strict=True):
+        batch = learner.batch(learner.task.valid)
+        output = learner.net()(batch.x)
+        losses.append(learner.networks.objective(output.logits, batch))
+        scores = method.scores(output, learner.state).masked_fill(~batch.open, -torch.inf)
+        accuracies.append((scores.argmax(-1) == batch.target).to(torch.float64).mean())
+    return {
+        "loss": torch.stack(losses).double().cpu().numpy(),
+        "accuracy": torch.stack(accuracies).cpu().numpy(),
+    }

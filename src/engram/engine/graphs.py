@@ -1,0 +1,44 @@
+"""A step captured as a CUDA graph and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+WARM_STEPS = 3  # real steps, run eagerly on a side stream before the capture
+
+
+class Captured:
+    """Runs a step eagerly a few times, then records it once and replays the recording.
+
+    The step must read and write tensors at fixed addresses only. `forget` throws the recording
+    away when shapes or static choices change.
+    """
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        self._step = step
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._warm = 0
+
+    def __call__(self) -> None:
+        if self._graph is not None:
+            self._graph.replay()
+            return
+        if self._warm < WARM_STEPS:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                self._step()
+            torch.cuda.current_stream().wait_stream(side)
+            self._warm += 1
+            return
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._step()
+        self._graph = graph
+        graph.replay()  # capturing records, it does not run
+
+    def forget(self) -> None:
+        self._graph = None
+        self._warm = 0

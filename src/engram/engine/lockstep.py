@@ -1,0 +1,282 @@
+"""Many runs at once: one step of all runs is one mapped function, updated in place.
+
+Everything a step reads or writes has a fixed address, so on CUDA the step is captured once as a
+graph and replayed; on the CPU the same function runs eagerly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import grad as func_grad
+from torch.func import vmap
+
+from engram.engine.assemble import Assembler, at_step, no_padding
+from engram.engine.deck import Deck
+from engram.engine.graphs import Captured
+from engram.engine.mapped import as_tensors, varying, with_values
+from engram.engine.optim import Optimizer
+from engram.engine.training import Training
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner, competing
+from engram.learner.net import FunctionalNet
+from engram.learner.tree import leaves, pick, stack, tree_map
+from engram.methods.base import Method, overrides
+
+
+class LockstepTrainer:
+    """Trains R learners of equal shapes through one stage."""
+
+    def __init__(
+        self,
+        learners: Sequence[Learner],
+        methods: Sequence[Method],
+        training: Training,
+        *,
+        capture: bool = False,
+    ) -> None:
+        first = learners[0]
+        found = varying(methods)
+        if found is None:
+            raise ValueError("methods of one lockstep group may differ in float fields only")
+        self.learners, self.method, self.training = list(learners), methods[0], training
+        self.networks, self.optimizer = first.networks, Optimizer.of(training)
+        self.vector = torch.stack([one.vector for one in learners])  # [R, P]
+        self.buffers = stack([one.buffers for one in learners])
+        self.state = tree_map(torch.clone, stack([one.state for one in learners]))
+        self.opt = stack([one.opt for one in learners])
+        self.hyper = as_tensors(found, self.vector)
+        device = first.device
+        opened = torch.stack([one.opened for one in learners]).to(device)
+        visible = torch.stack([one.stream.visible for one in learners]).to(device)
+        scopes = [
+            competing(first.scope, o, v, first.stage) for o, v in zip(opened, visible, strict=True)
+        ]
+        now = torch.full((len(learners),), first.stage, device=device)
+        self.assemble = Assembler(first.feed, opened=opened, scopes=torch.stack(scopes), now=now)
+        self.lr = torch.full((len(learners),), training.lr, device=device, dtype=self.vector.dtype)
+        self.step_number = torch.zeros(1, dtype=torch.long, device=device)
+        self.live = torch.ones(len(learners), dtype=torch.bool, device=device)
+        self.sums: dict[str, Tensor] = {}
+        self.steps = 0
+        self.fixed_batch: Batch | None = None
+        self._follows, self._clip = overrides(self.method, "step"), training.clip
+        self._touches: bool | None = None  # whether the loss writes penalties on the vector
+        self._padded = True
+        self._deck: Deck | None = None
+        self._uniform = True
+        self._freeze(training)
+        self._captured = Captured(self._step) if capture else None
+
+    def _freeze(self, training: Training) -> None:
+        free = torch.stack([one.free for one in self.learners])
+        same = bool((free == free[0]).all())
+        held = (~free[0]).nonzero()[:, 0]
+        self._free = None if same else free
+        self._held = held if same and len(held) else None
+        moves = self.optimizer.moves_still(training.optim_reset)
+        self._restore = self.vector[:, held].clone() if self._held is not None and moves else None
+        self._restore_all = self.vector.clone() if self._free is not None and moves else None
+
+    # -- one chunk of steps ----------------------------------------------------------------------
+    def load(self, deck: Deck, fixed: bool) -> None:
+        """Take the rows of the next steps; fixed addresses where a graph was captured."""
+        if self._deck is None or not self._same_shapes(deck):
+            self._deck = tree_map_deck(torch.clone, deck)
+            self._padded = not no_padding(deck)
+            if self._captured is not None:
+                self._captured.forget()
+        else:
+            for old, new in zip(deck_leaves(self._deck), deck_leaves(deck), strict=True):
+                old.copy_(new)
+        if fixed and not self.assemble.feed.augment:
+            self.step_number.zero_()
+            self.fixed_batch = self.assemble(*at_step(self._deck, self.step_number))
+
+    def _same_shapes(self, deck: Deck) -> bool:
+        old, new = list(deck_leaves(self._deck)), list(deck_leaves(deck))
+        return len(old) == len(new) and all(
+            a.shape == b.shape for a, b in zip(old, new, strict=True)
+        )
+
+    def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
+        """Steps `start` to `stop` of the loaded deck; `live` [R, S] says who takes each."""
+        self.lr.copy_(torch.as_tensor(lr, dtype=self.lr.dtype))
+        self._set_uniform(bool(np.all(lr == lr[0])) and bool(live[:, start:stop].all()))
+        self.step_number.fill_(start)
+        for step in range(start, stop):
+            if not self._uniform:
+                self.live.copy_(torch.as_tensor(live[:, step]))
+            self._captured() if self._captured is not None else self._step()
+            self.steps += 1
+
+    def _set_uniform(self, uniform: bool) -> None:
+        if uniform != self._uniform and self._captured is not None:
+            self._captured.forget()
+        self._uniform = uniform
+
+    @torch.no_grad()
+    def _step(self) -> None:
+        """One optimiser step of every run."""
+        batch = self.fixed_batch
+        if batch is None:
+            batch = self.assemble(*at_step(self._deck, self.step_number))  # type: ignore[arg-type]
+        total, data, terms, buffers = self._gradients(batch)
+        self._mask_(total)
+        if self._clip:
+            norm = total.norm(dim=-1, keepdim=True).clamp(min=1e-12)  # per run
+            total.mul_((self._clip / norm).clamp(max=1.0))
+        before = self.vector.clone() if self._follows or not self._uniform else None
+        if self._uniform:
+            self._update_uniform(total)
+        else:
+            self._update_masked(total, before)  # type: ignore[arg-type]
+        if self._restore is not None:
+            self.vector[:, self._held] = self._restore
+        if self._restore_all is not None:
+            torch.where(self._free, self.vector, self._restore_all, out=self.vector)  # type: ignore[arg-type]
+        if self._follows:
+            self._mask_(data)
+            self._assign(
+                self.state,
+                vmap(self._mapped_step)(before, self.vector, data, self.state, self.hyper),
+            )
+        self._assign(self.buffers, buffers)
+        self._log(terms)
+        self.step_number.add_(1)
+
+    def _mapped_step(
+        self, before: Tensor, after: Tensor, data: Tensor, state: Any, hyper: Any
+    ) -> Any:
+        return with_values(self.method, hyper).step(before, after, data, state)
+
+    def _mask_(self, vector: Tensor) -> None:
+        if self._held is not None:
+            vector.index_fill_(1, self._held, 0.0)
+        elif self._free is not None:
+            vector.mul_(self._free)
+
+    def _update_uniform(self, total: Tensor) -> None:
+        steps = self.opt["t"]
+        second = [self.opt["v"]] if "v" in self.opt else []
+        rate = self.lr[0] if self.vector.is_cuda else float(self.lr[0])
+        shared = steps[0]
+        self.optimizer.fused_([self.vector], [total], [self.opt["m"]], second, shared, rate)
+        steps.copy_(shared.expand_as(steps).clone())
+
+    def _update_masked(self, total: Tensor, before: Tensor) -> None:
+        """Learning rates per run; runs that are not live stay exactly as they are."""
+        old = tree_map(torch.clone, self.opt)
+        self.optimizer.update_(self.vector, total, self.opt, self.lr)
+        alive = self.live
+        self.vector.copy_(torch.where(alive[:, None], self.vector, before))
+        for new, kept in zip(leaves(self.opt), leaves(old), strict=True):
+            new.copy_(torch.where(_spread(alive, new), new, kept))
+
+    def _assign(self, target: Any, value: Any) -> None:
+        """Write a new tree into the old one's places, for runs that are live."""
+
+        def write(old: Tensor, new: Tensor) -> None:
+            new = new.to(old.dtype)
+            old.copy_(new if self._uniform else torch.where(_spread(self.live, old), new, old))
+
+        tree_map(write, target, value)
+
+    # -- gradients -------------------------------------------------------------------------------
+    def _gradients(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor], Any]:
+        scope: Any = contextlib.nullcontext()
+        if self.training.precision == "bf16":
+            scope = torch.autocast(self.vector.device.type, dtype=torch.bfloat16)
+        with scope:
+            return vmap(self._gradient_of_one)(
+                self.vector, self.buffers, self.state, batch, self.hyper
+            )
+
+    def _gradient_of_one(
+        self, vector: Tensor, buffers: Any, state: Any, batch: Batch, hyper: Any
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], Any]:
+        method = with_values(self.method, hyper)
+        kept: dict[str, Any] = {"buffers": buffers}
+
+        def grad(which: Batch, *names: str) -> Tensor:
+            def value(weights: Tensor, penalty: Tensor) -> tuple[Tensor, Any]:
+                net = FunctionalNet(
+                    self.networks, weights, kept["buffers"], penalty=penalty, key=which.key,
+                    padded=self._padded,
+                )  # fmt: skip
+                terms = method.loss(net, which, state)
+                if self._touches is None or net.touched:
+                    self._touches = net.touched
+                total = sum(t for name, t in terms.items() if not names or name in names)
+                return total, (terms, net.buffers)  # type: ignore[return-value]
+
+            if self._touches is False:
+                data, (terms, after) = func_grad(lambda p: value(p, p.detach()), has_aux=True)(
+                    vector
+                )
+                both = data
+            else:
+                pair = func_grad(value, argnums=(0, 1), has_aux=True)(vector, vector)
+                (data, penalty), (terms, after) = pair
+                both = data + penalty
+            kept["buffers"] = after
+            if which is batch:
+                kept.setdefault("data", data)
+                kept.setdefault("terms", terms)
+            return both
+
+        total = method.gradient(grad, batch, state)
+        if "terms" not in kept:
+            raise ValueError("gradient() must call grad on the batch it was given")
+        return total, kept["data"], kept["terms"], kept["buffers"]
+
+    # -- log and learners ------------------------------------------------------------------------
+    def _log(self, terms: dict[str, Tensor]) -> None:
+        for name, term in terms.items():
+            if name not in self.sums:
+                self.sums[name] = torch.zeros_like(term)
+            value = term if self._uniform else torch.where(self.live, term, 0.0)
+            self.sums[name].add_(value)
+
+    def take_log(self) -> dict[str, Tensor]:
+        """Sums of the loss terms since the last call, [R] each, and start anew."""
+        out = {name: value.clone() for name, value in self.sums.items()}
+        for value in self.sums.values():
+            value.zero_()
+        return out
+
+    def current(self) -> None:
+        """Let the learners hold the present weights, as views of the stacked ones."""
+        for index, learner in enumerate(self.learners):
+            learner.vector = self.vector[index]
+            learner.buffers, learner.state = pick(self.buffers, index), pick(self.state, index)
+            learner.opt = pick(self.opt, index)
+
+    def close(self) -> None:
+        if self._captured is not None:
+            self._captured.forget()
+        self.current()
+
+
+def deck_leaves(deck: Deck | None) -> list[Tensor]:
+    if deck is None:
+        return []
+    found = [*deck.main, deck.key]
+    for hand in deck.apart:
+        found += hand
+    return found
+
+
+def tree_map_deck(f: Any, deck: Deck) -> Deck:
+    return deck._replace(
+        main=tree_map(f, deck.main), apart=tree_map(f, deck.apart), key=f(deck.key)
+    )
+
+
+def _spread(live: Tensor, like: Tensor) -> Tensor:
+    return live.reshape(-1, *[1] * (like.ndim - 1))

@@ -1,0 +1,76 @@
+"""A method for many runs at once: hyper-parameters that differ become tensors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram.methods.base import Method
+
+Path = tuple[str | int, ...]
+
+
+def varying(methods: Sequence[Method]) -> dict[Path, list[float]] | None:
+    """Float fields that differ between methods, by path; None if anything else differs.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Pull(Method):
+    ...     strength: float = 1.0
+    >>> varying([Pull(1.0), Pull(2.0)])
+    {('strength',): [1.0, 2.0]}
+    """
+    found: dict[Path, list[float]] = {}
+    return found if _compare(list(methods), (), found) else None
+
+
+def _compare(values: list[Any], path: Path, found: dict[Path, list[float]]) -> bool:
+    first = values[0]
+    if any(type(v) is not type(first) for v in values):
+        return False
+    if is_dataclass(first):
+        return all(
+            _compare([getattr(v, f.name) for v in values], (*path, f.name), found)
+            for f in fields(first)
+        )
+    if isinstance(first, tuple) and all(len(v) == len(first) for v in values):
+        return all(_compare([v[i] for v in values], (*path, i), found) for i in range(len(first)))
+    if all(v == first for v in values):
+        return True
+    if isinstance(first, float):
+        found[path] = [float(v) for v in values]
+        return True
+    return False
+
+
+def with_values(method: Method, values: dict[Path, Tensor]) -> Method:
+    """The method with tensors in place of some fields (validation does not run again)."""
+    for path, value in values.items():
+        method = _replaced(method, path, value)
+    return method
+
+
+def _replaced(owner: Any, path: Path, value: Tensor) -> Any:
+    if not path:
+        return value
+    head, rest = path[0], path[1:]
+    if isinstance(head, int):
+        return tuple(_replaced(v, rest, value) if i == head else v for i, v in enumerate(owner))
+    changed = copy.copy(owner)
+    object.__setattr__(changed, head, _replaced(getattr(owner, head), rest, value))
+    return changed
+
+
+def as_tensors(found: dict[Path, list[float]], like: Tensor) -> dict[Path, Tensor]:
+    """[R] tensors for `with_values` inside a mapped function."""
+    return {
+        path: torch.tensor(values, dtype=like.dtype, device=like.device)
+        for path, values in found.items()
+    }

@@ -1,0 +1,90 @@
+"""Optimisers on the one vector, for one run [P] or several [R, P], in place.
+
+torch.optim refuses a learning rate per run, so the update is ours. Where every run has the same
+rate and step count, torch's fused kernel does the same arithmetic in one pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+
+from engram.engine.training import Training
+
+EPS = 1e-8
+Opt = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """SGD, Adam or AdamW with torch's formulas."""
+
+    kind: str
+    momentum: float
+    betas: tuple[float, float]
+    decay: float
+
+    @classmethod
+    def of(cls, training: Training) -> Optimizer:
+        return cls(training.optimizer, training.momentum, training.betas, training.weight_decay)
+
+    def fresh(self, vector: Tensor) -> Opt:
+        """The state before the first step."""
+        steps = torch.zeros(vector.shape[:-1], dtype=torch.float32, device=vector.device)
+        if self.kind == "sgd":
+            return {"m": torch.zeros_like(vector), "t": steps}
+        return {"m": torch.zeros_like(vector), "v": torch.zeros_like(vector), "t": steps}
+
+    def moves_still(self, reset: bool) -> bool:
+        """Whether an entry without gradient may still move: by decay, or by old momentum."""
+        return self.decay > 0 or not reset
+
+    def fused_(
+        self, params: list[Tensor], grads: list[Tensor], m: list[Tensor], v: list[Tensor],
+        t: Tensor, lr: float | Tensor,
+    ) -> None:  # fmt: skip
+        """One fused step on matching lists of tensors; `t` counts the steps."""
+        if self.kind == "sgd":
+            t.add_(1)
+            buffers: list[Tensor | None] = list(m) if self.momentum else [None] * len(m)
+            sgd(
+                params, grads, buffers, foreach=False, fused=True, weight_decay=self.decay,
+                momentum=self.momentum, lr=lr, dampening=0.0, nesterov=False,  # type: ignore[arg-type]
+                maximize=False, has_sparse_grad=False,
+            )  # fmt: skip
+            return
+        step = adam if self.kind == "adam" else adamw
+        t.sub_(len(params) - 1)  # the kernel adds one per tensor to the shared counter
+        step(
+            params, grads, m, v, [], [t] * len(params), foreach=False, fused=True,
+            capturable=params[0].is_cuda, differentiable=False, amsgrad=False,
+            beta1=self.betas[0], beta2=self.betas[1], lr=lr, weight_decay=self.decay,
+            eps=EPS, maximize=False,
+        )  # fmt: skip
+
+    def update_(self, vector: Tensor, grad: Tensor, opt: Opt, lr: Tensor) -> None:
+        """The same step written out, for learning rates and step counts that differ per run."""
+        opt["t"].add_(1)
+        rate = lr.unsqueeze(-1)  # [..., 1]
+        if self.decay and self.kind != "adamw":
+            grad = grad + self.decay * vector
+        if self.kind == "sgd":
+            if self.momentum:
+                opt["m"].mul_(self.momentum).add_(grad)
+                grad = opt["m"]
+            vector.sub_(rate * grad)
+            return
+        if self.decay and self.kind == "adamw":
+            vector.mul_(1 - rate * self.decay)
+        first, second = self.betas
+        t = opt["t"].to(vector.dtype).unsqueeze(-1)
+        opt["m"].lerp_(grad, 1 - first)
+        opt["v"].mul_(second).addcmul_(grad, grad, value=1 - second)
+        root = (opt["v"].sqrt() / (1 - second**t).sqrt()).add_(EPS)
+        vector.sub_(rate / (1 - first**t) * opt["m"] / root)

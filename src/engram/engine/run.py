@@ -1,0 +1,288 @@
+"""From run specifications to stage outcomes: who trains alone, who trains together."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engram.engine.mapped import varying
+from engram.engine.stage import Progress, StageOutcome, run_stage
+from engram.engine.training import Training
+from engram.errors import bad, choose, whole
+from engram.learner.feed import Feed
+from engram.learner.layout import Networks
+from engram.learner.learner import Learner
+from engram.learner.tree import shapes
+from engram.methods.base import Method
+from engram.models.build import build
+from engram.streams.core import Stream
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
+# below this many multiply-adds a step's cost is overhead, which mapping shares between runs
+TINY_STEP = 3_000_000
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run:
+    """Everything one run is made of."""
+
+    stream: Stream
+    method: Method
+    model: Any = "mlp"
+    training: Training = Training()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole("seed", self.seed)
+        if not isinstance(self.method, Method):
+            raise bad("method", "a method such as engram.methods.ER()", self.method)
+        if self.stream.online and (self.training.epochs > 1 and not self.training.iterations):
+            raise bad("epochs", "1, because the stream is online", self.training.epochs)
+
+    @property
+    def scope(self) -> str:
+        """The training scope, with ``auto`` resolved by the stream's head."""
+        if self.training.scope != "auto":
+            return self.training.scope
+        return "own" if self.stream.head == "multi" else "seen"
+
+
+@dataclass
+class Stage:
+    """One finished stage of one run."""
+
+    run: int  # place in the list of runs
+    stage: int
+    outcome: StageOutcome
+    learner: Learner
+
+
+def device_of(name: str | torch.device) -> torch.device:
+    """``auto`` takes CUDA where there is one.
+
+    Examples
+    --------
+    >>> device_of("cpu")
+    device(type='cpu')
+    """
+    if isinstance(name, torch.device):
+        return name
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = name.split(":")[0]
+    choose("device", kind, ("auto", "cpu", "cuda"))
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise bad("device", "cpu, because no CUDA device is available here", name)
+    return torch.device(name)
+
+
+class Engine:
+    """Trains runs, alone or in lockstep, and yields every finished stage.
+
+    Parameters
+    ----------
+    together
+        True: runs of equal shapes in lockstep; False: one after the other; None: what pays.
+    capture
+        Replay steps as CUDA graphs; None: on CUDA.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        *,
+        device: str | torch.device = "auto",
+        together: bool | None = None,
+        capture: bool | None = None,
+        group_size: int = 0,
+    ) -> None:
+        if not runs:
+            raise bad("runs", "at least one run", "none")
+        self.runs = list(runs)
+        self.device = device_of(device)
+        self.together = together
+        self.capture = self.device.type == "cuda" if capture is None else capture
+        self.group_size = group_size
+        self._feeds: dict[Any, Feed] = {}
+        self._weights: dict[Any, Networks] = {}
+        self._skeletons: dict[Any, Networks] = {}
+
+    # -- preparation -----------------------------------------------------------------------------
+    def learner(self, run: Run) -> Learner:
+        """A fresh learner for a run."""
+        feed, networks = self._feed(run), self._networks(run)
+        skeleton = self._skeletons.setdefault(self._shape(run, networks), networks)
+        initial = networks.initial()
+        made = Learner(
+            networks=skeleton, stream=run.stream, feed=feed, seed=run.seed, scope=run.scope,
+            reads=run.method.reads,
+        )  # fmt: skip
+        made.vector = initial[0].to(self.device, feed.dtype).clone()
+        made.buffers = {k: v.to(self.device) for k, v in initial[1].items()}
+        return made
+
+    def _feed(self, run: Run) -> Feed:
+        key = (
+            id(run.stream.data),
+            id(run.stream.view),
+            run.training.augment,
+            run.training.precision,
+        )
+        if key not in self._feeds:
+            self._feeds[key] = Feed(
+                run.stream.data, device=self.device, dtype=DTYPES[run.training.precision],
+                view=run.stream.view, augment=run.training.augment,
+            )  # fmt: skip
+        return self._feeds[key]
+
+    def _networks(self, run: Run) -> Networks:
+        """Skeleton with initial weights; equal seeds share one."""
+        key = (
+            repr(run.model) if isinstance(run.model, (str, dict)) else id(run.model),
+            run.method.head, run.seed, len(run.stream.order), run.training.loss,
+            run.training.precision, id(run.stream.data), type(run.method),
+        )  # fmt: skip
+        if key not in self._weights:
+            net = build(
+                run.model, sample_shape=run.stream.data.sample_shape,
+                classes=len(run.stream.order), seed=run.seed, head=run.method.head,
+            )  # fmt: skip
+            networks = Networks({"net": net, **run.method.networks(run.stream)}, run.training.loss)
+            self._weights[key] = networks.to(self.device, DTYPES[run.training.precision])
+        return self._weights[key]
+
+    def _shape(self, run: Run, networks: Networks) -> Any:
+        """What runs must share to be trained with one skeleton."""
+        model = repr(run.model) if isinstance(run.model, (str, dict)) else id(run.model)
+        kinds = tuple(type(m).__name__ for m in networks.train.modules())
+        return (model, kinds, tuple(networks.layout.shapes.items()), run.training.loss,
+                run.training.precision, run.method.head)  # fmt: skip
+
+    def groups(self) -> list[list[int]]:
+        """Places of runs that train together."""
+        found: dict[Any, list[list[int]]] = {}
+        for place, run in enumerate(self.runs):
+            networks = self._networks(run)
+            key = (self._shape(run, networks), run.training, run.scope, len(run.stream),
+                   id(self._feed(run)), len(run.stream.order))  # fmt: skip
+            for group in found.setdefault(key, []):
+                room = not self.group_size or len(group) < self.group_size
+                if room and varying([self.runs[group[0]].method, run.method]) is not None:
+                    group.append(place)
+                    break
+            else:
+                found[key].append([place])
+        return [group for groups in found.values() for group in groups]
+
+    def maps(self, group: Sequence[int]) -> bool:
+        """Whether a group trains in lockstep."""
+        run = self.runs[group[0]]
+        net = self._networks(run).train.get_submodule("net")
+        if not getattr(net, "mappable", True):
+            if self.together:
+                reason = "; ".join(getattr(net, "unmappable", ())) or "it cannot be mapped"
+                warnings.warn(f"the model trains one run at a time: {reason}", stacklevel=2)
+            return False
+        if self.device.type == "cuda":
+            return self.together is not False or self.capture
+        if len(group) == 1 or self.together is False:
+            return False
+        if self.together:
+            return True
+        work = len(self._networks(run).layout) * (run.training.batch_size or 256)
+        return work < TINY_STEP
+
+    # -- running ---------------------------------------------------------------------------------
+    def stages(
+        self,
+        *,
+        resume: Callable[[int, Learner], int] | None = None,
+        progress: Callable[[Sequence[int], int], Progress] | None = None,
+    ) -> Iterator[Stage]:
+        """Train everything; yields each stage of each run as soon as it is finished.
+
+        `resume(place, learner)` may load a checkpoint into a fresh learner and returns the first
+        stage still to be done.
+        """
+        for group in self.groups():
+            mapped = self.maps(group)
+            parts = [group] if mapped and self.together is not False else [[p] for p in group]
+            for part in parts:
+                yield from self._group(part, mapped, resume, progress)
+
+    def _group(
+        self,
+        group: Sequence[int],
+        mapped: bool,
+        resume: Callable[[int, Learner], int] | None,
+        progress: Callable[[Sequence[int], int], Progress] | None,
+    ) -> Iterator[Stage]:
+        learners = {place: self.learner(self.runs[place]) for place in group}
+        first = {p: resume(p, one) if resume else 0 for p, one in learners.items()}
+        for stage in range(len(self.runs[group[0]].stream)):
+            here = [p for p in group if first[p] <= stage and learners[p].diverged < 0]
+            for part in self._same_state([p for p in here], learners):
+                report = progress(part, stage) if progress else None
+                yield from self._split(part, learners, stage, mapped, report)
+
+    def _same_state(self, places: Sequence[int], learners: dict[int, Learner]) -> list[list[int]]:
+        """Groups whose method states can be stacked (they always can, unless a resume differs)."""
+        found: dict[Any, list[int]] = {}
+        for place in places:
+            found.setdefault(shapes(learners[place].state), []).append(place)
+        return list(found.values())
+
+    def _split(
+        self, places: Sequence[int], learners: dict[int, Learner], stage: int, mapped: bool,
+        progress: Progress | None,
+    ) -> Iterator[Stage]:  # fmt: skip
+        """One stage; when memory runs out, the two halves of the group go on alone."""
+        chosen = [learners[p] for p in places]
+        methods = [self.runs[p].method for p in places]
+        before = [_Kept(one) for one in chosen]
+        try:
+            outcomes = run_stage(
+                chosen, methods, self.runs[places[0]].training, stage, mapped=mapped,
+                capture=self.capture, progress=progress,
+            )  # fmt: skip
+        except torch.OutOfMemoryError:
+            if len(places) == 1:
+                raise
+            for kept in before:
+                kept.restore()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            half = len(places) // 2
+            yield from self._split(places[:half], learners, stage, mapped, progress)
+            yield from self._split(places[half:], learners, stage, mapped, progress)
+            return
+        for place, learner, outcome in zip(places, chosen, outcomes, strict=True):
+            yield Stage(place, stage, outcome, learner)
+
+
+class _Kept:
+    """What a stage may change of a learner; tensors are replaced by stages, never edited."""
+
+    FIELDS = (
+        "vector",
+        "buffers",
+        "free",
+        "opened",
+        "state",
+        "opt",
+        "exemplars",
+        "stage",
+        "diverged",
+    )
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.values = {name: getattr(learner, name) for name in self.FIELDS}
+
+    def restore(self) -> None:
+        for name, value in self.values.items():
+            setattr(self.learner, name, value)

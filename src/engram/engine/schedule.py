@@ -1,0 +1,50 @@
+"""Learning rates, early stopping and best epochs of R runs, decided on the host once per epoch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engram.engine.training import Training
+
+
+class Schedule:
+    """What happens between epochs; the same arithmetic for one run or many.
+
+    Plateau and stopping may watch different numbers: the rate follows the validation loss (or
+    accuracy), stopping follows the validation accuracy.
+    """
+
+    def __init__(self, training: Training, runs: int, rates: np.ndarray | None = None) -> None:
+        self.training = training
+        self.lr = np.full(runs, training.lr) if rates is None else np.array(rates, dtype=float)
+        self.active = np.ones(runs, dtype=bool)
+        self.improved = np.zeros(runs, dtype=bool)
+        self._plateau_best = np.full(runs, -np.inf)
+        self._bad = np.zeros(runs, dtype=int)
+        self._best = np.full(runs, -np.inf)
+        self._idle = np.zeros(runs, dtype=int)
+
+    def after_epoch(self, epoch: int, watched: dict[str, np.ndarray]) -> None:
+        """Take the validation numbers [R] of this epoch into account."""
+        t = self.training
+        if t.schedule == "step" and epoch + 1 in t.milestones:
+            self.lr = self.lr * t.factor
+        if t.schedule == "plateau":
+            self._plateau(watched)
+        if t.patience or t.restore_best:
+            score = watched["accuracy"]
+            self.improved = (score > self._best) & self.active
+            self._best = np.where(self.improved, score, self._best)
+            self._idle = np.where(self.improved, 0, self._idle + 1)
+        if t.patience:
+            self.active &= self._idle < t.patience
+
+    def _plateau(self, watched: dict[str, np.ndarray]) -> None:
+        t = self.training
+        score = -watched["loss"] if t.plateau_watch == "loss" else watched["accuracy"]
+        gain = score > self._plateau_best + t.plateau_threshold
+        self._plateau_best = np.where(gain, score, self._plateau_best)
+        self._bad = np.where(gain, 0, self._bad + 1)
+        cut = (self._bad > t.plateau_patience) & self.active
+        self.lr = np.where(cut, self.lr * t.factor, self.lr)
+        self._bad = np.where(cut, 0, self._bad)

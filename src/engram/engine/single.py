@@ -1,0 +1,157 @@
+"""One run without functional transforms: the module itself under plain autograd.
+
+The module's parameters are views of the run's vector, so the method code is the same as in
+lockstep, while a step costs what a hand-written loop costs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram.engine.assemble import Assembler, single_steps
+from engram.engine.deck import Deck
+from engram.engine.optim import Optimizer
+from engram.engine.training import Training
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner, competing
+from engram.learner.net import BoundNet
+from engram.methods.base import Method, Terms, overrides
+
+
+class SingleTrainer:
+    """Trains one learner through one stage, in place."""
+
+    def __init__(self, learner: Learner, method: Method, training: Training) -> None:
+        self.learner, self.method = learner, method
+        self.optimizer = Optimizer.of(training)
+        learner.vector = learner.vector.clone()  # methods may have kept the old tensor as an anchor
+        self.net = BoundNet(learner.networks, learner.vector, learner.buffers)
+        device = learner.device
+        opened, visible = learner.opened.to(device), learner.stream.visible.to(device)
+        self.assemble = Assembler(
+            learner.feed, opened=opened, now=torch.tensor(learner.stage, device=device),
+            scopes=competing(learner.scope, opened, visible, learner.stage),
+        )  # fmt: skip
+        self.sums: dict[str, Tensor] = {}
+        self.steps = 0
+        self._projects = overrides(method, "gradient")
+        self._follows = overrides(method, "step")
+        self._clip = training.clip
+        self._autocast = training.precision == "bf16"
+        self._freeze(learner.free, training)
+        layout = learner.networks.layout
+        self._m = list(layout(learner.opt["m"]).values())
+        self._v = list(layout(learner.opt["v"]).values()) if "v" in learner.opt else []
+        self._views = list(layout(learner.vector).values())
+
+    def _freeze(self, free: Tensor, training: Training) -> None:
+        """Entries that may not move: their gradient is zeroed, and where needed they are put back."""
+        held = (~free).nonzero()[:, 0]
+        self._held = held if len(held) else None
+        views = self.learner.networks.layout(free)
+        self._masks = [(i, v) for i, v in enumerate(views.values()) if not bool(v.all())]
+        moves = self.optimizer.moves_still(training.optim_reset)
+        self._restore = self.learner.vector[held].clone() if len(held) and moves else None
+
+    def run(self, deck: Deck, start: int, stop: int, lr: float) -> None:
+        """Steps `start` to `stop` of a deck."""
+        for step in range(start, stop):
+            hand, key, apart = single_steps(deck, step)
+            self._step(self.assemble(hand, key, apart), lr)
+            self.steps += 1
+
+    def _step(self, batch: Batch, lr: float) -> None:
+        learner, flat = self.learner, None
+        if self._projects:
+            flat, data = self._projected(batch)
+        else:
+            parts, penalty = self._gradients(batch)
+            data = None
+            if penalty is not None or self._follows or self._clip:
+                data = learner.networks.layout.flatten(parts)
+                flat = data if penalty is None else data + penalty
+        before = learner.vector.clone() if self._follows else None
+        if flat is None:
+            for index, mask in self._masks:
+                parts[index].mul_(mask)
+            self.optimizer.fused_(self._views, parts, self._m, self._v, learner.opt["t"], lr)
+        else:
+            if self._held is not None:
+                flat.index_fill_(0, self._held, 0.0)
+            if self._clip:
+                flat = flat * (self._clip / flat.norm().clamp(min=1e-12)).clamp(max=1.0)
+            second = [learner.opt["v"]] if self._v else []
+            self.optimizer.fused_(
+                [learner.vector], [flat], [learner.opt["m"]], second, learner.opt["t"], lr
+            )
+        if self._restore is not None:
+            learner.vector[self._held] = self._restore
+        if before is not None and data is not None:
+            if self._held is not None:
+                data = data.index_fill(0, self._held, 0.0)
+            learner.state = self.method.step(before, learner.vector, data, learner.state)
+
+    def _loss(self, batch: Batch) -> Terms:
+        self.net.begin(batch.key)
+        scope: Any = contextlib.nullcontext()
+        if self._autocast:
+            scope = torch.autocast(self.learner.device.type, dtype=torch.bfloat16)
+        with scope:
+            return self.method.loss(self.net, batch, self.learner.state)
+
+    def _gradients(self, batch: Batch, *names: str) -> tuple[list[Tensor], Tensor | None]:
+        """Gradient through the networks, by parameter, and through penalties on the vector."""
+        terms = self._loss(batch)
+        total: Tensor = sum(  # type: ignore[assignment]
+            term for name, term in terms.items() if not names or name in names
+        )
+        inputs = [*self.net.parameters, *([self.net.leaf] if self.net.touched else [])]
+        found = torch.autograd.grad(total, inputs, allow_unused=True)
+        self._log(terms)
+        grads = [
+            torch.zeros_like(p) if g is None else g
+            for g, p in zip(found, self.net.parameters, strict=False)
+        ]
+        return grads, found[-1] if self.net.touched else None
+
+    def _projected(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        flatten = self.learner.networks.layout.flatten
+        kept: list[Tensor] = []
+
+        def grad(which: Batch, *names: str) -> Tensor:
+            logged = dict(self.sums)
+            with torch.enable_grad():
+                parts, penalty = self._gradients(which, *names)
+            if which is not batch:
+                self.sums = logged  # the log speaks of the current batch
+            data = flatten(parts)
+            if which is batch:
+                kept.append(data)
+            return data if penalty is None else data + penalty
+
+        with torch.no_grad():
+            total = self.method.gradient(grad, batch, self.learner.state)
+        data = kept[0] if kept else total
+        return (total.clone() if kept and total is data else total), data
+
+    def _log(self, terms: Terms) -> None:
+        for name, term in terms.items():
+            value = term.detach()
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def take_log(self) -> dict[str, Tensor]:
+        """Sums of the loss terms since the last call, [1] each, and forget them."""
+        sums, self.sums = {k: v.reshape(1) for k, v in self.sums.items()}, {}
+        return sums
+
+    def current(self) -> None:
+        """Let the learner hold the present weights (the vector is the learner's own already)."""
+        self.learner.buffers = {k: v.detach().clone() for k, v in self.net.read_buffers().items()}
+
+    def close(self) -> None:
+        self.current()
+        self.net.release()

@@ -1,0 +1,116 @@
+"""Training settings of a run: how long, how fast, on which batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engram.errors import bad, choose, number, whole
+from engram.learner.feed import AUGMENTATIONS
+from engram.learner.learner import SCOPES
+from engram.learner.objectives import OBJECTIVES
+
+OPTIMIZERS = ("adam", "adamw", "sgd")
+SCHEDULES = ("constant", "step", "plateau")
+WATCHED = ("loss", "accuracy")
+LAST = ("keep", "drop", "wrap")
+PRECISIONS = ("float32", "float64", "bf16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How each task is trained.
+
+    Parameters
+    ----------
+    epochs, iterations
+        Length of a task: passes over its rows, or a number of optimiser steps (then `epochs` is
+        ignored). `first_factor` multiplies it for the first task.
+    batch_size
+        Rows per step; 0 means all rows at once. `last` says what happens to an incomplete last
+        batch of an epoch: keep it, drop it, or wrap around to the epoch's first rows.
+    scope
+        Which logits the training loss covers: ``seen`` classes, the row's ``own`` task, those open
+        ``then``, the ``current`` task's for current rows, or ``all``. ``auto``: own for multi-head
+        streams, seen otherwise.
+    loss
+        ``ce``, ``balanced`` (every class of a batch counts equally) or ``bce`` (multi-label).
+    optim_reset
+        Fresh optimiser state at every task.
+    schedule
+        ``constant``, ``step`` (multiply by `factor` at each of `milestones`, in epochs) or
+        ``plateau`` (multiply by `factor` after `plateau_patience` epochs without gain).
+    patience, restore_best
+        Stop after so many epochs without a better validation accuracy (0 never); go back to the
+        best epoch. Both need in-task validation rows.
+    evaluate_every
+        Also evaluate all tasks every so many steps; 0 only after each task.
+
+    Examples
+    --------
+    >>> Training(epochs=0)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: epochs: expected a whole number of at least 1, got 0
+    """
+
+    epochs: int = 1
+    iterations: int = 0
+    first_factor: float = 1.0
+    batch_size: int = 64
+    last: str = "keep"
+    lr: float = 1e-3
+    optimizer: str = "adam"
+    momentum: float = 0.9
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    optim_reset: bool = True
+    scope: str = "auto"
+    loss: str = "ce"
+    schedule: str = "constant"
+    factor: float = 0.1
+    milestones: tuple[int, ...] = ()
+    plateau_patience: int = 10
+    plateau_threshold: float = 1e-4
+    plateau_watch: str = "loss"
+    patience: int = 0
+    restore_best: bool = False
+    augment: tuple[str, ...] = ()
+    precision: str = "float32"
+    evaluate_every: int = 0
+
+    def __post_init__(self) -> None:
+        whole("epochs", self.epochs, 1)
+        for name in ("iterations", "batch_size", "plateau_patience", "patience", "evaluate_every"):
+            whole(name, getattr(self, name))
+        number("lr", self.lr, 0.0, open_low=True)
+        number("first_factor", self.first_factor, 0.0, open_low=True)
+        number("momentum", self.momentum, 0.0, 1.0)
+        number("factor", self.factor, 0.0, 1.0, open_low=True)
+        for name in ("weight_decay", "clip", "plateau_threshold"):
+            number(name, getattr(self, name))
+        choose("last", self.last, LAST)
+        choose("optimizer", self.optimizer, OPTIMIZERS)
+        choose("scope", self.scope, ("auto", *SCOPES))
+        choose("loss", self.loss, OBJECTIVES)
+        choose("schedule", self.schedule, SCHEDULES)
+        choose("plateau_watch", self.plateau_watch, WATCHED)
+        choose("precision", self.precision, PRECISIONS)
+        for name in self.augment:
+            choose("augment", name, AUGMENTATIONS)
+        if self.schedule == "step" and not self.milestones:
+            raise bad("milestones", "at least one epoch for schedule='step'", self.milestones)
+        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
+            raise bad("betas", "two numbers in [0, 1)", self.betas)
+
+    @property
+    def validates(self) -> bool:
+        """Whether training looks at in-task validation rows."""
+        return self.schedule == "plateau" or self.patience > 0 or self.restore_best
+
+    def length(self, stage: int) -> tuple[int, int]:
+        """(epochs, iterations) of a stage; one of them is 0."""
+        factor = self.first_factor if stage == 0 else 1.0
+        if self.iterations:
+            return 0, max(1, round(self.iterations * factor))
+        return max(1, round(self.epochs * factor)), 0

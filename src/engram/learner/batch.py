@@ -1,0 +1,45 @@
+"""What a method's loss sees of the data at one step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """Rows of the current task and, where the method replays, of its memory.
+
+    B rows, L labels at most per row, C output columns (classes in order of introduction).
+    """
+
+    x: Tensor  # [B, ...] inputs, scaled and viewed
+    y: Tensor  # [B, L] visible labels as output columns, -1 pads
+    w: Tensor  # [B] row weights, 0 = padding; take means as sum(w * l) / sum(w)
+    stage: Tensor  # [B] task in which the row was, or is, seen
+    old: Tensor  # [B] 1 = from memory
+    open: Tensor  # [B, C] classes that compete for this row (the training scope)
+    opened: Tensor  # [C] stage that opened each class, -1 not yet
+    now: Tensor  # [] current stage
+    key: Tensor  # [] randomness of this step
+    memory: tuple[Batch, ...] = ()  # batches kept apart (A-GEM, GEM)
+
+    @property
+    def target(self) -> Tensor:
+        """[B] the first label, 0 where there is none (its weight is 0 then)."""
+        return self.y[..., 0].clamp(min=0)
+
+    @property
+    def seen(self) -> Tensor:
+        """[C] classes opened so far."""
+        return self.opened >= 0
+
+    @property
+    def new(self) -> Tensor:
+        """[C] classes opened by the current task."""
+        return self.opened == self.now
+
+    @property
+    def known(self) -> Tensor:
+        """[C] classes opened before the current task."""
+        return (self.opened >= 0) & (self.opened < self.now)

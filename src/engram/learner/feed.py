@@ -1,0 +1,85 @@
+"""Rows in, inputs out: the data of a stream on the device, scaled, viewed and augmented there."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engram import keys
+from engram.data.core import Data
+from engram.errors import bad, unknown
+from engram.streams.core import View
+
+AUGMENTATIONS = ("flip", "crop")
+CROP_PADDING = 4
+
+
+class Feed:
+    """Inputs of any rows, in any leading shape, on one device.
+
+    Everything here works row by row, so a row's input does not depend on its company.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        *,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        view: View | None = None,
+        augment: tuple[str, ...] = (),
+    ) -> None:
+        for name in augment:
+            if name not in AUGMENTATIONS:
+                raise unknown("augment", name, AUGMENTATIONS)
+        if augment and len(data.sample_shape) != 3:
+            raise bad("augment", "images of shape (channels, height, width)", data.sample_shape)
+        self.data, self.view, self.augment = data, view, augment
+        self.device, self.dtype = device, dtype
+        self._x = data.x.to(device) if isinstance(data.x, Tensor) else None
+        shape = (-1, *[1] * (len(data.sample_shape) - 1))
+        self._mean = torch.tensor(data.mean, device=device, dtype=dtype).reshape(shape)
+        self._scale = 1 / torch.tensor(data.std, device=device, dtype=dtype).reshape(shape)
+
+    def __call__(self, rows: Tensor, stages: Tensor | None = None) -> Tensor:
+        """Inputs [..., *sample] of rows [...]; `stages` matter where tasks have a view."""
+        flat = rows.reshape(-1)
+        raw = self._x[flat] if self._x is not None else self.data.gather(flat).to(self.device)
+        x = raw.to(self.dtype)
+        if raw.dtype == torch.uint8:
+            x = x.mul_(1 / 255)
+        if self.data.mean:
+            x = (x - self._mean) * self._scale
+        if self.view is not None:
+            if stages is None:
+                raise bad("stages", "the task of each row, because the stream has a view", None)
+            x = self.view(x, stages.reshape(-1))
+        return x.reshape(*rows.shape, *x.shape[1:])
+
+    def augmented(self, rows: Tensor, stages: Tensor | None, key: Tensor) -> Tensor:
+        """As a call, with the random flips and shifts of a training step; `key` [...] per run."""
+        x = self(rows, stages)
+        if not self.augment:
+            return x
+        size = rows.shape[-1]
+        flat = x.reshape(-1, *x.shape[rows.ndim :])  # [R * B, C, H, W]
+        if "crop" in self.augment:
+            draw = keys.below(keys.fold(key, "crop"), 2 * CROP_PADDING + 1, size, 2)
+            flat = _shift(flat, draw.reshape(-1, 2) - CROP_PADDING)
+        if "flip" in self.augment:
+            turn = keys.keep(keys.fold(key, "flip"), 0.5, size).reshape(-1, 1, 1, 1)
+            flat = torch.where(turn, flat.flip(-1), flat)
+        return flat.reshape(x.shape)
+
+
+def _shift(x: Tensor, by: Tensor) -> Tensor:
+    """Move each image [B, C, H, W] by its own (rows, columns), filling with zeros."""
+    pad = CROP_PADDING
+    height, width = x.shape[-2:]
+    wide = F.pad(x, (pad, pad, pad, pad))
+    ys = torch.arange(height, device=x.device) + pad + by[:, :1]  # [B, H]
+    xs = torch.arange(width, device=x.device) + pad + by[:, 1:]  # [B, W]
+    item = torch.arange(len(x), device=x.device)[:, None, None]
+    moved = wide.movedim(1, -1)[item, ys[:, :, None], xs[:, None, :]]  # [B, H, W, C]
+    return moved.movedim(-1, 1)

@@ -1,0 +1,85 @@
+"""One run's parameters are one vector; a layout names its slices."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engram.errors import choose
+from engram.learner.objectives import OBJECTIVES
+
+
+class Layout:
+    """Names, shapes and places of the parameters inside the vector.
+
+    Examples
+    --------
+    >>> layout = Layout({"w": torch.Size([2, 3]), "b": torch.Size([2])})
+    >>> views = layout(torch.arange(8.0))
+    >>> views["b"].tolist(), len(layout)
+    ([6.0, 7.0], 8)
+    """
+
+    def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
+        self.shapes = dict(shapes)
+        self.sizes = [shape.numel() for shape in self.shapes.values()]
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    def __call__(self, vector: Tensor) -> dict[str, Tensor]:
+        """Named views of a vector [P]; writing into them writes the vector."""
+        parts = vector.split(self.sizes)
+        return {k: v.view(s) for (k, s), v in zip(self.shapes.items(), parts, strict=True)}
+
+    def flatten(self, parts: Iterable[Tensor]) -> Tensor:
+        return torch.cat([part.reshape(-1) for part in parts])
+
+
+class Bundle(nn.Module):
+    """All networks of a learner; ``forward(path, *args)`` reaches any method of any of them."""
+
+    def __init__(self, networks: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        for name, network in networks.items():
+            self.add_module(name, network)
+
+    def forward(self, path: str, *args: Any) -> Any:
+        return attrgetter(path)(self)(*args)
+
+
+class Networks:
+    """The shared skeletons of a group of runs: structure without weights.
+
+    Train and eval mode sit on the module, so there is one skeleton for each; a frozen teacher can
+    then never update its statistics. Persistent buffers belong to a run; buffers registered with
+    ``persistent=False`` (an adjacency matrix, say) are constants of the structure.
+    """
+
+    def __init__(self, networks: Mapping[str, nn.Module], objective: str = "ce") -> None:
+        self.objective = OBJECTIVES[choose("loss", objective, OBJECTIVES)]
+        self.train = Bundle(networks).train()
+        self.eval = copy.deepcopy(self.train).eval()
+        self.layout = Layout({k: p.shape for k, p in self.train.named_parameters()})
+        owned = set(self.train.state_dict())
+        self.buffer_names = [k for k, _ in self.train.named_buffers() if k in owned]
+        rows = getattr(networks["net"], "class_rows", ())
+        self.class_rows = [f"net.{name}" for name in rows]
+        for skeleton in (self.train, self.eval):
+            skeleton.requires_grad_(False)
+
+    def initial(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weights and buffers the modules came with."""
+        vector = self.layout.flatten(p.detach() for p in self.train.parameters())
+        buffers = dict(self.train.named_buffers())
+        return vector, {k: buffers[k].detach().clone() for k in self.buffer_names}
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Networks:
+        for skeleton in (self.train, self.eval):
+            skeleton.to(device=device, dtype=dtype)
+        return self

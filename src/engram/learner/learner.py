@@ -1,0 +1,240 @@
+"""The learner: all that one run knows, and the only door to data for methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from engram import keys
+from engram.errors import AccessError, bad, choose
+from engram.learner.batch import Batch
+from engram.learner.feed import Feed
+from engram.learner.gradients import Term, Transform, Weights, average_gradient, eval_outputs
+from engram.learner.layout import Networks
+from engram.learner.net import FunctionalNet, Net
+from engram.learner.tree import nbytes
+from engram.memory.exemplars import Exemplars
+from engram.models.output import Output
+from engram.streams.core import Stream, Task
+from engram.streams.guard import Ledger, MethodView
+
+SCOPES = ("seen", "own", "then", "current", "all")
+EVAL_ROWS = 4096  # rows of one evaluation pass on the host
+
+
+class Items(NamedTuple):
+    """(row, stage) pairs with the labels that may be shown for them."""
+
+    rows: Tensor  # [n]
+    stages: Tensor  # [n]
+    y: Tensor  # [n, L] output columns, -1 hidden
+
+
+def competing(scope: str, opened: Tensor, visible: Tensor, now: int) -> Tensor:
+    """[T, C] the classes that compete in training for a row of each task.
+
+    ``seen`` all opened classes, ``own`` the classes of the row's task, ``then`` those open at the
+    row's task, ``current`` the task's own classes for rows of the current task and all opened ones
+    for memory rows, ``all`` every column.
+    """
+    choose("scope", scope, SCOPES)
+    seen = (opened >= 0).expand_as(visible)
+    stages = torch.arange(len(visible), device=opened.device)[:, None]
+    if scope == "seen":
+        return seen
+    if scope == "own":
+        return visible
+    if scope == "then":
+        return seen & (opened <= stages)
+    if scope == "current":
+        return torch.where(stages == now, visible, seen)
+    return torch.ones_like(visible)
+
+
+class Learner:
+    """One run: a parameter vector with named views, buffers, state, memory, and honest data.
+
+    Methods see it in ``start`` and ``finish``. There they may write into ``params`` (views of the
+    vector), ``free`` (which entries may move), ``state`` (their own tree of tensors) and
+    ``exemplars``; everything they read of the data comes through ``batch``.
+    """
+
+    def __init__(
+        self, *, networks: Networks, stream: Stream, feed: Feed, seed: int, scope: str, reads: str
+    ) -> None:
+        self.networks, self.stream, self.feed, self.seed = networks, stream, feed, seed
+        self.scope = choose("scope", scope, SCOPES)
+        self.device, self.stage = feed.device, -1
+        vector, buffers = networks.initial()
+        self.vector = vector.to(self.device, feed.dtype)
+        self.buffers = {k: v.to(self.device) for k, v in buffers.items()}
+        self.free = torch.ones_like(self.vector, dtype=torch.bool)
+        self.opened = torch.full((len(stream.order),), -1, dtype=torch.long)
+        self.state: dict[str, Any] = {}
+        self.opt: dict[str, Any] = {}
+        self.exemplars = Exemplars.empty()
+        self.reads, self.ledger = reads, Ledger()
+        self.guard: MethodView | None = None  # made when a task is entered
+        self.diverged = -1  # stage at which the loss stopped being finite
+        self._average: Callable[..., Tensor] | None = None  # set by the engine for mapped passes
+
+    # -- what the learner is made of -------------------------------------------------------------
+    @property
+    def task(self) -> Task:
+        return self.stream.tasks[self.stage]
+
+    @property
+    def params(self) -> dict[str, Tensor]:
+        """Named views of the vector; writing into them writes the learner."""
+        return self.networks.layout(self.vector)
+
+    def layout(self, vector: Tensor) -> dict[str, Tensor]:
+        """Named views of any vector of parameters (`free`, an importance)."""
+        return self.networks.layout(vector)
+
+    @property
+    def seen(self) -> Tensor:
+        return self.opened >= 0
+
+    @property
+    def new(self) -> Tensor:
+        return self.opened == self.stage
+
+    def open_classes(self, stage: int) -> None:
+        """Enter a task: its new columns open, everything except unopened columns may move."""
+        self.stage = stage
+        self.guard = MethodView(self.stream, stage, reads=self.reads, ledger=self.ledger)
+        self.opened = torch.where(self.stream.opening <= stage, self.stream.opening, -1)
+        self.free = torch.ones_like(self.vector, dtype=torch.bool)
+        views, shut = self.layout(self.free), (~self.seen).to(self.device)
+        for name in self.networks.class_rows:
+            views[name][shut] = False
+
+    def snapshot(self) -> dict[str, Any]:
+        """A frozen copy of the weights, for `net.frozen`."""
+        return {
+            "vector": self.vector.clone(),
+            "buffers": {k: v.clone() for k, v in self.buffers.items()},
+        }
+
+    def net(self) -> Net:
+        """The networks in eval mode with the present weights."""
+        return FunctionalNet(self.networks, self.vector, self.buffers, training=False)
+
+    def class_weights(self) -> Tensor:
+        """[C, d] rows of the last layer."""
+        return self.params[self.networks.class_rows[0]].detach().cpu()
+
+    # -- the only door to data -------------------------------------------------------------------
+    def items(self, rows: Tensor | None = None, stages: Tensor | None = None) -> Items:
+        """Checked (row, stage) pairs with the labels that were visible at their stage."""
+        rows = self.task.train if rows is None else rows
+        if stages is None:
+            stages = torch.full_like(rows, self.stage)
+        if rows.shape != stages.shape:
+            raise bad(
+                "stages", f"one stage per row, shape {tuple(rows.shape)}", tuple(stages.shape)
+            )
+        if self.guard is None:
+            raise AccessError("the learner has not entered a task yet")
+        self.guard.allow(rows, stages, self.exemplars.rows, self.exemplars.stages)
+        return Items(rows, stages, visible_labels(self.stream, rows, stages))
+
+    def labels(self, rows: Tensor) -> Tensor:
+        """[n, L] visible labels of rows of the current task, as output columns."""
+        return self.items(rows).y
+
+    def batch(self, rows: Tensor | None = None, stages: Tensor | None = None) -> Batch:
+        """Inputs and visible labels; without arguments, the current task's training rows."""
+        return self.assemble(self.items(rows, stages))
+
+    def assemble(self, items: Items) -> Batch:
+        device = self.device
+        opened, stage = self.opened.to(device), items.stages.to(device)
+        table = competing(self.scope, opened, self.stream.visible.to(device), self.stage)
+        key = torch.tensor(keys.fold(self.seed, "host", self.stage), device=device)
+        x = self.feed(items.rows.to(device), stage)
+        return Batch(
+            x=x, y=items.y.to(device), w=torch.ones(len(x), device=device, dtype=self.feed.dtype),
+            stage=stage, old=(stage < self.stage).to(self.feed.dtype), open=table[stage],
+            opened=opened, now=torch.tensor(self.stage, device=device), key=key,
+        )  # fmt: skip
+
+    def outputs(self, rows: Tensor, stages: Tensor | None = None) -> Output:
+        """Features and logits of some rows in eval mode, on the CPU."""
+        items = self.items(rows, stages)
+        weights = Weights(self.vector, self.buffers)
+        parts = []
+        for start in range(0, len(rows), EVAL_ROWS):
+            where = slice(start, start + EVAL_ROWS)
+            x = self.feed(items.rows[where].to(self.device), items.stages[where].to(self.device))
+            parts.append(eval_outputs(self.networks, weights, "net", x))
+        features = torch.cat([p.features for p in parts]).cpu()  # type: ignore[attr-defined]
+        logits = torch.cat([p.logits for p in parts]).cpu()  # type: ignore[attr-defined]
+        return Output(features, logits)
+
+    def average_gradient(
+        self,
+        term: Term,
+        *,
+        transform: Transform = torch.square,
+        group: int | str = 1,
+        rows: Tensor | None = None,
+        stages: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Tensor:
+        """Mean over groups of rows of ``transform(d term(net, batch) / d vector)``.
+
+        `group` is the number of rows per gradient, 1 for per-sample gradients, ``"full"`` for one
+        gradient of the whole set. `labels` [n] replaces the visible labels. `term` must not depend on anything but its arguments and the
+        method, because runs with equal methods share one mapped pass.
+        """
+        items = self.items(rows, stages)
+        if labels is not None:
+            items = items._replace(y=labels.cpu().reshape(-1, 1))
+        size = len(items.rows) if group == "full" else int(group)
+        if self._average is not None:
+            return self._average(self, items, term, transform, size)
+        weights = Weights(self.vector, self.buffers)
+        total, groups = torch.zeros_like(self.vector), -(-len(items.rows) // size)
+        per_pass = max(1, EVAL_ROWS // size)
+        for start in range(0, groups, per_pass):
+            batch = self.grouped(items, size, start, min(start + per_pass, groups))
+            share = batch.w.shape[0] / groups
+            total += share * average_gradient(self.networks, weights, batch, term, transform)
+        return total
+
+    def grouped(self, items: Items, size: int, start: int, stop: int) -> Batch:
+        """Groups `start` to `stop` of `size` rows: a Batch with leading axes [groups, size]."""
+        place = torch.arange(start * size, stop * size)
+        real = place < len(items.rows)
+        place = place.clamp(max=len(items.rows) - 1)  # padding repeats a real row, weight 0
+        batch = self.assemble(Items(*(leaf[place] for leaf in items)))
+        batch = batch._replace(w=real.to(self.device, self.feed.dtype))
+        count = stop - start
+        shaped = [leaf.reshape(count, size, *leaf.shape[1:]) for leaf in batch[:6]]
+        spread = [leaf.expand(count, *leaf.shape) for leaf in batch[6:8]]
+        key = keys.fold(batch.key, torch.arange(start, stop, device=self.device))
+        return Batch(*shaped, *spread, key)  # type: ignore[arg-type]
+
+    def nbytes(self) -> dict[str, int]:
+        """Bytes by kind: parameters, method state, exemplars."""
+        return {
+            "parameters": nbytes(self.vector), "state": nbytes(self.state),
+            "exemplars": len(self.exemplars) * self.stream.data.sample_bytes,
+        }  # fmt: skip
+
+
+def visible_labels(stream: Stream, rows: Tensor, stages: Tensor) -> Tensor:
+    """[n, L] labels of rows, hidden (-1) unless their class is visible in the row's stage."""
+    y = stream.targets[rows]
+    shown = stream.visible[stages[:, None], y.clamp(min=0)] & (y >= 0)
+    # visible labels first, so that y[:, 0] is a label wherever there is one
+    hidden = torch.where(shown, y, -1)
+    if hidden.shape[1] == 1:
+        return hidden
+    first = (~shown).to(torch.int8).argsort(dim=1, stable=True)
+    return hidden.gather(1, first)

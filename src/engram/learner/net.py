@@ -1,0 +1,206 @@
+"""Networks bound to one run's weights: what a method's loss calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from engram import keys
+from engram.learner.batch import Batch
+from engram.learner.layout import Networks
+from engram.models.context import forward_context
+from engram.models.output import Output
+
+Snapshot = Mapping[str, Any]  # {"vector": Tensor, "buffers": {name: Tensor}}
+
+
+class Net:
+    """Call it on inputs; reach other networks with `at`; old weights with `frozen`.
+
+    `vector` holds the same numbers as the networks' weights, but penalties written on it are
+    differentiated apart from the data terms: the gradient given to ``Method.step`` leaves them out.
+    """
+
+    networks: Networks
+    main: str = "net"
+
+    def __init__(self, networks: Networks, key: keys.Key | None, padded: bool) -> None:
+        self.networks = networks
+        self._key = key
+        self._padded = padded
+        self._calls = 0
+        self._last: tuple[Tensor | None, Output | None] = (None, None)
+
+    # -- what subclasses bring -----------------------------------------------------------------
+    @property
+    def vector(self) -> Tensor:
+        raise NotImplementedError
+
+    @property
+    def params(self) -> Mapping[str, Tensor]:
+        raise NotImplementedError
+
+    def _run(self, path: str, args: tuple[Any, ...]) -> Any:
+        raise NotImplementedError
+
+    # -- what methods call ---------------------------------------------------------------------
+    def at(self, path: str, w: Tensor | None = None) -> Callable[..., Any]:
+        """Any method of any network: ``net.at("generator.sample")(noise)``."""
+
+        def call(*args: Any) -> Any:
+            self._calls += 1
+            key = None if self._key is None else keys.fold(self._key, "forward", self._calls)
+            with forward_context(w if self._padded else None, key):
+                return self._run(path, args)
+
+        return call
+
+    def __call__(self, x: Tensor, w: Tensor | None = None, want: tuple[str, ...] = ()) -> Output:
+        """Features and logits; `want` names submodules whose outputs come back as layers.
+
+        A second call on the very same tensor returns the first answer, so that joined methods
+        share one forward pass.
+        """
+        seen, answer = self._last
+        if seen is x and answer is not None and all(name in answer.layers for name in want):
+            return answer
+        if not want:
+            output: Output = self.at(self.main, w)(x)
+        else:
+            output = self._with_layers(x, w, want)
+        self._last = (x, output)
+        return output
+
+    def _with_layers(self, x: Tensor, w: Tensor | None, want: tuple[str, ...]) -> Output:
+        got: dict[str, Tensor] = {}
+        skeleton = self._skeleton()
+        hooks = [
+            skeleton.get_submodule(name).register_forward_hook(
+                lambda _m, _i, out, name=name: got.__setitem__(name, out)
+            )
+            for name in want
+        ]
+        try:
+            output: Output = self.at(self.main, w)(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return output._replace(layers=got)
+
+    def _skeleton(self) -> torch.nn.Module:
+        return self.networks.train
+
+    def task(self, batch: Batch) -> Tensor:
+        """The training objective (cross-entropy, class-balanced, binary) on the main network."""
+        return self.networks.objective(self(batch.x, batch.w).logits, batch)
+
+    def frozen(self, snapshot: Snapshot, path: str | None = None) -> Callable[..., Any]:
+        """The networks with older weights, in eval mode, without gradient."""
+
+        def call(*args: Any) -> Any:
+            weights = {**self.networks.layout(snapshot["vector"]), **snapshot["buffers"]}
+            with torch.no_grad(), forward_context(None, None):
+                return functional_call(self.networks.eval, weights, (path or self.main, *args))
+
+        return call
+
+
+class FunctionalNet(Net):
+    """Weights as arguments: maps over runs, and serves every pass on the host."""
+
+    def __init__(
+        self,
+        networks: Networks,
+        vector: Tensor,
+        buffers: Mapping[str, Tensor],
+        *,
+        penalty: Tensor | None = None,
+        key: keys.Key | None = None,
+        padded: bool = True,
+        training: bool = True,
+    ) -> None:
+        super().__init__(networks, key, padded)
+        self._params = networks.layout(vector)
+        self.buffers = dict(buffers)
+        self._penalty = vector if penalty is None else penalty
+        self._training = training
+        self.touched = False  # whether the loss wrote a penalty on `vector`
+
+    @property
+    def vector(self) -> Tensor:
+        self.touched = True
+        return self._penalty
+
+    @property
+    def params(self) -> Mapping[str, Tensor]:
+        return self._params
+
+    def _skeleton(self) -> torch.nn.Module:
+        return self.networks.train if self._training else self.networks.eval
+
+    def _run(self, path: str, args: tuple[Any, ...]) -> Any:
+        # one dict: functional_call writes replaced buffers into it, a tuple would lose them
+        weights = {**self._params, **self.buffers}
+        answer = functional_call(self._skeleton(), weights, (path, *args))
+        self.buffers = {k: weights[k] for k in self.buffers}
+        return answer
+
+
+class BoundNet(Net):
+    """The module itself, its parameters being views of the one vector: plain autograd."""
+
+    def __init__(self, networks: Networks, vector: Tensor, buffers: Mapping[str, Tensor]) -> None:
+        super().__init__(networks, None, False)
+        self.weights = vector
+        views = networks.layout(vector)
+        self._params = dict(networks.train.named_parameters())
+        for name, parameter in self._params.items():
+            parameter.data = views[name]
+            parameter.requires_grad_(True)
+        self.parameters = list(self._params.values())
+        for name, value in buffers.items():
+            self._place(name, value.clone())
+        self._leaf = vector.detach().requires_grad_(True)
+        self.touched = False
+
+    def _place(self, name: str, value: Tensor) -> None:
+        owner, _, last = name.rpartition(".")
+        self.networks.train.get_submodule(owner)._buffers[last] = value
+
+    def begin(self, key: keys.Key) -> None:
+        """Forget the last step."""
+        self._key = key
+        self._calls = 0
+        self._last = (None, None)
+        self.touched = False
+
+    @property
+    def vector(self) -> Tensor:
+        self.touched = True
+        return self._leaf
+
+    @property
+    def leaf(self) -> Tensor:
+        return self._leaf
+
+    @property
+    def params(self) -> Mapping[str, Tensor]:
+        return self._params
+
+    def _run(self, path: str, args: tuple[Any, ...]) -> Any:
+        if path == "net":  # the usual case, without the detour through the bundle
+            return self.networks.train.net(*args)
+        return self.networks.train(path, *args)
+
+    def read_buffers(self) -> dict[str, Tensor]:
+        current = dict(self.networks.train.named_buffers())
+        return {name: current[name] for name in self.networks.buffer_names}
+
+    def release(self) -> None:
+        """Unbind, so that the skeleton holds no run's weights."""
+        for parameter in self.parameters:
+            parameter.requires_grad_(False)

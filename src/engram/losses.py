@@ -1,0 +1,105 @@
+"""Loss terms shared by methods: weighted means, masked cross-entropy, distillation.
+
+All are pure functions of tensors that map over runs. Row weights of 0 mark padding, so every mean
+is ``sum(w * l) / sum(w)``.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CLOSED = -1e9  # logit of a class that does not compete: no probability, no gradient
+
+
+def mean(values: Tensor, w: Tensor) -> Tensor:
+    """Weighted mean over rows; 0 when every row is padding.
+
+    Examples
+    --------
+    >>> mean(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([1.0, 1.0, 0.0])).item()
+    2.0
+    """
+    return (w * values).sum() / w.sum().clamp(min=1e-12)
+
+
+def ce_rows(logits: Tensor, target: Tensor, open_: Tensor) -> Tensor:
+    """[B] cross-entropy of each row over the classes that compete for it."""
+    return F.cross_entropy(logits.masked_fill(~open_, CLOSED), target, reduction="none")
+
+
+def masked_ce(logits: Tensor, target: Tensor, open_: Tensor, w: Tensor) -> Tensor:
+    """Mean cross-entropy over the open classes.
+
+    Examples
+    --------
+    >>> logits, open_ = torch.tensor([[0.0, 0.0, 9.0]]), torch.tensor([[True, True, False]])
+    >>> round(masked_ce(logits, torch.tensor([0]), open_, torch.ones(1)).item(), 6)
+    0.693147
+    """
+    return mean(ce_rows(logits, target, open_), w)
+
+
+def balanced_ce(logits: Tensor, target: Tensor, open_: Tensor, w: Tensor) -> Tensor:
+    """Mean over classes of the class-mean cross-entropy.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([0.2, 0.4, 0.9])  # losses of two rows of class 0, one of class 1
+    >>> weights = balance(torch.tensor([0, 0, 1]), torch.ones(3), 2)
+    >>> round(mean(rows, weights).item(), 6)
+    0.6
+    """
+    return mean(ce_rows(logits, target, open_), balance(target, w, logits.shape[-1]))
+
+
+def balance(target: Tensor, w: Tensor, classes: int) -> Tensor:
+    """[B] weights 1 / (rows of the class in this batch), counted by weight."""
+    member = (target[:, None] == torch.arange(classes, device=target.device)).to(w.dtype)  # [B, C]
+    count = (member * w[:, None]).sum(0)  # [C]
+    return w / (member @ count).clamp(min=1e-12)
+
+
+def multi_hot(y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+    """[B, C] one where a class is among the labels [B, L]; -1 pads."""
+    return (y.unsqueeze(-1) == torch.arange(classes, device=y.device)).any(-2).to(dtype)
+
+
+def bce_rows(logits: Tensor, targets: Tensor, open_: Tensor, reduction: str = "mean") -> Tensor:
+    """[B] binary cross-entropy per row, mean (or sum) over the open classes."""
+    each = F.binary_cross_entropy_with_logits(logits, targets, reduction="none") * open_
+    total = each.sum(-1)
+    return total / open_.sum(-1).clamp(min=1) if reduction == "mean" else total
+
+
+def distill_rows(
+    student: Tensor,
+    teacher: Tensor,
+    classes: Tensor,
+    *,
+    temperature: float | Tensor = 2.0,
+    scale: bool = False,
+    form: str = "ce",
+    new_classes: Tensor | None = None,
+) -> Tensor:
+    """[B] distillation of the teacher's probabilities over `classes` [C] (or [B, C]).
+
+    The student's softmax runs over the same classes, or over `new_classes` too where given (the
+    teacher's probability there is 0). ``form="kl"`` subtracts the teacher's entropy; ``scale``
+    multiplies by the squared temperature.
+
+    Examples
+    --------
+    >>> new, old = torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 0.0]])
+    >>> round(distill_rows(new, old, torch.tensor([True, True])).item(), 6)
+    0.693147
+    """
+    among = classes if new_classes is None else classes | new_classes
+    log_p = (student / temperature).masked_fill(~among, CLOSED).log_softmax(-1)
+    log_q = (teacher / temperature).masked_fill(~classes, CLOSED).log_softmax(-1)
+    q = log_q.exp()
+    cross = -(q * torch.where(classes, log_p, 0.0)).sum(-1)
+    if form == "kl":
+        cross = cross + (q * torch.where(classes, log_q, 0.0)).sum(-1)
+    return cross * temperature**2 if scale else cross

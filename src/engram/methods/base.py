@@ -1,0 +1,105 @@
+"""The contract: what a continual-learning method declares and does.
+
+A method is a frozen dataclass of hyper-parameters, written for *one* learner. The engine maps it
+over many, so everything named pure below is a function of tensors only: no ``.item()``, no
+``if tensor``, no boolean indexing; use ``torch.where`` and weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from engram.errors import choose, whole
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import Net
+from engram.memory import Memory
+from engram.models.output import Output
+from engram.streams.core import Stream, Task
+
+REPLAYS = ("none", "union", "pair", "apart", "tasks", "past")
+State = dict[str, Any]
+Terms = dict[str, Tensor]
+Gradient = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a training batch holds besides the current task's rows.
+
+    ``none`` nothing; ``union`` one epoch goes over the task and the whole memory, shuffled;
+    ``pair`` `size` memory rows join every batch; ``apart`` they come as ``batch.memory[0]``;
+    ``tasks`` one batch per past task in ``batch.memory``; ``past`` one epoch goes over the training
+    rows of all tasks so far (needs ``reads = "past"``). Size 0 means as many as the batch size, and
+    for ``tasks`` the whole memory.
+    """
+
+    kind: str = "none"
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        choose("replay.kind", self.kind, REPLAYS)
+        whole("replay.size", self.size)
+
+
+@dataclass(frozen=True)
+class Method:
+    """Base of all methods: finetuning.
+
+    Override what differs. ``start`` and ``finish`` run on the host for one learner and may use any
+    Python; the rest is pure.
+    """
+
+    reads: ClassVar[str] = "own"  # "past": may read the training rows of earlier tasks
+    head: ClassVar[str] = "linear"  # the output layer the method needs: linear | cosine
+
+    def replay(self, stage: int) -> Replay:
+        """What a batch holds; fixed for a stage."""
+        return Replay()
+
+    def networks(self, stream: Stream) -> Mapping[str, nn.Module]:
+        """Further networks of the learner, a generator say; reach them with ``net.at``."""
+        return {}
+
+    def start(self, learner: Learner, task: Task) -> None:
+        """Before a task: may edit the learner's params, free, state."""
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        """Pure. Named terms; their sum is minimised, their names are the log."""
+        return {"task": net.task(batch)}
+
+    def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
+        """Pure. The update direction [P]; ``grad(batch, *names)`` differentiates `loss`."""
+        return grad(batch)
+
+    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
+        """Pure, after the optimiser: vectors [P]; `grad` leaves penalties out."""
+        return state
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        """After a task: importance passes, memory, second stages."""
+
+    def scores(self, output: Output, state: State) -> Tensor:
+        """Pure. [B, C] scores of the classes; the engine masks closed ones afterwards."""
+        return output.logits
+
+    @property
+    def memory_budget(self) -> Memory | None:
+        """The exemplar memory the method keeps, if any."""
+        return getattr(self, "memory", None)
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values: the name and every hyper-parameter."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"name": type(self).__name__} | {
+            k: v.describe() if hasattr(v, "describe") else v for k, v in values.items()
+        }
+
+
+def overrides(method: Method, verb: str) -> bool:
+    """Whether a method has its own form of a verb."""
+    return getattr(type(method), verb) is not getattr(Method, verb)
