@@ -98,3 +98,10 @@ def test_calibration_extremes() -> None:
         metrics.expected_calibration_error(sure, [0, 1, 2], bins=0)
     with pytest.raises(ValueError, match="one class for each row"):
         metrics.expected_calibration_error(sure, [0, 1])
+
+
+def test_a_confidence_on_an_edge_belongs_to_the_bin_below() -> None:
+    # The first is right (gap .5 - 1), the second wrong (gap .75 - 0). In bins of their own the gaps
+    # count .5 and .75; in one common bin they would nearly cancel.
+    scores = [[0.5, 0.5], [0.75, 0.25]]
+    assert metrics.expected_calibration_error(scores, [0, 1], bins=2) == pytest.approx(0.625)

@@ -203,6 +203,15 @@ def test_a_diverged_run_stays_visible_and_alone() -> None:
     close(metrics.forgetting(full, definition="first"), [0.2375, NAN])
 
 
+def test_one_lost_value_is_not_skipped_over() -> None:
+    holed = FIVE.copy()
+    holed[2, 0] = NAN  # the best of task 0 is no longer known
+    assert math.isnan(metrics.forgetting(holed))
+    np.testing.assert_array_equal(
+        np.isnan(metrics.per_task_forgetting(holed)), [True, False, False, False, True]
+    )
+
+
 def test_first_asks_for_the_full_matrix() -> None:
     with pytest.raises(ValueError, match="full_matrix"):
         metrics.forgetting(FIVE, definition="first")
