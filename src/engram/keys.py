@@ -88,7 +88,8 @@ def uniform(key: Key, *shape: int, device: torch.device | str | None = None) -> 
 
 def normal(key: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:
     """Standard normal numbers as float64."""
-    return torch.special.ndtri(uniform(key, *shape, device=device).clamp(2.0**-53))
+    drawn: Tensor = torch.special.ndtri(uniform(key, *shape, device=device).clamp(2.0**-53))
+    return drawn
 
 
 def below(key: Key, n: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:

@@ -88,7 +88,7 @@ def _together(learners: list[Learner], methods: list[Method], verb: str) -> None
     workers: list[_Worker] = []
     for learner, method in zip(learners, methods, strict=True):
         worker = _Worker(lambda one=learner, m=method: getattr(m, verb)(one, one.task))  # type: ignore[misc]
-        learner._average = lambda _self, *request, w=worker: w.ask(*request)  # type: ignore[misc]
+        learner._average = lambda _self, *request, w=worker: w.ask(*request)
         workers.append(worker)
     try:
         waiting = list(range(len(workers)))

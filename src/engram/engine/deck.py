@@ -23,7 +23,7 @@ class Table(NamedTuple):
     rows: Tensor  # [R, n]
     stages: Tensor  # [R, n]
     y: Tensor  # [R, n, L]
-    count: Tensor  # [R] real items
+    real: Tensor  # [R] how many items are real
     sizes: tuple[int, ...]  # the same, on the host
 
     @property
@@ -106,7 +106,7 @@ class Dealer:
         place = torch.arange(steps * size, device=self.device).expand(len(self.seeds), -1)
         epochs = torch.full((len(self.seeds), steps), epoch, device=self.device)
         order = self._order(torch.full_like(self.seeds, epoch))  # [R, n]
-        count = self.main.count[:, None]
+        count = self.main.real[:, None]
         if self.last == "wrap":
             index, real = order.gather(1, place % count), place < -(-count // size) * size
         else:
@@ -126,25 +126,25 @@ class Dealer:
     def stretch(self, start: int, stop: int) -> Deck:
         """Iterations: shuffled epochs end to end, each without its incomplete last batch."""
         size, device = self.batch, self.device
-        per = torch.clamp(self.main.count // size, min=1)[:, None]  # [R, 1] steps per epoch
+        per = torch.clamp(self.main.real // size, min=1)[:, None]  # [R, 1] steps per epoch
         step = torch.arange(start, stop, device=device)[None]  # [1, S]
         epochs, inside = step // per, step % per  # [R, S]
         first = epochs[:, :1]
         span = int((epochs[:, -1:] - first).max()) + 1
-        orders = torch.stack([self._order((first[:, 0] + e)) for e in range(span)], 1)  # [R, E, n]
+        orders = torch.stack([self._order(first[:, 0] + e) for e in range(span)], 1)  # [R, E, n]
         place = inside[..., None] * size + torch.arange(size, device=device)  # [R, S, B]
         which = (epochs - first)[..., None] * self.main.length
         flat = which + place.clamp(max=self.main.length - 1)
         index = orders.flatten(1).gather(1, flat.flatten(1)).view_as(flat)
         live = np.ones((len(self.seeds), stop - start), dtype=bool)
-        return self._deal(index, place < self.main.count[:, None, None], epochs, inside, live)
+        return self._deal(index, place < self.main.real[:, None, None], epochs, inside, live)
 
     def _order(self, epochs: Tensor) -> Tensor:
         if self.whole:
             places = torch.arange(self.main.length, device=self.device)
             return places.expand(len(self.seeds), -1)
         key = keys.fold(self.seeds, "order", self.stage, epochs)
-        return keys.order(key, self.main.length, self.main.count)
+        return keys.order(key, self.main.length, self.main.real)
 
     def _deal(
         self, index: Tensor, real: Tensor, epochs: Tensor, inside: Tensor, live: np.ndarray
@@ -166,11 +166,11 @@ class Dealer:
         runs, steps = key.shape  # type: ignore[union-attr]
         size = self.memory_size or source.length
         if self.memory_size:
-            count = source.count[:, None].expand(runs, steps)
+            count = source.real[:, None].expand(runs, steps)
             index = keys.below(keys.fold(key, "memory", number), count, size)
         else:
             index = torch.arange(size, device=self.device).expand(runs, steps, size)
-        return self._hand(source, index, index < source.count[:, None, None])
+        return self._hand(source, index, index < source.real[:, None, None])
 
     def _hand(self, source: Table, index: Tensor, real: Tensor) -> Hand:
         flat = index.flatten(1)

@@ -87,19 +87,19 @@ class LockstepTrainer:
     def load(self, deck: Deck, fixed: bool) -> None:
         """Take the rows of the next steps; fixed addresses where a graph was captured."""
         if self._deck is None or not self._same_shapes(deck):
-            self._deck = tree_map_deck(torch.clone, deck)
+            self._deck = _copy_deck(torch.clone, deck)
             self._padded = not no_padding(deck)
             if self._captured is not None:
                 self._captured.forget()
         else:
-            for old, new in zip(deck_leaves(self._deck), deck_leaves(deck), strict=True):
+            for old, new in zip(_deck_leaves(self._deck), _deck_leaves(deck), strict=True):
                 old.copy_(new)
         if fixed and not self.assemble.feed.augment:
             self.step_number.zero_()
             self.fixed_batch = self.assemble(*at_step(self._deck, self.step_number))
 
     def _same_shapes(self, deck: Deck) -> bool:
-        old, new = list(deck_leaves(self._deck)), list(deck_leaves(deck))
+        old, new = list(_deck_leaves(self._deck)), list(_deck_leaves(deck))
         return len(old) == len(new) and all(
             a.shape == b.shape for a, b in zip(old, new, strict=True)
         )
@@ -139,12 +139,12 @@ class LockstepTrainer:
         if self._restore is not None:
             self.vector[:, self._held] = self._restore
         if self._restore_all is not None:
-            torch.where(self._free, self.vector, self._restore_all, out=self.vector)  # type: ignore[arg-type]
+            self.vector.copy_(torch.where(self._free_mask(), self.vector, self._restore_all))
         if self._follows:
             self._mask_(data)
             self._assign(
                 self.state,
-                vmap(self._mapped_step)(before, self.vector, data, self.state, self.hyper),
+                vmap(self._mapped_step)(before, self.vector, data, self.state, self.hyper),  # type: ignore[arg-type]
             )
         self._assign(self.buffers, buffers)
         self._log(terms)
@@ -160,6 +160,9 @@ class LockstepTrainer:
             vector.index_fill_(1, self._held, 0.0)
         elif self._free is not None:
             vector.mul_(self._free)
+
+    def _free_mask(self) -> Tensor:
+        return self._free if self._free is not None else torch.ones_like(self.vector).bool()
 
     def _update_uniform(self, total: Tensor) -> None:
         steps = self.opt["t"]
@@ -228,7 +231,7 @@ class LockstepTrainer:
             if which is batch:
                 kept.setdefault("data", data)
                 kept.setdefault("terms", terms)
-            return both
+            return torch.as_tensor(both)
 
         total = method.gradient(grad, batch, state)
         if "terms" not in kept:
@@ -263,7 +266,7 @@ class LockstepTrainer:
         self.current()
 
 
-def deck_leaves(deck: Deck | None) -> list[Tensor]:
+def _deck_leaves(deck: Deck | None) -> list[Tensor]:
     if deck is None:
         return []
     found = [*deck.main, deck.key]
@@ -272,7 +275,7 @@ def deck_leaves(deck: Deck | None) -> list[Tensor]:
     return found
 
 
-def tree_map_deck(f: Any, deck: Deck) -> Deck:
+def _copy_deck(f: Any, deck: Deck) -> Deck:
     return deck._replace(
         main=tree_map(f, deck.main), apart=tree_map(f, deck.apart), key=f(deck.key)
     )

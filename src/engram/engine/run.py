@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from engram.engine.driver import Progress
 from engram.engine.mapped import varying
-from engram.engine.stage import Progress, StageOutcome, run_stage
+from engram.engine.stage import StageOutcome, run_stage
 from engram.engine.training import Training
 from engram.errors import bad, choose, whole
 from engram.learner.feed import Feed
@@ -33,7 +34,7 @@ class Run:
     stream: Stream
     method: Method
     model: Any = "mlp"
-    training: Training = Training()
+    training: Training = field(default_factory=Training)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -225,7 +226,7 @@ class Engine:
         first = {p: resume(p, one) if resume else 0 for p, one in learners.items()}
         for stage in range(len(self.runs[group[0]].stream)):
             here = [p for p in group if first[p] <= stage and learners[p].diverged < 0]
-            for part in self._same_state([p for p in here], learners):
+            for part in self._same_state(here, learners):
                 report = progress(part, stage) if progress else None
                 yield from self._split(part, learners, stage, mapped, report)
 

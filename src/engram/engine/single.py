@@ -49,7 +49,7 @@ class SingleTrainer:
         self._views = list(layout(learner.vector).values())
 
     def _freeze(self, free: Tensor, training: Training) -> None:
-        """Entries that may not move: their gradient is zeroed, and where needed they are put back."""
+        """Entries that may not move: no gradient, and put back where they could drift."""
         held = (~free).nonzero()[:, 0]
         self._held = held if len(held) else None
         views = self.learner.networks.layout(free)

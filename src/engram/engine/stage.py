@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from engram.engine import company
-from engram.engine.deck import Dealer, Deck, table
-from engram.engine.evaluate import evaluate, validate
-from engram.engine.lockstep import LockstepTrainer
+from engram.engine.deck import Dealer, Table, table
+from engram.engine.driver import Driver, Progress
+from engram.engine.evaluate import evaluate
 from engram.engine.optim import Optimizer
-from engram.engine.schedule import Schedule
-from engram.engine.single import SingleTrainer
 from engram.engine.training import Training
 from engram.errors import bad
 from engram.learner.learner import Items, Learner
 from engram.learner.tree import tree_map
 from engram.methods.base import Method, Replay
-
-LOGS_PER_STAGE = 20
-STRETCH = 200  # iterations dealt at once
-Progress = Callable[[int, int], None]
 
 
 @dataclass
@@ -53,7 +46,10 @@ def run_stage(
     began = time.perf_counter()
     enter(learners, methods, training, stage)
     dealer = _dealer(learners, methods[0].replay(stage), training, stage)
-    losses, curve, steps = _train(learners, methods, training, dealer, mapped, capture, progress)
+    _need_validation(learners, training)
+    driver = Driver(learners, methods, training, dealer, mapped, capture, progress)
+    driver.drive()
+    losses, curve, steps = driver.losses(), driver.curve, driver.own_steps()
     alive = [i for i, one in enumerate(learners) if one.diverged < 0]
     company.each([learners[i] for i in alive], [methods[i] for i in alive], "finish")
     for learner in learners:
@@ -80,6 +76,12 @@ def enter(
             learner.opt = optimizer.fresh(learner.vector)
         else:
             learner.opt = tree_map(torch.clone, learner.opt)
+
+
+def _need_validation(learners: Sequence[Learner], training: Training) -> None:
+    if training.validates and any(len(one.task.valid) == 0 for one in learners):
+        expected = "in-task validation rows for plateau, patience or restore_best"
+        raise bad("stream", f"{expected} (build it with valid=0.1, say)", "a task without any")
 
 
 def _check_budget(learner: Learner, method: Method) -> None:
@@ -122,153 +124,10 @@ def _main_items(learner: Learner, replay: Replay, stage: int) -> Items:
     return learner.items(torch.cat(rows), torch.cat(stages))
 
 
-def _memory_table(learners: Sequence[Learner], past: int | None, device: torch.device):  # type: ignore[no-untyped-def]
+def _memory_table(learners: Sequence[Learner], past: int | None, device: torch.device) -> Table:
     found = []
     for learner in learners:
         kept = learner.exemplars
         which = slice(None) if past is None else kept.stages == past
         found.append(learner.items(kept.rows[which], kept.stages[which]))
     return table(found, device)
-
-
-def _train(
-    learners: Sequence[Learner], methods: Sequence[Method], training: Training, dealer: Dealer,
-    mapped: bool, capture: bool, progress: Progress | None,
-):  # type: ignore[no-untyped-def]  # fmt: skip
-    if training.validates and any(len(one.task.valid) == 0 for one in learners):
-        raise bad("training", "in-task validation rows (build the stream with valid=0.1, say) "
-                  "for plateau, patience or restore_best", "a task without any")  # fmt: skip
-    driver = _Driver(learners, methods, training, dealer, mapped, capture, progress)
-    driver.drive()
-    return driver.losses(), driver.curve, driver.own_steps()
-
-
-class _Driver:
-    """Goes through epochs (or stretches of iterations), with what happens between them."""
-
-    def __init__(
-        self, learners: Sequence[Learner], methods: Sequence[Method], training: Training,
-        dealer: Dealer, mapped: bool, capture: bool, progress: Progress | None,
-    ) -> None:  # fmt: skip
-        self.learners, self.methods, self.training, self.dealer = (
-            learners,
-            methods,
-            training,
-            dealer,
-        )
-        self.stage, self.mapped, self.progress = learners[0].stage, mapped, progress
-        self.trainer: LockstepTrainer | SingleTrainer
-        if mapped:
-            self.trainer = LockstepTrainer(learners, methods, training, capture=capture)
-        else:
-            self.trainer = SingleTrainer(learners[0], methods[0], training)
-        self.schedule = Schedule(training, len(learners))
-        self.curve: list[tuple[int, list[np.ndarray]]] = []
-        self._logs: list[tuple[int, np.ndarray, dict[str, Tensor]]] = []
-        self._own = np.zeros(len(learners), dtype=int)
-        self._since = np.zeros(len(learners), dtype=int)
-        self._done, self._best = 0, None
-        epochs, iterations = training.length(self.stage)
-        self.epochs, self.iterations = epochs, iterations
-        self.total = iterations or epochs * dealer.steps_per_epoch
-
-    def drive(self) -> None:
-        if self.iterations:
-            for start in range(0, self.iterations, STRETCH):
-                stop = min(start + STRETCH, self.iterations)
-                self._chunk(self.dealer.stretch(start, stop), fixed=False)
-        else:
-            deck = self.dealer.epoch(0)
-            for epoch in range(self.epochs):
-                if epoch and not self.dealer.fixed:
-                    deck = self.dealer.epoch(epoch)
-                self._chunk(deck, fixed=self.dealer.fixed, again=epoch > 0)
-                self._between(epoch)
-                if not self.schedule.active.any() or self._broken():
-                    break
-        self._take_log()
-        self.trainer.close()
-        self._mark_diverged()
-        if self._best is not None:
-            for learner, best in zip(self.learners, self._best, strict=True):
-                learner.vector, learner.buffers, learner.state = best
-
-    def _chunk(self, deck: Deck, *, fixed: bool, again: bool = False) -> None:
-        steps = deck.live.shape[1]
-        live = deck.live & self.schedule.active[:, None]
-        if isinstance(self.trainer, LockstepTrainer) and not (fixed and again):
-            self.trainer.load(deck, fixed)
-        every = self.training.evaluate_every
-        start = 0
-        while start < steps:
-            stop = steps if not every else min(steps, start + every - self._done % every)
-            if isinstance(self.trainer, LockstepTrainer):
-                self.trainer.run(start, stop, self.schedule.lr, live)
-            else:
-                self.trainer.run(deck, start, stop, float(self.schedule.lr[0]))
-            self._done += stop - start
-            self._own += live[:, start:stop].sum(1)
-            self._since += live[:, start:stop].sum(1)
-            start = stop
-            self._report(every)
-
-    def _report(self, every: int) -> None:
-        if every and self._done % every == 0:
-            self.trainer.current()
-            self.curve.append((self._done, evaluate(self.learners, self.methods)))
-        interval = max(1, self.total // LOGS_PER_STAGE)
-        if self._done >= (len(self._logs) + 1) * interval:
-            self._take_log()
-        if self.progress is not None:
-            self.progress(self._done, self.total)
-
-    def _between(self, epoch: int) -> None:
-        watched: dict[str, np.ndarray] = {}
-        if self.training.validates:
-            self.trainer.current()
-            watched = validate(self.learners, self.methods)
-        self.schedule.after_epoch(epoch, watched)
-        if self.training.restore_best:
-            self._keep_best()
-
-    def _keep_best(self) -> None:
-        best = self._best or [None] * len(self.learners)
-        for r, learner in enumerate(self.learners):
-            if best[r] is None or self.schedule.improved[r]:
-                copies = (learner.vector, learner.buffers, learner.state)
-                best[r] = tree_map(torch.clone, copies)
-        self._best = best
-
-    def _take_log(self) -> None:
-        if self._since.any():
-            self._logs.append((self._done, self._since.copy(), self.trainer.take_log()))
-            self._since[:] = 0
-
-    def _broken(self) -> bool:
-        """A single run stops as soon as its loss is not finite; others go on in any case."""
-        if self.mapped or not self._logs:
-            return False
-        return not all(bool(torch.isfinite(v).all()) for v in self._logs[-1][2].values())
-
-    def _mark_diverged(self) -> None:
-        sound = torch.ones(len(self.learners), dtype=torch.bool)
-        for _, _, sums in self._logs:
-            for value in sums.values():
-                sound &= torch.isfinite(value).cpu()
-        for r, learner in enumerate(self.learners):
-            if not sound[r] or not bool(torch.isfinite(learner.vector).all()):
-                learner.diverged = self.stage
-
-    def own_steps(self) -> list[int]:
-        return [int(n) for n in self._own]
-
-    def losses(self) -> list[list[tuple[int, dict[str, float]]]]:
-        """Mean of every loss term since the last log, per run."""
-        out: list[list[tuple[int, dict[str, float]]]] = [[] for _ in self.learners]
-        for done, since, sums in self._logs:
-            host = {name: value.double().cpu().numpy() for name, value in sums.items()}
-            for r in range(len(self.learners)):
-                if since[r]:
-                    means = {name: float(value[r] / since[r]) for name, value in host.items()}
-                    out[r].append((done, means | {"total": sum(means.values())}))
-        return out

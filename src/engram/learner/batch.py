@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -23,6 +24,11 @@ class Batch(NamedTuple):
     now: Tensor  # [] current stage
     key: Tensor  # [] randomness of this step
     memory: tuple[Batch, ...] = ()  # batches kept apart (A-GEM, GEM)
+
+    def map(self, f: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with `f` applied to every tensor, batches kept apart included."""
+        apart = tuple(one.map(f) for one in self.memory)
+        return Batch._make([*map(f, self[:9]), apart])
 
     @property
     def target(self) -> Tensor:

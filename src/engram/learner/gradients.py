@@ -66,7 +66,7 @@ def _mapped_sums(
     chunk = max(1, CHUNK_ENTRIES // max(1, len(networks.layout)))
     total = torch.zeros_like(weights.vector)
     for start in range(0, groups.w.shape[0], chunk):
-        part = Batch(*(leaf[start : start + chunk] for leaf in groups[:-1]))
+        part = groups.map(lambda leaf, a=start: leaf[a : a + chunk])  # type: ignore[misc]
         keep = counted[start : start + chunk, None]
         total = total + torch.where(keep, vmap(one)(part), 0.0).sum(0)
     return total
@@ -93,7 +93,8 @@ def _linear_sums(
     A sample's weight gradient is the outer product of the layer's input and the gradient at its
     output, and the transform of an outer product is the outer product of the transforms.
     """
-    flat = Batch(*(leaf.flatten(0, 1) for leaf in groups[:6]), *(leaf[0] for leaf in groups[6:9]))
+    rows_of = [leaf.flatten(0, 1) for leaf in groups[:6]]
+    flat = Batch._make([*rows_of, *(leaf[0] for leaf in groups[6:9]), ()])
     layers = {k: m for k, m in networks.eval.named_modules() if isinstance(m, nn.Linear)}
     inputs: dict[str, Tensor] = {}
 

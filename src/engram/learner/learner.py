@@ -189,8 +189,9 @@ class Learner:
         """Mean over groups of rows of ``transform(d term(net, batch) / d vector)``.
 
         `group` is the number of rows per gradient, 1 for per-sample gradients, ``"full"`` for one
-        gradient of the whole set. `labels` [n] replaces the visible labels. `term` must not depend on anything but its arguments and the
-        method, because runs with equal methods share one mapped pass.
+        gradient of the whole set. `labels` [n] replaces the visible labels. `term` must not depend
+        on anything but its arguments and the method, because runs with equal methods share one
+        mapped pass.
         """
         items = self.items(rows, stages)
         if labels is not None:
@@ -218,7 +219,7 @@ class Learner:
         shaped = [leaf.reshape(count, size, *leaf.shape[1:]) for leaf in batch[:6]]
         spread = [leaf.expand(count, *leaf.shape) for leaf in batch[6:8]]
         key = keys.fold(batch.key, torch.arange(start, stop, device=self.device))
-        return Batch(*shaped, *spread, key)  # type: ignore[arg-type]
+        return Batch._make([*shaped, *spread, key, ()])
 
     def nbytes(self) -> dict[str, int]:
         """Bytes by kind: parameters, method state, exemplars."""

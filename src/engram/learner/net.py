@@ -164,6 +164,7 @@ class BoundNet(Net):
         self.parameters = list(self._params.values())
         for name, value in buffers.items():
             self._place(name, value.clone())
+        self._main = networks.train.get_submodule("net")
         self._leaf = vector.detach().requires_grad_(True)
         self.touched = False
 
@@ -193,7 +194,7 @@ class BoundNet(Net):
 
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
         if path == "net":  # the usual case, without the detour through the bundle
-            return self.networks.train.net(*args)
+            return self._main(*args)
         return self.networks.train(path, *args)
 
     def read_buffers(self) -> dict[str, Tensor]:
