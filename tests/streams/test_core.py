@@ -34,8 +34,9 @@ def test_columns_follow_the_order_of_introduction():
 
 
 def test_targets_keep_pads_and_second_labels():
-    data = Data(x=torch.zeros(3, 1), y=torch.tensor([[2, 0], [1, -1], [0, 2]]),
-                train=torch.tensor([0, 1]), test=torch.tensor([2]), classes=("a", "b", "c"))  # fmt: skip
+    y = torch.tensor([[2, 0], [1, -1], [0, 2]])
+    rows = torch.arange(3)
+    data = Data(x=torch.zeros(3, 1), y=y, train=rows[:2], test=rows[2:], classes=tuple("abc"))
     stream = Stream(data=data, tasks=(Task(train=[0, 1], test=[2], new=(2, 1)),))
     assert stream.targets.tolist() == [[0, -1], [1, -1], [-1, 0]]
 
@@ -194,7 +195,7 @@ def test_unknown_views_must_be_given():
     with pytest.raises(ValueError, match="view: unknown name 'twice'"):
         Stream.from_dict(data, stream.to_dict())
     assert Stream.from_dict(data, stream.to_dict(), view=Twice()) == stream
-    with pytest.raises(ValueError, match="describes itself as {}"):
+    with pytest.raises(ValueError, match=r"describes itself as {}"):
         Stream.from_dict(data, class_incremental(data).to_dict(), view=Twice())
 
 

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from torch.func import grad, vmap
 from torch.nn import functional as F
 
-from engram.streams.views import Permuted, Restaged, Rotated, _turned_grid, base_of, restage, view_from
+from engram.streams.views import (
+    Permuted,
+    Restaged,
+    Rotated,
+    _turned_grid,
+    base_of,
+    restage,
+    view_from,
+)
 from tests.streams.toys import same
 
 SHAPES = [(6,), (3, 4), (2, 3, 4)]
@@ -135,7 +143,10 @@ def test_there_and_back_is_close_in_the_middle():
         (lambda: Rotated(angles="30"), r"angles\[0\]: expected a number"),
         (lambda: Rotated(angles=(1, float("nan"))), r"angles\[1\]"),
         (lambda: Rotated(angles=(1, float("inf"))), r"angles\[1\]: expected a finite angle"),
-        (lambda: Rotated(angles=(0,))(torch.rand(2, 3), torch.zeros(2).long()), "x: expected images"),
+        (
+            lambda: Rotated(angles=(0,))(torch.rand(2, 3), torch.zeros(2).long()),
+            "x: expected images",
+        ),
         (lambda: Permuted(tasks=0, pixels=3), "tasks: expected"),
         (lambda: Permuted(tasks=2, pixels=3, seed=-1), "seed: expected"),
         (lambda: view_from({"kind": "rotate"}), "did you mean 'rotated'"),

@@ -65,10 +65,14 @@ def classes_in(data: Data, *parts: Tensor) -> set[int]:
 
 
 def by_class(data: Data, rows: Tensor) -> list[Tensor]:
-    """The rows of each (first) label apart, in the order given."""
+    """The rows of each (first) label apart, in the order given; groups by their first row.
+
+    Sorting by row and not by label keeps draws that go from group to group free of class ids.
+    """
     labels = data.labels[rows].cpu()
     counts = labels.unique(return_counts=True)[1]
-    return list(rows[labels.argsort(stable=True)].split(counts.tolist()))
+    groups = rows[labels.argsort(stable=True)].split(counts.tolist())
+    return sorted(groups, key=lambda group: int(group[0]))
 
 
 def shuffled(rows: Tensor, seed: int, purpose: str) -> Tensor:
