@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.func import functional_call, grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from engram import keys
 from engram.models import build, forward_context, models
@@ -51,6 +52,24 @@ def loss_of(output, weights: torch.Tensor) -> torch.Tensor:
     return (((output.logits - wanted) ** 2).sum(1) * weights).sum() + output.features.mean()
 
 
+def stacked(nets) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    params = [{k: v.detach() for k, v in net.named_parameters()} for net in nets]
+    buffers = [dict(net.named_buffers()) for net in nets]
+    return tuple(
+        {k: torch.stack([one[k] for one in group]) for k in group[0]} for group in (params, buffers)
+    )
+
+
+def mapped_gradient(skeleton, buffer_names):
+    def loss(params, buffers, x, weights, key):
+        state = {**params, **buffers}  # one dict: statistics that a layer replaces are read back
+        with forward_context(weights, key):
+            output = functional_call(skeleton, state, (x,))
+        return loss_of(output, weights), {k: state[k] for k in buffer_names}
+
+    return vmap(grad(loss, has_aux=True))
+
+
 @pytest.mark.parametrize(
     ("case", "head"), [*((case, "linear") for case in CASES), ("mlp", "cosine")]
 )
@@ -63,20 +82,9 @@ def test_mapped_over_runs_equals_plain_autograd(case, head):
     weights = (torch.arange(ROWS) < real[:, None]).double()
     key = torch.tensor([3, 99, -12345678901234567])
     skeleton = copy.deepcopy(nets[0])
-    names = dict(skeleton.named_parameters())
-    params = {k: torch.stack([dict(n.named_parameters())[k].detach() for n in nets]) for k in names}
-    buffers = {
-        k: torch.stack([dict(n.named_buffers())[k] for n in nets])
-        for k in dict(skeleton.named_buffers())
-    }
-
-    def loss(params, buffers, x, weights, key):
-        state = {**params, **buffers}
-        with forward_context(weights, key):
-            output = functional_call(skeleton, state, (x,))
-        return loss_of(output, weights), {k: state[k] for k in buffers}
-
-    slopes, after = vmap(grad(loss, has_aux=True))(params, buffers, x, weights, key)
+    params, buffers = stacked(nets)
+    step = mapped_gradient(skeleton, list(buffers))
+    slopes, after = step(params, buffers, x, weights, key)
     for run, net in enumerate(nets):
         with forward_context(weights[run], int(key[run])):
             loss_of(net(x[run]), weights[run]).backward()
@@ -151,3 +159,23 @@ def test_state_dict_is_learnt_or_measured_state_only(case):
     assert {k for k, _ in net.named_buffers()} == {
         k for k in net.state_dict() if k.endswith((".mean", ".var"))
     }
+
+
+@pytest.mark.parametrize("case", ["mlp latent", "cnn", "lenet latent", "gcn", "stgcn persons"])
+def test_mapped_step_takes_no_host_decision(case):
+    """Traced once on fake tensors, the step answers for other numbers: it can be captured."""
+    nets = [net_of(case, seed=run)[0] for run in range(2)]
+    params, buffers = stacked(nets)
+    step = mapped_gradient(nets[0], list(buffers))
+
+    def inputs(seed: int) -> tuple[torch.Tensor, ...]:
+        x = draw(2, ROWS, *CASES[case][1], seed=seed)
+        return x, (draw(2, ROWS, seed=seed) > 0).double(), torch.tensor([seed, 3 * seed])
+
+    traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(
+        params, buffers, *inputs(1)
+    )
+    found, expected = traced(params, buffers, *inputs(2)), step(params, buffers, *inputs(2))
+    for mine, other in zip(found, expected, strict=True):
+        for name in other:
+            torch.testing.assert_close(mine[name], other[name], **CLOSE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import maybe_current_level
 
@@ -74,18 +73,17 @@ class BatchNorm(nn.Module):
         return self._train_weighted(x, weights)
 
     def _stock(self, x: Tensor) -> Tensor:
-        shape = x.shape
-        if self.axis == -1 and x.ndim > 2:
-            x = x.reshape(-1, shape[-1])
+        fold = self.axis == -1 and x.ndim > 2
+        rows = x.reshape(-1, self.features) if fold else x
         mean, var = self.mean, self.var
         if self.training:
-            mean, var = mean.clone(), var.clone()
-        y = F.batch_norm(
-            x, mean, var, self.weight, self.bias, self.training, self.momentum, self.eps
+            # through the dict: the checks of setattr cost as much as the clones
+            self._buffers["mean"], self._buffers["var"] = mean, var = mean.clone(), var.clone()
+        y = torch.batch_norm(
+            *(rows, self.weight, self.bias, mean, var),
+            *(self.training, self.momentum, self.eps, torch.backends.cudnn.enabled),
         )
-        if self.training:
-            self.mean, self.var = mean, var
-        return y.reshape(shape)
+        return y.reshape(x.shape) if fold else y
 
     def _train_all(self, x: Tensor) -> Tensor:
         count = x.numel() // self.features
@@ -99,14 +97,13 @@ class BatchNorm(nn.Module):
         real = weights > 0  # [B]
         if len(real) != len(x):
             real = self._stretch(real, len(x))
-        axes = self._other_axes(x)
+        real = real.unsqueeze(1)
         count = real.sum() * (x.numel() // (len(x) * self.features))
-        real = real.reshape(-1, *[1] * (x.ndim - 1))
-        # where, not times: what stands in a padding row must not matter even if it is not finite
         divide = count.clamp(min=1).to(x.dtype)
-        mean = torch.where(real, x, 0.0).sum(axes) / divide
+        # where, not times: what stands in a padding row must not matter even if it is not finite
+        mean = torch.where(real, self._row_sums(x), 0.0).sum(0) / divide
         centred = x - self._spread(mean, x)
-        squares = torch.where(real, centred, 0.0).square().sum(axes)
+        squares = torch.where(real, self._row_sums(centred.square()), 0.0).sum(0)
         rate = self.momentum * (count > 1).to(x.dtype)
         unbiased = squares.detach() / (divide - 1).clamp(min=1)
         self.mean = self.mean + rate * (mean.detach() - self.mean)
@@ -122,6 +119,11 @@ class BatchNorm(nn.Module):
     def _spread(self, value: Tensor, x: Tensor) -> Tensor:
         """A value per channel, shaped to broadcast over x."""
         return value if self.axis == -1 else value.reshape(-1, *[1] * (x.ndim - 2))
+
+    def _row_sums(self, x: Tensor) -> Tensor:
+        """[B, F] sums over all but rows and channels, so that masks act on a small tensor."""
+        axes = [i for i in self._other_axes(x) if i]
+        return x.sum(axes) if axes else x
 
     def _other_axes(self, x: Tensor) -> list[int]:
         return [i for i in range(x.ndim) if i != self.axis % x.ndim]
