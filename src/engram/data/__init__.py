@@ -1,0 +1,22 @@
+"""Data sets: one container, loaders by official format, bundled and synthetic sets."""
+
+from __future__ import annotations
+
+from engram.data.catalogue import SetInfo, datasets, load
+from engram.data.core import Data
+from engram.data.geometric import from_geometric, to_geometric
+from engram.data.manage import add, inspect, list_sets, pack, verify
+
+__all__ = [
+    "Data",
+    "SetInfo",
+    "add",
+    "datasets",
+    "from_geometric",
+    "inspect",
+    "list_sets",
+    "load",
+    "pack",
+    "to_geometric",
+    "verify",
+]

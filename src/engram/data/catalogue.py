@@ -1,0 +1,228 @@
+"""The sets known by name, and `load`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from engram.data.core import Data
+from engram.data.embedded import blobs, digits
+from engram.data.formats import Place, packed_place, packed_sets, place_of, places_under
+from engram.data.skeleton_synthetic import skeletons
+from engram.errors import BadArgument, bad, nearest, unknown
+
+
+@dataclass(frozen=True)
+class Known:
+    """A set with a name of its own.
+
+    `places` are looked for under the search root, in that order, before packed files; `form` is
+    the form they must have. `rows` are the official numbers of training and test rows, in `classes`
+    of equal size if that is given.
+    """
+
+    summary: str
+    make: Callable[..., Data] | None = None
+    form: str = ""
+    places: tuple[str, ...] = ()
+    rows: tuple[int, int] | None = None
+    classes: int = 0
+
+
+@dataclass(frozen=True)
+class SetInfo:
+    """One line of a listing: `place` is a path, "embedded" or empty if the set is not here."""
+
+    name: str
+    summary: str
+    available: bool
+    place: str = ""
+
+
+KNOWN: dict[str, Known] = {
+    "digits": Known("1797 real handwritten digits, 8x8, embedded", digits),
+    "blobs": Known("Gaussian classes, made on the spot", blobs),
+    "skeletons": Known("ten actions of a jointed figure, made on the spot", skeletons),
+    "mnist": Known(
+        "handwritten digits, 28x28", form="idx", rows=(60000, 10000),
+        places=("mnist", "MNIST", "MNIST/raw", "mnist/MNIST/raw", "."),
+    ),
+    "fashion_mnist": Known(
+        "pictures of clothes, 28x28", form="idx", rows=(60000, 10000), classes=10,
+        places=("fashion_mnist", "fashion-mnist", "FashionMNIST", "FashionMNIST/raw",
+                "fashion_mnist/FashionMNIST/raw", "."),
+    ),
+    "cifar10": Known(
+        "ten kinds of objects, 32x32 colour", form="CIFAR", rows=(50000, 10000), classes=10,
+        places=("cifar-10-batches-py", "cifar-10-python.tar.gz", "cifar10",
+                "cifar10/cifar-10-batches-py", "cifar10/cifar-10-python.tar.gz"),
+    ),
+    "cifar100": Known(
+        "a hundred kinds of objects in twenty groups, 32x32 colour", form="CIFAR",
+        rows=(50000, 10000), classes=100,
+        places=("cifar-100-python", "cifar-100-python.tar.gz", "cifar100",
+                "cifar100/cifar-100-python", "cifar100/cifar-100-python.tar.gz"),
+    ),
+    "nw_ucla": Known(
+        "ten actions of 20 joints in three views, 52 frames", form="NW-UCLA",
+        places=("nw_ucla", "NW-UCLA/all_sqe", "NW-UCLA", "all_sqe", "nw_ucla/all_sqe"),
+    ),
+    "ntu60": Known(
+        "actions of 25 joints, two persons, 300 frames; ten of 60 classes by default", form="NTU",
+        places=("ntu60", "ntu60/xsub", "NTU60_CS.npz", "ntu60/NTU60_CS.npz", "ntu/NTU60_CS.npz",
+                "nturgb+d_skeletons", "nturgbd_raw/nturgb+d_skeletons", "NTU-RGB-D/xsub", "xsub"),
+    ),
+    "fer2013": Known("facial expressions, 48x48 grey (packed)", rows=(28709, 3589)),
+    "tiny_imagenet": Known(
+        "200 kinds of objects, 64x64 colour (packed)", rows=(100000, 10000), classes=200
+    ),
+    "multi_domain": Known("flowers, scenes, birds, cars, letters, 64x64 colour (packed)"),
+}  # fmt: skip
+
+
+def search_root(root: str | Path | None = None) -> Path | None:
+    """Where sets are looked for: `root`, or the environment variable ENGRAM_DATA."""
+    given = root if root is not None else os.environ.get("ENGRAM_DATA")
+    if given is None or str(given) == "":
+        return None
+    path = Path(given).expanduser()
+    if not path.is_dir():
+        raise bad("root" if root is not None else "ENGRAM_DATA", "a folder", str(path))
+    return path
+
+
+def find(name: str, root: Path) -> Place | None:
+    """Where the set `name` lies under `root`: official files first, then packed ones."""
+    known = KNOWN.get(name, Known(""))
+    for relative in known.places:
+        place = place_of(root / relative, name)
+        if place is not None and known.form in place.form:
+            return place
+    if (root / f"{name}.npz").is_file():
+        return packed_place((root / f"{name}.npz",), name)
+    files = packed_sets(root).get(name)
+    if files:
+        return packed_place(files, name)
+    return place_of(root / name, name) if (root / name).is_dir() else None
+
+
+def load(name_or_path: str | Path, *, root: str | Path | None = None, **options: Any) -> Data:
+    """Load a data set by name, or from a file or folder.
+
+    Parameters
+    ----------
+    name_or_path
+        A name that `datasets` lists, the name of a set under the search root, or a path: a packed
+        ``.npz``, an official archive, or the folder of one set.
+    root
+        Folder in which names are looked for; the environment variable ENGRAM_DATA by default.
+    options
+        Options of the set or form, such as ``verify=False`` (skip checksums), ``resize=(h, w)``
+        (image folders), ``split``, ``repair``, ``frames`` (skeletons), ``classes`` (blobs, ntu60).
+
+    Examples
+    --------
+    >>> load("digits")
+    Data('digits': 1442 train, 355 test rows of (1, 8, 8), 10 classes)
+    >>> load("digts")
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: data: unknown name 'digts', did you mean 'digits'? Known: blobs, ...
+    """
+    name = str(name_or_path)
+    known = KNOWN.get(name) if isinstance(name_or_path, str) else None
+    if known is not None and known.make is not None:
+        valid = list(signature(known.make).parameters)
+        for option in options:
+            if option not in valid:
+                raise unknown(f"option of {name}", option, valid or ["(none)"])
+        return known.make(**options)
+    path = Path(name).expanduser()
+    looks_like_path = isinstance(name_or_path, Path) or os.sep in name or path.suffix != ""
+    if not looks_like_path:
+        place_root = search_root(root)
+        place = find(name, place_root) if place_root is not None else None
+        if place is not None:
+            return _noted(place.load(name, dict(options)))
+        if known is not None or not path.exists():
+            raise _not_found(name, place_root)
+    return _load_path(path, root, options)
+
+
+def _load_path(path: Path, root: str | Path | None, options: dict[str, Any]) -> Data:
+    if not path.exists() and root is not None and (Path(root) / path).exists():
+        path = Path(root) / path
+    if not path.exists():
+        raise bad("data", "a path that exists", str(path))
+    place = place_of(path)
+    if place is None:
+        names = [name for name, _ in places_under(path)]
+        raise bad(
+            "data", "a packed .npz, idx, CIFAR, NW-UCLA or NTU files, or class folders of images",
+            f"{path} with the sets {names}: load one by name with root=" if names else str(path),
+        )  # fmt: skip
+    return _noted(place.load(None, dict(options)))
+
+
+def _noted(data: Data) -> Data:
+    return replace(data, notes=(*data.notes, *missing_rows(data)))
+
+
+def missing_rows(data: Data) -> tuple[str, ...]:
+    """Where a set known by name has other than its official number of rows."""
+    known = KNOWN.get(data.name)
+    if known is None or known.rows is None:
+        return ()
+    parts = (("training", data.train), ("test", data.test))
+    notes = []
+    for (part, rows), official in zip(parts, known.rows, strict=True):
+        counts = data.labels[rows].bincount(minlength=data.n_classes).unique()
+        if known.classes == data.n_classes and len(counts) == 1:
+            found, wanted, unit = int(counts[0]), official // data.n_classes, "rows per class"
+        else:
+            found, wanted, unit = len(rows), official, "rows"
+        if found != wanted:
+            notes.append(f"{part} set has {found} of {wanted} {unit}")
+    return tuple(notes)
+
+
+def _not_found(name: str, root: Path | None) -> BadArgument:
+    known = KNOWN.get(name)
+    names = sorted({*KNOWN, *((found for found, _ in places_under(root)) if root else ())})
+    if known is None:
+        guess = nearest(name, names)
+        hint = f", did you mean {guess!r}?" if guess else "."
+        where = f" Looked in {root} for {name}/, {name}.npz and {name}_*.npz." if root else ""
+        return BadArgument(f"data: unknown name {name!r}{hint} Known: {', '.join(names)}.{where}")
+    if root is None:
+        return BadArgument(
+            f"data: {name} is not part of the package: give root= or set ENGRAM_DATA to a folder "
+            f"with one of {', '.join((*known.places, f'{name}*.npz'))}"
+        )
+    looked = ", ".join((*known.places, f"{name}.npz", f"{name}_*.npz"))
+    return BadArgument(f"data: {name} was not found under {root}: looked for {looked}")
+
+
+def datasets(root: str | Path | None = None) -> tuple[SetInfo, ...]:
+    """All sets known by name, then further ones found under the search root.
+
+    Examples
+    --------
+    >>> [one.name for one in datasets() if one.place == "embedded"]
+    ['digits', 'blobs', 'skeletons']
+    """
+    where = search_root(root)
+    out = []
+    for name, known in KNOWN.items():
+        place = find(name, where) if known.make is None and where is not None else None
+        shown = "embedded" if known.make else str(place.path) if place else ""
+        out.append(SetInfo(name, known.summary, bool(shown), shown))
+    taken = {one.place for one in out}
+    for name, place in places_under(where) if where is not None else ():
+        if name not in KNOWN and str(place.path) not in taken:
+            out.append(SetInfo(name, f"own data ({place.form})", True, str(place.path)))
+    return tuple(out)

@@ -1,0 +1,223 @@
+"""Data: all rows of a data set in one place; everything else speaks of row numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.data.arrays import Inputs, class_ids, hold_out, inputs
+from engram.errors import bad
+
+_NO_ROWS = torch.empty(0, dtype=torch.long)
+_CHUNK = 4096  # rows hashed at a time, so that a memory map is never read whole
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Data:
+    """Inputs, labels and the official split of one data set.
+
+    Parameters
+    ----------
+    x
+        [N, ...] inputs. uint8 images stay uint8 (channels first) and are scaled by 1/255 on the
+        device. A ``numpy.memmap`` is gathered row by row, so it may exceed memory.
+    y
+        [N, L] class ids from 0, -1 pads rows with fewer labels than the widest one.
+    train, test
+        Row numbers of the official split. ``valid`` where the source has one.
+    classes
+        Name of each class id.
+    attributes
+        Further facts per row ([N] integers): subject, view, domain, coarse label.
+    attribute_names
+        Name of each value of an attribute, where the source has them (domains, superclasses).
+    mean, std
+        Per-channel normalisation applied after scaling, empty for none.
+    notes
+        What a reader of results must know: rows missing or repaired, parts left out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, y = np.random.rand(6, 4), np.array([0, 0, 1, 1, 2, 2])
+    >>> data = Data.from_arrays(x, y, test=(x, y))
+    >>> len(data), data.n_classes, len(data.train), data.sample_shape
+    (12, 3, 6, (4,))
+    """
+
+    x: Inputs
+    y: Tensor
+    train: Tensor
+    test: Tensor
+    valid: Tensor = field(default_factory=lambda: _NO_ROWS)
+    classes: tuple[str, ...] = ()
+    name: str = "data"
+    attributes: Mapping[str, Tensor] = field(default_factory=dict)
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+    attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.x) == 0:
+            raise bad("x", "at least one row", "none")
+        if self.y.ndim != 2 or len(self.y) != len(self.x):
+            raise bad("y", f"labels of shape [{len(self.x)}, L]", tuple(self.y.shape))
+        highest = int(self.y.max())
+        if highest >= len(self.classes):
+            raise bad("classes", f"at least {highest + 1} names", len(self.classes))
+        for part in ("train", "test", "valid"):
+            rows = getattr(self, part)
+            if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self.x):
+                raise bad(part, f"row numbers from 0 to {len(self.x) - 1}", rows.tolist()[:5])
+        for key, values in self.attributes.items():
+            if tuple(values.shape) != (len(self.x),):
+                raise bad(f"attributes[{key!r}]", f"shape ({len(self.x)},)", tuple(values.shape))
+        if len(self.mean) != len(self.std):
+            raise bad("std", f"{len(self.mean)} numbers, as many as mean", self.std)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __repr__(self) -> str:
+        return (
+            f"Data({self.name!r}: {len(self.train)} train, {len(self.test)} test rows of "
+            f"{self.sample_shape}, {self.n_classes} classes)"
+        )
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes, whether or not each has rows."""
+        return len(self.classes)
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of one stored sample, the unit of memory budgets."""
+        return int(self.x[:1].nbytes)
+
+    @property
+    def labels(self) -> Tensor:
+        """[N] the first label of each row."""
+        return self.y[:, 0]
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Raw inputs of some rows, from memory or from the memory map."""
+        if isinstance(self.x, Tensor):
+            return self.x[rows.to(self.x.device)]
+        return torch.from_numpy(np.ascontiguousarray(self.x[rows.cpu().numpy()]))
+
+    def fingerprint(self) -> str:
+        """Hash of inputs, labels and split: two equal fingerprints mean the same data."""
+        digest = hashlib.sha256()
+        for part in (self.x, self.y, self.train, self.test, self.valid):
+            array = part.cpu().numpy() if isinstance(part, Tensor) else part
+            digest.update(str((array.shape, array.dtype)).encode())
+            for start in range(0, len(array), _CHUNK):
+                digest.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)
+        return digest.hexdigest()[:16]
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Any,
+        y: Any,
+        *,
+        test: tuple[Any, Any] | None = None,
+        valid: tuple[Any, Any] | None = None,
+        classes: Sequence[str] | None = None,
+        name: str = "data",
+        **options: Any,
+    ) -> Data:
+        """Data from arrays in memory; without `test`, every fifth row of each class is held out.
+
+        Further options are fields of Data: attributes (over all rows, in the order x, valid,
+        test), mean, std, notes.
+
+        Examples
+        --------
+        >>> data = Data.from_arrays([[0.0], [1.0], [2.0], [3.0], [4.0]], ["a"] * 5)
+        >>> data.classes, data.test.tolist()
+        (('a',), [4])
+        """
+        pairs = {"x": (x, y), "valid": valid, "test": test}
+        parts = {key: pair for key, pair in pairs.items() if pair is not None}
+        xs = {key: inputs(key, pair[0]) for key, pair in parts.items()}
+        for key, one in xs.items():
+            if len(one) != len(parts[key][1]):
+                raise bad(f"y of {key}", f"{len(one)} labels, one per row", len(parts[key][1]))
+            if one.shape[1:] != xs["x"].shape[1:] or one.dtype != xs["x"].dtype:
+                wanted = f"rows of shape {tuple(xs['x'].shape[1:])} and {xs['x'].dtype}"
+                raise bad(key, wanted, (tuple(one.shape[1:]), one.dtype))
+        ids, names = class_ids([pair[1] for pair in parts.values()], classes)
+        rows, start = {}, 0
+        for key, one in xs.items():
+            rows[key] = torch.arange(start, start + len(one))
+            start += len(one)
+        train, held = (rows["x"], rows["test"]) if "test" in rows else hold_out(ids[rows["x"]])
+        joined = xs["x"] if len(xs) == 1 else torch.cat([torch.as_tensor(o) for o in xs.values()])
+        return cls(
+            x=joined, y=ids, train=train, test=held, valid=rows.get("valid", _NO_ROWS),
+            classes=names, name=name, **options,
+        )  # fmt: skip
+
+    @classmethod
+    def from_folder(
+        cls,
+        path: str | Path,
+        *,
+        resize: tuple[int, int] | None = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> Data:
+        """Data from folders of images, one sub-folder per class.
+
+        `path` holds either the class folders themselves (every fifth image is then held out) or
+        ``train/`` and ``test/`` with class folders in each, and ``valid/`` or ``val/`` if wanted.
+        Images must have one size unless `resize` gives ``(height, width)``; they become one
+        channel where all of them are grey, three otherwise.
+        """
+        from engram.data.folder import read_folder
+
+        return read_folder(cls, Path(path), resize=resize, name=name, options=options)
+
+    @classmethod
+    def from_torch(
+        cls,
+        dataset: Any,
+        test: Any = None,
+        *,
+        valid: Any = None,
+        classes: Sequence[str] | None = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> Data:
+        """Data from map-style torch datasets that give ``(x, y)``, read once into memory.
+
+        Examples
+        --------
+        >>> import torch
+        >>> pairs = torch.utils.data.TensorDataset(torch.rand(10, 3), torch.arange(10) % 2)
+        >>> Data.from_torch(pairs)
+        Data('TensorDataset': 8 train, 2 test rows of (3,), 2 classes)
+        """
+        from engram.data.torchset import class_names, read_pairs
+
+        extra = {key: read_pairs(key, part) for key, part in (("test", test), ("valid", valid))
+                 if part is not None}  # fmt: skip
+        x, y = read_pairs("dataset", dataset)
+        return cls.from_arrays(
+            x, y, classes=classes or class_names(dataset), name=name or type(dataset).__name__,
+            **extra, **options,
+        )  # fmt: skip

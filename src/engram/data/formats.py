@@ -1,0 +1,143 @@
+"""Which form a path holds, and the reader for it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engram.data.cifar import find_cifar, load_cifar
+from engram.data.core import Data
+from engram.data.folder import class_folders
+from engram.data.idx import find_idx, load_idx
+from engram.data.ntu import is_ntu, load_ntu
+from engram.data.nw_ucla import is_nw_ucla, load_nw_ucla
+from engram.data.packed import keys_of, load_packed
+from engram.data.skeleton import build, read_packed_sequences
+from engram.errors import bad, unknown
+
+_PART = re.compile(r"([_-](full|sub|train\d*|test|val|valid|part\d*|\d+(mb)?))+$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Something that a reader can load."""
+
+    form: str
+    path: Path
+    read: Callable[..., Data]
+    files: tuple[Path, ...] = ()
+
+    def load(self, name: str | None, options: dict[str, Any]) -> Data:
+        """Read it, refusing options that this form does not know."""
+        valid = inspect.signature(self.read).parameters.values()
+        names = [one.name for one in valid if one.kind is one.KEYWORD_ONLY and one.name != "name"]
+        for option in options:
+            if option not in names:
+                raise unknown(f"option of the {self.form} form", option, names or ["(none)"])
+        if name is not None:
+            options = {**options, "name": name}
+        return self.read(list(self.files) if self.files else self.path, **options)
+
+
+def _folder(path: Path, *, resize: tuple[int, int] | None = None, name: str | None = None) -> Data:
+    return Data.from_folder(path, resize=resize, name=name)
+
+
+def _packed_skeletons(
+    path: Path,
+    *,
+    frames: int = 52,
+    repair: str = "interpolate",
+    seed: int = 0,
+    normalised: bool = True,
+    name: str | None = None,
+) -> Data:
+    return build(
+        read_packed_sequences(path), name=name or set_name(path), frames=frames, repair=repair,
+        seed=seed, normalised=normalised,
+    )  # fmt: skip
+
+
+def set_name(file: Path) -> str:
+    """The set that a packed file belongs to, by its name.
+
+    Examples
+    --------
+    >>> set_name(Path("cifar100_full_train_0.npz")), set_name(Path("mnist.npz"))
+    ('cifar100', 'mnist')
+    """
+    return _PART.sub("", file.stem) or file.stem
+
+
+def packed_sets(folder: Path) -> dict[str, tuple[Path, ...]]:
+    """The packed files in a folder, grouped by set; a file of the exact name stands alone."""
+    groups: dict[str, list[Path]] = {}
+    for file in sorted(folder.glob("*.npz")):
+        groups.setdefault(set_name(file), []).append(file)
+    return {name: _of_one_set(name, files) for name, files in groups.items()}
+
+
+def _of_one_set(name: str, files: list[Path]) -> tuple[Path, ...]:
+    exact = [file for file in files if file.stem == name]
+    if exact:
+        return tuple(exact)
+    # training rows come first, so that the same rows have the same numbers everywhere
+    return tuple(sorted(files, key=lambda file: ("train" not in file.stem.lower(), file.name)))
+
+
+def packed_place(files: tuple[Path, ...], name: str | None = None) -> Place:
+    """The reader of packed files, by their keys."""
+    keys = keys_of(files[0])
+    if "joints" in keys:
+        if len(files) > 1:
+            raise bad("files", "skeletons packed in one file", [one.name for one in files])
+        ucla = "nw_ucla" in (name, set_name(files[0]))
+        return Place("packed skeletons", files[0], load_nw_ucla if ucla else _packed_skeletons)
+    if is_ntu(files[0]) or (name == "ntu60" and "x_train" in keys):
+        return Place("prepared NTU", files[0], load_ntu)
+    return Place("packed", files[0], load_packed, files)
+
+
+def place_of(path: Path, name: str | None = None) -> Place | None:
+    """What `path` itself holds, None if no form fits."""
+    if path.is_file():
+        if path.suffix == ".npz":
+            return packed_place((path,), name)
+        return Place("CIFAR archive", path, load_cifar) if _is_tar(path) else None
+    if not path.is_dir():
+        return None
+    if find_idx(path) or find_idx(path / "raw"):
+        return Place("idx", path, load_idx)
+    if find_cifar(path):
+        return Place("CIFAR batches", path, load_cifar)
+    if is_nw_ucla(path):
+        return Place("NW-UCLA JSON", path, load_nw_ucla)
+    if is_ntu(path):
+        return Place("NTU", path, load_ntu)
+    sets = packed_sets(path)
+    if len(sets) == 1:
+        return packed_place(next(iter(sets.values())), name)
+    trained = path / "train"
+    if not sets and class_folders(trained if trained.is_dir() else path):
+        return Place("image folders", path, _folder)
+    return None
+
+
+def _is_tar(path: Path) -> bool:
+    return path.name.endswith((".tar.gz", ".tgz", ".tar"))
+
+
+def places_under(root: Path) -> Iterator[tuple[str, Place]]:
+    """Sets that lie in `root` by their own name: packed files and sub-folders of a known form."""
+    if not root.is_dir():
+        return
+    for name, files in packed_sets(root).items():
+        yield name, packed_place(files, name)
+    for folder in sorted(one for one in root.iterdir() if one.is_dir()):
+        place = None if folder.name.startswith(".") else place_of(folder, folder.name)
+        if place is not None:
+            yield folder.name, place

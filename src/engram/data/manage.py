@@ -1,0 +1,138 @@
+"""What ``engram data`` does: list, add, pack, verify, inspect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engram.data.catalogue import KNOWN, SetInfo, datasets, find, load, missing_rows, search_root
+from engram.data.core import Data
+from engram.data.formats import Place, place_of
+from engram.data.nw_ucla import read_nw_ucla
+from engram.data.packing import write_npz, write_packed
+from engram.data.skeleton import packed_arrays, read_packed_sequences
+from engram.errors import bad
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `inspect` found."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    counts: dict[str, dict[str, int]]  # class -> rows of train, valid, test
+    attributes: dict[str, int]  # attribute -> number of its values
+    notes: tuple[str, ...]
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of `verify`."""
+
+    what: str
+    good: bool
+    found: str
+
+
+def list_sets(root: str | Path | None = None) -> tuple[SetInfo, ...]:
+    """The sets that can be loaded here: embedded ones and those under the search root."""
+    return tuple(one for one in datasets(root) if one.available)
+
+
+def add(
+    path: str | Path, name: str, root: str | Path | None = None, *, replace: bool = False,
+    **options: Any,
+) -> Path:  # fmt: skip
+    """Read the set at `path` and keep it under `root` as ``<name>.npz``; returns the file."""
+    where = search_root(root)
+    if where is None:
+        raise bad("root", "a folder, or ENGRAM_DATA set to one", None)
+    if not name.isidentifier():
+        raise bad("name", "letters, digits and underscores", name)
+    if name in KNOWN and KNOWN[name].make is not None:
+        raise bad("name", "a name other than the embedded sets'", name)
+    target = where / f"{name}.npz"
+    if target.exists() and not replace:
+        raise bad("name", "one that is free (or replace=True)", f"{target} exists")
+    return pack(Path(path), target, **options)
+
+
+def pack(
+    source: Data | str | Path, out: str | Path, *, root: str | Path | None = None, **options: Any
+) -> Path:
+    """Write a set (or Data in memory) as one packed file; returns the file.
+
+    Unprepared skeleton sequences stay unprepared, so that all loading options still apply.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     again = load(pack("digits", Path(folder) / "small.npz"))
+    >>> again.fingerprint() == load("digits").fingerprint()
+    True
+    """
+    if isinstance(source, Data):
+        return write_packed(source, Path(out))
+    place = _place(source, root)
+    if place is not None and not options:
+        if place.form == "NW-UCLA JSON":
+            return write_npz(packed_arrays(read_nw_ucla(place.path)), Path(out))
+        if place.form == "packed skeletons":
+            return write_npz(packed_arrays(read_packed_sequences(place.path)), Path(out))
+    return write_packed(load(source, root=root, **options), Path(out))
+
+
+def _place(source: str | Path, root: str | Path | None) -> Place | None:
+    where = search_root(root)
+    if isinstance(source, str) and source in KNOWN:
+        return find(source, where) if where is not None else None
+    return place_of(Path(source).expanduser())
+
+
+def verify(
+    name_or_path: str | Path, *, root: str | Path | None = None, **options: Any
+) -> tuple[Check, ...]:
+    """Read a set with its checksums and look for what breaks runs later."""
+    try:
+        data = load(name_or_path, root=root, **options)
+    except ValueError as problem:
+        return (Check("files read and match their checksums", False, str(problem)),)
+    y, x = data.y, data.x
+    finite = not isinstance(x, torch.Tensor) or x.dtype == torch.uint8 or bool(x.isfinite().all())
+    empty = [name for i, name in enumerate(data.classes) if not bool((y[data.train] == i).any())]
+    shared = sorted(set(data.train.tolist()) & set(data.test.tolist()))
+    short = missing_rows(data)
+    return (
+        Check("files read and match their checksums", True, repr(data)),
+        Check("number of rows", not short, "; ".join(short) or "complete"),
+        Check("labels in range", bool((y[:, 0] >= 0).all()), f"{int(y.min())} to {int(y.max())}"),
+        Check("every class has training rows", not empty, f"without: {empty}" if empty else "yes"),
+        Check("finite values", finite, "yes" if finite else "nan or inf"),
+        Check("no row both for training and test", not shared, f"{len(shared)} shared"),
+        Check("notes", True, "; ".join(data.notes) or "none"),
+    )
+
+
+def inspect(name_or_path: str | Path, *, root: str | Path | None = None, **options: Any) -> Report:
+    """Shape, rows per class and part, attributes and notes of a set.
+
+    Examples
+    --------
+    >>> inspect("blobs", classes=2, per_class=10).counts
+    {'0': {'train': 8, 'valid': 0, 'test': 2}, '1': {'train': 8, 'valid': 0, 'test': 2}}
+    """
+    data = load(name_or_path, root=root, **options)
+    parts = {"train": data.train, "valid": data.valid, "test": data.test}
+    return Report(
+        name=data.name, shape=data.sample_shape, dtype=str(data.x.dtype).removeprefix("torch."),
+        counts={label: {part: int((data.y[rows] == i).any(1).sum()) for part, rows in parts.items()}
+                for i, label in enumerate(data.classes)},
+        attributes={key: len(values.unique()) for key, values in data.attributes.items()},
+        notes=data.notes, fingerprint=data.fingerprint(),
+    )  # fmt: skip

@@ -1,0 +1,264 @@
+"""Skeleton sequences: repair, normalisation, resampling, the split within classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram import keys
+from engram.data.arrays import Array
+from engram.data.core import Data
+from engram.data.packed import NAME_KEYS, RESERVED, read_npz
+from engram.errors import bad, choose, whole
+
+REPAIRS = ("interpolate", "drop", "error")
+SPLITS = ("cil", "official")
+MIN_FRAMES = 3
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Raw sequences [frames, V, C] with their labels and where they came from."""
+
+    joints: Sequence[Array]
+    label: Array
+    names: Sequence[str]
+    classes: tuple[str, ...]
+    attributes: Mapping[str, Array] = field(default_factory=dict)
+    official_test: Array | None = None  # [N] bool, where the source has a test part
+
+    def __len__(self) -> int:
+        return len(self.joints)
+
+    def take(self, rows: Sequence[int]) -> Sequences:
+        """Some of the sequences, in that order."""
+        index = np.asarray(rows, np.int64)
+        return replace(
+            self,
+            joints=[self.joints[i] for i in index],
+            names=[self.names[i] for i in index],
+            label=self.label[index],
+            attributes={key: value[index] for key, value in self.attributes.items()},
+            official_test=None if self.official_test is None else self.official_test[index],
+        )
+
+
+def build(
+    sequences: Sequences,
+    *,
+    name: str,
+    frames: int | None,
+    normalised: bool = True,
+    repair: str = "interpolate",
+    split: str = "cil",
+    seed: int = 0,
+    notes: tuple[str, ...] = (),
+) -> Data:
+    """Data [N, C, T, V] of float32 from raw sequences.
+
+    Parameters
+    ----------
+    frames
+        Frames to resample to; None if all sequences have one length already.
+    normalised
+        Apply `normalise` to each sequence.
+    repair
+        What happens to damaged sequences, see `mend`.
+    split
+        ``cil``: 8:1:1 within each class (`split_within_classes`); ``official``: the source's.
+    """
+    choose("split", split, SPLITS)
+    sequences, told = mend(sequences, repair)
+    x = np.stack([
+        resample(normalise(one) if normalised else one, frames or len(one)).transpose(2, 0, 1)
+        for one in sequences.joints
+    ]).astype(np.float32)  # [N, C, T, V]  # fmt: skip
+    label = torch.from_numpy(np.asarray(sequences.label, np.int64))
+    facts = {key: value.astype(np.int64) for key, value in sequences.attributes.items()}
+    rows: dict[str, Any]
+    if split == "cil":
+        rows = split_within_classes(label, seed)
+    elif sequences.official_test is None:
+        raise bad("split", "'cil', the source has no test part", split)
+    else:
+        test = torch.from_numpy(sequences.official_test)
+        rows = {"train": (~test).nonzero()[:, 0], "test": test.nonzero()[:, 0]}
+    return Data(
+        x=torch.from_numpy(x), y=label[:, None], classes=sequences.classes, name=name,
+        attributes={key: torch.from_numpy(value) for key, value in facts.items()},
+        notes=notes + told, **rows,
+    )  # fmt: skip
+
+
+def normalise(sequence: Array) -> Array:
+    """Subtract joint 2 of the first frame, then stretch each axis of the sequence to [-1, 1].
+
+    The stretching makes the subtraction invisible; it is kept so that either can be left out. An
+    axis without extent becomes 0.
+
+    Examples
+    --------
+    >>> normalise(np.array([[[0.0], [1.0]], [[2.0], [4.0]]]))[..., 0].tolist()
+    [[-1.0, -0.5], [0.0, 1.0]]
+    """
+    centred = sequence.astype(np.float64) - sequence[0, 1].astype(np.float64)  # [T, V, C]
+    low, high = centred.min((0, 1)), centred.max((0, 1))
+    extent = np.where(high > low, high - low, 1.0)
+    return np.where(high > low, (centred - low) / extent * 2.0 - 1.0, 0.0)
+
+
+def resample(sequence: Array, frames: int) -> Array:
+    """Pick `frames` frames at even distance, rounding down; shorter sequences repeat frames.
+
+    Examples
+    --------
+    >>> resample(np.arange(4)[:, None, None], 3).ravel().tolist()
+    [0, 1, 3]
+    """
+    return sequence[np.linspace(0, len(sequence) - 1, frames).astype(np.int64)]
+
+
+def split_within_classes(label: Tensor, seed: int = 0) -> dict[str, Tensor]:
+    """Rows of train, valid and test, 8:1:1 per class with floors; what is left over is unused.
+
+    Examples
+    --------
+    >>> parts = split_within_classes(torch.zeros(66, dtype=torch.long))
+    >>> {part: len(rows) for part, rows in parts.items()}
+    {'train': 52, 'valid': 6, 'test': 6}
+    """
+    chosen: dict[str, list[Tensor]] = {"train": [], "valid": [], "test": []}
+    for value in label.unique().tolist():
+        rows = (label == value).nonzero()[:, 0]
+        key = keys.fold(whole("seed", seed), "skeleton split", value)
+        mixed = rows[keys.order(key, len(rows), len(rows))]
+        held, kept = len(rows) // 10, len(rows) * 8 // 10
+        chosen["test"].append(mixed[:held])
+        chosen["valid"].append(mixed[held : 2 * held])
+        chosen["train"].append(mixed[2 * held : 2 * held + kept])
+    return {part: torch.cat(rows).sort().values for part, rows in chosen.items()}
+
+
+def mend(sequences: Sequences, repair: str = "interpolate") -> tuple[Sequences, tuple[str, ...]]:
+    """Repair damaged sequences and say what was done.
+
+    ==================  ===================================  =====================  ========
+    damage              repair="interpolate"                 "drop"                 "error"
+    ==================  ===================================  =====================  ========
+    nan or inf joints   filled linearly over time from the   left out               raises
+                        frames that have the joint; left out
+                        if no frame has it
+    under 3 frames      kept, frames repeated up to 3        left out               raises
+    no body at all      left out                             left out               raises
+    ==================  ===================================  =====================  ========
+    """
+    choose("repair", repair, REPAIRS)
+    shapes = {one.shape[1:] for one in sequences.joints}
+    if len(shapes) > 1:
+        raise bad("joints", "sequences of one number of joints and axes", sorted(shapes))
+    told: list[str] = []
+    for damage, found, cure, how in _DAMAGES:
+        hit = [i for i, one in enumerate(sequences.joints) if found(one)]
+        if not hit:
+            continue
+        who = _list([sequences.names[i] for i in hit])
+        if repair == "error":
+            raise bad("sequences", f"none with {damage} (or another repair=)", who)
+        cured = {i: cure(sequences.joints[i]) if repair == "interpolate" else None for i in hit}
+        lost = [i for i in hit if cured[i] is None]
+        if len(lost) < len(hit):
+            saved = [sequences.names[i] for i in hit if cured[i] is not None]
+            told.append(f"{len(saved)} sequences with {damage} {how}: {_list(saved)}")
+        if lost:
+            gone = _list([sequences.names[i] for i in lost])
+            told.append(f"{len(lost)} sequences with {damage} left out: {gone}")
+        whole_list = [cured.get(i, one) for i, one in enumerate(sequences.joints)]
+        kept = [i for i, one in enumerate(whole_list) if one is not None]
+        sequences = replace(sequences, joints=whole_list).take(kept)  # type: ignore[arg-type]
+    if not len(sequences):
+        raise bad("sequences", "at least one that can be used", "; ".join(told) or "none")
+    return sequences, tuple(told)
+
+
+def _list(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _no_body(one: Array) -> bool:
+    return len(one) == 0 or not bool((one != 0).any())
+
+
+def _not_finite(one: Array) -> bool:
+    return not bool(np.isfinite(one).all())
+
+
+def _fill(one: Array) -> Array | None:
+    """Linear in time between the frames that have the joint, constant beyond them."""
+    out = one.astype(np.float64).reshape(len(one), -1).copy()  # [T, V * C]
+    time = np.arange(len(out))
+    for track in out.T:
+        good = np.isfinite(track)
+        if not good.any():
+            return None
+        track[~good] = np.interp(time[~good], time[good], track[good])
+    return out.reshape(one.shape)
+
+
+_Damage = tuple[str, Callable[[Array], bool], Callable[[Array], Array | None], str]
+_DAMAGES: tuple[_Damage, ...] = (
+    ("no body", _no_body, lambda one: None, ""),
+    ("nan or inf joints", _not_finite, _fill, "filled over time"),
+    (
+        f"fewer than {MIN_FRAMES} frames",
+        lambda one: len(one) < MIN_FRAMES,
+        lambda one: resample(one, MIN_FRAMES),
+        "kept by repeating frames",
+    ),
+)
+
+
+def read_packed_sequences(file: Path, *, classes: tuple[str, ...] = ()) -> Sequences:
+    """Sequences from a packed file with the keys joints, offsets, label."""
+    arrays = read_npz(file)
+    missing = sorted({"joints", "offsets", "label"} - arrays.keys())
+    if missing:
+        raise bad(str(file), "the keys joints, offsets and label", f"no {', '.join(missing)}")
+    joints, offsets, label = (arrays[key] for key in ("joints", "offsets", "label"))
+    fits = offsets[0] == 0 and offsets[-1] == len(joints) and len(offsets) == len(label) + 1
+    if not fits or not bool((np.diff(offsets.astype(np.int64)) >= 0).all()):
+        wanted = f"{len(label) + 1} rising numbers from 0 to {len(joints)}"
+        raise bad(f"{file}: offsets", wanted, (len(offsets), offsets[-1]))
+    titles = next((tuple(map(str, arrays[key])) for key in NAME_KEYS if key in arrays), ())
+    count = int(label.max(initial=0)) + 1
+    names = arrays.get("name", np.array([]))
+    return Sequences(
+        joints=[joints[a:b] for a, b in pairwise(offsets)],
+        label=label.astype(np.int64),
+        names=list(map(str, names)) if len(names.shape) and len(names) else
+        [f"sequence {i}" for i in range(len(label))],
+        classes=titles or classes or tuple(map(str, range(count))),
+        attributes={key: value for key, value in arrays.items() if key not in RESERVED
+                    and value.shape == label.shape and value.dtype.kind in "iu"},
+    )  # fmt: skip
+
+
+def packed_arrays(sequences: Sequences) -> dict[str, Any]:
+    """The arrays of a packed file that holds these sequences unprepared."""
+    lengths = [len(one) for one in sequences.joints]
+    return {
+        "joints": np.concatenate(list(sequences.joints)).astype(np.float32),
+        "offsets": np.cumsum([0, *lengths]).astype(np.int64),
+        "label": sequences.label.astype(np.int64),
+        "name": np.array(sequences.names),
+        "names": np.array(sequences.classes),
+        **sequences.attributes,
+    }

@@ -1,0 +1,54 @@
+"""Any map-style torch dataset, read once into arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.errors import bad
+
+
+def read_pairs(argument: str, dataset: Any) -> tuple[Tensor, Any]:
+    """All inputs and labels of a dataset that gives ``(x, y)``.
+
+    Examples
+    --------
+    >>> x, y = read_pairs("dataset", [([0.0, 1.0], 2)])
+    >>> x.shape, y
+    (torch.Size([1, 2]), array([2]))
+    """
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise bad(argument, "a map-style dataset with len() and [i]", type(dataset).__name__)
+    if len(dataset) == 0:
+        raise bad(argument, "at least one row", "none")
+    xs: list[Tensor] = []
+    ys: list[np.ndarray[Any, Any]] = []
+    for row in range(len(dataset)):
+        item = dataset[row]
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise bad(f"{argument}[{row}]", "a pair (x, y)", type(item).__name__)
+        x = _input(item[0])
+        if xs and (x.shape != xs[0].shape or x.dtype != xs[0].dtype):
+            wanted = f"shape {tuple(xs[0].shape)} of {xs[0].dtype}, as row 0"
+            raise bad(f"{argument}[{row}]", wanted, (tuple(x.shape), x.dtype))
+        xs.append(x)
+        ys.append(np.asarray(item[1]))
+    return torch.stack(xs), np.stack(ys)
+
+
+def _input(x: Any) -> Tensor:
+    if isinstance(x, Tensor):
+        return x.detach().cpu()
+    array = np.asarray(x)
+    if hasattr(x, "getbands"):  # a Pillow image: rows, columns, channels
+        array = array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0)
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def class_names(dataset: Any) -> tuple[str, ...] | None:
+    """The names that torchvision's sets carry, if this one does."""
+    found = getattr(dataset, "classes", None)
+    return tuple(map(str, found)) if isinstance(found, (list, tuple)) and found else None
