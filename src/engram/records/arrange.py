@@ -1,0 +1,146 @@
+"""From the long table to arrays: which runs there are, and their accuracy matrices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.records.table import COLUMNS, NAMES, from_frame, to_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Run(NamedTuple):
+    """One training run: a recipe with a seed and an order."""
+
+    recipe: str
+    seed: int
+    order: str = ""
+
+
+class Arranged(NamedTuple):
+    """The runs of a long table and where its rows belong."""
+
+    runs: list[Run]
+    labels: list[str]  # one per run, different recipes told apart
+    written: list[str]  # one per run, as in the table
+    run: Ints  # [rows] number of the run
+
+
+def tidy(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with exactly the columns of the long table, text as categories."""
+    right = list(frame.columns) == list(COLUMNS) and all(
+        str(frame[name].dtype) == "category" for name in NAMES
+    )
+    return frame if right else to_frame(from_frame(frame))
+
+
+def arrange(frame: pd.DataFrame) -> Arranged:
+    """Number the runs: recipes in order of appearance, within a recipe by order and seed."""
+    import pandas as pd
+
+    recipe, order = frame["recipe"].cat, frame["order"].cat
+    place, _ = pd.factorize(frame["recipe"].cat.codes.to_numpy())
+    seed = frame["seed"].to_numpy().astype(np.int64)
+    low, span = int(seed.min(initial=0)), int(np.ptp(seed)) + 1 if len(seed) else 1
+    # Rank of an order by its text, so that runs are numbered alike whoever wrote them first.
+    rank = np.argsort(np.argsort(np.asarray(order.categories, dtype=object)))
+    orders = rank[order.codes.to_numpy()] if len(frame) else np.empty(0, np.int64)
+    key = (place.astype(np.int64) * max(len(rank), 1) + orders) * span + (seed - low)
+    _, first, run = np.unique(key, return_index=True, return_inverse=True)
+    ids = recipe.categories[recipe.codes.iloc[first]]
+    names = order.categories[order.codes.iloc[first]]
+    runs = [Run(str(r), int(s), str(o)) for r, s, o in zip(ids, seed[first], names, strict=True)]
+    given = [str(x) for x in frame["label"].iloc[first]]
+    labels = [label or one.recipe for label, one in zip(given, runs, strict=True)]
+    return Arranged(runs, _distinct(labels, runs), given, np.asarray(run, np.int64))
+
+
+def _distinct(labels: list[str], runs: list[Run]) -> list[str]:
+    """Labels that two recipes share get the recipe id added."""
+    recipes: dict[str, set[str]] = {}
+    for label, run in zip(labels, runs, strict=True):
+        recipes.setdefault(label, set()).add(run.recipe)
+    return [
+        f"{label} [{run.recipe}]" if len(recipes[label]) > 1 else label
+        for label, run in zip(labels, runs, strict=True)
+    ]
+
+
+def ends(frame: pd.DataFrame, metric: str) -> npt.NDArray[np.bool_]:
+    """[rows] end-of-stage rows of a metric."""
+    code = code_of(frame, "metric", metric)
+    wanted = frame["metric"].cat.codes.to_numpy() == code
+    return np.asarray(wanted & (frame["step"].to_numpy() == -1) & (code >= 0))
+
+
+def code_of(frame: pd.DataFrame, column: str, word: str) -> int:
+    """Category number of a word, -1 if the column never holds it."""
+    categories = list(frame[column].cat.categories)
+    return categories.index(word) if word in categories else -1
+
+
+def own_rows(
+    frame: pd.DataFrame, arranged: Arranged, metric: str, heads: list[str]
+) -> npt.NDArray[np.bool_]:
+    """[rows] end-of-stage rows of a metric in the head view that belongs to each run."""
+    wanted = ends(frame, metric)
+    code = np.array([code_of(frame, "head", head) for head in heads], np.int64)
+    if len(code):
+        wanted &= frame["head"].cat.codes.to_numpy() == code[arranged.run]
+    return wanted
+
+
+def cube(frame: pd.DataFrame, arranged: Arranged, metric: str, heads: list[str]) -> Floats:
+    """[run, stage, task] values of a metric, NaN where there is none."""
+    wanted = own_rows(frame, arranged, metric, heads) & (frame["task"].to_numpy() >= 0)
+    run = arranged.run[wanted]
+    stage = frame["stage"].to_numpy()[wanted].astype(np.int64)
+    task = frame["task"].to_numpy()[wanted].astype(np.int64)
+    size = 1 + max(stage.max(initial=-1), task.max(initial=-1))
+    values = np.full((len(arranged.runs), size, size), np.nan)
+    values[run, stage, task] = frame["value"].to_numpy()[wanted]
+    return values
+
+
+def below_diagonal(matrix: Floats) -> Floats:
+    """The matrix with NaN for tasks that a stage has not reached."""
+    future = np.triu(np.ones(matrix.shape[-2:], np.bool_), 1)
+    return np.where(future, np.nan, matrix)
+
+
+def task_counts(frame: pd.DataFrame, arranged: Arranged) -> Ints:
+    """[run] number of tasks of each run's stream, from its accuracy rows."""
+    wanted = ends(frame, "accuracy")
+    counts = np.zeros(len(arranged.runs), np.int64)
+    task = frame["task"].to_numpy()[wanted].astype(np.int64)
+    np.maximum.at(counts, arranged.run[wanted], task + 1)
+    return counts
+
+
+def stages_of(frame: pd.DataFrame, arranged: Arranged) -> dict[Run, list[int]]:
+    """The stages after which each run was evaluated, ascending."""
+    rows = ends(frame, "accuracy")
+    stage = frame["stage"].to_numpy()[rows].astype(np.int64)
+    span = int(stage.max(initial=0)) + 1
+    found: dict[Run, list[int]] = {run: [] for run in arranged.runs}
+    for code in np.unique(arranged.run[rows] * span + stage):
+        found[arranged.runs[code // span]].append(int(code % span))
+    return found
+
+
+def per_run(frame: pd.DataFrame, arranged: Arranged, metric: str, how: str) -> Floats:
+    """[run] ``sum`` or ``max`` of an end-of-stage metric over stages, NaN where there is none."""
+    wanted = ends(frame, metric)
+    values: Any = frame["value"].to_numpy()[wanted]
+    run = arranged.run[wanted]
+    result = np.full(len(arranged.runs), 0.0 if how == "sum" else -np.inf)
+    (np.add if how == "sum" else np.maximum).at(result, run, values)
+    present = np.bincount(run, minlength=len(arranged.runs)) > 0
+    return np.where(present, result, np.nan)

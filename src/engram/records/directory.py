@@ -1,0 +1,253 @@
+"""A run directory: append-only, crash-safe, written by many processes at once."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from engram.errors import RecordError, bad
+from engram.records.files import plain, read_json, read_yaml, write_json, write_yaml
+from engram.records.items import Items, read_items, write_items
+from engram.records.parts import Problem, read_parts, write_part
+from engram.records.predictions import Prediction, Predictions, write_predictions
+from engram.records.table import Rows, to_frame
+
+_counter = itertools.count()
+_IDENTITY = ("method", "stream", "model", "training", "memory", "detectors")
+_SETTLED = 100_000_000  # ns after which a directory's time stamp surely shows its last change
+
+
+def new_part() -> str:
+    """A part id: unique over processes and machines, later ids sort after earlier ones."""
+    return f"{time.time_ns():019d}-{os.getpid():07d}-{next(_counter):06d}-{secrets.token_hex(3)}"
+
+
+def run_id(recipe: str, seed: int, order: str = "") -> str:
+    """A file name for one run; long orders are shortened to a hash.
+
+    Examples
+    --------
+    >>> run_id("0a1b2c3d4e5f", 3, "2-0-1")
+    '0a1b2c3d4e5f-3-2-0-1'
+    """
+    return f"{recipe}-{int(seed)}-{_order_name(order)}"
+
+
+def _order_name(order: str) -> str:
+    if len(order) <= 80 and re.fullmatch(r"[\w.,+-]*", order):
+        return order
+    return "h" + hashlib.sha256(order.encode()).hexdigest()[:16]
+
+
+class RunDirectory:
+    """One directory of records; see `append` for what a writer does and `engram.read` for readers.
+
+    Parameters
+    ----------
+    path
+        Directory; created unless `create` is False.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = RunDirectory(tempfile.mkdtemp())
+    >>> rows = Rows(recipe="0a1b2c3d4e5f", label="ER", seed=0)
+    >>> rows.add("accuracy", 0.9, stage=0, task=0, head="single")
+    >>> part = folder.append(rows)
+    >>> folder.finished("0a1b2c3d4e5f", 0)
+    {0}
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
+        self.path = Path(path)
+        if create:
+            (self.path / "recipes").mkdir(parents=True, exist_ok=True)
+        elif not self.path.is_dir():
+            raise bad("path", "an existing run directory", str(path))
+        self._finished: dict[tuple[str, int, str], set[int]] = {}
+        self._read: set[str] = set()
+        self._stamp = -1
+        self._problems: dict[str, Problem] = {}
+
+    def __repr__(self) -> str:
+        return f"RunDirectory({str(self.path)!r})"
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def write_recipe(self, recipe: str, content: Mapping[str, Any]) -> Path:
+        """Keep the recipe as a nested plain dict; another one under the same id is refused."""
+        path = self.path / "recipes" / f"{recipe}.yaml"
+        fresh = plain(dict(content))
+        if path.exists():
+            known = self.recipe(recipe)
+            for key in _IDENTITY:
+                if _without_runs(known.get(key)) != _without_runs(fresh.get(key)):
+                    raise RecordError(f"{path}: already holds another recipe ({key} differs)")
+            if known == fresh:
+                return path
+        return write_yaml(path, fresh)
+
+    def write_items(self, recipe: str, order: str, items: Items) -> Path:
+        """Keep the test items of a recipe under an order, once."""
+        path = self.items_path(recipe, order)
+        return path if path.exists() else write_items(path, items, recipe=recipe, order=order)
+
+    def append(
+        self,
+        rows: Rows | None,
+        *,
+        predictions: Iterable[Prediction | None] = (),
+        ledger: Any = None,
+        environment: Any = None,
+    ) -> str:
+        """Add one part; when this returns, it is on disk. Rows must cover whole stages.
+
+        The results file comes last: a stage counts as finished only when all else is there.
+
+        Returns
+        -------
+        The part id.
+        """
+        kept = [p for p in predictions if p is not None]
+        if kept and not rows:
+            raise bad("rows", "the rows that belong to the predictions", "none")
+        part = new_part()
+        if kept:
+            write_predictions(self.path / f"predictions-{part}.safetensors", kept)
+        if ledger is not None:
+            write_json(self.path / f"ledger-{part}.json", ledger)
+        if environment is not None:
+            write_json(self.path / f"environment-{part}.json", environment)
+        if rows:
+            write_part(self.path / f"results-{part}.parquet", rows)
+        return part
+
+    def compact(self) -> int:
+        """Merge the results parts written so far into one, so that reading is fast; number merged.
+
+        Safe beside other writers and if interrupted: readers count a number once. Only one
+        process should merge at a time.
+        """
+        files = self.result_files()
+        if len(files) < 2:
+            return 0
+        parts = read_parts(files)
+        # Named after the newest part: ids of parts written meanwhile still sort after it.
+        newest = max(p.stem for p in files).removesuffix("-merged")
+        target = self.path / f"{newest}-merged.parquet"
+        write_part(target, parts.table)
+        for path in parts.files:  # broken files stay, as evidence
+            if path != target:
+                path.unlink()
+        return len(parts.files)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def items_path(self, recipe: str, order: str = "") -> Path:
+        return self.path / f"items-{recipe}-{_order_name(order)}.safetensors"
+
+    def checkpoint_path(self, recipe: str, seed: int, order: str = "") -> Path:
+        """Directory of a run's checkpoint; the engine's own affair."""
+        return self.path / "checkpoint" / run_id(recipe, seed, order)
+
+    def result_files(self) -> list[Path]:
+        return sorted(self.path.glob("results-*.parquet"), key=lambda p: p.name)
+
+    def finished(self, recipe: str, seed: int, order: str = "") -> set[int]:
+        """Stages of a run that are completely recorded."""
+        self._refresh()
+        return set(self._finished.get((recipe, int(seed), order), ()))
+
+    def finished_runs(self) -> dict[tuple[str, int, str], set[int]]:
+        """Finished stages of every run in the directory, by (recipe, seed, order)."""
+        self._refresh()
+        return {run: set(stages) for run, stages in self._finished.items()}
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Results files that could not be read by now."""
+        self._refresh()
+        return tuple(self._problems.values())
+
+    def _refresh(self) -> None:
+        """Read the parts that are new since the last look."""
+        stamp = self.path.stat().st_mtime_ns
+        if stamp == self._stamp:
+            return
+        fresh = [p for p in self.result_files() if p.name not in self._read]
+        for run, stages in _stages(fresh, self._problems).items():
+            self._finished.setdefault(run, set()).update(stages)
+        self._read.update(p.name for p in fresh)
+        # A change in the same clock tick would leave the stamp as it is: trust old stamps only.
+        self._stamp = stamp if time.time_ns() - stamp > _SETTLED else -1
+
+    def recipe(self, recipe: str) -> dict[str, Any]:
+        """The recipe of an id as a nested plain dict."""
+        content = read_yaml(self.path / "recipes" / f"{recipe}.yaml")
+        if not isinstance(content, dict):
+            raise RecordError(f"{self.path / 'recipes' / recipe}.yaml: is not a recipe")
+        return content
+
+    def recipes(self) -> list[str]:
+        """Ids of the recipes in the directory."""
+        return sorted(p.stem for p in (self.path / "recipes").glob("*.yaml"))
+
+    def items(self, recipe: str, order: str = "") -> Items | None:
+        """The test items of a recipe under an order, None if they were not kept."""
+        path = self.items_path(recipe, order)
+        return read_items(path) if path.exists() else None
+
+    def predictions(self) -> Predictions:
+        """Stored predictions of parts whose results are there too."""
+        names = [p.stem.removeprefix("results-") for p in self.result_files()]
+        merged = [n.removesuffix("-merged") for n in names if n.endswith("-merged")]
+        done, newest = set(names), max(merged, default="")
+        files = self.path.glob("predictions-*.safetensors")
+        part = {p: p.stem.removeprefix("predictions-") for p in files}
+        return Predictions(p for p, name in part.items() if name in done or name <= newest)
+
+    def documents(self, kind: str) -> tuple[list[dict[str, Any]], list[Problem]]:
+        """The ``ledger`` or ``environment`` parts, oldest first, and the files that are broken."""
+        found, problems = [], []
+        for path in sorted(self.path.glob(f"{kind}-*.json"), key=lambda p: p.name):
+            try:
+                content = read_json(path)
+            except RecordError as problem:
+                problems.append(Problem(str(path), str(problem).removeprefix(f"{path}: ")))
+                continue
+            part = path.stem.removeprefix(f"{kind}-")
+            whole = content if isinstance(content, dict) else {"entries": content}
+            found.append({"part": part, **whole})
+        return found, problems
+
+
+def _without_runs(content: Any) -> Any:
+    """A recipe's part without seeds and orders, which do not belong to its identity."""
+    if isinstance(content, dict):
+        skip = ("seed", "seeds", "order", "orders")
+        return {k: _without_runs(v) for k, v in content.items() if k not in skip}
+    return content
+
+
+def _stages(
+    files: Sequence[Path], problems: dict[str, Problem]
+) -> dict[tuple[str, int, str], set[int]]:
+    """Stages with end-of-stage rows in some part files, per run."""
+    if not files:
+        return {}
+    parts = read_parts(files)
+    problems.update({p.file: p for p in parts.problems})
+    frame = to_frame(parts.table)
+    ended = frame[(frame["step"] == -1) & (frame["stage"] >= 0)]
+    columns = ended[["recipe", "seed", "order", "stage"]].drop_duplicates()
+    found: dict[tuple[str, int, str], set[int]] = {}
+    for recipe, seed, order, stage in columns.itertuples(index=False):
+        found.setdefault((str(recipe), int(seed), str(order)), set()).add(int(stage))
+    return found

@@ -1,0 +1,157 @@
+"""Test items: what turns stored scores into predictions and metrics, without the data itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.errors import RecordError, bad
+from engram.records.files import appearing
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+_FORMAT = "engram-items-1"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Items:
+    """The test items of a stream, in the order in which scores are stored.
+
+    A row of the data that is tested in several tasks is one item per task.
+
+    Parameters
+    ----------
+    rows
+        [n] row number in the data.
+    task
+        [n] task to which the item belongs.
+    targets
+        [n, L] true labels as output columns, -1 where there are fewer than L.
+    opening
+        [C] the stage that introduces each column.
+    visible
+        [T, C] the columns that belong to each task.
+    classes
+        [C] class id of each column, that is, class ids in order of introduction.
+    names
+        [C] name of each column's class.
+    multilabel
+        Whether a prediction is a set of labels (scores above a threshold) rather than one label.
+    """
+
+    rows: Ints
+    task: Ints
+    targets: Ints
+    opening: Ints
+    visible: Bools
+    classes: Ints
+    names: tuple[str, ...] = ()
+    multilabel: bool = False
+
+    def __post_init__(self) -> None:
+        for field in ("rows", "task", "targets", "opening", "classes"):
+            object.__setattr__(self, field, np.asarray(getattr(self, field), np.int64))
+        object.__setattr__(self, "visible", np.asarray(self.visible, np.bool_))
+        if self.targets.ndim == 1:
+            object.__setattr__(self, "targets", self.targets[:, None])
+        names = tuple(self.names) or tuple(map(str, self.classes))
+        object.__setattr__(self, "names", names)
+        self._check()
+
+    def _check(self) -> None:
+        n, width = len(self.rows), len(self.opening)
+        if self.task.shape != (n,) or len(self.targets) != n:
+            got = (self.task.shape, self.targets.shape)
+            raise bad("task and targets", f"{n} entries, one per row", got)
+        if self.visible.ndim != 2 or self.visible.shape[1] != width:
+            raise bad("visible", f"a mask [tasks, {width}]", self.visible.shape)
+        if len(self.classes) != width or len(self.names) != width:
+            raise bad("classes and names", f"{width} entries", (len(self.classes), len(self.names)))
+        if n and not (self.task.min() >= 0 and self.task.max() < len(self.visible)):
+            raise bad("task", f"numbers from 0 to {len(self.visible) - 1}", self.task.max())
+        if self.targets.size and self.targets.max() >= width:
+            raise bad("targets", f"columns below {width}", self.targets.max())
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"Items({len(self)} test items, {self.tasks} tasks, {self.width} classes)"
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks T."""
+        return len(self.visible)
+
+    @property
+    def width(self) -> int:
+        """Number of output columns C."""
+        return len(self.opening)
+
+    @classmethod
+    def of_stream(cls, stream: Any, *, multilabel: bool | None = None) -> Items:
+        """The test items of a stream, task after task.
+
+        Parameters
+        ----------
+        multilabel
+            Default: whether any test item has more than one label.
+        """
+        tests = [np.asarray(task.test.cpu()) for task in stream]
+        rows = np.concatenate(tests)
+        task = np.repeat(np.arange(len(tests)), [len(t) for t in tests])
+        targets = np.asarray(stream.targets.cpu())[rows]
+        several = bool((targets >= 0).sum(axis=1).max(initial=0) > 1)
+        order: Sequence[int] = stream.order
+        return cls(
+            rows=rows, task=task, targets=targets, opening=np.asarray(stream.opening.cpu()),
+            visible=np.asarray(stream.visible.cpu()), classes=np.asarray(order, np.int64),
+            names=tuple(str(stream.data.classes[c]) for c in order),
+            multilabel=several if multilabel is None else multilabel,
+        )  # fmt: skip
+
+
+def write_items(path: str | os.PathLike[str], items: Items, *, recipe: str, order: str) -> Path:
+    """Write the items of one recipe and order, atomically."""
+    from safetensors.numpy import save_file
+
+    small = {
+        "rows": items.rows.astype(np.int32) if items.rows.max(initial=0) < 2**31 else items.rows,
+        "task": items.task.astype(np.int16),
+        "targets": items.targets.astype(np.int32),
+        "opening": items.opening.astype(np.int16),
+        "visible": items.visible.astype(np.uint8),
+        "classes": items.classes.astype(np.int32),
+    }
+    facts = {
+        "format": _FORMAT, "recipe": recipe, "order": order,
+        "names": json.dumps(items.names), "multilabel": json.dumps(items.multilabel),
+    }  # fmt: skip
+    with appearing(path) as temporary:
+        save_file({k: np.ascontiguousarray(v) for k, v in small.items()}, str(temporary), facts)
+    return Path(path)
+
+
+def read_items(path: str | os.PathLike[str]) -> Items:
+    """Read the items of one recipe and order; `RecordError` with its name for a broken file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="np") as file:
+            facts = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise RecordError(f"{path}: is not a whole items file ({problem})") from problem
+    if facts.get("format") != _FORMAT:
+        raise RecordError(f"{path}: is not an items file of this version")
+    return Items(
+        **arrays, names=tuple(json.loads(facts["names"])),
+        multilabel=json.loads(facts["multilabel"]),
+    )  # fmt: skip

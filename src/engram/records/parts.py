@@ -1,0 +1,155 @@
+"""Part files of the long table, which many processes write side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.errors import RecordError
+from engram.records.files import appearing
+from engram.records.table import COLUMNS, NAMES, Rows, schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SMALL = 20_000  # rows; below this, compression costs more time than it saves space
+
+
+def write_part(path: str | os.PathLike[str], rows: Rows | pa.Table) -> Path:
+    """Write rows as one part file, atomically."""
+    import pyarrow.parquet as pq
+
+    table = rows.arrow() if isinstance(rows, Rows) else rows
+    with appearing(path) as temporary:
+        compression = "none" if len(table) < _SMALL else "zstd"
+        pq.write_table(table, temporary, compression=compression)
+    return Path(path)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that could not be used, and why."""
+
+    file: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the part files of a directory hold.
+
+    `part` is the number of the file (an index into `files`) that each row of `table` came from.
+    """
+
+    table: pa.Table
+    part: npt.NDArray[np.int32]
+    files: tuple[Path, ...]
+    problems: tuple[Problem, ...] = field(default=())
+
+
+def read_part(path: str | os.PathLike[str]) -> pa.Table:
+    """Read one part file; `RecordError` with its name if it is cut off or garbled."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(pa.memory_map(str(path))).reader.read_all(use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as problem:
+        raise RecordError(f"{path}: is not a whole results file ({problem})") from problem
+    if not table.schema.equals(schema(), check_metadata=False):
+        raise RecordError(f"{path}: has other columns than a results file")
+    return table
+
+
+def read_parts(paths: Sequence[Path]) -> Parts:
+    """Read part files, oldest first; broken ones are listed in `problems`, the rest is kept."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def attempt(path: Path) -> Any:
+        try:
+            return read_part(path)
+        except RecordError as problem:
+            return Problem(str(path), str(problem).removeprefix(f"{path}: "))
+
+    ordered = sorted(paths, key=lambda p: p.name)
+    workers = min(8, os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool:  # the reading itself does not hold the lock
+        read = list(pool.map(attempt, ordered))
+    good = [(p, t) for p, t in zip(ordered, read, strict=True) if not isinstance(t, Problem)]
+    problems = tuple(t for t in read if isinstance(t, Problem))
+    return _joined([p for p, _ in good], [t for _, t in good], problems)
+
+
+def read_folders(folders: Sequence[Path]) -> Parts:
+    """Read all part files of some directories, also while parts are being merged there."""
+    for _ in range(5):
+        files = [path for folder in folders for path in folder.glob("results-*.parquet")]
+        parts = read_parts(files)
+        if all(Path(problem.file).exists() for problem in parts.problems):
+            return parts  # otherwise a merge took a file away: look again
+    return parts
+
+
+def _joined(files: list[Path], tables: list[Any], problems: tuple[Problem, ...]) -> Parts:
+    import pyarrow as pa
+
+    whole = pa.concat_tables(tables) if tables else schema().empty_table()
+    table = whole.unify_dictionaries().combine_chunks()
+    lengths = [len(t) for t in tables]
+    part = np.repeat(np.arange(len(tables), dtype=np.int32), lengths)
+    return without_repeats(Parts(table, part, tuple(files), problems))
+
+
+def codes(table: pa.Table, column: str) -> npt.NDArray[np.int64]:
+    """Whole numbers that tell the values of a column apart, [rows]."""
+    import pandas as pd
+
+    chunked = table.column(column)
+    if column in NAMES:
+        joined = chunked.combine_chunks()
+        joined = joined.chunk(0) if hasattr(joined, "chunk") else joined
+        return np.asarray(joined.indices.to_numpy(zero_copy_only=False)).astype(np.int64)
+    found, _ = pd.factorize(chunked.to_numpy())
+    return np.asarray(found, dtype=np.int64)
+
+
+def together(table: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.int64]:
+    """One whole number per row that tells combinations of columns apart, in order of appearance."""
+    import pandas as pd
+
+    key = np.zeros(len(table), np.int64)
+    for name in columns:
+        code = codes(table, name)
+        # Renumbering after every column keeps the product within 64 bits.
+        key, _ = pd.factorize(key * (int(code.max(initial=0)) + 1) + code)
+    return np.asarray(key, dtype=np.int64)
+
+
+def without_repeats(parts: Parts) -> Parts:
+    """Where two parts hold the same number of the same run and stage, the later part counts.
+
+    That happens when two workers took the same run, or when a merge of parts was interrupted.
+    """
+    import pandas as pd
+
+    if len(parts.files) < 2:
+        return parts
+    stage = together(parts.table, ("recipe", "seed", "order", "stage"))
+    pair = pd.unique(stage * len(parts.files) + parts.part)
+    holders = np.bincount(pair // len(parts.files))  # parts per (run, stage)
+    doubtful = holders[stage] > 1
+    if not doubtful.any():
+        return parts
+    key = together(parts.table, [c for c in COLUMNS if c not in ("value", "label")])
+    repeated = pd.Series(key).duplicated(keep="last").to_numpy() & doubtful
+    keep = np.flatnonzero(~repeated)
+    return Parts(parts.table.take(keep), parts.part[keep], parts.files, parts.problems)

@@ -1,0 +1,233 @@
+"""Stored predictions: what each run said about each test item after each stage."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.errors import RecordError, bad, choose
+from engram.records import views
+from engram.records.files import appearing
+from engram.records.items import Items
+from engram.records.parts import Problem
+
+KEEP = ("scores", "labels", "counts", "parameters")
+_FORMAT = "engram-predictions-1"
+_FIELDS = ("scores", "single", "multi", "parameters")
+
+
+class Moment(NamedTuple):
+    """One run after one stage."""
+
+    recipe: str
+    seed: int
+    order: str
+    stage: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prediction:
+    """What one run said after one stage; fields that were not kept are None.
+
+    Parameters
+    ----------
+    scores
+        float16 [n, C].
+    single, multi
+        Per head view: uint16 [n] predicted columns, or uint8 [n, ceil(C / 8)] label sets as bits.
+    parameters
+        The network's parameter vector.
+    """
+
+    moment: Moment
+    scores: npt.NDArray[np.float16] | None = None
+    single: npt.NDArray[Any] | None = None
+    multi: npt.NDArray[Any] | None = None
+    parameters: npt.NDArray[Any] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        scores: Any,
+        items: Items,
+        *,
+        recipe: str,
+        seed: int,
+        order: str = "",
+        stage: int,
+        keep: str = "scores",
+        parameters: Any = None,
+    ) -> Prediction | None:
+        """What is kept of the scores [n, C]; None when only counts are kept.
+
+        Parameters
+        ----------
+        keep
+            ``scores``; ``labels`` (predictions in both head views); ``counts`` (nothing here, the
+            long table holds the counts); ``parameters`` (scores and the parameter vector).
+
+        Examples
+        --------
+        >>> items = Items(rows=[0], task=[0], targets=[1], opening=[0, 0], visible=[[1, 1]],
+        ...               classes=[4, 2])
+        >>> kept = Prediction.of([[0.5, 1.5]], items, recipe="r", seed=0, stage=0, keep="labels")
+        >>> kept.predicted(items, head="single").tolist()
+        [1]
+        """
+        choose("keep", keep, KEEP)
+        if keep == "counts":
+            return None
+        moment = Moment(recipe, int(seed), order, int(stage))
+        rounded = views.round_scores(scores)
+        if keep == "labels":
+            said = {h: _pack(_said(rounded, items, stage, h)) for h in views.HEADS}
+            return cls(moment=moment, single=said["single"], multi=said["multi"])
+        if keep == "scores":
+            return cls(moment=moment, scores=rounded)
+        if parameters is None:
+            raise bad("parameters", 'the parameter vector, since keep="parameters"', None)
+        if hasattr(parameters, "detach"):
+            parameters = parameters.detach().cpu().numpy()
+        return cls(moment=moment, scores=rounded, parameters=np.asarray(parameters))
+
+    def predicted(self, items: Items, *, head: str, threshold: float = 0.0) -> npt.NDArray[Any]:
+        """Predicted columns [n], or label sets [n, C] for multi-label items."""
+        choose("head", head, views.HEADS)
+        if self.scores is not None:
+            return _said(self.scores, items, self.moment.stage, head, threshold)
+        stored = self.single if head == "single" else self.multi
+        if stored is None:
+            raise RecordError(f"{self.moment}: neither scores nor labels were kept")
+        if threshold != 0.0 and stored.dtype == np.uint8:
+            raise bad("threshold", "0, because only label sets were kept, not scores", threshold)
+        if stored.dtype == np.uint8:
+            return np.unpackbits(stored, axis=-1, count=items.width).astype(np.bool_)
+        return stored.astype(np.int64)
+
+
+def _said(
+    scores: npt.NDArray[Any], items: Items, stage: int, head: str, threshold: float = 0.0
+) -> npt.NDArray[Any]:
+    if items.multilabel:
+        return views.predict_sets(scores, items, stage=stage, head=head, threshold=threshold)
+    return views.predict(scores, items, stage=stage, head=head)
+
+
+def _pack(said: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.packbits(said, axis=-1) if said.dtype == np.bool_ else said.astype(np.uint16)
+
+
+def write_predictions(path: str | os.PathLike[str], predictions: Sequence[Prediction]) -> Path:
+    """Write the predictions of some runs and stages as one part file, atomically."""
+    from safetensors.numpy import save_file
+
+    arrays = {
+        f"{i}/{name}": np.ascontiguousarray(getattr(one, name))
+        for i, one in enumerate(predictions)
+        for name in _FIELDS
+        if getattr(one, name) is not None
+    }
+    facts = {"format": _FORMAT, "moments": json.dumps([list(p.moment) for p in predictions])}
+    with appearing(path) as temporary:
+        save_file(arrays, str(temporary), facts)
+    return Path(path)
+
+
+def _moments(path: Path) -> list[Moment]:
+    """The runs and stages of a part file, from its header alone."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="np") as file:
+            facts = file.metadata() or {}
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise RecordError(f"{path}: is not a whole predictions file ({problem})") from problem
+    if facts.get("format") != _FORMAT:
+        raise RecordError(f"{path}: is not a predictions file of this version")
+    return [Moment(*one) for one in json.loads(facts["moments"])]
+
+
+class Predictions:
+    """Predictions of many runs, read from part files one run and stage at a time.
+
+    Where several parts hold the same run and stage, the last one counts.
+    """
+
+    def __init__(
+        self, files: Iterable[Path] = (), *, memory: Iterable[Prediction | None] = ()
+    ) -> None:
+        self._files = sorted(files, key=lambda p: p.name)
+        self._memory = {p.moment: p for p in memory if p is not None}
+        self._index: dict[Moment, tuple[Path, int]] | None = None
+        self._problems: list[Problem] = []
+
+    @classmethod
+    def joined(cls, several: Iterable[Predictions]) -> Predictions:
+        """The predictions of several collections as one; later collections count first."""
+        whole = cls()
+        for one in several:
+            whole._files += one._files
+            whole._memory |= one._memory
+        return whole
+
+    def _places(self) -> dict[Moment, tuple[Path, int]]:
+        if self._index is None:
+            self._index = {}
+            for path in self._files:
+                try:
+                    found = _moments(path)
+                except RecordError as problem:
+                    reason = str(problem).removeprefix(f"{path}: ")
+                    self._problems.append(Problem(str(path), reason))
+                    continue
+                self._index.update((m, (path, i)) for i, m in enumerate(found))
+        return self._index
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Files that could not be read."""
+        self._places()
+        return tuple(self._problems)
+
+    def __len__(self) -> int:
+        return len(set(self._places()) | set(self._memory))
+
+    def __iter__(self) -> Iterator[Moment]:
+        return iter({**dict.fromkeys(self._places()), **dict.fromkeys(self._memory)})
+
+    def __contains__(self, moment: object) -> bool:
+        return moment in self._memory or moment in self._places()
+
+    def __repr__(self) -> str:
+        return f"Predictions({len(self)} of one run and stage)"
+
+    def get(self, recipe: str, seed: int, order: str, stage: int) -> Prediction | None:
+        """The prediction of one run after one stage, None if it was not kept."""
+        moment = Moment(recipe, int(seed), order, int(stage))
+        if moment in self._memory:
+            return self._memory[moment]
+        place = self._places().get(moment)
+        return None if place is None else _load(*place, moment)
+
+
+def _load(path: Path, index: int, moment: Moment) -> Prediction:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="np") as file:
+            names = set(file.keys())
+            arrays = {
+                field: file.get_tensor(f"{index}/{field}")
+                for field in _FIELDS
+                if f"{index}/{field}" in names
+            }
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise RecordError(f"{path}: is not a whole predictions file ({problem})") from problem
+    return Prediction(moment=moment, **arrays)

@@ -1,0 +1,222 @@
+"""Reading records: run directories, several Results as one, accuracy matrices of other tools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.errors import RecordError, bad, choose
+from engram.records.directory import RunDirectory, new_part
+from engram.records.items import Items
+from engram.records.parts import Parts, Problem, read_folders, without_repeats, write_part
+from engram.records.predictions import Predictions, write_predictions
+from engram.records.result import Result
+from engram.records.table import Rows, from_frame, to_frame
+from engram.records.views import HEADS
+
+
+def read(*paths: str | os.PathLike[str]) -> Result:
+    """Everything in one or several run directories; broken files are listed in `problems`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> rows = Rows(recipe="0a1b2c3d4e5f", label="ER", seed=0)
+    >>> rows.add("accuracy", 0.9, stage=0, task=0, head="single")
+    >>> folder = RunDirectory(tempfile.mkdtemp())
+    >>> part = folder.append(rows)
+    >>> read(folder.path).matrix.tolist()
+    [[[0.9]]]
+    """
+    if not paths:
+        raise bad("paths", "at least one run directory", "none")
+    folders = [RunDirectory(path, create=False) for path in paths]
+    parts = read_folders([folder.path for folder in folders])
+    problems = list(parts.problems)
+    if not parts.files and not problems:
+        shown = ", ".join(str(folder.path) for folder in folders)
+        raise RecordError(f"{shown}: no results-*.parquet file is there; not a run directory?")
+    recipes: dict[str, Any] = {}
+    for folder in folders:
+        recipes |= _recipes(folder, problems)
+    ledger, environment = (_documents(folders, k, problems) for k in ("ledger", "environment"))
+    return Result(
+        to_frame(parts.table), recipes=recipes, items=_items_of(folders), ledger=ledger,
+        predictions=Predictions.joined(folder.predictions() for folder in folders),
+        problems=problems, environment=environment,
+    )  # fmt: skip
+
+
+def _recipes(folder: RunDirectory, problems: list[Problem]) -> dict[str, Any]:
+    found = {}
+    for name in folder.recipes():
+        try:
+            found[name] = folder.recipe(name)
+        except RecordError as problem:
+            path = str(folder.path / "recipes" / f"{name}.yaml")
+            problems.append(Problem(path, str(problem).removeprefix(f"{path}: ")))
+    return found
+
+
+def _documents(
+    folders: Sequence[RunDirectory], kind: str, problems: list[Problem]
+) -> list[dict[str, Any]]:
+    documents = []
+    for folder in folders:
+        found, broken = folder.documents(kind)
+        documents += found
+        problems += broken
+    return documents
+
+
+def _items_of(folders: Sequence[RunDirectory]) -> Any:
+    """A lookup that reads an items file when it is first asked for."""
+    known: dict[tuple[str, str], Items | None] = {}
+
+    def items(recipe: str, order: str) -> Items | None:
+        key = (recipe, order)
+        if key not in known:
+            every = (folder.items(recipe, order) for folder in folders)
+            known[key] = next((one for one in every if one is not None), None)
+        return known[key]
+
+    return items
+
+
+def save(result: Result, path: str | os.PathLike[str]) -> None:
+    """See `Result.save`."""
+    folder = RunDirectory(path)
+    for recipe, content in result.recipes.items():
+        folder.write_recipe(recipe, content)
+    for run in dict.fromkeys((run.recipe, run.order) for run in result.runs):
+        items = result.items(*run)
+        if items is not None:
+            folder.write_items(*run, items)
+    part = new_part()
+    stored = [result.predictions.get(*moment) for moment in result.predictions]
+    kept = [one for one in stored if one is not None]
+    if kept:
+        write_predictions(folder.path / f"predictions-{part}.safetensors", kept)
+    write_part(folder.path / f"results-{part}.parquet", from_frame(result.frame()))
+    for kind, documents in (("ledger", result.ledger), ("environment", result.environment)):
+        for document in documents:
+            content = {k: v for k, v in document.items() if k != "part"}
+            folder.append(None, **{kind: content})  # type: ignore[arg-type]
+
+
+def combine(results: Iterable[Result]) -> Result:
+    """Several Results as one; where two hold the same run, the later Result's numbers count.
+
+    Examples
+    --------
+    >>> results = []
+    >>> for name in ("ER", "EWC"):
+    ...     rows = Rows(recipe=name, label=name)
+    ...     rows.add("accuracy", 0.5, stage=0, task=0, head="single")
+    ...     results.append(Result(rows.frame()))
+    >>> combine(results).labels
+    ['ER', 'EWC']
+    """
+    import pyarrow as pa
+
+    several = list(results)
+    if not several:
+        raise bad("results", "at least one Result", "none")
+    tables = [from_frame(one.frame()) for one in several]
+    table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    part = np.repeat(np.arange(len(tables), dtype=np.int32), [len(t) for t in tables])
+    whole = without_repeats(Parts(table, part, tuple(Path(str(i)) for i in range(len(tables)))))
+
+    def items(recipe: str, order: str) -> Items | None:
+        every = (one.items(recipe, order) for one in reversed(several))
+        return next((found for found in every if found is not None), None)
+
+    return Result(
+        to_frame(whole.table), items=items,
+        recipes={key: value for one in several for key, value in one.recipes.items()},
+        predictions=Predictions.joined(one.predictions for one in several),
+        problems=[p for one in several for p in one._problems],
+        ledger=[entry for one in several for entry in one.ledger],
+        environment=[facts for one in several for facts in one.environment],
+    )  # fmt: skip
+
+
+def from_csv(
+    *paths: str | os.PathLike[str], label: str = "", head: str = "single", percent: bool = False
+) -> Result:
+    r"""A Result from accuracy matrices (one row per stage, one column per task) of other tools.
+
+    A line of column names and a column of row names are recognised and skipped; cells may be empty
+    or missing above the diagonal. Each file is one run; its number is the seed.
+
+    Parameters
+    ----------
+    label
+        Name of the method; default: name of the first file.
+    percent
+        The file holds percentages. Numbers above 1 are refused without it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "finetune.csv"
+    >>> _ = path.write_text("stage,task 1,task 2\n1,0.9,\n2,0.3,0.8\n")
+    >>> from_csv(path).matrix.tolist()
+    [[[0.9, nan], [0.3, 0.8]]]
+    """
+    choose("head", head, HEADS)
+    if not paths:
+        raise bad("paths", "at least one CSV file", "none")
+    name = label or Path(paths[0]).stem
+    rows = Rows()
+    for number, path in enumerate(paths):
+        matrix = _matrix(path, percent)
+        stage, task = np.nonzero(~np.isnan(matrix))
+        rows.bind(recipe=f"csv-{name}", label=name, seed=number)
+        rows.add_array("accuracy", matrix[stage, task], stage=stage, task=task, head=head)
+    recipe = {"method": {"name": name}, "stream": {"head": head}, "source": "csv"}
+    return Result(rows.frame(), recipes={f"csv-{name}": recipe})
+
+
+def _matrix(path: str | os.PathLike[str], percent: bool) -> npt.NDArray[np.float64]:
+    """[stage, task] of one CSV file, NaN for cells that are not there."""
+    import csv
+
+    from engram.records.files import read_text
+
+    lines = [line for line in csv.reader(read_text(path).splitlines()) if any(map(str.strip, line))]
+    cells = [[_number(cell) for cell in line] for line in lines]
+    corner = lines[0][0].strip().lower() if lines else ""
+    # The first accuracy is never missing, so an empty corner belongs to a line of names.
+    words = bool(cells) and all(isinstance(c, str) or np.isnan(c) for c in cells[0])
+    if words or corner == "":
+        named = corner == "" or any(w in corner for w in ("stage", "after", "trained", "step"))
+        cells = [row[1:] if named else row for row in cells[1:]]
+    if cells and all(isinstance(row[0], str) for row in cells):
+        cells = [row[1:] for row in cells]
+    if not cells or any(isinstance(cell, str) for row in cells for cell in row):
+        raise RecordError(f"{path}: is not a table of accuracies, one row per stage")
+    matrix = np.full((len(cells), max(map(len, cells))), np.nan)
+    for stage, row in enumerate(cells):
+        matrix[stage, : len(row)] = row
+    if percent:
+        matrix = matrix / 100.0
+    if np.nanmax(matrix) > 1.0 or np.nanmin(matrix) < 0.0:
+        hint = "" if percent else " (percent=True reads percentages)"
+        raise RecordError(f"{path}: accuracies must lie between 0 and 1{hint}")
+    return matrix
+
+
+def _number(cell: str) -> float | str:
+    text = cell.strip().removesuffix("%")
+    if text == "" or text.lower() in ("nan", "-"):
+        return float("nan")
+    try:
+        return float(text)
+    except ValueError:
+        return text

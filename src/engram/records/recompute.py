@@ -1,0 +1,144 @@
+"""Numbers computed anew from stored predictions, without training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engram.errors import RecordError, bad, choose
+from engram.records import arrange, views
+from engram.records.arrange import Floats, Run
+from engram.records.items import Items
+from engram.records.predictions import Prediction
+from engram.records.stages import add_predicted
+from engram.records.table import COLUMNS, NAMES, Rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from engram.records.result import Result
+
+_REPLACED = ("accuracy", "class_accuracy", "predicted", *views.SET_SCORES)
+
+
+def recompute(result: Result, *, score: str | None, average: str, threshold: float) -> Result:
+    """See `Result.recompute`. Uses scores or labels where kept, else the counts per class."""
+    import pandas as pd
+
+    choose("average", average, ["micro", "macro"])
+    if score is not None:
+        choose("score", score, ["accuracy", *views.SET_SCORES])
+    rows = Rows()
+    counted: list[int] = []
+    for number, run in enumerate(result.runs):
+        rows.bind(label=result._arranged.written[number], **run._asdict())
+        if not _from_predictions(result, rows, run, score, average, threshold):
+            counted.append(number)
+    frame = result._frame
+    old = frame["metric"].isin(_REPLACED).to_numpy() & (frame["step"].to_numpy() == -1)
+    parts = [frame[~old], rows.frame()]
+    if counted:
+        _refuse_sets(result, counted, score)
+        parts += _from_counts(result, np.isin(result._arranged.run, counted), average)
+    plain = [part.astype(dict.fromkeys(NAMES, str)) for part in parts if len(part)]
+    return result._like(pd.concat(plain, ignore_index=True), head=result._head)
+
+
+def _from_predictions(
+    result: Result, rows: Rows, run: Run, score: str | None, average: str, threshold: float
+) -> bool:
+    """Add the rows of one run; False if its predictions were not kept."""
+    items = result.items(run.recipe, run.order)
+    stages = result.stages[run]
+    kept = [result.predictions.get(*run, k) for k in stages]
+    if items is None or any(p is None for p in kept):
+        return False
+    for stage, one in zip(stages, kept, strict=True):
+        if one is None:
+            continue
+        for head in views.HEADS:
+            said = one.predicted(items, head=head, threshold=threshold)
+            add_predicted(rows, said, items, stage=stage, head=head, average=average, score=score)
+    return True
+
+
+def _refuse_sets(result: Result, numbers: list[int], score: str | None) -> None:
+    """Counts per class give accuracies only."""
+    frame = result._frame
+    sets = arrange.ends(frame, "jaccard") & np.isin(result._arranged.run, numbers)
+    if sets.any() or score in views.SET_SCORES:
+        run = result.runs[numbers[0]]
+        raise RecordError(f'{run}: multi-label scores need stored predictions (keep="scores")')
+
+
+def _from_counts(result: Result, mine: Any, average: str) -> list[pd.DataFrame]:
+    """Accuracy rows from accuracy and number of items per class; exact, hits are whole numbers."""
+    frame, run = result._frame, result._arranged.run
+    wanted = arrange.ends(frame, "class_accuracy") & mine
+    counted = arrange.ends(frame, "class_count") & mine
+    without = set(run[mine]) - (set(run[wanted]) & set(run[counted]))
+    if without:
+        raise RecordError(f"{result.runs[min(without)]}: neither predictions nor counts were kept")
+    key = ["run", "task", "cls"]
+    counts = frame[counted].assign(run=run[counted])[[*key, "value"]]
+    rows = frame[wanted].assign(run=run[wanted]).merge(counts, on=key, suffixes=("", "_count"))
+    rows = rows.assign(hit=(rows["value"] * rows["value_count"]).round())
+    groups = rows.groupby(["run", "stage", "head", "task"], observed=True, as_index=False)
+    first = groups[["recipe", "label", "seed", "order", "step", "metric"]].first()
+    if average == "macro":
+        first["value"] = groups["value"].mean()["value"]
+    else:
+        sums = groups[["hit", "value_count"]].sum()
+        first["value"] = sums["hit"] / sums["value_count"]
+    made = first.assign(metric="accuracy", cls=-1)[list(COLUMNS)]
+    kept = frame[mine & frame["metric"].isin(("class_accuracy", "predicted")).to_numpy()]
+    return [made, kept]
+
+
+def _one(result: Result, run: Run | int, stage: int | None) -> tuple[int, Items, Prediction]:
+    """Stage, items and prediction of a run, or an error that says what was not kept."""
+    known = result.runs
+    if isinstance(run, int):
+        if not -len(known) <= run < len(known):
+            raise bad("run", f"a number below {len(known)}", run)
+        run = known[run]
+    elif run not in known:
+        raise bad("run", "one of result.runs", run)
+    stages = result.stages[run]
+    if not stages:
+        raise RecordError(f"{run}: was never evaluated")
+    k = stages[-1] if stage is None else stage
+    items, kept = result.items(run.recipe, run.order), result.predictions.get(*run, k)
+    if items is None or kept is None:
+        raise RecordError(f"{run}: no predictions of stage {k} were kept")
+    return k, items, kept
+
+
+def confusion(
+    result: Result, run: Run | int, *, stage: int | None, head: str | None
+) -> pd.DataFrame:
+    """Counts of true by predicted class of one run, classes in order of introduction."""
+    import pandas as pd
+
+    k, items, kept = _one(result, run, stage)
+    number = run if isinstance(run, int) else result.runs.index(run)
+    said = kept.predicted(items, head=head or result.heads[number])
+    counts = views.confusion(said, items, stage=k)
+    opened = np.flatnonzero(items.opening <= k)
+    names = [items.names[c] for c in opened]
+    return pd.DataFrame(
+        counts[np.ix_(opened, opened)],
+        index=pd.Index(names, name="true"), columns=pd.Index(names, name="predicted"),
+    )  # fmt: skip
+
+
+def calibration(result: Result, *, stage: int | None, bins: int) -> Floats:
+    """[run] expected calibration error."""
+    values = []
+    for run, head in zip(result.runs, result.heads, strict=True):
+        k, items, kept = _one(result, run, stage)
+        if kept.scores is None:
+            raise RecordError(f'{run}: only labels were kept; calibration needs keep="scores"')
+        values.append(views.calibration_error(kept.scores, items, stage=k, head=head, bins=bins))
+    return np.array(values)

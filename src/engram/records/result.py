@@ -1,0 +1,284 @@
+"""Result: what came out of one or many runs, ready for metrics, tables and plots."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engram.errors import RecordError, bad, choose, unknown
+from engram.records import arrange as _arrange
+from engram.records.arrange import Floats, Run
+from engram.records.items import Items
+from engram.records.parts import Problem
+from engram.records.predictions import Prediction, Predictions
+from engram.records.views import HEADS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ItemSource = Callable[[str, str], "Items | None"] | Mapping[tuple[str, str], Items]
+
+
+class Result:
+    """The long table of some runs, with their recipes and, where kept, their predictions.
+
+    Parameters
+    ----------
+    frame
+        Long table, one number per row (columns of `engram.records.COLUMNS`; absent ones mean none).
+    recipes
+        Recipe id -> nested plain dict; ``stream.head`` names the stream's own head view.
+    predictions, items
+        Stored predictions, and the test items they speak about by (recipe, order).
+    problems, ledger, environment
+        Files that could not be read, the access ledger, the facts about software and device.
+    head
+        Head view of `matrix` for all runs instead of each stream's own.
+
+    Examples
+    --------
+    >>> from engram.records import Rows
+    >>> rows = Rows(recipe="r", label="EWC", seed=0)
+    >>> accuracy = [[.9, .5], [.7, .8]]
+    >>> rows.add_array("accuracy", accuracy, head="single", stage=[[0], [1]], task=[0, 1])
+    >>> result = Result(rows.frame())
+    >>> result.matrix.tolist()
+    [[[0.9, nan], [0.7, 0.8]]]
+    >>> result.metric("forgetting").round(6).tolist()
+    [0.2]
+    """
+
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        *,
+        recipes: Mapping[str, Mapping[str, Any]] | None = None,
+        predictions: Predictions | Iterable[Prediction | None] | None = None,
+        items: ItemSource | None = None,
+        problems: Sequence[Problem] = (),
+        ledger: Sequence[Mapping[str, Any]] = (),
+        environment: Sequence[Mapping[str, Any]] = (),
+        head: str | None = None,
+    ) -> None:
+        if head is not None:
+            choose("head", head, HEADS)
+        self._frame = _arrange.tidy(frame)
+        self._arranged = _arrange.arrange(self._frame)
+        self.recipes = {key: dict(value) for key, value in (recipes or {}).items()}
+        if not isinstance(predictions, Predictions):
+            predictions = Predictions(memory=predictions or ())
+        self.predictions: Predictions = predictions
+        self._items: ItemSource = {} if items is None else items
+        self._problems = tuple(problems)
+        self.ledger = list(ledger)
+        self.environment = list(environment)
+        self._head = head
+
+    # -- what is there -----------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __repr__(self) -> str:
+        from engram.records.summary import describe
+
+        return describe(self)
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs as (recipe, seed, order); the first axis of every array follows this list."""
+        return list(self._arranged.runs)
+
+    @property
+    def run_labels(self) -> list[str]:
+        """The label of each run, in the order of `runs`."""
+        return list(self._arranged.labels)
+
+    @property
+    def labels(self) -> list[str]:
+        """Each label once, in order of appearance."""
+        return list(dict.fromkeys(self._arranged.labels))
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Files that could not be used, each with the reason."""
+        return (*self._problems, *self.predictions.problems)
+
+    @cached_property
+    def heads(self) -> list[str]:
+        """Head view of each run in `matrix`: the stream's own, or the one chosen by `view`."""
+        own = {run.recipe: self._own_head(run.recipe) for run in self._arranged.runs}
+        return [own[run.recipe] for run in self._arranged.runs]
+
+    def _own_head(self, recipe: str) -> str:
+        if self._head is not None:
+            return self._head
+        stream = self.recipes.get(recipe, {}).get("stream")
+        if isinstance(stream, Mapping) and stream.get("head") in HEADS:
+            return str(stream["head"])
+        rows = self._frame[_arrange.ends(self._frame, "accuracy")]
+        found = rows.loc[rows["recipe"] == recipe, "head"].unique().tolist()
+        if len(found) > 1:
+            raise RecordError(
+                f"recipe {recipe}: does not say which head view is its own; "
+                "use result.view(head=...)"
+            )
+        return str(found[0]) if found else ""
+
+    def items(self, recipe: str, order: str = "") -> Items | None:
+        """The test items of a recipe under an order, None if they were not kept."""
+        if callable(self._items):
+            return self._items(recipe, order)
+        return self._items.get((recipe, order))
+
+    # -- arrays ------------------------------------------------------------------------------
+
+    @cached_property
+    def full_matrix(self) -> Floats:
+        """[run, stage, task] accuracy of the runs' head view, tasks not yet learnt included."""
+        return _arrange.cube(self._frame, self._arranged, "accuracy", self.heads)
+
+    @cached_property
+    def matrix(self) -> Floats:
+        """[run, stage, task] accuracy of the runs' head view, NaN above the diagonal."""
+        return _arrange.below_diagonal(self.full_matrix)
+
+    @cached_property
+    def tasks(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """[run] number of tasks of each run's stream."""
+        return _arrange.task_counts(self._frame, self._arranged)
+
+    @cached_property
+    def stages(self) -> dict[Run, list[int]]:
+        """The stages after which each run was evaluated."""
+        return _arrange.stages_of(self._frame, self._arranged)
+
+    @property
+    def diverged(self) -> dict[Run, int]:
+        """Runs that diverged, with the first stage in which they did."""
+        rows = _arrange.ends(self._frame, "diverged") & (self._frame["value"].to_numpy() > 0)
+        stages: dict[Run, int] = {}
+        stage = self._frame["stage"].to_numpy()[rows]
+        for number, k in zip(self._arranged.run[rows], stage, strict=True):
+            run = self._arranged.runs[number]
+            stages[run] = min(int(k), stages.get(run, int(k)))
+        return stages
+
+    def metric(self, name: str, *, stage: int | None = None, **options: Any) -> Floats:
+        """A matrix metric of every run, [run]; names and options as in `engram.metrics`.
+
+        NaN for runs that have not reached the stage (default: the last of their stream).
+        """
+        from engram.records.summary import metric_of
+
+        return metric_of(self, name, stage=stage, **options)
+
+    def curve(self, name: str, **options: Any) -> Floats:
+        """A matrix metric after every stage, [run, stage]."""
+        stages = range(self.matrix.shape[1])
+        return np.stack([self.metric(name, stage=k, **options) for k in stages], axis=-1)
+
+    # -- tables ------------------------------------------------------------------------------
+
+    def frame(self) -> pd.DataFrame:
+        """The long table: one number per row."""
+        return self._frame.copy(deep=False)
+
+    def summary(self, *, definition: str = "max", stage: int | None = None) -> pd.DataFrame:
+        """Mean and standard deviation over runs of the main metrics, one line per label.
+
+        Parameters
+        ----------
+        definition
+            Which forgetting, see `engram.metrics.forgetting`.
+        """
+        from engram.records.summary import summary
+
+        return summary(self, definition=definition, stage=stage)
+
+    def cost(self) -> pd.DataFrame:
+        """Time, steps, parameters and memory of a run, mean over runs, one line per label."""
+        from engram.records.summary import cost
+
+        return cost(self)
+
+    def class_accuracy(self, *, stage: int | None = None) -> pd.DataFrame:
+        """Accuracy of each class (columns: class ids) of each run after a stage (default: last)."""
+        from engram.records.summary import class_accuracy
+
+        return class_accuracy(self, stage=stage)
+
+    # -- other views -------------------------------------------------------------------------
+
+    def _like(self, frame: pd.DataFrame, *, head: str | None) -> Result:
+        return Result(
+            frame, recipes=self.recipes, predictions=self.predictions, items=self._items,
+            problems=self._problems, ledger=self.ledger, environment=self.environment, head=head,
+        )  # fmt: skip
+
+    def view(self, *, head: str) -> Result:
+        """The same runs seen through another head: ``single`` or ``multi``."""
+        choose("head", head, HEADS)
+        rows = _arrange.ends(self._frame, "accuracy")
+        found = [str(h) for h in self._frame.loc[rows, "head"].unique()]
+        if head not in found:
+            raise bad("head", f"a view that was recorded ({', '.join(found) or 'none'})", head)
+        return self._like(self._frame, head=head)
+
+    def select(self, **wanted: Any) -> Result:
+        """Only the runs with these properties: label, recipe, seed, order (a value or several)."""
+        keep = np.ones(len(self.runs), np.bool_)
+        for name, values in wanted.items():
+            if name not in ("label", "recipe", "seed", "order"):
+                raise unknown("select", name, ("label", "recipe", "seed", "order"))
+            several = isinstance(values, Iterable) and not isinstance(values, str)
+            allowed = set(values) if several else {values}
+            have = self.run_labels if name == "label" else [getattr(r, name) for r in self.runs]
+            if name in ("label", "recipe"):
+                for value in allowed - set(have):
+                    raise unknown(name, value, set(have))
+            keep &= np.array([h in allowed for h in have], np.bool_)
+        return self._like(self._frame[keep[self._arranged.run]], head=self._head)
+
+    def recompute(
+        self, *, score: str | None = None, average: str = "micro", threshold: float = 0.0
+    ) -> Result:
+        """The same runs with accuracies computed anew from what was stored, without training.
+
+        Parameters
+        ----------
+        score
+            ``accuracy``; for multi-label streams ``exact_match``, ``jaccard`` or
+            ``precision_weighted_jaccard``. Default: the one recorded.
+        average
+            Task accuracy over items (``micro``) or over the task's classes (``macro``).
+        threshold
+            Score above which a label belongs to a predicted set.
+        """
+        from engram.records.recompute import recompute
+
+        return recompute(self, score=score, average=average, threshold=threshold)
+
+    def confusion(
+        self, run: Run | int = 0, *, stage: int | None = None, head: str | None = None
+    ) -> pd.DataFrame:
+        """Counts of true (rows) by predicted class (columns) of one run."""
+        from engram.records.recompute import confusion
+
+        return confusion(self, run, stage=stage, head=head)
+
+    def calibration(self, *, stage: int | None = None, bins: int = 15) -> Floats:
+        """[run] expected calibration error after a stage (default: last), from stored scores."""
+        from engram.records.recompute import calibration
+
+        return calibration(self, stage=stage, bins=bins)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything into a run directory, from which `engram.read` gives it back."""
+        from engram.records.reading import save
+
+        save(self, path)

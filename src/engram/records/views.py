@@ -1,0 +1,248 @@
+"""From scores to predictions and their tables, in either head view; numpy only, any leading axes.
+
+Every function here is pure, so numbers computed while a run is recorded and numbers recomputed
+years later from the stored scores are the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.errors import bad, choose
+from engram.records.items import Bools, Ints, Items
+
+Floats = npt.NDArray[np.float64]
+HEADS = ("single", "multi")
+SET_SCORES = ("exact_match", "jaccard", "precision_weighted_jaccard")
+
+
+def round_scores(scores: Any) -> npt.NDArray[np.float16]:
+    """Scores as they are stored: float16, clipped to its finite range, NaN as the lowest number.
+
+    Predict from what this returns, and the stored scores repeat every prediction exactly.
+
+    Examples
+    --------
+    >>> round_scores([1.0, 1e9, float("nan")]).tolist()
+    [1.0, 65504.0, -65504.0]
+    """
+    if hasattr(scores, "detach"):
+        scores = scores.detach().cpu().float().numpy()
+    limit = float(np.finfo(np.float16).max)
+    filled = np.nan_to_num(np.asarray(scores, np.float32), nan=-limit, posinf=limit, neginf=-limit)
+    return np.clip(filled, -limit, limit).astype(np.float16)
+
+
+def open_columns(items: Items, *, stage: int, head: str) -> Bools:
+    """[n, C] the columns that compete for each item after `stage`.
+
+    ``single``: all columns opened so far. ``multi``: the columns of the item's own task, whether
+    that task was learnt yet or not.
+    """
+    choose("head", head, HEADS)
+    if head == "multi":
+        return np.asarray(items.visible[items.task])
+    return np.broadcast_to(items.opening <= stage, (len(items), items.width))
+
+
+def predict(scores: Any, items: Items, *, stage: int, head: str) -> Ints:
+    """Predicted column of every item, [..., n]; of equal scores the lowest column wins.
+
+    Examples
+    --------
+    >>> items = Items(rows=[0, 1], task=[0, 1], targets=[0, 1], opening=[0, 1],
+    ...               visible=[[1, 0], [0, 1]], classes=[7, 3])
+    >>> scores = [[0.1, 2.0], [3.0, 1.0]]
+    >>> predict(scores, items, stage=1, head="single").tolist()
+    [1, 0]
+    >>> predict(scores, items, stage=1, head="multi").tolist()
+    [0, 1]
+    """
+    table = _checked(scores, items)
+    masked = np.where(open_columns(items, stage=stage, head=head), table, -np.inf)
+    # A NaN would win every argmax; it may not compete at all.
+    return np.asarray(np.where(np.isnan(masked), -np.inf, masked).argmax(axis=-1))
+
+
+def predict_sets(
+    scores: Any, items: Items, *, stage: int, head: str, threshold: float = 0.0
+) -> Bools:
+    """Predicted label sets, [..., n, C]: open columns whose score lies above `threshold`."""
+    table = _checked(scores, items)
+    wide = table.astype(np.promote_types(table.dtype, np.float32))  # holds any threshold
+    return np.asarray((wide > threshold) & open_columns(items, stage=stage, head=head))
+
+
+def _checked(scores: Any, items: Items) -> npt.NDArray[Any]:
+    table = np.asarray(scores)
+    if table.ndim < 2 or table.shape[-2:] != (len(items), items.width):
+        raise bad("scores", f"an array [..., {len(items)}, {items.width}]", table.shape)
+    return table
+
+
+def hits(predicted: npt.NDArray[Any], items: Items) -> Bools:
+    """[..., n, L] which true labels of an item were predicted (one label or a set per item)."""
+    true = items.targets >= 0
+    if predicted.dtype != np.bool_:
+        return np.asarray((items.targets == predicted[..., None]) & true)
+    place = np.arange(len(items))[:, None]
+    return np.asarray(predicted[..., place, np.maximum(items.targets, 0)] & true)
+
+
+class ClassTable(NamedTuple):
+    """Accuracy per task and column, and the number of test items behind it."""
+
+    accuracy: Floats  # [..., T, C], NaN where there are no items
+    number: Ints  # [T, C]
+
+
+def class_table(predicted: npt.NDArray[Any], items: Items) -> ClassTable:
+    """Accuracy of each class among the items of each task."""
+    cells = items.tasks * items.width
+    true = items.targets >= 0  # [n, L]
+    cell = (items.task[:, None] * items.width + items.targets)[true]
+    count = np.bincount(cell, minlength=cells)
+    found = hits(predicted, items)[..., true]  # [..., labels]
+    flat = found.reshape(-1, found.shape[-1])
+    sums = np.stack([np.bincount(cell[one], minlength=cells) for one in flat])
+    shape = (items.tasks, items.width)
+    with np.errstate(invalid="ignore"):
+        accuracy = np.where(count > 0, sums / count, np.nan)
+    return ClassTable(accuracy.reshape(*found.shape[:-1], *shape), count.reshape(shape))
+
+
+def task_accuracy(predicted: npt.NDArray[Any], items: Items, *, average: str = "micro") -> Floats:
+    """Accuracy on each task's items, [..., T]; NaN for a task without items.
+
+    Parameters
+    ----------
+    average
+        ``micro`` counts items, ``macro`` averages the accuracies of the task's classes.
+    """
+    choose("average", average, ["micro", "macro"])
+    if average == "macro":
+        return macro(class_table(predicted, items).accuracy)
+    right = hits(predicted, items).any(axis=-1)  # [..., n]
+    member = items.task == np.arange(items.tasks)[:, None]  # [T, n]
+    size = member.sum(axis=1)
+    sums = right.astype(np.float64) @ member.T.astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(size > 0, sums / size, np.nan))
+
+
+def macro(accuracy: Floats) -> Floats:
+    """Mean over the classes present, [..., T, C] -> [..., T]."""
+    present = ~np.isnan(accuracy)
+    number = present.sum(axis=-1)
+    total = np.where(present, accuracy, 0.0).sum(axis=-1)
+    return np.asarray(np.where(number > 0, total / np.maximum(number, 1), np.nan))
+
+
+def accuracy_matrix(
+    scores: Any, items: Items, *, head: str, average: str = "micro", stages: Any = None
+) -> Floats:
+    """Accuracy after every stage on every task, future tasks included.
+
+    Parameters
+    ----------
+    scores
+        One [..., n, C] array per stage.
+    stages
+        The stage of each array; default 0, 1, 2, ...
+
+    Returns
+    -------
+    [..., stage, task]
+    """
+    numbers = range(len(scores)) if stages is None else stages
+    rows = [
+        task_accuracy(predict(one, items, stage=k, head=head), items, average=average)
+        for k, one in zip(numbers, scores, strict=True)
+    ]
+    return np.stack(rows, axis=-2)
+
+
+def predicted_share(predicted: npt.NDArray[Any], items: Items, *, stage: int) -> Floats:
+    """Share of the items of the tasks seen so far that was predicted as each column, [..., C]."""
+    seen = items.task <= stage
+    if predicted.dtype == np.bool_:
+        return np.asarray(predicted[..., seen, :].mean(axis=-2))
+    flat = predicted[..., seen].reshape(-1, int(seen.sum()))
+    counts = np.stack([np.bincount(one, minlength=items.width) for one in flat])
+    return np.asarray(counts.reshape(*predicted.shape[:-1], -1) / max(int(seen.sum()), 1))
+
+
+def confusion(predicted: npt.NDArray[Any], items: Items, *, stage: int) -> Floats:
+    """[C, C] counts of true (row) by predicted (column) among the tasks seen so far.
+
+    With several labels an item counts in the row of each label opened by now.
+    """
+    seen = items.task <= stage
+    truth = true_sets(items, stage=stage)[seen].astype(np.float64)
+    if predicted.dtype == np.bool_:
+        said = predicted[seen].astype(np.float64)
+    else:
+        said = (predicted[seen][:, None] == np.arange(items.width)).astype(np.float64)
+    return np.asarray(truth.T @ said)
+
+
+def true_sets(items: Items, *, stage: int) -> Bools:
+    """[n, C] true labels of each item among the columns opened by `stage`."""
+    truth = np.zeros((len(items), items.width + 1), np.bool_)
+    np.put_along_axis(truth, np.where(items.targets < 0, items.width, items.targets), True, axis=1)
+    return np.asarray(truth[:, : items.width] & (items.opening <= stage))
+
+
+def set_scores(
+    sets: Bools, items: Items, *, stage: int, score: str = "precision_weighted_jaccard"
+) -> Floats:
+    """Multi-label score on each task's items, [T], NaN for tasks after `stage`.
+
+    True labels are those of classes opened by `stage`, so they grow from stage to stage.
+    """
+    numbers = np.arange(items.tasks)[:, None]
+    member = (items.task == numbers) & (numbers <= stage)  # [T, n]
+    return np.array([_set_score(sets, items, stage, score, rows) for rows in member])
+
+
+def overall_set_score(
+    sets: Bools, items: Items, *, stage: int, score: str = "precision_weighted_jaccard"
+) -> float:
+    """Multi-label score over the items of all tasks up to `stage`, each row of the data once."""
+    seen = np.flatnonzero(items.task <= stage)
+    _, first = np.unique(items.rows[seen], return_index=True)
+    once = np.zeros(len(items), np.bool_)
+    once[seen[first]] = True
+    return _set_score(sets, items, stage, score, once)
+
+
+def _set_score(sets: Bools, items: Items, stage: int, score: str, rows: Bools) -> float:
+    from engram import metrics
+
+    choose("score", score, SET_SCORES)
+    truth = true_sets(items, stage=stage)
+    labelled = rows & truth.any(axis=1)
+    if not labelled.any():
+        return float("nan")
+    return float(getattr(metrics, score)(truth[labelled], sets[labelled]))
+
+
+def probabilities(scores: Any, items: Items, *, stage: int, head: str) -> Floats:
+    """Softmax over the open columns, [..., n, C]."""
+    table = _checked(scores, items).astype(np.float64)
+    mask = open_columns(items, stage=stage, head=head)
+    shown = np.where(mask, table, -np.inf)
+    powers = np.exp(shown - shown.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def calibration_error(scores: Any, items: Items, *, stage: int, head: str, bins: int = 15) -> float:
+    """Expected calibration error over the items of the tasks seen so far."""
+    from engram import metrics
+
+    seen = items.task <= stage
+    likely = probabilities(scores, items, stage=stage, head=head)[seen]
+    return float(metrics.expected_calibration_error(likely, items.targets[seen, 0], bins=bins))

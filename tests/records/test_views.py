@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engram import metrics
+from engram.errors import BadArgument
+from engram.records import Items, Prediction, accuracy_matrix, predict, round_scores, views
+from tests.records.synthetic import make_items, make_scores
+
+
+def by_hand(scores: np.ndarray, items: Items, stage: int, head: str) -> list[int]:
+    """The definition, one item and one column at a time."""
+    chosen = []
+    for i in range(len(items)):
+        best = None
+        for c in range(items.width):
+            allowed = (
+                items.opening[c] <= stage if head == "single" else items.visible[items.task[i], c]
+            )
+            if allowed and (best is None or scores[i, c] > scores[i, best]):
+                best = c
+        chosen.append(best)
+    return chosen
+
+
+@pytest.mark.parametrize("head", ["single", "multi"])
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_predictions_follow_the_definition(head: str, stage: int) -> None:
+    items = make_items()
+    scores = make_scores(items, 3).round(-2)  # many ties
+    assert predict(scores, items, stage=stage, head=head).tolist() == by_hand(
+        scores, items, stage, head
+    )
+
+
+def test_future_tasks_single_view_is_never_right_multi_view_guesses() -> None:
+    items = make_items()
+    scores = np.zeros((len(items), items.width))
+    scores[np.arange(len(items)), items.targets[:, 0]] = 9.0
+    single = accuracy_matrix([scores] * 3, items, head="single")
+    multi = accuracy_matrix([scores] * 3, items, head="multi")
+    assert single.tolist() == np.tril(np.ones((3, 3))).tolist()
+    assert multi.tolist() == np.ones((3, 3)).tolist()
+
+
+def test_ties_and_not_a_number() -> None:
+    items = Items(
+        rows=[0, 1], task=[0, 0], targets=[0, 1], opening=[0, 0], visible=[[1, 1]], classes=[0, 1]
+    )
+    assert predict(np.zeros((2, 2)), items, stage=0, head="single").tolist() == [0, 0]
+    broken = np.array([[np.nan, 1.0], [np.nan, np.nan]])
+    assert predict(broken, items, stage=0, head="single").tolist() == [1, 0]
+
+
+def test_the_lowest_stored_score_still_beats_a_closed_column() -> None:
+    items = make_items()
+    scores = np.full((len(items), items.width), -np.inf)
+    scores[:, -1] = 5.0
+    assert predict(round_scores(scores), items, stage=0, head="single").max() < 2
+
+
+def test_micro_and_macro_task_accuracy() -> None:
+    # [T-M1] a task with classes of 30 and 10 items and class accuracies 0.5 and 1
+    items = Items(
+        rows=range(40), task=[0] * 40, targets=[0] * 30 + [1] * 10, opening=[0, 0],
+        visible=[[1, 1]], classes=[5, 2],
+    )  # fmt: skip
+    said = np.array([0] * 15 + [1] * 25)
+    assert views.task_accuracy(said, items)[0] == pytest.approx(0.625)
+    assert views.task_accuracy(said, items, average="macro")[0] == pytest.approx(0.75)
+    table = views.class_table(said, items)
+    assert table.accuracy.tolist() == [[0.5, 1.0]]
+    assert table.number.tolist() == [[30, 10]]
+
+
+def test_tables_agree_with_metrics_and_take_leading_axes() -> None:
+    items = make_items()
+    scores = np.stack([make_scores(items, s) for s in range(4)])  # [runs, n, C]
+    said = predict(scores, items, stage=2, head="single")
+    y = items.targets[:, 0]
+    for run in range(4):
+        each = metrics.class_accuracy(y, said[run], classes=np.arange(items.width))
+        np.testing.assert_allclose(np.nansum(views.class_table(said, items).accuracy[run], 0), each)
+        own = [metrics.accuracy(y[items.task == t], said[run][items.task == t]) for t in range(3)]
+        np.testing.assert_array_equal(views.task_accuracy(said, items)[run], own)
+        macro = [
+            metrics.task_accuracy(y[items.task == t], said[run][items.task == t], average="macro")
+            for t in range(3)
+        ]
+        np.testing.assert_allclose(views.task_accuracy(said, items, average="macro")[run], macro)
+        np.testing.assert_array_equal(
+            views.confusion(said[run], items, stage=2),
+            metrics.confusion_matrix(y, said[run], classes=np.arange(items.width)),
+        )
+        share = views.predicted_share(said, items, stage=2)[run]
+        np.testing.assert_allclose(share, np.bincount(said[run], minlength=6) / len(y))
+
+
+def test_shares_and_confusion_leave_out_future_tasks() -> None:
+    items = make_items()
+    said = predict(make_scores(items, 1), items, stage=0, head="single")
+    assert views.predicted_share(said, items, stage=0).sum() == pytest.approx(1.0)
+    assert views.confusion(said, items, stage=0).sum() == (items.task == 0).sum()
+
+
+def test_calibration_error_uses_only_open_columns() -> None:
+    items = make_items(tasks=2, width=1)
+    scores = np.zeros((len(items), 2))
+    # After stage 0 one column is open: confidence 1, always right.
+    assert views.calibration_error(scores, items, stage=0, head="single") == 0.0
+    # After stage 1 confidence is one half and the first class, 7 of 15, is right.
+    expected = abs(0.5 - 7 / 15)
+    found = views.calibration_error(scores, items, stage=1, head="single")
+    assert found == pytest.approx(expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(["single", "multi"]), st.integers(0, 2))
+def test_kept_scores_and_kept_labels_give_the_same_predictions(
+    seed: int, head: str, stage: int
+) -> None:
+    items, run = make_items(), {"recipe": "r", "seed": 0, "stage": stage}
+    scores = make_scores(items, seed)
+    direct = predict(round_scores(scores), items, stage=stage, head=head)
+    for keep in ("scores", "labels"):
+        kept = Prediction.of(scores, items, keep=keep, **run)
+        assert kept is not None
+        np.testing.assert_array_equal(kept.predicted(items, head=head), direct)
+
+
+def hierarchy() -> Items:
+    # [T-M17] superclass A = {a, b}, orphan o; tasks [A], [a, o], [b]; columns A, a, o, b;
+    # test images a, a, b, o belong to every task that introduces one of their labels.
+    images = {0: [0, 1], 1: [0, 1], 2: [0, 3], 3: [2, -1]}
+    pairs = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (3, 1), (2, 2)]
+    return Items(
+        rows=[row for row, _ in pairs], task=[task for _, task in pairs],
+        targets=[images[row] for row, _ in pairs], opening=[0, 1, 1, 2],
+        visible=[[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]], classes=[0, 1, 2, 3],
+        names=("A", "a", "o", "b"), multilabel=True,
+    )  # fmt: skip
+
+
+def test_multi_label_scores_of_a_hierarchy() -> None:
+    items = hierarchy()
+    scores = np.full((len(items), 4), -1.0)
+    scores[np.arange(7), np.where(items.rows == 3, 2, 0)] = 1.0  # {A} for a, a, b and {o} for o
+    sets = views.predict_sets(scores, items, stage=1, head="single")
+    tasks = views.set_scores(sets, items, stage=1)
+    assert tasks[:2] == pytest.approx([2 / 3, 2 / 3], abs=1e-5)
+    assert np.isnan(tasks[2])
+    assert views.overall_set_score(sets, items, stage=1) == pytest.approx(0.75, abs=1e-5)
+    packed = Prediction.of(scores, items, recipe="r", seed=0, stage=1, keep="labels")
+    assert packed is not None
+    np.testing.assert_array_equal(packed.predicted(items, head="single"), sets)
+
+
+def test_wrong_shapes_and_names_are_refused() -> None:
+    items = make_items()
+    with pytest.raises(BadArgument, match="scores"):
+        predict(np.zeros((3, 6)), items, stage=0, head="single")
+    with pytest.raises(BadArgument, match="did you mean 'single'"):
+        predict(make_scores(items, 0), items, stage=0, head="singel")
+    with pytest.raises(BadArgument, match="parameters"):
+        Prediction.of(make_scores(items, 0), items, recipe="r", seed=0, stage=0, keep="parameters")
+    with pytest.raises(BadArgument, match="targets"):
+        Items(rows=[0], task=[0], targets=[4], opening=[0], visible=[[1]], classes=[0])
