@@ -1,3 +1,108 @@
 """Engram measures, and helps to fix, what a neural network forgets."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engram import methods, metrics, models, records, report
+    from engram.data import Data, datasets, load
+    from engram.engine.training import Training
+    from engram.errors import AccessError, BadArgument, EngramError, RecordError
+    from engram.memory import Memory
+    from engram.methods.base import Method, Replay
+    from engram.recipes import Recipe, run, sweep
+    from engram.records import Result, from_csv, read, reference
+    from engram.streams import (
+        Stream,
+        Task,
+        blurry,
+        class_incremental,
+        domain_incremental,
+        hierarchical,
+        joint,
+        new_instances,
+        online,
+        permuted,
+        reorder,
+        rotated,
+        task_incremental,
+    )
+
 __version__ = "0.1.0"
+
+# Public names and their homes; a name is imported when it is first used, so that `import engram`
+# and the command line stay quick.
+_HOME = {
+    **dict.fromkeys(("methods", "metrics", "models", "records", "report"), ""),
+    **dict.fromkeys(("Data", "datasets", "load"), "data"),
+    **dict.fromkeys(("AccessError", "BadArgument", "EngramError", "RecordError"), "errors"),
+    **dict.fromkeys(("Method", "Replay"), "methods.base"),
+    **dict.fromkeys(("Recipe", "run", "sweep"), "recipes"),
+    **dict.fromkeys(("Result", "from_csv", "read", "reference"), "records"),
+    **dict.fromkeys(
+        (
+            "Stream", "Task", "blurry", "class_incremental", "domain_incremental", "hierarchical",
+            "joint", "new_instances", "online", "permuted", "reorder", "rotated",
+            "task_incremental",
+        ),
+        "streams",
+    ),
+    "Memory": "memory",
+    "Training": "engine.training",
+}  # fmt: skip
+
+__all__ = [
+    "AccessError",
+    "BadArgument",
+    "Data",
+    "EngramError",
+    "Memory",
+    "Method",
+    "Recipe",
+    "RecordError",
+    "Replay",
+    "Result",
+    "Stream",
+    "Task",
+    "Training",
+    "blurry",
+    "class_incremental",
+    "datasets",
+    "domain_incremental",
+    "from_csv",
+    "hierarchical",
+    "joint",
+    "load",
+    "methods",
+    "metrics",
+    "models",
+    "new_instances",
+    "online",
+    "permuted",
+    "read",
+    "records",
+    "reference",
+    "reorder",
+    "report",
+    "rotated",
+    "run",
+    "sweep",
+    "task_incremental",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'engram' has no attribute {name!r}")
+    home = _HOME[name]
+    if not home:
+        return import_module(f"engram.{name}")
+    value = getattr(import_module(f"engram.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

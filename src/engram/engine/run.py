@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -60,6 +61,7 @@ class Stage:
     stage: int
     outcome: StageOutcome
     learner: Learner
+    last_of_group: bool = True  # whether all runs trained together have been yielded
 
 
 def device_of(name: str | torch.device) -> torch.device:
@@ -203,17 +205,23 @@ class Engine:
         *,
         resume: Callable[[int, Learner], int] | None = None,
         progress: Callable[[Sequence[int], int], Progress] | None = None,
+        deadline: float | None = None,
+        stop_inside: bool = False,
     ) -> Iterator[Stage]:
         """Train everything; yields each stage of each run as soon as it is finished.
 
         `resume(place, learner)` may load a checkpoint into a fresh learner and returns the first
-        stage still to be done.
+        stage still to be done. After `deadline` (``time.monotonic``) no further group is begun,
+        and with `stop_inside` no further stage.
         """
         for group in self.groups():
             mapped = self.maps(group)
             parts = [group] if mapped and self.together is not False else [[p] for p in group]
             for part in parts:
-                yield from self._group(part, mapped, resume, progress)
+                if deadline is not None and time.monotonic() > deadline:
+                    return
+                inner = deadline if stop_inside else None
+                yield from self._group(part, mapped, resume, progress, inner)
 
     def _group(
         self,
@@ -221,10 +229,13 @@ class Engine:
         mapped: bool,
         resume: Callable[[int, Learner], int] | None,
         progress: Callable[[Sequence[int], int], Progress] | None,
+        deadline: float | None,
     ) -> Iterator[Stage]:
         learners = {place: self.learner(self.runs[place]) for place in group}
         first = {p: resume(p, one) if resume else 0 for p, one in learners.items()}
         for stage in range(len(self.runs[group[0]].stream)):
+            if deadline is not None and time.monotonic() > deadline:
+                return
             here = [p for p in group if first[p] <= stage and learners[p].diverged < 0]
             for part in self._same_state(here, learners):
                 report = progress(part, stage) if progress else None
@@ -262,7 +273,7 @@ class Engine:
             yield from self._split(places[half:], learners, stage, mapped, progress)
             return
         for place, learner, outcome in zip(places, chosen, outcomes, strict=True):
-            yield Stage(place, stage, outcome, learner)
+            yield Stage(place, stage, outcome, learner, place == places[-1])
 
 
 class _Kept:

@@ -79,23 +79,3 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
     for name, value in items:
         found |= flatten(value, f"{prefix}/{name}" if prefix else name)
     return found
-
-
-def unflatten(flat: dict[str, Tensor]) -> Any:
-    """The tree whose leaves these are (plain tuples come back as tuples).
-
-    Examples
-    --------
-    >>> unflatten({"a/b": 1, "a/c/#0": 2})
-    {'a': {'b': 1, 'c': (2,)}}
-    """
-    if set(flat) == {""}:
-        return flat[""]
-    groups: dict[str, dict[str, Tensor]] = {}
-    for path, leaf in flat.items():
-        head, _, tail = path.partition("/")
-        groups.setdefault(head, {})[tail] = leaf
-    built = {name: unflatten(inner) for name, inner in groups.items()}
-    if built and all(name.startswith("#") for name in built):
-        return tuple(built[f"#{i}"] for i in range(len(built)))
-    return built

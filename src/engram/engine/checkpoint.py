@@ -1,0 +1,133 @@
+"""A learner as files: tensors in safetensors, numbers and structure in its header, no pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from engram.errors import RecordError
+from engram.learner.learner import Learner
+from engram.learner.tree import flatten
+from engram.memory import Exemplars
+from engram.streams.guard import Ledger
+
+FORMAT = "engram-learner-1"
+
+
+def structure(tree: Any) -> Any:
+    """The shape of a tree as JSON: empty parts survive, tuples are told from dicts."""
+    if isinstance(tree, dict):
+        return {"dict": {str(k): structure(v) for k, v in tree.items()}}
+    if isinstance(tree, tuple):
+        return {"tuple": [structure(v) for v in tree]}
+    return None
+
+
+def rebuild(shape: Any, flat: dict[str, Tensor], prefix: str = "") -> Any:
+    """The tree of a `structure` with these leaves.
+
+    Examples
+    --------
+    >>> import torch
+    >>> tree = {"0": {}, "1": {"a": (torch.zeros(1),)}}
+    >>> rebuild(structure(tree), flatten(tree))
+    {'0': {}, '1': {'a': (tensor([0.]),)}}
+    """
+    if shape is None:
+        return flat[prefix]
+    join = (prefix + "/") if prefix else ""
+    if "dict" in shape:
+        return {k: rebuild(v, flat, f"{join}{k}") for k, v in shape["dict"].items()}
+    return tuple(rebuild(v, flat, f"{join}#{i}") for i, v in enumerate(shape["tuple"]))
+
+
+def state_dict(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors by name, and the facts beside them."""
+    tree = {
+        "vector": learner.vector, "buffers": learner.buffers, "free": learner.free,
+        "state": learner.state, "opt": learner.opt, "opened": learner.opened,
+        "exemplars": dict(zip(("rows", "stages", "columns", "ranks"), learner.exemplars[:4], strict=True)),
+    }  # fmt: skip
+    tensors = {k: v.detach().cpu().contiguous().clone() for k, v in flatten(tree).items()}
+    facts = {
+        "format": FORMAT, "structure": structure(tree), "stage": learner.stage,
+        "seed": learner.seed, "seen": learner.exemplars.seen, "diverged": learner.diverged,
+        "stream": learner.stream.fingerprint(), "ledger": learner.ledger.to_dict(),
+    }  # fmt: skip
+    return tensors, facts
+
+
+def load_state_dict(learner: Learner, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Put a saved learner's tensors and facts into a fresh one."""
+    tree = rebuild(facts["structure"], tensors)
+    device = learner.device
+
+    def move(part: Any) -> Any:
+        flat = {k: v.to(device) for k, v in flatten(part).items()}
+        return rebuild(structure(part), flat)
+
+    learner.vector, learner.free = tree["vector"].to(device), tree["free"].to(device)
+    learner.buffers, learner.state, learner.opt = (
+        move(tree[k]) for k in ("buffers", "state", "opt")
+    )
+    learner.opened = tree["opened"]
+    kept = tree["exemplars"]
+    learner.exemplars = Exemplars(
+        kept["rows"], kept["stages"], kept["columns"], kept["ranks"], int(facts["seen"])
+    )
+    learner.stage, learner.diverged = int(facts["stage"]), int(facts["diverged"])
+    learner.ledger = Ledger.from_dict(facts["ledger"])
+
+
+def save(learner: Learner, folder: Path) -> Path:
+    """Write the learner after its present stage; `prune` removes older ones later."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors, facts = state_dict(learner)
+    path = folder / f"stage-{learner.stage:04d}.safetensors"
+    temporary = folder / f".{path.name}.tmp-{os.getpid()}"
+    save_file(tensors, temporary, metadata={"facts": json.dumps(facts)})
+    with open(temporary, "rb+") as handle:
+        os.fsync(handle.fileno())
+    os.replace(temporary, path)
+    return path
+
+
+def prune(folder: Path) -> None:
+    """Keep the newest checkpoint only."""
+    for old in sorted(folder.glob("stage-*.safetensors"))[:-1]:
+        old.unlink(missing_ok=True)
+
+
+def load(learner: Learner, folder: Path, finished: Collection[int]) -> int:
+    """Load the newest checkpoint whose stages are all recorded; returns the next stage to train.
+
+    A checkpoint is written before the records of its stage, so the newest one may be too new.
+    """
+    from safetensors import safe_open
+
+    paths = [
+        path
+        for path in sorted(folder.glob("stage-*.safetensors"))
+        if set(range(int(path.stem.split("-")[1]) + 1)) <= set(finished)
+    ]
+    if not paths:
+        return 0
+    try:
+        with safe_open(paths[-1], framework="pt") as handle:
+            facts = json.loads(handle.metadata()["facts"])
+            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+    except Exception as error:
+        raise RecordError(f"{paths[-1]}: unreadable checkpoint ({error})") from error
+    if facts.get("format") != FORMAT:
+        raise RecordError(f"{paths[-1]}: not a checkpoint of this version ({facts.get('format')})")
+    if facts["stream"] != learner.stream.fingerprint() or facts["seed"] != learner.seed:
+        raise RecordError(f"{paths[-1]}: belongs to another stream or seed")
+    load_state_dict(learner, tensors, facts)
+    return learner.stage + 1

@@ -1,0 +1,21 @@
+"""Recipes: what to run, as data; and how it is run and recorded."""
+
+from __future__ import annotations
+
+from engram.recipes.api import plans_of, run, sweep
+from engram.recipes.execute import Plan, Watcher, execute
+from engram.recipes.names import build_method, method_label
+from engram.recipes.recipe import Recipe, set_value
+
+__all__ = [
+    "Plan",
+    "Recipe",
+    "Watcher",
+    "build_method",
+    "execute",
+    "method_label",
+    "plans_of",
+    "run",
+    "set_value",
+    "sweep",
+]

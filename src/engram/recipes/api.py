@@ -1,0 +1,201 @@
+"""`engram.run` and `engram.sweep`: the two ways to make results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from engram.data import Data
+from engram.engine.run import Run
+from engram.engine.training import Training
+from engram.errors import bad, choose, unknown
+from engram.methods.base import Method
+from engram.recipes.execute import Plan, Watcher, execute
+from engram.recipes.names import build_method, method_label, plain_method
+from engram.recipes.plain import from_plain, to_plain
+from engram.recipes.recipe import Recipe, _seeds, content_id
+from engram.records import KEEP, Result
+from engram.streams.core import Stream
+from engram.streams.incremental import class_incremental
+
+POOLS = ("together", "serial", "processes", "ray")
+
+
+def run(
+    stream: Stream | Data,
+    *,
+    method: Method | str | Mapping[str, Any] | Sequence[Any] = "Finetune",
+    model: Any = "mlp",
+    seeds: int | Sequence[int] = 1,
+    out: str | Path | None = None,
+    device: str = "auto",
+    together: bool | None = None,
+    keep: str = "scores",
+    average: str = "micro",
+    label: str = "",
+    watcher: Watcher | None = None,
+    **training: Any,
+) -> Result:
+    """Train one method, or several, on a stream and return what they remember.
+
+    Parameters
+    ----------
+    stream
+        A stream, or data (then class-incremental with two classes per task).
+    method
+        A method, its name, or a list of them to compare.
+    model
+        A name, a mapping with a name and options, a backbone module or a factory.
+    seeds
+        A number of seeds or the seeds themselves; every seed is one run.
+    out
+        Run directory; finished stages found there are not run again.
+    training
+        Fields of `Training`: epochs, batch_size, lr, optimizer, ...
+
+    Examples
+    --------
+    >>> import engram
+    >>> stream = engram.class_incremental(engram.load("blobs"), classes_per_task=2)
+    >>> result = engram.run(stream, method="ER", epochs=3, seeds=2)
+    >>> result.matrix.shape == (2, len(stream), len(stream))
+    True
+    """
+    if isinstance(stream, Data):
+        stream = class_incremental(stream)
+    if not isinstance(stream, Stream):
+        raise bad("stream", "a stream, such as engram.class_incremental(data)", stream)
+    known = [f.name for f in fields(Training)]
+    for name in training:
+        if name not in known:
+            raise unknown("training", name, known)
+    settings = from_plain(Training, training, path="training")
+    choose("keep", keep, KEEP)
+    choose("average", average, ("micro", "macro"))
+    single = isinstance(method, (Method, str, Mapping))
+    built = [build_method(one) for one in ([method] if single else method)]  # type: ignore[list-item,union-attr]
+    plans = [
+        plan
+        for one in built
+        for plan in _plans(stream, one, model, settings, _seeds(seeds), keep, average, label)
+    ]
+    return execute(plans, out=out, device=device, together=together, watcher=watcher)
+
+
+def _plans(
+    stream: Stream, method: Method, model: Any, training: Training, seeds: Sequence[int],
+    keep: str, average: str, label: str,
+) -> list[Plan]:  # fmt: skip
+    content = {
+        "stream": {**stream.describe(), "data": stream.data.name, "id": stream.fingerprint()},
+        "model": to_plain(model) if isinstance(model, (str, Mapping)) else _model_name(model),
+        "method": plain_method(method), "training": to_plain(training), "seeds": list(seeds),
+        "keep": keep, "average": average,
+    }  # fmt: skip
+    name = label or method_label(method)
+    return [
+        Plan(
+            run=Run(stream=stream, method=method, model=model, training=training, seed=seed),
+            content={**content, "label": name},
+            recipe=content_id(content),
+            label=name,
+            keep=keep,
+            average=average,
+        )  # fmt: skip
+        for seed in seeds
+    ]
+
+
+def _model_name(model: Any) -> str:
+    return getattr(model, "__qualname__", type(model).__qualname__)
+
+
+def recipe_plans(recipe: Recipe, stream: Stream) -> list[Plan]:
+    """One plan per seed of a recipe."""
+    content = recipe.plain()
+    content["stream"] = {**content["stream"], "head": stream.head}
+    return [
+        Plan(
+            run=run,
+            content=content,
+            recipe=recipe.id,
+            label=recipe.label,
+            order=recipe.order,
+            keep=recipe.keep,
+            average=recipe.average,
+        )  # fmt: skip
+        for run in recipe.runs(stream)
+    ]
+
+
+def sweep(
+    recipes: Sequence[Recipe | Mapping[str, Any] | str | Path],
+    *,
+    pool: str = "together",
+    out: str | Path | None = None,
+    device: str = "auto",
+    data: str | None = None,
+    workers: int = 0,
+    watcher: Watcher | None = None,
+    deadline: float | None = None,
+) -> Result:
+    """Run many recipes; runs of equal shapes train in lockstep with ``pool="together"``.
+
+    Parameters
+    ----------
+    pool
+        ``together`` lockstep, ``serial`` one run after the other, ``processes`` recipes spread
+        over `workers` processes (needs `out`).
+    data
+        Directory in which data sets are found by name.
+
+    Examples
+    --------
+    >>> base = {"stream": {"data": "blobs"}, "training": {"epochs": 1}}
+    >>> result = sweep([base | {"method": m} for m in ("Finetune", "ER")])
+    >>> result.labels
+    ['Finetune', 'ER']
+    """
+    choose("pool", pool, POOLS)
+    if pool == "ray":
+        raise bad("pool", "together, serial or processes: ray is not part of this version", pool)
+    built = [_as_recipe(one) for one in recipes]
+    if not built:
+        raise bad("recipes", "at least one recipe", "none")
+    if pool == "processes":
+        from engram.recipes.processes import spread
+
+        return spread(built, out=out, device=device, data=data, workers=workers)
+    plans = plans_of(built, data)
+    together = None if pool == "together" else False
+    if pool == "together" and len(plans) > 1:
+        together = True
+    return execute(
+        plans, out=out, device=device, together=together, watcher=watcher, deadline=deadline
+    )
+
+
+def plans_of(recipes: Sequence[Recipe], root: str | None = None) -> list[Plan]:
+    """Plans of several recipes; equal data and streams are built once and shared."""
+    loaded: dict[str, Data] = {}
+    built: dict[str, Stream] = {}
+    plans: list[Plan] = []
+    for recipe in recipes:
+        source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
+        if source not in loaded:
+            loaded[source] = recipe.data(root)
+        where = repr(to_plain(recipe.stream))
+        if where not in built:
+            built[where] = recipe.build_stream(loaded[source])
+        plans += recipe_plans(recipe, built[where])
+    return plans
+
+
+def _as_recipe(one: Any) -> Recipe:
+    if isinstance(one, Recipe):
+        return one
+    if isinstance(one, Mapping):
+        return Recipe.of(one)
+    return Recipe.read(one)

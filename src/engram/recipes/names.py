@@ -1,0 +1,112 @@
+"""Methods by name: those of the library, and users' own as ``module:Class``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from engram import methods
+from engram.errors import bad, unknown
+from engram.methods.base import Method
+from engram.recipes.plain import from_plain, to_plain
+
+
+def method_class(name: str) -> type[Method]:
+    """The class of a method's name.
+
+    Examples
+    --------
+    >>> method_class("Finetune").__name__
+    'Finetune'
+    """
+    if ":" in name:
+        return own_class(name, Method)
+    if name not in methods.__all__:
+        raise unknown("method", name, methods.__all__)
+    found: type[Method] = getattr(methods, name)
+    return found
+
+
+def own_class(name: str, base: type[Any]) -> type[Any]:
+    """A user's class ``module:Class``; the module may be a file path ending in .py."""
+    module_name, _, class_name = name.partition(":")
+    if not module_name or not class_name:
+        raise bad("method", "a name, or module:Class", name)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        if module_name.endswith(".py"):
+            path = Path(module_name)
+            sys.path.insert(0, str(path.resolve().parent))
+            module_name = path.stem
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise bad("method", f"an importable module in {name!r} ({error})", module_name) from None
+    finally:
+        del sys.path[0]
+    found = getattr(module, class_name, None)
+    if found is None:
+        raise unknown(
+            f"class of {module_name}", class_name, [n for n in vars(module) if n[0] != "_"]
+        )
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise bad("method", f"a subclass of {base.__name__}", found)
+    return found
+
+
+def build_method(spec: Any) -> Method:
+    """A method from its name, a mapping with ``name`` and fields, or a method.
+
+    Examples
+    --------
+    >>> build_method({"name": "ER", "memory": {"total": 200}}).memory.total
+    200
+    """
+    if isinstance(spec, Method):
+        return spec
+    if isinstance(spec, str):
+        spec = {"name": spec}
+    if not isinstance(spec, Mapping) or "name" not in spec:
+        raise bad("method", "a name, or a mapping with a name", spec)
+    cls = method_class(str(spec["name"]))
+    values = {k: v for k, v in spec.items() if k != "name"}
+    if "parts" in values:
+        return cls(*(build_method(part) for part in values["parts"]))
+    made: Method = from_plain(cls, values, path=f"method.{cls.__name__}")
+    return made
+
+
+def plain_method(method: Method) -> dict[str, Any]:
+    """The mapping `build_method` takes back."""
+    cls = type(method)
+    name = (
+        cls.__name__ if cls.__module__.startswith("engram.") else f"{cls.__module__}:{cls.__name__}"
+    )
+    if hasattr(method, "parts"):
+        return {"name": name, "parts": [plain_method(part) for part in method.parts]}
+    return {"name": name, **to_plain(method)}
+
+
+def method_label(method: Method) -> str:
+    """A short name: the class and what differs from its defaults.
+
+    Examples
+    --------
+    >>> method_label(build_method({"name": "EWC", "strength": 10.0}))
+    'EWC strength=10'
+    """
+    if hasattr(method, "parts"):
+        return " + ".join(method_label(part) for part in method.parts)
+    words = [type(method).__name__]
+    for field in fields(method):
+        value, default = getattr(method, field.name), field.default
+        if callable(getattr(field, "default_factory", None)):
+            default = field.default_factory()  # type: ignore[misc]
+        if field.init and value != default:
+            shown = f"{value:g}" if isinstance(value, float) else value
+            shown = value.describe() if hasattr(value, "describe") else shown
+            words.append(f"{field.name}={shown}")
+    return " ".join(words)

@@ -1,0 +1,82 @@
+"""Dataclasses to plain values and back, with errors that name the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, get_type_hints
+
+from engram.errors import bad, unknown
+
+
+def to_plain(value: Any) -> Any:
+    """Nested plain values of dataclasses, tuples and arrays, ready for YAML and hashing.
+
+    Examples
+    --------
+    >>> from engram.memory import Memory
+    >>> to_plain(Memory(total=500))["total"]
+    500
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in fields(value) if f.init}
+    if isinstance(value, Mapping):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(v) for v in value]
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return repr(value)
+
+
+def from_plain(cls: type[Any], values: Mapping[str, Any], *, path: str) -> Any:
+    """A dataclass from plain values; wrong names and types are refused by name.
+
+    Examples
+    --------
+    >>> from engram.engine.training import Training
+    >>> from_plain(Training, {"epoch": 3}, path="training")
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: training: unknown name 'epoch', did you mean 'epochs'? Valid: ...
+    """
+    if not isinstance(values, Mapping):
+        raise bad(path, f"a mapping of the fields of {cls.__name__}", values)
+    known = {f.name: f for f in fields(cls) if f.init}
+    for name in values:
+        if name not in known:
+            raise unknown(path, name, known)
+    hints = get_type_hints(cls)
+    given = {n: convert(hints[n], v, path=f"{path}.{n}") for n, v in values.items()}
+    for name, field in known.items():
+        required = field.default is MISSING and field.default_factory is MISSING
+        if required and name not in given:
+            raise bad(f"{path}.{name}", "a value (it has no default)", "nothing")
+    return cls(**given)
+
+
+def convert(hint: Any, value: Any, *, path: str) -> Any:
+    """A plain value as the annotated type, numbers and lists being taken generously."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    nested = _dataclass_in(hint)
+    if nested is not None and isinstance(value, Mapping):
+        return from_plain(nested, value, path=path)
+    if nested is not None:
+        return value
+    try:
+        adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].lower().removeprefix("input should be ")
+        raise bad(path, reason, value) from None
+
+
+def _dataclass_in(hint: Any) -> type[Any] | None:
+    """The dataclass among the alternatives of an annotation, if there is one."""
+    for part in (hint, *getattr(hint, "__args__", ())):
+        if isinstance(part, type) and is_dataclass(part):
+            return part
+    return None
