@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from engram.memory import Memory
     from engram.methods.base import Method, Replay
     from engram.recipes import Recipe, run, sweep
-    from engram.records import Result, from_csv, read, reference
+    from engram.records import Result, from_csv, read
     from engram.streams import (
         Stream,
         Task,
@@ -40,7 +40,7 @@ _HOME = {
     **dict.fromkeys(("AccessError", "BadArgument", "EngramError", "RecordError"), "errors"),
     **dict.fromkeys(("Method", "Replay"), "methods.base"),
     **dict.fromkeys(("Recipe", "run", "sweep"), "recipes"),
-    **dict.fromkeys(("Result", "from_csv", "read", "reference"), "records"),
+    **dict.fromkeys(("Result", "from_csv", "read"), "records"),
     **dict.fromkeys(
         (
             "Stream", "Task", "blurry", "class_incremental", "domain_incremental", "hierarchical",
@@ -83,7 +83,6 @@ __all__ = [
     "permuted",
     "read",
     "records",
-    "reference",
     "reorder",
     "report",
     "rotated",

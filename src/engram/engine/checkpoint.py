@@ -17,6 +17,7 @@ from engram.memory import Exemplars
 from engram.streams.guard import Ledger
 
 FORMAT = "engram-learner-1"
+EXEMPLARS = ("rows", "stages", "columns", "ranks")
 
 
 def structure(tree: Any) -> Any:
@@ -51,7 +52,7 @@ def state_dict(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tree = {
         "vector": learner.vector, "buffers": learner.buffers, "free": learner.free,
         "state": learner.state, "opt": learner.opt, "opened": learner.opened,
-        "exemplars": dict(zip(("rows", "stages", "columns", "ranks"), learner.exemplars[:4], strict=True)),
+        "exemplars": dict(zip(EXEMPLARS, learner.exemplars[:4], strict=True)),
     }  # fmt: skip
     tensors = {k: v.detach().cpu().contiguous().clone() for k, v in flatten(tree).items()}
     facts = {
@@ -77,9 +78,7 @@ def load_state_dict(learner: Learner, tensors: dict[str, Tensor], facts: dict[st
     )
     learner.opened = tree["opened"]
     kept = tree["exemplars"]
-    learner.exemplars = Exemplars(
-        kept["rows"], kept["stages"], kept["columns"], kept["ranks"], int(facts["seen"])
-    )
+    learner.exemplars = Exemplars._make([*(kept[name] for name in EXEMPLARS), int(facts["seen"])])
     learner.stage, learner.diverged = int(facts["stage"]), int(facts["diverged"])
     learner.ledger = Ledger.from_dict(facts["ledger"])
 

@@ -75,7 +75,7 @@ def run(
     choose("keep", keep, KEEP)
     choose("average", average, ("micro", "macro"))
     single = isinstance(method, (Method, str, Mapping))
-    built = [build_method(one) for one in ([method] if single else method)]  # type: ignore[list-item,union-attr]
+    built = [build_method(one) for one in ([method] if single else method)]  # type: ignore[union-attr]
     plans = [
         plan
         for one in built
@@ -85,15 +85,24 @@ def run(
 
 
 def _plans(
-    stream: Stream, method: Method, model: Any, training: Training, seeds: Sequence[int],
-    keep: str, average: str, label: str,
-) -> list[Plan]:  # fmt: skip
+    stream: Stream,
+    method: Method,
+    model: Any,
+    training: Training,
+    seeds: Sequence[int],
+    keep: str,
+    average: str,
+    label: str,
+) -> list[Plan]:
     content = {
         "stream": {**stream.describe(), "data": stream.data.name, "id": stream.fingerprint()},
         "model": to_plain(model) if isinstance(model, (str, Mapping)) else _model_name(model),
-        "method": plain_method(method), "training": to_plain(training), "seeds": list(seeds),
-        "keep": keep, "average": average,
-    }  # fmt: skip
+        "method": plain_method(method),
+        "training": to_plain(training),
+        "seeds": list(seeds),
+        "keep": keep,
+        "average": average,
+    }
     name = label or method_label(method)
     return [
         Plan(
@@ -103,7 +112,7 @@ def _plans(
             label=name,
             keep=keep,
             average=average,
-        )  # fmt: skip
+        )
         for seed in seeds
     ]
 
@@ -125,7 +134,7 @@ def recipe_plans(recipe: Recipe, stream: Stream) -> list[Plan]:
             order=recipe.order,
             keep=recipe.keep,
             average=recipe.average,
-        )  # fmt: skip
+        )
         for run in recipe.runs(stream)
     ]
 

@@ -74,11 +74,15 @@ def stream_items(stream: Stream, *, multilabel: bool) -> Items:
     """The test items of a stream, as the records keep them."""
     rows, stages = test_items(stream)
     return Items(
-        rows=rows.numpy(), task=stages.numpy(), targets=stream.targets[rows].numpy(),
-        opening=stream.opening.numpy(), visible=stream.visible.numpy(),
-        classes=np.array(stream.order), names=tuple(stream.data.classes[c] for c in stream.order),
+        rows=rows.numpy(),
+        task=stages.numpy(),
+        targets=stream.targets[rows].numpy(),
+        opening=stream.opening.numpy(),
+        visible=stream.visible.numpy(),
+        classes=np.array(stream.order),
+        names=tuple(stream.data.classes[c] for c in stream.order),
         multilabel=multilabel,
-    )  # fmt: skip
+    )
 
 
 def execute(
@@ -107,9 +111,13 @@ def execute(
         return _asked(read(folder.path), plans)
     recipes = {plan.recipe: dict(plan.content) for plan in plans}
     return Result(
-        _joined(book.rows), recipes=recipes, predictions=book.predictions,
-        items=book.items, ledger=book.ledgers, environment=[environment(device)],
-    )  # fmt: skip
+        _joined(book.rows),
+        recipes=recipes,
+        predictions=book.predictions,
+        items=book.items,
+        ledger=book.ledgers,
+        environment=[environment(device)],
+    )
 
 
 def _asked(result: Result, plans: Sequence[Plan]) -> Result:
@@ -133,9 +141,14 @@ def _finished(plan: Plan, folder: RunDirectory | None) -> bool:
 
 
 def _run(
-    plans: Sequence[Plan], book: _Book, device: Any, together: bool | None, watcher: Watcher,
-    deadline: float | None, group_size: int,
-) -> None:  # fmt: skip
+    plans: Sequence[Plan],
+    book: _Book,
+    device: Any,
+    together: bool | None,
+    watcher: Watcher,
+    deadline: float | None,
+    group_size: int,
+) -> None:
     began = time.perf_counter()
     engine = Engine(
         [plan.run for plan in plans], device=device, together=together, group_size=group_size
@@ -199,10 +212,13 @@ def _rows(plan: Plan, stage: Stage, items: Items) -> Rows:
             rows.add(f"loss/{name}", value, stage=stage.stage, step=step)
     size = learner.nbytes()
     facts = {
-        "seconds": outcome.seconds, "steps": outcome.steps, "parameters": learner.vector.numel(),
-        "state_bytes": size["state"], "memory_items": len(learner.exemplars),
+        "seconds": outcome.seconds,
+        "steps": outcome.steps,
+        "parameters": learner.vector.numel(),
+        "state_bytes": size["state"],
+        "memory_items": len(learner.exemplars),
         "memory_bytes": size["exemplars"],
-    }  # fmt: skip
+    }
     for name, value in facts.items():
         rows.add(name, float(value), stage=stage.stage)
     if len(learner.exemplars):
@@ -250,7 +266,7 @@ def _write(pending: Sequence[tuple[Plan, Stage, Rows]], book: _Book, checkpoints
                     stage=stage.stage,
                     keep=plan.keep,
                     parameters=parameters,
-                )  # fmt: skip
+                )
             )
         if stage.stage == len(plan.run.stream) - 1 or stage.learner.diverged >= 0:
             ledgers.append(
@@ -261,7 +277,7 @@ def _write(pending: Sequence[tuple[Plan, Stage, Rows]], book: _Book, checkpoints
                     "order": plan.order,
                     "reads": plan.run.method.reads,
                     "stages": stage.learner.ledger.to_dict(),
-                }  # fmt: skip
+                }
             )
     kept = [p for p in predictions if p is not None]
     if book.folder is None:

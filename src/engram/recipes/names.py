@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +103,8 @@ def method_label(method: Method) -> str:
     words = [type(method).__name__]
     for field in fields(method):
         value, default = getattr(method, field.name), field.default
-        if callable(getattr(field, "default_factory", None)):
-            default = field.default_factory()  # type: ignore[misc]
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
         if field.init and value != default:
             shown = f"{value:g}" if isinstance(value, float) else value
             shown = value.describe() if hasattr(value, "describe") else shown
