@@ -213,3 +213,52 @@ def test_plain_arrays_survive_every_protocol(array, protocol):
 def test_python_2_text_comes_back_as_bytes_and_scalars_as_numbers():
     assert read_pickle(b"(dp0\nS'a'\np1\nI1\ns.") == {b"a": 1}
     assert read_pickle(pickle.dumps([np.int64(3), (1, None, True)], 2)) == [3, (1, None, True)]
+
+
+def test_fer_csv(tmp_path):
+    def pixels(value):
+        return " ".join([str(value)] * 2304)
+
+    usages = ["Training", "PublicTest", "PrivateTest"]
+    lines = [f"{i},{pixels(i)},{usages[i % 3]}" for i in range(7)]
+    file = tmp_path / "fer2013.csv"
+    file.write_text("\n".join(["emotion,pixels,Usage", *lines]) + "\n")
+    data = load("fer2013", root=tmp_path)
+    assert data.x.shape == (7, 1, 48, 48)
+    assert data.x[:, 0, 0, 0].tolist() == list(range(7))
+    assert data.labels.tolist() == [0, 1, 2, 3, 5, 6, 4]
+    assert data.classes[4] == "neutral"
+    parts = [part.tolist() for part in (data.train, data.valid, data.test)]
+    assert parts == [[0, 3, 6], [1, 4], [2, 5]]
+    assert data.notes[0] == "training set has 3 of 28709 rows"
+    assert load(file).fingerprint() == data.fingerprint()
+    for line in (f"7,{pixels(0)},Training", f"0,{pixels(256)},Training", f"0,{pixels(0)},Other",
+                 "0,1 2 3,Training"):  # fmt: skip
+        file.write_text(f"emotion,pixels,Usage\n{lines[0]}\n{line}\n")
+        with pytest.raises(ValueError, match="line 3: expected"):
+            load(file)
+
+
+def test_tiny_imagenet_folder(tmp_path):
+    from PIL import Image
+
+    root = tmp_path / "tiny-imagenet-200"
+    (root / "val" / "images").mkdir(parents=True)
+    for value, wnid in ((40, "n2"), (80, "n1")):
+        (root / "train" / wnid / "images").mkdir(parents=True)
+        for i in range(3):
+            Image.new("RGB" if i else "L", (64, 64), value if not i else (value,) * 3).save(
+                root / "train" / wnid / "images" / f"{wnid}_{i}.JPEG"
+            )
+        Image.new("RGB", (64, 64), (value,) * 3).save(root / "val" / "images" / f"{wnid}.JPEG")
+    (root / "wnids.txt").write_text("n2\nn1\n")
+    (root / "val" / "val_annotations.txt").write_text("n2.JPEG\tn2\t0\t0\t9\t9\nn1.JPEG\tn1\t0\n")
+    data = load("tiny_imagenet", root=tmp_path)
+    assert data.sample_shape == (3, 64, 64)
+    assert data.classes == ("n1", "n2")
+    assert data.labels.tolist() == [0, 0, 0, 1, 1, 1, 1, 0]
+    assert data.x[:, 1, 5, 5].tolist() == [80, 80, 80, 40, 40, 40, 40, 80]
+    assert data.test.tolist() == [6, 7]
+    (root / "wnids.txt").write_text("n2\nn1\nn3\n")
+    with pytest.raises(ValueError, match=r"n3.*expected JPEG files"):
+        load(root)

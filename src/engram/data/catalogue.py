@@ -76,9 +76,13 @@ KNOWN: dict[str, Known] = {
         places=("ntu60", "ntu60/xsub", "NTU60_CS.npz", "ntu60/NTU60_CS.npz", "ntu/NTU60_CS.npz",
                 "nturgb+d_skeletons", "nturgbd_raw/nturgb+d_skeletons", "NTU-RGB-D/xsub", "xsub"),
     ),
-    "fer2013": Known("facial expressions, 48x48 grey (packed)", rows=(28709, 3589)),
+    "fer2013": Known(
+        "seven facial expressions, 48x48 grey", form="FER", rows=(28709, 3589),
+        places=("fer2013.csv", "fer2013/fer2013.csv"),
+    ),
     "tiny_imagenet": Known(
-        "200 kinds of objects, 64x64 colour (packed)", rows=(100000, 10000), classes=200
+        "200 kinds of objects, 64x64 colour", form="Tiny", rows=(100000, 10000), classes=200,
+        places=("tiny-imagenet-200", "tiny_imagenet", "tiny_imagenet/tiny-imagenet-200"),
     ),
     "multi_domain": Known("flowers, scenes, birds, cars, letters, 64x64 colour (packed)"),
 }  # fmt: skip
@@ -162,7 +166,7 @@ def _load_path(path: Path, root: str | Path | None, options: dict[str, Any]) -> 
     if place is None:
         names = [name for name, _ in places_under(path)]
         raise bad(
-            "data", "a packed .npz, idx, CIFAR, NW-UCLA or NTU files, or class folders of images",
+            "data", "a packed .npz, official files of a known set, or class folders of images",
             f"{path} with the sets {names}: load one by name with root=" if names else str(path),
         )  # fmt: skip
     return _noted(place.load(None, dict(options)))

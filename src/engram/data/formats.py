@@ -11,12 +11,14 @@ from typing import Any
 
 from engram.data.cifar import find_cifar, load_cifar
 from engram.data.core import Data
+from engram.data.fer import is_fer, load_fer
 from engram.data.folder import class_folders
 from engram.data.idx import find_idx, load_idx
 from engram.data.ntu import is_ntu, load_ntu
 from engram.data.nw_ucla import is_nw_ucla, load_nw_ucla
 from engram.data.packed import keys_of, load_packed
 from engram.data.skeleton import build, read_packed_sequences
+from engram.data.tiny_imagenet import is_tiny_imagenet, load_tiny_imagenet
 from engram.errors import bad, unknown
 
 _PART = re.compile(r"([_-](full|sub|train\d*|test|val|valid|part\d*|\d+(mb)?))+$", re.IGNORECASE)
@@ -107,6 +109,8 @@ def place_of(path: Path, name: str | None = None) -> Place | None:
     if path.is_file():
         if path.suffix == ".npz":
             return packed_place((path,), name)
+        if is_fer(path):
+            return Place("FER CSV", path, load_fer)
         return Place("CIFAR archive", path, load_cifar) if _is_tar(path) else None
     if not path.is_dir():
         return None
@@ -114,6 +118,8 @@ def place_of(path: Path, name: str | None = None) -> Place | None:
         return Place("idx", path, load_idx)
     if find_cifar(path):
         return Place("CIFAR batches", path, load_cifar)
+    if is_tiny_imagenet(path):
+        return Place("Tiny ImageNet", path, load_tiny_imagenet)
     if is_nw_ucla(path):
         return Place("NW-UCLA JSON", path, load_nw_ucla)
     if is_ntu(path):
