@@ -16,7 +16,7 @@ from engram.records import RunDirectory, read
 KILLER = """
 import json, os, random, signal, sys, time
 import numpy as np
-import pyarrow.parquet, safetensors.numpy
+import pandas, pyarrow.parquet, safetensors.numpy
 from engram.records import Items, Prediction, Rows, RunDirectory
 
 items = Items(rows=range(300), task=[0] * 300, targets=[0] * 300, opening=[0], visible=[[1]],

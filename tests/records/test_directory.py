@@ -125,7 +125,7 @@ def test_a_recipe_is_kept_once_and_never_contradicted(tmp_path: Path) -> None:
 
 WRITERS = """
 import os, sys
-import pyarrow.parquet
+import pandas, pyarrow.parquet
 from engram.records import Rows, RunDirectory
 children = []
 for seed in range(4):

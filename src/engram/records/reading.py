@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import RecordError, bad, choose
-from engram.records.directory import RunDirectory, new_part
+from engram.records.directory import RunDirectory
 from engram.records.items import Items
-from engram.records.parts import Parts, Problem, read_folders, without_repeats, write_part
-from engram.records.predictions import Predictions, write_predictions
+from engram.records.parts import Parts, Problem, read_folders, without_repeats
+from engram.records.predictions import Predictions
 from engram.records.result import Result
 from engram.records.table import Rows, from_frame, to_frame
 from engram.records.views import HEADS
@@ -86,27 +86,6 @@ def _items_of(folders: Sequence[RunDirectory]) -> Any:
         return known[key]
 
     return items
-
-
-def save(result: Result, path: str | os.PathLike[str]) -> None:
-    """See `Result.save`."""
-    folder = RunDirectory(path)
-    for recipe, content in result.recipes.items():
-        folder.write_recipe(recipe, content)
-    for run in dict.fromkeys((run.recipe, run.order) for run in result.runs):
-        items = result.items(*run)
-        if items is not None:
-            folder.write_items(*run, items)
-    part = new_part()
-    stored = [result.predictions.get(*moment) for moment in result.predictions]
-    kept = [one for one in stored if one is not None]
-    if kept:
-        write_predictions(folder.path / f"predictions-{part}.safetensors", kept)
-    write_part(folder.path / f"results-{part}.parquet", from_frame(result.frame()))
-    for kind, documents in (("ledger", result.ledger), ("environment", result.environment)):
-        for document in documents:
-            content = {k: v for k, v in document.items() if k != "part"}
-            folder.append(None, **{kind: content})  # type: ignore[arg-type]
 
 
 def combine(results: Iterable[Result]) -> Result:

@@ -279,6 +279,6 @@ class Result:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything into a run directory, from which `engram.read` gives it back."""
-        from engram.records.reading import save
+        from engram.records.saving import save
 
         save(self, path)

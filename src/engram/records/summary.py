@@ -63,8 +63,6 @@ def _local(
     result: Result, name: str, rows: Any, tasks: int, options: dict[str, Any]
 ) -> dict[str, Any]:
     """The options of a metric, with what can be taken from the records filled in."""
-    from engram.records.result import Result
-
     local = dict(options)
     if name == "forward_transfer" and "chance" not in local:
         local["chance"] = _chance(result)[rows, :tasks]
@@ -72,7 +70,7 @@ def _local(
         reference = local.get("reference")
         if reference is None:
             raise bad("reference", "accuracies per stage, or the Result of joint training", None)
-        if isinstance(reference, Result):
+        if hasattr(reference, "matrix"):  # a Result
             own = reference.matrix[reference.tasks == tasks][:, :tasks, :tasks]
             if not len(own):
                 raise bad("reference", f"runs over {tasks} tasks", reference)

@@ -1,0 +1,35 @@
+"""Writing a Result into a run directory."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from engram.records.directory import RunDirectory, new_part
+from engram.records.parts import write_part
+from engram.records.predictions import write_predictions
+from engram.records.table import from_frame
+
+if TYPE_CHECKING:
+    from engram.records.result import Result
+
+
+def save(result: Result, path: str | os.PathLike[str]) -> None:
+    """See `Result.save`."""
+    folder = RunDirectory(path)
+    for recipe, content in result.recipes.items():
+        folder.write_recipe(recipe, content)
+    for run in dict.fromkeys((run.recipe, run.order) for run in result.runs):
+        items = result.items(*run)
+        if items is not None:
+            folder.write_items(*run, items)
+    part = new_part()
+    stored = [result.predictions.get(*moment) for moment in result.predictions]
+    kept = [one for one in stored if one is not None]
+    if kept:
+        write_predictions(folder.path / f"predictions-{part}.safetensors", kept)
+    write_part(folder.path / f"results-{part}.parquet", from_frame(result.frame()))
+    for kind, documents in (("ledger", result.ledger), ("environment", result.environment)):
+        for document in documents:
+            content = {k: v for k, v in document.items() if k != "part"}
+            folder.append(None, **{kind: content})  # type: ignore[arg-type]
