@@ -250,6 +250,23 @@ def test_groups_draw_apart(class_stream: Streams) -> None:
     assert offsets[0] != offsets[1] != offsets[2]
 
 
+def test_tasks_draw_apart(toy: Callable[..., ToyLearner]) -> None:
+    """A class that comes back, and old items that have to go, are drawn anew in every task."""
+    learner = toy(torch.zeros(200, dtype=torch.long), 1)
+    kept = learner.run(Memory(per_class=10), list(torch.arange(80).split(40)))[-1]
+    assert (kept.rows[10:] - 40).tolist() != kept.rows[:10].tolist()
+    survivors = []
+    for stage in (1, 2):
+        places = torch.arange(60)
+        learner.exemplars = Exemplars(places, places * 0, places * 0, places)
+        learner.stage = stage
+        memory = Memory(per_task=60, shrink="random")
+        after = memory.update(learner, torch.arange(100, 120))  # 20 new ones, either way
+        survivors.append(after.rows[after.stages == 0].tolist())
+    assert [len(rows) for rows in survivors] == [40, 40]
+    assert survivors[0] != survivors[1]
+
+
 def test_random_by_name_is_the_random_policy(class_stream: Streams) -> None:
     for budget in ({"per_class": 6}, {"per_task": 20}):
         a, tasks = class_stream(6, 20, per_task=2)
