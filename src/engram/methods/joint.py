@@ -1,0 +1,60 @@
+"""Joint training: the upper bound that may look at everything seen so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from engram.errors import choose
+from engram.learner.learner import Learner
+from engram.methods.base import Method, Replay
+from engram.streams.core import Task
+
+INITS = ("continue", "scratch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joint(Method):
+    """Train at task k on all training rows of tasks 1..k.
+
+    The upper bound of every comparison (UB, JOINT in the papers). It reads rows that no memory
+    holds, and the ledger of a run says so. Labels are those visible in each row's own task.
+
+    Parameters
+    ----------
+    init
+        ``continue`` from the weights of the task before, or ``scratch``: every task starts from
+        the run's first weights, with a fresh optimiser.
+
+    Examples
+    --------
+    >>> Joint().replay(3)
+    Replay(kind='past', size=0)
+    >>> Joint(init="scrach")
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: init: unknown name 'scrach', did you mean 'scratch'? ...
+    """
+
+    reads: ClassVar[str] = "past"
+
+    init: str = "continue"
+
+    def __post_init__(self) -> None:
+        choose("init", self.init, INITS)
+
+    def replay(self, stage: int) -> Replay:
+        return Replay("past")
+
+    def start(self, learner: Learner, task: Task) -> None:
+        if self.init == "continue":
+            return
+        if "initial" not in learner.state:
+            learner.state = {"initial": learner.snapshot()}
+            return
+        initial = learner.state["initial"]
+        learner.vector = initial["vector"].clone()
+        learner.buffers = {k: torch.clone(v) for k, v in initial["buffers"].items()}
+        learner.opt = {}  # the engine makes a fresh one
