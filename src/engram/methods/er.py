@@ -1,0 +1,83 @@
+"""Experience replay: exemplars of the past join the batches of the present."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from engram.errors import choose, whole
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import Net
+from engram.memory import Memory
+from engram.methods.base import Method, Replay, State, Terms
+from engram.streams.core import Task
+
+MIXES = ("paired", "union")
+REDUCTIONS = ("mean", "sum")
+
+
+def halves(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The training objective on the new rows and on the memory rows, from one forward pass.
+
+    Without memory rows the second is 0.
+    """
+    net(batch.x, batch.w)  # normalisation layers see the whole batch; the calls below reuse it
+    new = net.task(batch._replace(w=batch.w * (1 - batch.old)))
+    memory = net.task(batch._replace(w=batch.w * batch.old))
+    return new, memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class ER(Method):
+    """Train on the current task and on exemplars of earlier ones.
+
+    Parameters
+    ----------
+    memory
+        How much is kept, and which rows.
+    mix
+        ``paired``: memory rows, drawn with replacement, join every batch of the task;
+        ``union``: every epoch goes once over the task and the whole memory, shuffled.
+    reduce
+        ``mean``: one mean over all rows of a batch; ``sum``: the mean over the new rows plus the
+        mean over the memory rows.
+    size
+        Memory rows per step where paired; 0 means as many as the batch size.
+
+    Notes
+    -----
+    Rolnick et al. 2019 (NeurIPS); Chaudhry et al. 2019 (tiny episodic memories). IIRC's ER is
+    ``mix="union"`` with 20 random exemplars per class; the continual-novelty form is ``paired``
+    with ``reduce="sum"``.
+
+    Examples
+    --------
+    >>> ER()
+    ER(memory=Memory(total=500), mix='paired', reduce='mean', size=0)
+    >>> ER(mix="union").replay(1)
+    Replay(kind='union', size=0)
+    """
+
+    memory: Memory = field(default=Memory(total=500))
+    mix: str = "paired"
+    reduce: str = "mean"
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        choose("mix", self.mix, MIXES)
+        choose("reduce", self.reduce, REDUCTIONS)
+        whole("size", self.size)
+
+    def replay(self, stage: int) -> Replay:
+        return Replay("pair", self.size) if self.mix == "paired" else Replay("union")
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        if self.reduce == "mean":
+            return {"task": net.task(batch)}
+        new, memory = halves(net, batch)
+        return {"task": new, "memory": memory}
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        learner.exemplars = self.memory.update(learner, task.train)

@@ -1,0 +1,65 @@
+"""Experience replay whose memory keeps everything, with the labels of the time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from engram.errors import choose, whole
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import Net
+from engram.memory import Memory
+from engram.methods.base import Method, Replay, State, Terms
+from engram.methods.er import MIXES, REDUCTIONS, halves
+from engram.streams.core import Task
+
+EVERYTHING = Memory(fraction=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ERInfinite(Method):
+    """`ER` with an unlimited memory: nothing is lost but the labels that were hidden.
+
+    Rows keep the labels that were visible in their own task, so a sample met first under its
+    superclass is replayed under that alone, and one met twice is replayed twice. It tells how much
+    of `ER`'s loss is due to the size of its memory (Abdelsalam et al. 2021, CVPR).
+
+    Parameters
+    ----------
+    mix, reduce, size
+        As in `ER`; ``union`` by default.
+
+    Examples
+    --------
+    >>> ERInfinite().replay(1)
+    Replay(kind='past', size=0)
+    """
+
+    reads: ClassVar[str] = "past"
+
+    mix: str = "union"
+    reduce: str = "mean"
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        choose("mix", self.mix, MIXES)
+        choose("reduce", self.reduce, REDUCTIONS)
+        whole("size", self.size)
+
+    def replay(self, stage: int) -> Replay:
+        return Replay("pair", self.size) if self.mix == "paired" else Replay("past")
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        if self.reduce == "mean":
+            return {"task": net.task(batch)}
+        new, memory = halves(net, batch)
+        return {"task": new, "memory": memory}
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        if self.mix == "paired":
+            learner.exemplars = EVERYTHING.update(learner, task.train)
+
+    @property
+    def memory_budget(self) -> Memory | None:
+        return EVERYTHING if self.mix == "paired" else None
