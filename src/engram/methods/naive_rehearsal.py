@@ -1,0 +1,79 @@
+"""Naive rehearsal: as many old samples as new ones in every batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from engram.errors import choose, whole
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import Net
+from engram.memory import Memory
+from engram.methods.base import Method, Replay, State, Terms
+from engram.methods.er import halves
+from engram.streams.core import Task
+
+WEIGHTINGS = ("mean", "task_count")
+
+
+def task_count_terms(new: Tensor, memory: Tensor, now: Tensor) -> Terms:
+    """``new / t + (1 - 1/t) * memory`` at task t = now + 1, as two terms.
+
+    Examples
+    --------
+    >>> import torch
+    >>> terms = task_count_terms(torch.tensor(0.8), torch.tensor(0.4), torch.tensor(3))
+    >>> {name: round(value.item(), 6) for name, value in terms.items()}
+    {'task': 0.2, 'memory': 0.3}
+    """
+    share = 1 / (now + 1).to(new.dtype)
+    return {"task": share * new, "memory": (1 - share) * memory}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaiveRehearsal(Method):
+    """Pair every batch with memory rows, under a memory shared by tasks.
+
+    After task t, B // t random rows of the task enter and as many random old rows leave, so that
+    the memory of B items is always full. Every replayed row goes through its own task's head.
+
+    Parameters
+    ----------
+    memory
+        1000 items by default, the published size for class-incremental streams (1500 for
+        task-incremental ones). ``Memory(per_task=1000)`` keeps exactly equal shares instead.
+    weighting
+        ``mean``: one mean over new and old rows; ``task_count``: ``new / t + (1 - 1/t) * old``.
+    size
+        Memory rows per step; 0 means as many as the batch size.
+
+    Notes
+    -----
+    Hsu et al. 2018 (NeurIPS workshop on continual learning).
+
+    Examples
+    --------
+    >>> NaiveRehearsal().memory
+    Memory(per_task=1000, shrink='random')
+    """
+
+    memory: Memory = field(default=Memory(per_task=1000, shrink="random"))
+    weighting: str = "mean"
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        choose("weighting", self.weighting, WEIGHTINGS)
+        whole("size", self.size)
+
+    def replay(self, stage: int) -> Replay:
+        return Replay("pair", self.size)
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        if self.weighting == "mean":
+            return {"task": net.task(batch)}
+        return task_count_terms(*halves(net, batch), batch.now)
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        learner.exemplars = self.memory.update(learner, task.train)
