@@ -1,0 +1,150 @@
+"""Learning without forgetting: the old network teaches on the new task's inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram.errors import bad, choose, number
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import Net
+from engram.losses import distill_rows, mean
+from engram.methods.base import Method, State, Terms
+from engram.streams.core import Task
+
+CHOICES = {
+    "blocks": ("auto", "joint", "per_task"),
+    "weighting": ("lambda", "task_count"),
+    "ce_scope": ("scope", "new"),
+    "kd_new_classes": ("slice", "zero_pad"),
+    "form": ("ce", "kl"),
+}
+
+
+def distill_blocks(
+    student: Tensor, teacher: Tensor, blocks: Tensor, w: Tensor, **options: Any
+) -> Tensor:
+    """[K] distillation within each block of classes [K, C], averaged over rows.
+
+    Options are those of `engram.losses.distill_rows`. A block without classes costs nothing.
+
+    Examples
+    --------
+    >>> student, teacher = torch.tensor([[1.0, 1.0, 5.0]]), torch.tensor([[2.0, 0.0, 3.0]])
+    >>> blocks = torch.tensor([[True, True, False], [False, False, True]])
+    >>> costs = distill_blocks(student, teacher, blocks, torch.ones(1))
+    >>> [round(cost, 6) for cost in costs.tolist()]
+    [0.693147, 0.0]
+    """
+    shape = (len(student), *blocks.shape)  # [B, K, C]
+    new, old = student[:, None].expand(shape), teacher[:, None].expand(shape)
+    rows = distill_rows(new, old, blocks, **options)  # [B, K]
+    return (w[:, None] * rows).sum(0) / w.sum().clamp(min=1e-12)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LwF(Method):
+    """Keep the old classes' answers on new inputs: ``task + strength * distillation``.
+
+    The distillation is ``-sum_c q_c log p_c`` with q, p the softmax of the old and the present
+    logits divided by the temperature, over classes opened before the task. The old network is in
+    eval mode and lives only as long as the task.
+
+    Parameters
+    ----------
+    strength, temperature
+        Weight and temperature of the distillation.
+    scale
+        Multiply it by the squared temperature.
+    blocks
+        One softmax over all old classes (``joint``), or one per old task, summed (``per_task``).
+        ``auto``: per task where rows compete within their own task (multi-head), joint otherwise.
+    weighting
+        ``lambda`` as above; ``task_count``: ``task / t + (1 - 1/t) * strength * distillation`` at
+        task t, the distillation averaged over the blocks.
+    ce_scope
+        Classes of the task term: the training scope, or the current task's ``new`` ones only.
+    kd_new_classes
+        The student's softmax covers the old classes (``slice``), or the new ones as well, with
+        probability 0 as their target (``zero_pad``).
+    form
+        ``ce``, or ``kl``: the same gradient, less the teacher's entropy.
+
+    Notes
+    -----
+    Li and Hoiem 2016 (ECCV).
+
+    Examples
+    --------
+    >>> LwF(strength=-1.0)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: strength: expected a number in [0, inf], got -1.0
+    """
+
+    strength: float = 1.0
+    temperature: float = 2.0
+    scale: bool = False
+    blocks: str = "auto"
+    weighting: str = "lambda"
+    ce_scope: str = "scope"
+    kd_new_classes: str = "slice"
+    form: str = "ce"
+
+    def __post_init__(self) -> None:
+        number("strength", self.strength)
+        number("temperature", self.temperature, open_low=True)
+        for name, valid in CHOICES.items():
+            choose(name, getattr(self, name), valid)
+
+    def start(self, learner: Learner, task: Task) -> None:
+        if self.ce_scope == "new":
+            _need_new_classes(learner)
+        if learner.stage == 0:
+            return
+        known = (learner.opened >= 0) & (learner.opened < learner.stage)
+        per_task = self.blocks == "per_task" or (self.blocks == "auto" and learner.scope == "own")
+        stages = torch.arange(learner.stage)[:, None]
+        blocks = learner.opened == stages if per_task else known[None]  # [K, C]
+        learner.state = {"teacher": learner.snapshot(), "blocks": blocks.to(learner.device)}
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        logits = net(batch.x, batch.w).logits
+        task = net.task(self._scoped(batch))
+        if "teacher" not in state:
+            return {"task": task}
+        costs = distill_blocks(
+            logits, net.frozen(state["teacher"])(batch.x).logits, state["blocks"], batch.w,
+            temperature=self.temperature, scale=self.scale, form=self.form,
+            new_classes=batch.new if self.kd_new_classes == "zero_pad" else None,
+        )  # fmt: skip
+        if self.weighting == "lambda":
+            return {"task": task, "distill": self.strength * costs.sum()}
+        filled = state["blocks"].any(-1).to(costs.dtype)
+        share = 1 / (batch.now + 1).to(task.dtype)
+        return {
+            "task": share * task,
+            "distill": (1 - share) * self.strength * mean(costs, filled),
+        }
+
+    def _scoped(self, batch: Batch) -> Batch:
+        if self.ce_scope == "scope":
+            return batch
+        old = batch.old[:, None] > 0  # memory rows of a joined method keep their scope
+        return batch._replace(open=batch.open & (batch.new | old))
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        learner.state = {}
+
+
+def _need_new_classes(learner: Learner) -> None:
+    """A row whose class is old would have no class to compete for it."""
+    stream = learner.stream
+    stages = torch.arange(len(stream))[:, None]
+    if bool((stream.visible & (stream.opening != stages)).any()):
+        expected = "'scope', because some task of the stream shows classes that are not new there"
+        raise bad("ce_scope", expected, "new")
