@@ -1,0 +1,145 @@
+"""iCaRL: binary outputs, the old network's answers as targets, and the nearest class mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engram.errors import bad, choose
+from engram.learner.batch import Batch
+from engram.learner.learner import EVAL_ROWS, Learner
+from engram.learner.net import Net
+from engram.losses import bce_rows, mean, multi_hot
+from engram.memory import Memory
+from engram.methods.base import Method, Replay, State, Terms
+from engram.models.output import Output
+from engram.streams.core import Task
+
+VARIANTS = ("nme", "hb1", "cnn", "norm")
+REDUCTIONS = ("mean", "sum")
+NOWHERE = 4.0  # distance of a class without a mean; unit vectors are never further apart than 2
+
+
+def soft_targets(y: Tensor, old_logits: Tensor, known: Tensor) -> Tensor:
+    """[B, C] one where a new class is among the labels, the old network's sigmoid for old classes.
+
+    Examples
+    --------
+    >>> old, known = torch.tensor([[0.5, -1.0, 0.0]]), torch.tensor([True, True, False])
+    >>> [round(t, 6) for t in soft_targets(torch.tensor([[2]]), old, known)[0].tolist()]
+    [0.622459, 0.268941, 1.0]
+    """
+    shown = multi_hot(y, old_logits.shape[-1], old_logits.dtype)
+    return torch.where(known, old_logits.sigmoid(), shown)
+
+
+def class_means(features: Tensor, columns: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """([C, d] normalised means of normalised features [n, d], [C] which classes have one)."""
+    unit = F.normalize(features, dim=-1)
+    total = torch.zeros(classes, unit.shape[-1], dtype=unit.dtype).index_add(0, columns, unit)
+    count = torch.bincount(columns, minlength=classes)
+    return F.normalize(total, dim=-1), count > 0
+
+
+def distances(features: Tensor, means: Tensor) -> Tensor:
+    """[B, C] distances of normalised features [B, d] to unit vectors [C, d]."""
+    cosines = F.normalize(features, dim=-1) @ means.T
+    return (2 - 2 * cosines).clamp(min=0).sqrt()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ICaRL(Method):
+    """Binary cross-entropy per output, on the task and all exemplars.
+
+    The target of a new class is whether it is among the labels; that of an old class is the old
+    network's sigmoid, for every row. After a task, exemplars are chosen by herding, and class means
+    of their features are taken with the present network.
+
+    Parameters
+    ----------
+    memory
+        20 exemplars per class by herding.
+    variant
+        How to predict. ``nme``: the nearest class mean (between normalised features), once a task
+        is finished; the outputs while it is being learnt. ``hb1``, ``cnn``: the network's outputs.
+        ``norm``: the same with a cosine head, scaled by a learnt number.
+    bce_reduction
+        Mean over the classes seen, or their sum, as in the original.
+    nme_flip
+        Class means over exemplars and their mirror images (images only).
+
+    Notes
+    -----
+    Rebuffi et al. 2017 (CVPR); hb1: Chaudhry et al. 2018 (ECCV); cnn, norm: Abdelsalam et al. 2021
+    (CVPR). The training setting `loss` does not matter here.
+
+    Examples
+    --------
+    >>> ICaRL().memory
+    Memory(per_class=20, policy='herding')
+    >>> ICaRL().head, ICaRL(variant="norm").head
+    ('linear', 'cosine')
+    """
+
+    memory: Memory = field(default=Memory(per_class=20, policy="herding"))
+    variant: str = "nme"
+    bce_reduction: str = "mean"
+    nme_flip: bool = False
+
+    def __post_init__(self) -> None:
+        choose("variant", self.variant, VARIANTS)
+        choose("bce_reduction", self.bce_reduction, REDUCTIONS)
+
+    @property
+    def head(self) -> str:  # type: ignore[override]
+        return "cosine" if self.variant == "norm" else "linear"
+
+    def replay(self, stage: int) -> Replay:
+        return Replay("union")
+
+    def start(self, learner: Learner, task: Task) -> None:
+        shape = learner.stream.data.sample_shape
+        if self.nme_flip and len(shape) != 3:
+            raise bad("nme_flip", f"False for samples of shape {shape}, no images", True)
+        # means of the network before would be wrong as soon as the weights move
+        learner.state = {"teacher": learner.snapshot()} if learner.stage else {}
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        logits = net(batch.x, batch.w).logits
+        if "teacher" in state:
+            old = net.frozen(state["teacher"])(batch.x).logits
+            targets = soft_targets(batch.y, old, batch.known)
+        else:
+            targets = multi_hot(batch.y, logits.shape[-1], logits.dtype)
+        return {"task": mean(bce_rows(logits, targets, batch.seen, self.bce_reduction), batch.w)}
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        learner.exemplars = self.memory.update(learner, task.train)
+        learner.state = {}
+        if self.variant == "nme" and len(learner.exemplars):
+            columns = learner.exemplars.columns
+            features = learner.outputs(learner.exemplars.rows, learner.exemplars.stages).features
+            if self.nme_flip:
+                features = torch.cat([features, mirrored(learner)])
+                columns = columns.repeat(2)
+            means, valid = class_means(features, columns, len(learner.opened))
+            learner.state = {"means": means.to(learner.device), "valid": valid.to(learner.device)}
+
+    def scores(self, output: Output, state: State) -> Tensor:
+        if "means" not in state:
+            return output.logits
+        far = torch.where(state["valid"], distances(output.features, state["means"]), NOWHERE)
+        # the nearest mean at 0, so that near ties survive being stored in half precision
+        return far.amin(-1, keepdim=True) - far
+
+
+@torch.no_grad()
+def mirrored(learner: Learner) -> Tensor:
+    """[n, d] features of the exemplars' mirror images, on the CPU."""
+    kept, net = learner.exemplars, learner.net()
+    pairs = zip(kept.rows.split(EVAL_ROWS), kept.stages.split(EVAL_ROWS), strict=True)
+    parts = [net(learner.batch(rows, stages).x.flip(-1)).features for rows, stages in pairs]
+    return torch.cat(parts).cpu()
