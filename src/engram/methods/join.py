@@ -1,0 +1,150 @@
+"""Several methods at once, by composition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from engram.errors import BadArgument, bad
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import Net
+from engram.memory import Memory
+from engram.methods.base import Gradient, Method, Replay, State, Terms, overrides
+from engram.models.output import Output
+from engram.streams.core import Stream, Task
+
+SINGLE = {"replay": "a memory or replay", "gradient": "a gradient", "scores": "scores"}
+
+
+@dataclass(frozen=True, init=False)
+class Join(Method):
+    """Methods that work together: their loss terms add up, each keeps its own state.
+
+    The task term counts once: that of the part with a memory, else that of the first part that
+    has one. Other terms of equal name all count; the later ones get the part's number. At most one
+    part may bring a memory, one a gradient, one scores. Joins inside a Join are taken apart.
+
+    Examples
+    --------
+    >>> from engram.methods.er import ER
+    >>> from engram.methods.lwf import LwF
+    >>> Join(ER(), LwF()).describe()["parts"][1]["name"]
+    'LwF'
+    >>> Join(ER(), ER(mix="union"))
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: parts: expected at most one part with a memory or replay, got ...
+    """
+
+    parts: tuple[Method, ...]
+
+    def __init__(self, *parts: Method) -> None:
+        for part in parts:
+            if not isinstance(part, Method):
+                raise bad("parts", "methods such as engram.methods.ER()", part)
+        if not parts:
+            raise bad("parts", "at least one method", parts)
+        flat = (p.parts if isinstance(p, Join) else (p,) for p in parts)
+        object.__setattr__(self, "parts", tuple(one for some in flat for one in some))
+        for verb, words in SINGLE.items():
+            owners = [str(part) for part in self.parts if _brings(part, verb)]
+            if len(owners) > 1:
+                expected = f"parts: expected at most one part with {words}"
+                raise BadArgument(f"{expected}, got {' and '.join(owners)}")
+
+    # -- what the parts declare ------------------------------------------------------------------
+    @property
+    def reads(self) -> str:  # type: ignore[override]
+        return "past" if any(part.reads == "past" for part in self.parts) else "own"
+
+    @property
+    def head(self) -> str:  # type: ignore[override]
+        return next((part.head for part in self.parts if part.head != "linear"), "linear")
+
+    @property
+    def memory_budget(self) -> Memory | None:
+        budgets = (part.memory_budget for part in self.parts)
+        return next((budget for budget in budgets if budget is not None), None)
+
+    def brings(self, verb: str) -> bool:
+        """Whether some part has its own form of a verb."""
+        return any(overrides(part, verb) for part in self.parts)
+
+    def replay(self, stage: int) -> Replay:
+        owner = self._owner("replay")
+        return Replay() if owner is None else self.parts[owner].replay(stage)
+
+    def networks(self, stream: Stream) -> Mapping[str, nn.Module]:
+        found: dict[str, nn.Module] = {}
+        for part in self.parts:
+            brought = part.networks(stream)
+            if twice := sorted(found.keys() & brought.keys()):
+                raise bad("parts", "networks of different names", ", ".join(twice))
+            found |= brought
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": type(self).__name__, "parts": [part.describe() for part in self.parts]}
+
+    # -- verbs -----------------------------------------------------------------------------------
+    def _owner(self, verb: str) -> int | None:
+        return next((i for i, part in enumerate(self.parts) if _brings(part, verb)), None)
+
+    def _host(self, verb: str, learner: Learner, task: Task) -> None:
+        """Every part's start or finish, with its own state in the learner's place."""
+        states = {str(i): part_state(learner.state, i) for i in range(len(self.parts))}
+        for i, part in enumerate(self.parts):
+            learner.state = states[str(i)]
+            getattr(part, verb)(learner, task)
+            states[str(i)] = learner.state
+        learner.state = states
+
+    def start(self, learner: Learner, task: Task) -> None:
+        self._host("start", learner, task)
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        self._host("finish", learner, task)
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        memory = self._owner("replay")
+        terms: Terms = {}
+        for i in sorted(range(len(self.parts)), key=lambda i: i != memory):
+            for name, term in self.parts[i].loss(net, batch, part_state(state, i)).items():
+                if name not in terms:
+                    terms[name] = term
+                elif name != "task":
+                    terms[f"{name}.{i}"] = term
+        return terms
+
+    def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
+        owner = self._owner("gradient")
+        if owner is None:
+            return grad(batch)
+        return self.parts[owner].gradient(grad, batch, part_state(state, owner))
+
+    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
+        changed = dict(state)
+        for i, part in enumerate(self.parts):
+            if overrides(part, "step"):
+                changed[str(i)] = part.step(before, after, grad, part_state(state, i))
+        return changed
+
+    def scores(self, output: Output, state: State) -> Tensor:
+        owner = self._owner("scores")
+        if owner is None:
+            return output.logits
+        return self.parts[owner].scores(output, part_state(state, owner))
+
+
+def part_state(state: State, part: int) -> State:
+    """The state of one part; an empty one leaves no trace in a checkpoint."""
+    found: State = state.get(str(part), {})
+    return found
+
+
+def _brings(part: Method, verb: str) -> bool:
+    return overrides(part, verb) or (verb == "replay" and part.memory_budget is not None)
