@@ -1,0 +1,186 @@
+"""Tidy tables, small enough to draw, of a long table of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from engram import metrics
+from engram.report.digest import RUN, Digest, Floats
+
+BINS = 240  # points of one line over the whole training
+SAMPLE = 300  # runs drawn of one violin or cloud
+
+
+def stage_curves(digest: Digest) -> pd.DataFrame:
+    """Mean and std over runs: each task (and -1: the mean of the tasks seen) after each stage.
+
+    Columns name, head, task, stage, value, std. Tasks appear from the stage that learns them.
+    """
+    pieces = []
+    for (name, head), matrix in digest.matrices.items():
+        stages = matrix.shape[1]
+        lower = np.where(np.tril(np.ones((stages, stages), np.bool_)), matrix, np.nan)
+        means = [metrics.average_accuracy(lower, stage=k) for k in range(stages)]
+        seen = np.stack(means, axis=-1)  # [run, stage]
+        every = np.concatenate([lower, seen[..., None]], axis=-1)  # [run, stage, task + 1]
+        mean, std = mean_and_std(every)
+        stage, task = np.meshgrid(np.arange(stages), [*range(stages), -1], indexing="ij")
+        piece = pd.DataFrame({"task": task.ravel(), "stage": stage.ravel(), "value": mean.ravel(),
+                              "std": std.ravel()})  # fmt: skip
+        pieces.append(piece.assign(name=name, head=head).dropna(subset=["value"]))
+    columns = ["name", "head", "task", "stage", "value", "std"]
+    return pd.concat(pieces)[columns] if pieces else pd.DataFrame(columns=columns)
+
+
+def mean_and_std(values: Floats) -> tuple[Floats, Floats]:
+    """Mean and sample standard deviation over the first axis; NaN where there are too few.
+
+    Examples
+    --------
+    >>> mean_and_std(np.array([[1.0], [3.0]]))
+    (array([2.]), array([1.41421356]))
+    """
+    count = np.isfinite(values).sum(axis=0)
+    filled = np.where(np.isfinite(values), values, 0.0)
+    mean = np.divide(filled.sum(axis=0), count, out=np.full(count.shape, np.nan), where=count > 0)
+    spread = np.where(np.isfinite(values), (values - mean) ** 2, 0.0).sum(axis=0)
+    variance = np.divide(spread, count - 1, out=np.full(count.shape, np.nan), where=count > 1)
+    return mean, np.sqrt(variance)
+
+
+def progress_curves(digest: Digest, metric: str, names: Sequence[str]) -> pd.DataFrame:
+    """Mean over runs of what was logged during training, against the stages trained so far.
+
+    Parameters
+    ----------
+    metric
+        Name of a metric, or its beginning when it ends in ``/``.
+
+    Returns
+    -------
+    Columns name, head, metric, task, stage, x, value. `x` is 1.25 when a quarter of the second
+    stage is done, so that methods with unlike numbers of steps share an axis.
+    """
+    columns = ["name", "head", "metric", "task", "stage", "x", "value"]
+    frame = digest.frame
+    known = [str(m) for m in frame["metric"].cat.categories]
+    wanted = [m for m in known if (m.startswith(metric) if metric.endswith("/") else m == metric)]
+    rows = frame[
+        frame["metric"].isin(wanted) & (frame["step"] >= 0) & frame["name"].isin(list(names))
+    ]
+    if not len(rows):
+        return pd.DataFrame(columns=columns)
+    long = _stage_lengths(frame, rows)
+    length = long.reindex(pd.MultiIndex.from_frame(rows[["name", "stage"]].astype({"name": str})))
+    x = rows["stage"].to_numpy() + (rows["step"].to_numpy() + 1) / length.to_numpy()
+    width = (int(rows["stage"].max()) + 1) / BINS
+    binned = rows.assign(x=x, bin=np.ceil(x / width).astype(np.int64))
+    keys = ["name", "head", "metric", "task", "stage", "bin"]
+    means = binned.groupby(keys, observed=True)[["x", "value"]].mean().reset_index()
+    return means.astype({"name": str, "head": str, "metric": str})[columns]
+
+
+def _stage_lengths(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.Series[float]:
+    """Steps of each (name, stage): as recorded, and at least the last step that was logged."""
+    last = rows.groupby(["name", "stage"], observed=True)["step"].max() + 1
+    steps = frame[frame["metric"] == "steps"]
+    told = steps.groupby(["name", "stage"], observed=True)["value"].max()
+    both = pd.concat([last, told]).reset_index(name="steps").astype({"name": str})
+    lengths: pd.Series[float] = both.groupby(["name", "stage"])["steps"].max().astype(float)
+    return lengths
+
+
+def final_accuracies(digest: Digest) -> pd.DataFrame:
+    """One row per name and head: final accuracy of each task (`task 1`...), mean and std."""
+    rows = []
+    for (name, head), matrix in digest.matrices.items():
+        mean, std = mean_and_std(matrix[:, -1, :])
+        row: dict[str, object] = {"name": name, "head": head}
+        for task, (value, spread) in enumerate(zip(mean, std, strict=True)):
+            row[f"task {task + 1}"] = value
+            row[f"task {task + 1}_std"] = spread
+        rows.append(row)
+    return _with_kind(pd.DataFrame(rows), digest)
+
+
+def _with_kind(table: pd.DataFrame, digest: Digest) -> pd.DataFrame:
+    """With the stream and whether a method is a reference: the best is sought among equals."""
+    if not len(table):
+        return table
+    kinds = digest.methods[["name", "head", "stream", "reads_past"]]
+    return table.merge(kinds, on=["name", "head"])
+
+
+def order_accuracies(digest: Digest) -> pd.DataFrame:
+    """Average accuracy of each order, the mean of its seeds, for names with several orders."""
+    runs = digest.runs[digest.runs["finished"]] if len(digest.runs) else digest.runs
+    if not len(runs):
+        return pd.DataFrame(columns=["name", "head", "order", "average_accuracy"])
+    means = runs.groupby(["name", "head", "order"])["average_accuracy"].mean().reset_index()
+    count = means.groupby(["name", "head"])["order"].transform("size")
+    return means[count > 1].reset_index(drop=True)
+
+
+def order_disparities(digest: Digest) -> pd.DataFrame:
+    """AOPD and MOPD per name and head, by task (where orders are task orders) and by class."""
+    rows = []
+    for (name, head), group in order_accuracies(digest).groupby(["name", "head"]):
+        row: dict[str, object] = {
+            "name": name, "head": head, "orders": len(group),
+            "low": group["average_accuracy"].min(), "high": group["average_accuracy"].max(),
+        }  # fmt: skip
+        for level, table in (
+            ("task", _task_performance(digest, str(name), str(head))),
+            ("class", _class_performance(digest, str(name), str(head))),
+        ):
+            complete = table.dropna(axis=1) if table is not None else pd.DataFrame()
+            if complete.size:
+                disparity = metrics.order_disparity(complete.to_numpy())
+                row[f"{level}_aopd"] = float(disparity.aopd)
+                row[f"{level}_mopd"] = float(disparity.mopd)
+        rows.append(row)
+    return _with_kind(pd.DataFrame(rows), digest)
+
+
+def _task_performance(digest: Digest, name: str, head: str) -> pd.DataFrame | None:
+    """Final accuracy `[order, task]`, tasks by content; None if orders are of another kind."""
+    runs = digest.runs
+    mine = runs[(runs["name"] == name) & (runs["head"] == head) & runs["finished"]]
+    final = digest.matrices[name, head][:, -1, :]  # [run, position]
+    tasks = final.shape[-1]
+    contents = []
+    for text in mine["order"]:
+        parts = str(text).split("-") if text else [str(i) for i in range(tasks)]
+        if sorted(parts) != sorted(str(i) for i in range(tasks)):
+            return None
+        contents.append([int(part) for part in parts])
+    where = np.array(contents, np.int64)
+    by_content = np.empty_like(final)
+    np.put_along_axis(by_content, where, final, axis=-1)
+    table = pd.DataFrame(by_content).assign(order=mine["order"].to_numpy())
+    return table.groupby("order").mean()
+
+
+def _class_performance(digest: Digest, name: str, head: str) -> pd.DataFrame | None:
+    """Final accuracy `[order, class]`, the mean of the seeds."""
+    frame = digest.frame
+    rows = frame[
+        (frame["metric"] == "class_accuracy") & (frame["name"] == name) & (frame["head"] == head)
+        & (frame["step"] == -1)
+    ]  # fmt: skip
+    if not len(rows):
+        return None
+    last = rows[rows["stage"] == rows.groupby(RUN, observed=True)["stage"].transform("max")]
+    return last.pivot_table(index="order", columns="cls", values="value", observed=True)
+
+
+def sampled(rows: pd.DataFrame, keys: list[str], most: int = SAMPLE) -> pd.DataFrame:
+    """At most `most` rows per group, evenly spread over the group, always the same ones."""
+    place = rows.groupby(keys, observed=True).cumcount()
+    size = rows.groupby(keys, observed=True)[keys[0]].transform("size")
+    stride = np.ceil(size / most).clip(lower=1)
+    chosen: pd.DataFrame = rows[place % stride == 0]
+    return chosen

@@ -1,0 +1,259 @@
+"""From the long table to one row per run and one row per method, before anything is drawn."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from engram import metrics
+from engram.report.access import readers_of_the_past
+from engram.report.inputs import ReportInput
+
+Floats = npt.NDArray[np.float64]
+RUN = ["name", "seed", "order"]
+
+# Methods that train on the past as well: references, not competitors.
+READS_PAST = frozenset({"Joint", "IncrementalJoint", "ERInfinite"})
+REFERENCES = frozenset({"Joint", "IncrementalJoint"})
+# Definitions that any matrix supports; "first" needs accuracies of tasks before they are learnt.
+DEFINITIONS = ("max", "diagonal", "all", "mean_T", "mammoth", "libcontinual", "cglb", "pyclad")
+SPREADS = (
+    "average_accuracy", *(f"forgetting/{d}" for d in DEFINITIONS), "backward_transfer",
+    "learning_accuracy", "intransigence", "bound", "distance", "seconds", "kept_bytes",
+    "memory_items", "parameters",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Digest:
+    """All aggregates a report needs.
+
+    Parameters
+    ----------
+    frame
+        The long table with one more column, `name`: the label, made unique per recipe.
+    runs
+        One row per run and head view with its summary metrics.
+    methods
+        One row per name and head view: mean and `<metric>_std` over finished runs, rank, counts.
+    matrices
+        `(name, head)` to accuracies `[run, stage, task]` of the finished runs.
+    """
+
+    frame: pd.DataFrame
+    runs: pd.DataFrame
+    methods: pd.DataFrame
+    matrices: dict[tuple[str, str], Floats]
+
+
+def digest(inputs: ReportInput) -> Digest:
+    """Aggregate the long table of `inputs`."""
+    frame = named(inputs.frame)
+    runs, arrays = _runs(frame, inputs.recipes)
+    runs = _with_metrics(runs, arrays, inputs)
+    runs = runs.merge(_costs(frame), on=RUN, how="left")
+    finished = runs[runs["finished"]]
+    matrices = {
+        (str(name), str(head)): _square(arrays[rows.index.to_numpy()], int(rows["tasks"].iloc[0]))
+        for (name, head), rows in finished.groupby(["name", "head"], sort=False)
+    }
+    return Digest(frame, runs, _methods(runs, frame, inputs), matrices)
+
+
+def named(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with texts as categories and a column `name`, unique per recipe.
+
+    Two recipes may carry the same label (a method on two streams); their numbers must not be mixed.
+    """
+    whole = dict.fromkeys(("seed", "stage", "step", "task", "cls"), np.int32)
+    result = frame[[*whole, "value"]].astype({**whole, "value": np.float64})
+    for column in ("recipe", "label", "order", "head", "metric"):
+        result[column] = frame[column].astype(str).astype("category")
+    groups = result.groupby(["label", "recipe"], observed=True, sort=True)
+    codes = groups.ngroup().to_numpy()
+    pairs = [(str(label), str(recipe)) for label, recipe in groups.size().index]
+    uses = Counter(label for label, _ in pairs)
+    texts = [f"{la} [{re[:8]}]" if uses[la] > 1 else la for la, re in pairs]
+    categories = sorted(set(texts))
+    place = np.array([categories.index(text) for text in texts], np.int64)
+    result["name"] = pd.Categorical.from_codes(place[codes], categories=pd.Index(categories))
+    return result
+
+
+def _runs(
+    frame: pd.DataFrame, recipes: Mapping[str, Mapping[str, Any]]
+) -> tuple[pd.DataFrame, Floats]:
+    """One row per run and head view, and its matrix `[run, stage, task]` at the same position."""
+    rows = frame[(frame["metric"] == "accuracy") & (frame["step"] == -1) & (frame["task"] >= 0)]
+    keys = [*RUN, "head", "recipe"]
+    code = rows.groupby(keys, observed=True, sort=True).ngroup().to_numpy()
+    runs = rows.assign(code=code).drop_duplicates("code").sort_values("code")[keys]
+    runs = runs.reset_index(drop=True).astype(
+        {"name": str, "order": str, "head": str, "recipe": str}
+    )
+    size = int(max(rows["stage"].max(), rows["task"].max())) + 1 if len(rows) else 1
+    arrays = np.full((len(runs), size, size), np.nan)
+    arrays[code, rows["stage"].to_numpy(), rows["task"].to_numpy()] = rows["value"].to_numpy()
+    by_code = rows.groupby(code)
+    runs["stages"] = by_code["stage"].max().to_numpy() + 1 if len(rows) else 0
+    tasks = by_code["task"].max() + 1 if len(rows) else pd.Series(dtype=int)
+    runs["tasks"] = tasks.to_numpy()
+    runs["tasks"] = runs.groupby(["name", "head"])["tasks"].transform("max")
+    runs["diverged"] = _diverged(frame, runs)
+    runs["finished"] = (runs["stages"] >= runs["tasks"]) & ~runs["diverged"]
+    runs["stream"] = [stream_name(recipes.get(recipe, {})) for recipe in runs["recipe"]]
+    return runs, arrays
+
+
+def _diverged(frame: pd.DataFrame, runs: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    rows = frame[(frame["metric"] == "diverged") & (frame["value"] > 0)]
+    bad = {tuple(row) for row in rows[RUN].astype({"name": str, "order": str}).to_numpy()}
+    return np.array([tuple(row) in bad for row in runs[RUN].to_numpy()], np.bool_)
+
+
+def _square(arrays: Floats, tasks: int) -> Floats:
+    return arrays[:, :tasks, :tasks]
+
+
+def _with_metrics(runs: pd.DataFrame, arrays: Floats, inputs: ReportInput) -> pd.DataFrame:
+    """Summary metrics of every finished run; the others stay NaN and are counted, not averaged."""
+    wanted = [
+        c for c in SPREADS if c not in ("seconds", "kept_bytes", "memory_items", "parameters")
+    ]
+    runs = runs.assign(**dict.fromkeys(wanted, np.nan))
+    past = readers_of_the_past(inputs.ledger, set(runs["recipe"])) | {
+        recipe for recipe in set(runs["recipe"]) if _names_past(recipe, inputs.recipes)
+    }
+    runs["reads_past"] = runs["recipe"].isin(past)
+    for _, rows in runs[runs["finished"]].groupby("tasks"):
+        where, tasks = rows.index, int(rows["tasks"].iloc[0])
+        matrix = _square(arrays[where.to_numpy()], tasks)  # [run, stage, task]
+        lower = np.where(np.tril(np.ones(matrix.shape[-2:], np.bool_)), matrix, np.nan)
+        runs.loc[where, "average_accuracy"] = metrics.average_accuracy(lower)
+        runs.loc[where, "backward_transfer"] = metrics.backward_transfer(lower)
+        runs.loc[where, "learning_accuracy"] = metrics.learning_accuracy(lower)
+        runs.loc[where, "bound"] = metrics.forgetting_bound(lower)
+        for definition in DEFINITIONS:
+            values = metrics.forgetting(lower, definition=definition)
+            runs.loc[where, f"forgetting/{definition}"] = values
+        runs.loc[where, "intransigence"] = _intransigence(rows, lower, inputs)
+    runs["distance"] = np.hypot(runs["forgetting/max"], runs["intransigence"])
+    return runs
+
+
+def _intransigence(rows: pd.DataFrame, matrix: Floats, inputs: ReportInput) -> Floats:
+    """Against the mean joint run of the same stream, order and view; NaN where there is none."""
+    result = np.full(len(rows), np.nan)
+    joint = np.array([_is_reference(r, inputs.recipes) for r in rows["recipe"]], np.bool_)
+    group = rows.groupby(["stream", "order", "head"], sort=False).ngroup().to_numpy()
+    for number in np.unique(group):
+        places = np.flatnonzero(group == number)
+        reference = places[joint[places]]
+        if len(reference):
+            own = np.diagonal(matrix[reference], axis1=-2, axis2=-1).mean(axis=0)  # [stage]
+            result[places] = metrics.intransigence(matrix[places], own)
+    return result
+
+
+def _costs(frame: pd.DataFrame) -> pd.DataFrame:
+    """Seconds summed over stages; what the run holds at its last stage."""
+    wanted = ["seconds", "state_bytes", "memory_bytes", "memory_items", "parameters"]
+    rows = frame[frame["metric"].isin(wanted)].sort_values("stage", kind="stable")
+    rows = rows.astype({"name": str, "order": str, "metric": str})
+    last = rows.drop_duplicates([*RUN, "metric"], keep="last")
+    table = last.pivot_table(index=RUN, columns="metric", values="value")
+    table = table.reindex(columns=wanted)
+    seconds = rows[rows["metric"] == "seconds"].groupby(RUN)["value"].sum()
+    table["seconds"] = seconds.reindex(table.index)
+    known = table[["state_bytes", "memory_bytes"]]
+    table["kept_bytes"] = known.sum(axis=1, min_count=1)
+    return table[["seconds", "kept_bytes", "memory_items", "parameters"]].reset_index()
+
+
+def _methods(runs: pd.DataFrame, frame: pd.DataFrame, inputs: ReportInput) -> pd.DataFrame:
+    """One row per name and head; a name none of whose runs got as far as a stage has one too."""
+    keys = ["name", "head"]
+    groups = runs[runs["finished"]].groupby(keys)[list(SPREADS)]
+    whole = runs.groupby(keys).agg(
+        stream=("stream", "first"), tasks=("tasks", "first"), recipe=("recipe", "first"),
+        reads_past=("reads_past", "first"), finished=("finished", "sum"),
+    )  # fmt: skip
+    table = whole.join(groups.mean()).join(groups.std(ddof=1).add_suffix("_std")).reset_index()
+    table = pd.concat([table, _stillborn(frame, runs, inputs)], ignore_index=True)
+    everyone = frame.drop_duplicates(RUN)
+    lost = frame[(frame["metric"] == "diverged") & (frame["value"] > 0)].drop_duplicates(RUN)
+    for column, rows in (("runs", everyone), ("diverged", lost)):
+        counts = rows["name"].astype(str).value_counts()
+        table[column] = table["name"].map(counts).fillna(0).astype(int)
+    table["unfinished"] = table["runs"] - table["finished"].astype(int) - table["diverged"]
+    fair = table["average_accuracy"].where(~table["reads_past"].astype(bool))
+    by_stream = fair.groupby([table["stream"], table["head"]])
+    table["rank"] = by_stream.rank(ascending=False, method="min")
+    order = ["stream", "head", "average_accuracy"]
+    return table.sort_values(order, ascending=[True, True, False]).reset_index(drop=True)
+
+
+def _stillborn(frame: pd.DataFrame, runs: pd.DataFrame, inputs: ReportInput) -> pd.DataFrame:
+    """Rows for the names without any accuracy."""
+    pairs = frame[["name", "recipe"]].drop_duplicates("name").astype(str)
+    pairs = pairs[~pairs["name"].isin(runs["name"])]
+    return pd.DataFrame(
+        {
+            "name": pairs["name"].astype(object), "recipe": pairs["recipe"].astype(object),
+            "head": "", "tasks": 0, "finished": 0,
+            "stream": [stream_name(inputs.recipes.get(r, {})) for r in pairs["recipe"]],
+            "reads_past": [_names_past(r, inputs.recipes) for r in pairs["recipe"]],
+        }
+    )  # fmt: skip
+
+
+def stream_name(recipe: Mapping[str, Any]) -> str:
+    """A short text for the stream of a recipe; equal texts mean equal streams.
+
+    Examples
+    --------
+    >>> stream_name({"stream": {"name": "class_incremental", "data": "digits", "seed": 0}})
+    'data=digits, name=class_incremental, seed=0'
+    >>> stream_name({})
+    ''
+    """
+    stream = recipe.get("stream")
+    if stream is None:
+        return ""
+    if not isinstance(stream, Mapping):
+        return str(stream)
+    parts = (
+        f"{key}={value if isinstance(value, str) else json.dumps(value, default=str)}"
+        for key, value in sorted(stream.items())
+        if value is not None
+    )
+    return ", ".join(parts)
+
+
+def _method_names(part: object) -> set[str]:
+    """Names of a method and of all methods joined in it."""
+    if isinstance(part, Mapping):
+        inner: set[str] = set().union(*(_method_names(v) for v in part.values()))
+        return inner | ({str(part["name"])} if "name" in part else set())
+    if isinstance(part, (list, tuple)):
+        return set().union(*(_method_names(v) for v in part))
+    return set()
+
+
+def _is_reference(recipe: str, recipes: Mapping[str, Mapping[str, Any]]) -> bool:
+    method = recipes.get(recipe, {}).get("method", {})
+    name = method.get("name") if isinstance(method, Mapping) else method
+    return str(name) in REFERENCES
+
+
+def _names_past(recipe: str, recipes: Mapping[str, Mapping[str, Any]]) -> bool:
+    method = recipes.get(recipe, {}).get("method", {})
+    names = {str(method)} if isinstance(method, str) else _method_names(method)
+    return bool(names & READS_PAST)

@@ -1,0 +1,207 @@
+"""Signs that a run did not do what its author believes, read from the long table alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+SEVERITIES = ("error", "warning", "note")
+FEW_RUNS = 3
+DWARFS = 100.0  # times the task loss
+UNBALANCED = 2.0  # largest class of the memory over the smallest
+DRIFT = 1.0  # shift of a BatchNorm mean in its own standard deviations
+RUN = ["name", "seed", "order"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to look at: how bad, in which method, and what was seen."""
+
+    severity: str
+    label: str
+    text: str
+
+
+def diagnose(frame: pd.DataFrame) -> list[Finding]:
+    """All findings of a long table, the worst first.
+
+    Parameters
+    ----------
+    frame
+        Long table of results; a column `name` is used instead of `label` where there is one.
+
+    Examples
+    --------
+    >>> row = {"recipe": "0", "label": "EWC", "seed": 0, "order": "", "stage": 1, "step": -1,
+    ...        "task": -1, "cls": -1, "head": "", "metric": "diverged", "value": 1.0}
+    >>> [finding.text for finding in diagnose(pd.DataFrame([row]))]
+    ['1 of 1 runs diverged (first at stage 2).', 'Averaged over only 1 run: ...']
+    """
+    table = frame if "name" in frame.columns else frame.assign(name=frame["label"])
+    if len(table) == 0:
+        return []
+    found = [finding for check in CHECKS for finding in check(table)]
+    return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.label))
+
+
+def _of(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    return table[table["metric"] == metric]
+
+
+def _last(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Rows of each run's last stage."""
+    last = rows.groupby(keys, observed=True)["stage"].transform("max")
+    return rows[rows["stage"] == last]
+
+
+def _list(values: list[object], most: int = 8) -> str:
+    shown = ", ".join(str(v) for v in values[:most])
+    return shown if len(values) <= most else f"{shown} and {len(values) - most} more"
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}" + ("" if count == 1 else "es" if word.endswith("s") else "s")
+
+
+def _run_counts(table: pd.DataFrame) -> pd.Series[int]:
+    return table.drop_duplicates(RUN).groupby("name", observed=True).size()
+
+
+def diverged_runs(table: pd.DataFrame) -> list[Finding]:
+    """Runs whose loss stopped being a number."""
+    rows = _of(table, "diverged")
+    rows = rows[rows["value"] > 0]
+    runs = _run_counts(table)
+    found = []
+    for name, group in rows.groupby("name", observed=True):
+        count, first = len(group.drop_duplicates(RUN)), int(group["stage"].min()) + 1
+        text = f"{count} of {runs[name]} runs diverged (first at stage {first})."
+        found.append(Finding("error", str(name), text))
+    return found
+
+
+def impossible_accuracies(table: pd.DataFrame) -> list[Finding]:
+    """Accuracies that are not shares, such as percentages."""
+    rows = table[table["metric"].isin(["accuracy", "class_accuracy"])]
+    wrong = rows[(rows["value"] < 0) | (rows["value"] > 1)]
+    return [
+        Finding("error", str(name), f"{len(group)} accuracies lie outside 0 to 1 "
+                f"(for example {group['value'].iloc[0]:.4g}).")
+        for name, group in wrong.groupby("name", observed=True)
+    ]  # fmt: skip
+
+
+def few_runs(table: pd.DataFrame) -> list[Finding]:
+    """Means over so few runs that their spread says nothing."""
+    counts = _run_counts(table)
+    return [
+        Finding("note", str(name), f"Averaged over only {_plural(int(count), 'run')}: "
+                f"use at least {FEW_RUNS} seeds before comparing means.")
+        for name, count in counts[counts < FEW_RUNS].items()
+    ]  # fmt: skip
+
+
+def loss_terms(table: pd.DataFrame) -> list[Finding]:
+    """Penalty and distillation terms that never act, or that drown the task loss."""
+    # In the first stage there is nothing to preserve yet: a zero there is right.
+    rows = table[table["metric"].astype(str).str.startswith("loss/") & (table["stage"] >= 1)]
+    rows = rows[np.isfinite(rows["value"])]
+    if not len(rows):
+        return []
+    sizes = rows.assign(value=rows["value"].abs(), metric=rows["metric"].astype(str))
+    means = sizes.groupby(["name", "metric"], observed=True)["value"].mean()
+    found = []
+    for (name, metric), mean in means.items():
+        term = str(metric).removeprefix("loss/")
+        task = means.get((name, "loss/task"), np.nan)
+        if term in ("task", "total"):
+            continue
+        if mean == 0:
+            text = f"The loss term “{term}” is zero after the first stage: it does nothing."
+            found.append(Finding("warning", str(name), text))
+        elif task > 0 and mean / task > DWARFS:
+            text = f"The loss term “{term}” is {mean / task:,.0f} times the task loss on average."
+            found.append(Finding("warning", str(name), text))
+    return found
+
+
+def silent_classes(table: pd.DataFrame) -> list[Finding]:
+    """Classes that were learnt but are never predicted after the last stage."""
+    keys = [*RUN, "head"]
+    rows = _last(_of(table, "predicted"), keys)
+    seen = _last(_of(table, "class_accuracy"), keys)
+    if not len(rows) or not len(seen):
+        return []
+    learnt = seen[seen["task"] <= seen["stage"]][[*keys, "stage", "cls"]].drop_duplicates()
+    both = learnt.merge(rows[[*keys, "stage", "cls", "value"]], on=[*keys, "stage", "cls"],
+                        how="left").fillna({"value": 0.0})  # fmt: skip
+    silent = both[both["value"] == 0]
+    found = []
+    for (name, head), group in silent.groupby(["name", "head"], observed=True):
+        runs = len(group.drop_duplicates(RUN))
+        classes = sorted(int(c) for c in group["cls"].unique())
+        view = f" ({head}-head view)" if head else ""
+        text = (
+            f"In {_plural(runs, 'run')} some learnt class is never predicted after the last stage"
+            f"{view}: {_list([*classes])}."
+        )
+        found.append(Finding("warning", str(name), text))
+    return found
+
+
+def memory_balance(table: pd.DataFrame) -> list[Finding]:
+    """Memories that hold far more of one class than of another."""
+    rows = _last(_of(table, "memory_count"), RUN)
+    if not len(rows):
+        return []
+    per_run = rows.groupby(RUN, observed=True)["value"].agg(["min", "max"])
+    found = []
+    for name, group in per_run.groupby(level="name", observed=True):
+        skewed = group[group["max"] > UNBALANCED * group["min"]]
+        if len(skewed):
+            low, high = skewed["min"].min(), skewed["max"].max()
+            text = (f"The memory is out of balance in {len(skewed)} of {len(group)} runs: "
+                    f"between {low:g} and {high:g} items per class.")  # fmt: skip
+            found.append(Finding("warning", str(name), text))
+    return found
+
+
+def batchnorm_drift(table: pd.DataFrame) -> list[Finding]:
+    """Running statistics that moved away from what older tasks were trained with."""
+    rows = _of(table, "bn_drift")
+    worst = rows[rows["value"] > DRIFT].groupby("name", observed=True)["value"].max()
+    return [
+        Finding("warning", str(name), f"BatchNorm statistics drifted by up to {value:.2g} standard "
+                "deviations: old tasks are evaluated with the statistics of new ones.")
+        for name, value in worst.items()
+    ]  # fmt: skip
+
+
+def unfinished_runs(table: pd.DataFrame) -> list[Finding]:
+    """Runs that have fewer stages than there are tasks, and did not diverge."""
+    rows = table[(table["metric"] == "accuracy") & (table["step"] == -1)]
+    spans = rows.groupby(RUN, observed=True).agg(stages=("stage", "max"), tasks=("task", "max"))
+    spans["tasks"] = spans.groupby(level="name", observed=True)["tasks"].transform("max")
+    lost = _of(table, "diverged")
+    gone = lost[lost["value"] > 0].drop_duplicates(RUN).set_index(RUN).index
+    short = spans[(spans["stages"] < spans["tasks"]) & ~spans.index.isin(gone)]
+    return [
+        Finding("warning", str(name), f"{_plural(len(group), 'run')} stopped before the last stage "
+                "and are left out of every mean.")
+        for name, group in short.groupby(level="name", observed=True)
+    ]  # fmt: skip
+
+
+CHECKS: tuple[Callable[[pd.DataFrame], list[Finding]], ...] = (
+    diverged_runs,
+    impossible_accuracies,
+    unfinished_runs,
+    loss_terms,
+    silent_classes,
+    memory_balance,
+    batchnorm_drift,
+    few_runs,
+)

@@ -1,0 +1,281 @@
+"""Plotly figures, each a pure function of a tidy table.
+
+Every trace says in `meta` which method (`label`) and head view (`head`) it shows: that is what the
+switches of the page act on. Colours of text, paper and grid are left to the page, which knows
+whether it is dark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from engram.report.digest import Floats
+from engram.report.style import Style, as_plot_text, shorten
+
+SHARE = ".3f"
+# From pale to deep blue through one hue, readable without colour vision and on either page.
+SCALE = [[0.0, "#f3efe4"], [0.25, "#c9d6df"], [0.5, "#7fb0d0"], [0.75, "#2f7fb5"], [1.0, "#0b3c68"]]
+DARK_FROM = 0.62  # of the scale: white text from here on
+
+
+def blank(x: str, y: str, *, height: int = 340, **layout: Any) -> go.Figure:
+    """An empty figure with titled axes."""
+    figure = go.Figure()
+    figure.update_layout(
+        template=go.layout.Template(), height=height, showlegend=False, hovermode="closest",
+        margin={"l": 56, "r": 14, "t": 12, "b": 48}, **layout,
+    )  # fmt: skip
+    figure.update_xaxes(title={"text": x, "standoff": 8}, automargin=True, zeroline=False)
+    figure.update_yaxes(title={"text": y, "standoff": 8}, automargin=True, zeroline=False)
+    return figure
+
+
+def _hover(name: str, *lines: str) -> str:
+    # A name may hold what plotly reads as a placeholder, %{x}: break it up.
+    safe = as_plot_text(shorten(name, 90)).replace("%{", "%\u200b{")
+    return "<br>".join([f"<b>{safe}</b>", *lines]) + "<extra></extra>"
+
+
+def _meta(name: str | None, head: str) -> dict[str, str | None]:
+    return {"label": name, "head": head}
+
+
+def _name(name: str) -> str:
+    return as_plot_text(shorten(name, 40))
+
+
+def heat_map(views: Mapping[str, tuple[Floats, Floats]], *, name: str | None = None) -> go.Figure:
+    """Accuracy after each stage (down) on each task (across).
+
+    Parameters
+    ----------
+    views
+        Head view to `(mean, std)`, both `[stage, task]`; NaN is left blank.
+    """
+    tasks = max(mean.shape[1] for mean, _ in views.values())
+    figure = blank("task", "after stage", height=120 + min(300, max(150, 26 * tasks)))
+    for number, (head, (mean, std)) in enumerate(views.items()):
+        ticks = [str(i + 1) for i in range(tasks)]
+        figure.add_trace(
+            go.Heatmap(
+                z=mean, x=ticks[: mean.shape[1]], y=ticks[: mean.shape[0]], customdata=std,
+                zmin=0, zmax=1, colorscale=SCALE, showscale=False, xgap=2, ygap=2,
+                hoverongaps=False, visible=number == 0, meta=_meta(name, head),
+                hovertemplate="stage %{y}, task %{x}<br>accuracy %{z:.3f} ± %{customdata:.3f}"
+                "<extra></extra>",
+            )
+        )  # fmt: skip
+        if tasks <= 10:
+            figure.add_trace(_numbers(mean, ticks, visible=number == 0, meta=_meta(name, head)))
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False, nticks=12)
+    figure.update_xaxes(type="category", showgrid=False, nticks=12)
+    return figure
+
+
+def _numbers(mean: Floats, ticks: Sequence[str], **common: Any) -> go.Scatter:
+    """The values as text over a heat map; plotly's own choice of text colour is hard to read."""
+    where = np.argwhere(np.isfinite(mean)).tolist()  # pairs of stage and task
+    values = mean[np.isfinite(mean)]
+    return go.Scatter(
+        x=[ticks[j] for _, j in where], y=[ticks[i] for i, _ in where], mode="text",
+        text=[f"{value:.2f}" for value in values], showlegend=False, hoverinfo="skip",
+        textfont={"size": 11, "color": np.where(values >= DARK_FROM, "#ffffff", "#101418")},
+        **common,
+    )  # fmt: skip
+
+
+def lines(
+    table: pd.DataFrame,
+    looks: Mapping[str, Style],
+    *,
+    x: str,
+    y: str,
+    shares: bool = True,
+    borders: int = 0,
+    log: bool = False,
+    height: int = 300,
+) -> go.Figure:
+    """One line per method of a table with the columns name, head, x, value and perhaps std.
+
+    Parameters
+    ----------
+    shares
+        The values are shares: the axis runs from 0 to 1.
+    borders
+        Draws the borders of so many stages.
+    log
+        Draws a logarithmic axis of values.
+    """
+    figure = blank(x, y, height=height)
+    dense = len(table) and table.groupby(["name", "head"]).size().max() > 30
+    for (name, head), rows in table.groupby(["name", "head"], sort=False):
+        look = looks[str(name)]
+        spread = rows["std"] if "std" in rows and rows["std"].notna().any() else None
+        figure.add_trace(
+            go.Scatter(
+                x=rows["x"].to_numpy(), y=rows["value"].to_numpy(), name=_name(str(name)),
+                mode="lines" if dense else "lines+markers", meta=_meta(str(name), str(head)),
+                line={"color": look.color, "dash": look.dash, "width": 2},
+                marker={"symbol": look.symbol, "size": 7, "color": look.color},
+                error_y=None if spread is None else {
+                    "array": spread.fillna(0).to_numpy(), "thickness": 1, "width": 2,
+                    "color": look.color,
+                },
+                hovertemplate=_hover(str(name), f"{x} %{{x:.4~g}}", f"{y} %{{y:.4~g}}"),
+            )
+        )  # fmt: skip
+    if shares:
+        figure.update_yaxes(range=[-0.02, 1.04])
+    if log:
+        figure.update_yaxes(type="log", exponentformat="power", dtick=1, nticks=6)
+    for border in range(1, borders):
+        rule = {"width": 1, "dash": "dot", "color": "#8A8A8A"}
+        figure.add_vline(x=border, line=rule, opacity=0.6)
+    return figure
+
+
+def points(
+    table: pd.DataFrame,
+    looks: Mapping[str, Style],
+    *,
+    x: str,
+    y: str,
+    extra: str = "",
+    size: int = 11,
+    height: int = 420,
+) -> go.Figure:
+    """One marker per method; the table has columns name, head, x, y, x_std, y_std, extra."""
+    figure = blank(x, y, height=height)
+    for row in table.to_dict("records"):
+        name, look = str(row["name"]), looks[str(row["name"])]
+        more = [f"{extra} %{{customdata:.4~g}}"] if extra else []
+        figure.add_trace(
+            go.Scatter(
+                x=[row["x"]], y=[row["y"]], name=_name(name), mode="markers",
+                customdata=[row.get("extra")], meta=_meta(name, str(row["head"])),
+                marker={"symbol": look.symbol, "size": size, "color": look.color},
+                error_x=_bar(row.get("x_std"), look), error_y=_bar(row.get("y_std"), look),
+                hovertemplate=_hover(name, f"{x} %{{x:.4~g}}", f"{y} %{{y:.4~g}}", *more),
+            )
+        )  # fmt: skip
+    return figure
+
+
+def _bar(spread: Any, look: Style) -> dict[str, Any] | None:
+    if spread is None or not np.isfinite(spread):
+        return None
+    return {"array": [spread], "thickness": 1, "width": 3, "color": look.color}
+
+
+def add_cloud(figure: go.Figure, table: pd.DataFrame, looks: Mapping[str, Style]) -> None:
+    """Single runs (columns name, head, x, y) as faint dots behind the means."""
+    clouds = [
+        go.Scatter(
+            x=rows["x"].to_numpy(), y=rows["y"].to_numpy(), mode="markers", hoverinfo="skip",
+            showlegend=False, opacity=0.3, meta=_meta(str(name), str(head)),
+            marker={"symbol": "circle", "size": 4, "color": looks[str(name)].color},
+        )
+        for (name, head), rows in table.groupby(["name", "head"], sort=False)
+    ]  # fmt: skip
+    figure.add_traces(clouds)
+    figure.data = (
+        figure.data[len(figure.data) - len(clouds) :] + figure.data[: -len(clouds) or None]
+    )
+
+
+def add_bound(figure: go.Figure, tasks: int) -> None:
+    """The largest forgetting that an average accuracy allows, 1 - k/(k-1) AA + 1/(k-1)."""
+    share = np.linspace(0, 1, 101)
+    most = 1 - tasks / (tasks - 1) * share + 1 / (tasks - 1)
+    figure.add_trace(
+        go.Scatter(
+            x=share, y=np.minimum(most, 1.0), mode="lines", name=f"bound, {tasks} tasks",
+            line={"color": "#8A8A8A", "width": 1.5, "dash": "longdash"}, meta=_meta(None, ""),
+            hovertemplate=f"bound for {tasks} tasks<br>accuracy %{{x:.2f}}: at most %{{y:.2f}}"
+            "<extra></extra>",
+        )
+    )  # fmt: skip
+
+
+QUADRANTS = (
+    ("left", "bottom", "positive backward,<br>positive forward<br>transfer"),
+    ("right", "bottom", "negative backward,<br>positive forward<br>transfer"),
+    ("left", "top", "positive backward,<br>negative forward<br>transfer"),
+    ("right", "top", "negative backward,<br>negative forward<br>transfer"),
+)
+
+
+def transfer_plane(table: pd.DataFrame, looks: Mapping[str, Style]) -> go.Figure:
+    """Forgetting (x) against intransigence (y), the four quadrants named, distances on hover."""
+    figure = points(
+        table, looks, x="forgetting", y="intransigence", extra="distance to the origin", height=460
+    )
+    reach = _reach(table, "x"), _reach(table, "y")
+    for axis, limit in zip((figure.update_xaxes, figure.update_yaxes), reach, strict=True):
+        axis(range=[-limit, limit])
+    figure.add_hline(y=0, line={"width": 1, "color": "#8A8A8A"})
+    figure.add_vline(x=0, line={"width": 1, "color": "#8A8A8A"})
+    for side, end, text in QUADRANTS:
+        figure.add_annotation(
+            text=text, showarrow=False, xref="paper", yref="paper", align=side, opacity=0.75,
+            x=0.01 if side == "left" else 0.99, y=0.01 if end == "bottom" else 0.99,
+            xanchor=side, yanchor=end, font={"size": 11},
+        )  # fmt: skip
+    return figure
+
+
+def _reach(table: pd.DataFrame, column: str) -> float:
+    spread = table[f"{column}_std"].fillna(0) if f"{column}_std" in table else 0
+    return max(0.05, 1.25 * float((table[column].abs() + spread).max()))
+
+
+def violins(
+    table: pd.DataFrame, looks: Mapping[str, Style], short: Mapping[str, str], *, y: str
+) -> go.Figure:
+    """A violin per method of a table with the columns name, head, value, each order a dot."""
+    figure = blank("", y, height=400)
+    for (name, head), rows in table.groupby(["name", "head"], sort=False):
+        look = looks[str(name)]
+        figure.add_trace(
+            go.Violin(
+                y=rows["value"].to_numpy(), x0=as_plot_text(short[str(name)]),
+                name=_name(str(name)), meta=_meta(str(name), str(head)), points="all", pointpos=0,
+                jitter=0.35, box={"visible": False}, meanline={"visible": True}, spanmode="hard",
+                line={"color": look.color, "width": 1.5}, fillcolor=_faint(look.color),
+                marker={"size": 5, "color": look.color, "symbol": look.symbol, "opacity": 0.8},
+                hoveron="points", hovertemplate=_hover(str(name), f"{y} %{{y:.3f}}"),
+            )
+        )  # fmt: skip
+    figure.update_xaxes(showgrid=False)
+    return figure
+
+
+def _faint(color: str) -> str:
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.22)"
+
+
+def log_axis_with_zero(figure: go.Figure, values: Sequence[float]) -> None:
+    """A logarithmic x axis on which zeros stand at the left edge, marked 0.
+
+    Keeping nothing is a legitimate cost, and costs span many powers of ten.
+    """
+    positive = [v for v in values if v > 0]
+    if not positive or max(positive) / min(positive) < 50:
+        return
+    low = int(np.floor(np.log10(min(positive))))
+    powers = list(range(low, int(np.ceil(np.log10(max(positive)))) + 1))
+    ticks, texts = [10.0**p for p in powers], [f"{10.0**p:.12g}" for p in powers]
+    if any(v == 0 for v in values):
+        zero = 10.0 ** (low - 1)
+        ticks, texts = [zero, *ticks], ["0", *texts]
+        for trace in figure.data:
+            if any(v == 0 for v in trace.x):
+                trace.x = [zero if v == 0 else v for v in trace.x]
+                trace.hovertemplate = trace.hovertemplate.replace("%{x:.4~g}", "0")
+    figure.update_xaxes(type="log", tickvals=ticks, ticktext=texts)

@@ -1,0 +1,177 @@
+"""The tables of a report, chosen and filled from its aggregates."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from engram.report.access import totals
+from engram.report.aggregate import final_accuracies, order_disparities
+from engram.report.digest import Digest
+from engram.report.doctor import Finding, diagnose
+from engram.report.inputs import ReportInput
+from engram.report.tables import Column, Table
+
+MOST_ROWS = 1000  # of one table on the page; written tables are complete
+MOST_TASKS = 20
+
+METHOD = Column("name", "Method")
+VIEW = Column("head", "View", help="single: all classes compete; multi: the task is known")
+
+
+def summary(digest: Digest) -> Table:
+    """Methods by rank, with mean ± std of the summary metrics."""
+    frame = digest.methods.copy()
+    frame["rank_text"] = [
+        "ref." if past else "–" if pd.isna(rank) else str(int(rank))
+        for past, rank in zip(frame.get("reads_past", []), frame.get("rank", []), strict=True)
+    ]
+    columns = [Column("rank_text", "Rank", "rank"), METHOD]
+    if frame["stream"].nunique() > 1:
+        columns.append(Column("stream", "Stream"))
+    if frame["head"].nunique() > 1:
+        columns.append(VIEW)
+    columns += [
+        Column("average_accuracy", "Average accuracy", "spread", best="max"),
+        Column("forgetting/max", "Forgetting", "spread", best="min"),
+        Column("backward_transfer", "Backward transfer", "spread", best="max"),
+        Column("learning_accuracy", "Learning accuracy", "spread", best="max"),
+    ]
+    if len(frame) and frame["intransigence"].notna().any():
+        columns += [
+            Column("intransigence", "Intransigence", "spread", best="min"),
+            Column("distance", "Distance", "spread"),
+        ]
+    columns += [Column("runs", "Runs", "number", 0), Column("diverged", "Diverged", "number", 0)]
+    if len(frame) and frame["unfinished"].sum():
+        columns.append(Column("unfinished", "Unfinished", "number", 0))
+    note = "Mean ± standard deviation over finished runs. Bold: best of its view and stream."
+    if len(frame) and frame["reads_past"].any():
+        note += " “ref.”: trains on past data as well, a reference that takes no rank."
+    return Table("summary", "Summary", tuple(columns), frame, note)
+
+
+def per_task(digest: Digest) -> Table | None:
+    """Final accuracy of every task."""
+    frame = final_accuracies(digest)
+    if not len(frame):
+        return None
+    titles = [c for c in frame.columns if c.startswith("task ") and not c.endswith("_std")]
+    shown = titles[:MOST_TASKS]
+    columns = [METHOD, *([VIEW] if frame["head"].nunique() > 1 else [])]
+    columns += [Column(t, t.capitalize(), "spread", best="max") for t in shown]
+    note = "Accuracy on each task's test set after the last stage."
+    if len(shown) < len(titles):
+        note += f" The first {len(shown)} of {len(titles)} tasks."
+    return Table("final-accuracy", "Final accuracy by task", tuple(columns), frame, note)
+
+
+def orders(digest: Digest) -> Table | None:
+    """How much the order of tasks or classes matters."""
+    frame = order_disparities(digest)
+    if not len(frame):
+        return None
+    columns = [METHOD, *([VIEW] if frame["head"].nunique() > 1 else [])]
+    columns += [Column("orders", "Orders", "number", 0)]
+    columns += [Column("low", "Worst order", "number"), Column("high", "Best order", "number")]
+    for level in ("task", "class"):
+        if f"{level}_aopd" in frame:
+            title = level.capitalize()
+            columns += [
+                Column(f"{level}_aopd", f"{title} AOPD", "number", best="min"),
+                Column(f"{level}_mopd", f"{title} MOPD", "number", best="min"),
+            ]
+    note = (
+        "Disparity of one task or class: its best minus its worst final accuracy over all orders. "
+        "AOPD is the mean over tasks or classes, MOPD the largest. 0 means the order is irrelevant."
+    )
+    return Table("orders", "Order disparity", tuple(columns), frame, note)
+
+
+def costs(digest: Digest) -> Table | None:
+    """Time, size and memory of every method."""
+    keys = ["seconds", "kept_bytes", "memory_items", "parameters"]
+    frame = digest.methods
+    if not len(frame) or frame[keys].isna().all(axis=None):
+        return None
+    # Costs do not depend on the view: one row per method.
+    frame = frame.drop_duplicates("name").assign(head="").reset_index(drop=True)
+    for key in ("kept_bytes", "kept_bytes_std"):
+        frame[key] = frame[key] / 2**20
+    columns = (
+        METHOD,
+        Column("seconds", "Seconds per run", "spread", 1),
+        Column("kept_bytes", "Kept, MiB", "spread", 3),
+        Column("memory_items", "Items in memory", "number", 0),
+        Column("parameters", "Parameters", "number", 0),
+    )
+    note = "Kept: exemplars and the method's own state after the last stage, in MiB."
+    return Table("costs", "Costs", columns, frame, note)
+
+
+def findings(found: Sequence[Finding]) -> Table:
+    """What the doctor saw."""
+    frame = pd.DataFrame([(f.severity, f.label, f.text) for f in found],
+                         columns=["severity", "name", "text"])  # fmt: skip
+    columns = (Column("severity", "Severity"), METHOD, Column("text", "Finding"))
+    return Table("doctor", "Doctor", columns, frame)
+
+
+def ledger(content: Mapping[str, Any], digest: Digest) -> Table | None:
+    """What was read and kept."""
+    methods = digest.methods
+    names = dict(zip(methods["recipe"], methods["name"], strict=True)) if len(methods) else {}
+    rows = totals(content, names)
+    if not rows:
+        return None
+    frame = pd.DataFrame(rows, columns=["name", "entry", "value", "number"])
+    columns = (METHOD, Column("entry", "Entry"), Column("value", "Value", "count"))
+    note = (
+        "Rows read and kept as the engine counted them, summed over stages and runs. “past”: rows "
+        "of earlier tasks that no memory held, open only to references."
+    )
+    return Table("ledger", "Data access", columns, frame, note)
+
+
+def reproduction(number: int, frame: pd.DataFrame) -> Table:
+    """A paper's table beside ours."""
+    columns = (
+        Column("cell", "Cell"),
+        Column("metric", "Metric"),
+        Column("paper_value", "Paper", "number"),
+        Column("ours", "Ours", "number"),
+        Column("difference", "Difference", "number"),
+        Column("low", "Low", "number"),
+        Column("high", "High", "number"),
+        Column("verdict", "Verdict"),
+        Column("reason", "Reason"),
+    )
+    both = frame[["paper", "table"]].astype(str).drop_duplicates()
+    title = "; ".join(f"{p}, table {t}" for p, t in both.itertuples(index=False)) or "Paper"
+    note = "Low and high bound the interval of our value."
+    return Table(f"reproduction-{number + 1}", title, columns, frame.reset_index(drop=True), note)
+
+
+def on_page(table: Table) -> Table:
+    """The table with no more rows than a page can carry; the note says so."""
+    if len(table.frame) <= MOST_ROWS:
+        return table
+    note = f"{table.note} The first {MOST_ROWS:,} of {len(table.frame):,} rows.".strip()
+    return dataclasses.replace(table, frame=table.frame.head(MOST_ROWS), note=note)
+
+
+def all_tables(inputs: ReportInput, digest: Digest) -> list[Table]:
+    """Every table of the report, complete."""
+    found = [
+        summary(digest),
+        per_task(digest),
+        findings(diagnose(digest.frame)),
+        *(reproduction(i, t) for i, t in enumerate(inputs.reproductions)),
+        orders(digest),
+        costs(digest),
+        ledger(inputs.ledger, digest),
+    ]
+    return [table for table in found if table is not None]

@@ -1,0 +1,210 @@
+"""The one self-contained page: everything it shows and runs is inside the file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import plotly.offline
+import yaml
+from markupsafe import Markup
+
+from engram import __version__
+from engram.errors import bad
+from engram.records.files import write_text
+from engram.report import listing
+from engram.report.digest import Digest, digest
+from engram.report.figures import SCALE
+from engram.report.inputs import ReportInput
+from engram.report.markup import forgetting_cells, script_json, swatch, table_rows
+from engram.report.sections import Cast, Section, all_sections, choose_cast, every_panel
+from engram.report.tables import Table, render
+
+MOST_RECIPES = 200
+
+DEFINITION_TEXTS = {
+    "max": "best accuracy since a task was learnt, minus the final one; mean over earlier tasks",
+    "diagonal": "accuracy right after learning a task, minus the final one",
+    "all": "as diagonal, averaged over all stages instead of the last one",
+    "mean_T": "as diagonal, divided by all tasks, the last one included with its 0",
+    "mammoth": "the number Mammoth prints: never negative, the last stage counts as past too",
+    "libcontinual": "the number LibContinual prints: the newest earlier task is not summed",
+    "cglb": "the number CGLB prints: diagonal with the sign turned, forgetting is negative",
+    "pyclad": "the number pyCLAD prints: the task just learnt counts as well",
+}
+
+
+def build(inputs: ReportInput, out: str | os.PathLike[str], *, title: str | None = None) -> Path:
+    """Write a report of `inputs` as one HTML file that opens without a network.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import pandas as pd
+    >>> from engram.report.inputs import COLUMNS
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = build(ReportInput(pd.DataFrame(columns=list(COLUMNS))), f"{folder}/report.html")
+    ...     "No accuracies were recorded." in path.read_text(encoding="utf-8")
+    True
+    """
+    if not isinstance(inputs, ReportInput):
+        raise bad("inputs", "a ReportInput", type(inputs).__name__)
+    path = Path(out)
+    if path.is_dir():
+        raise bad("out", "the path of a file", f"the directory {str(path)!r}")
+    text = page(inputs, title=title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # By rename: a reader never sees half a page, and a failure leaves the old one.
+    return write_text(path, text)
+
+
+def page(inputs: ReportInput, *, title: str | None = None) -> str:
+    """The report as text."""
+    facts = digest(inputs)
+    cast = choose_cast(facts)
+    sections = all_sections(facts, cast)
+    tables = listing.all_tables(inputs, facts)
+    shown = {table.name: listing.on_page(table) for table in tables}
+    views = head_views(facts)
+    own = own_head(inputs.recipes, views)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("engram.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    rows = {name: table_rows(table, cast) for name, table in shown.items()}
+    text: str = environment.get_template("report.html.j2").render(
+        title=title or "Engram report",
+        version=__version__,
+        facts=_facts(facts),
+        problems=[str(problem) for problem in inputs.problems],
+        methods=[_method(name, cast) for name in cast.names],
+        others=cast.total - len(cast.names),
+        heads=views,
+        own_head=own,
+        contents=_contents(sections, rows),
+        summary=rows["summary"],
+        final=rows.get("final-accuracy"),
+        doctor=rows["doctor"],
+        ledger=rows.get("ledger"),
+        reproductions=[v for k, v in rows.items() if k.startswith("reproduction-")],
+        sections=[_section_for_page(s, cast, rows.get(s.name)) for s in sections],
+        definitions=DEFINITION_TEXTS,
+        ramp=", ".join(str(color) for _, color in SCALE),
+        recipes=_recipes(inputs, facts),
+        more_recipes=max(0, len(inputs.recipes) - MOST_RECIPES),
+        environment=_yaml(inputs.environment) if inputs.environment else "",
+        page_data=Markup(script_json(_page_data(facts, cast, sections, shown, own))),
+        plotly=Markup(plotly.offline.get_plotlyjs()),
+        css=Markup(_asset(environment, "report.css")),
+        js=Markup(_asset(environment, "report.js")),
+    )
+    return text
+
+
+def own_head(recipes: Mapping[str, Mapping[str, Any]], heads: Sequence[str]) -> str:
+    """The view shown first: the streams' own where they agree, else single.
+
+    Examples
+    --------
+    >>> own_head({"0": {"stream": {"head": "multi"}}}, ["single", "multi"])
+    'multi'
+    """
+    streams = [recipe.get("stream") for recipe in recipes.values()]
+    told = {str(s.get("head")) if isinstance(s, Mapping) else "" for s in streams}
+    if len(told) == 1 and told <= set(heads):
+        return told.pop()
+    return "single" if "single" in heads else (heads[0] if heads else "")
+
+
+def head_views(facts: Digest) -> list[str]:
+    """Head views that occur, single first."""
+    found = {str(h) for h in facts.frame["head"].unique()} - {""}
+    return sorted(found, key=lambda head: (head != "single", head))
+
+
+def _asset(environment: jinja2.Environment, name: str) -> str:
+    loader = environment.loader
+    if loader is None:
+        raise bad("environment", "a loader", None)
+    return loader.get_source(environment, name)[0]
+
+
+def _page_data(
+    facts: Digest, cast: Cast, sections: Sequence[Section], shown: Mapping[str, Table], own: str
+) -> dict[str, Any]:
+    plots = {panel.name: json.loads(panel.figure.to_json()) for panel in every_panel(sections)}
+    for plot in plots.values():
+        plot["layout"].pop("template", None)
+    return {
+        "methods": list(cast.names),
+        "view": own,
+        "figures": plots,
+        "forgetting": forgetting_cells(shown["summary"]),
+        "tables": {
+            name: {form: render(table, form) for form in ("csv", "latex", "markdown")}
+            for name, table in shown.items()
+        },
+    }
+
+
+def _section_for_page(section: Section, cast: Cast, table: Any) -> dict[str, Any]:
+    place = {name: number for number, name in enumerate(cast.names)}
+    panels = [
+        {
+            "name": panel.name, "title": panel.title, "height": panel.figure.layout.height,
+            "method": None if panel.label is None else place[panel.label],
+        }
+        for panel in section.panels
+    ]  # fmt: skip
+    return {"name": section.name, "title": section.title, "help": section.help, "panels": panels,
+            "note": section.note, "table": table}  # fmt: skip
+
+
+def _method(name: str, cast: Cast) -> dict[str, Any]:
+    return {"name": name, "short": cast.short[name], "swatch": swatch(cast.looks[name])}
+
+
+def _facts(facts: Digest) -> str:
+    runs = facts.runs.drop_duplicates(["name", "seed", "order"]) if len(facts.runs) else facts.runs
+    if not len(runs):
+        return "No runs."
+    counts = [
+        (facts.methods["name"].nunique(), "method"),
+        (len(runs), "run"),
+        (runs["seed"].nunique(), "seed"),
+        (runs["order"].nunique(), "order"),
+        (max(1, runs["stream"].nunique()), "stream"),
+    ]
+    parts = [f"{count:,} {word}{'' if count == 1 else 's'}" for count, word in counts]
+    tasks = sorted({int(t) for t in runs["tasks"]})
+    parts.append(f"{tasks[0]}{f' to {tasks[-1]}' if len(tasks) > 1 else ''} tasks")
+    return " · ".join(parts)
+
+
+def _contents(sections: Sequence[Section], rows: Mapping[str, Any]) -> list[tuple[str, str]]:
+    papers = [(name, t["title"]) for name, t in rows.items() if name.startswith("reproduction-")]
+    return [
+        ("summary", "Summary"), ("doctor", "Doctor"), *papers,
+        *((f"{section.name}-section", section.title) for section in sections),
+        ("ledger", "Data access"), ("recipes", "Recipes and environment"),
+    ]  # fmt: skip
+
+
+def _recipes(inputs: ReportInput, facts: Digest) -> list[dict[str, str]]:
+    names = {}
+    if len(facts.methods):
+        names = dict(zip(facts.methods["recipe"], facts.methods["name"], strict=True))
+    return [
+        {"title": f"{names.get(key, 'Recipe')} ({key})", "text": _yaml(recipe)}
+        for key, recipe in list(inputs.recipes.items())[:MOST_RECIPES]
+    ]
+
+
+def _yaml(value: Any) -> str:
+    plain = json.loads(json.dumps(value, default=str))
+    return yaml.safe_dump(plain, allow_unicode=True, sort_keys=False, width=100)

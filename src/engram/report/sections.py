@@ -1,0 +1,276 @@
+"""The figures of a report in reading order, each with a line on how to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from engram.report import aggregate, figures
+from engram.report.digest import Digest
+from engram.report.style import Style, short_names, styles
+
+MOST_METHODS = 24  # more lines than this tell nothing
+MOST_TASKS = 12
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One figure with a caption; `label` ties the whole panel to one method's switch."""
+
+    name: str
+    title: str
+    figure: go.Figure
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled group of panels, or a note why there are none."""
+
+    name: str
+    title: str
+    help: str
+    panels: tuple[Panel, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The methods that are drawn, their looks and their short names."""
+
+    names: tuple[str, ...]
+    looks: Mapping[str, Style]
+    short: Mapping[str, str]
+    total: int
+
+
+def choose_cast(digest: Digest) -> Cast:
+    """All methods if they are few, the most accurate ones otherwise."""
+    ranked = digest.methods.sort_values("average_accuracy", ascending=False, na_position="last") \
+        if len(digest.methods) else digest.methods  # fmt: skip
+    everyone = list(dict.fromkeys(ranked["name"].astype(str)))
+    names = sorted(everyone[:MOST_METHODS])
+    return Cast(tuple(names), styles(names), short_names(names, 26), len(everyone))
+
+
+def all_sections(digest: Digest, cast: Cast) -> list[Section]:
+    """Every section with figures, those without data as a note."""
+    return [build(digest, cast) for build in BUILDERS]
+
+
+def _cast_rows(table: pd.DataFrame, cast: Cast) -> pd.DataFrame:
+    return table[table["name"].isin(cast.names)] if len(table) else table
+
+
+def matrices(digest: Digest, cast: Cast) -> Section:
+    """A heat map per method."""
+    text = (
+        "Each row is a moment: after stage 1, 2, … Each column is a task. The diagonal is a task "
+        "just learnt; reading down a column shows how it is forgotten. Mean over runs."
+    )
+    panels = []
+    for number, name in enumerate(cast.names):
+        views = {}
+        for (other, head), matrix in digest.matrices.items():
+            if other == name:
+                lower = np.where(np.tril(np.ones(matrix.shape[1:], np.bool_)), matrix, np.nan)
+                views[head] = aggregate.mean_and_std(lower)
+        if views:
+            figure = figures.heat_map(views, name=name)
+            panels.append(Panel(f"matrix-{number + 1}", name, figure, label=name))
+    note = "" if panels else "No finished run, so no accuracy matrix."
+    return Section("matrices", "Accuracy matrices", text, tuple(panels), note)
+
+
+def stages(digest: Digest, cast: Cast) -> Section:
+    """Curves over stages: the mean of the tasks seen, then each task."""
+    text = (
+        "Left to right: after each stage. The first figure is the mean over all tasks seen so far; "
+        "the others follow one task each from the stage that learns it. A flat line forgets "
+        "nothing. Bars are one standard deviation over runs."
+    )
+    curves = _cast_rows(aggregate.stage_curves(digest), cast)
+    if not len(curves) or curves["stage"].max() == 0:
+        return Section("stages", "Accuracy over stages", text, note="Needs more than one stage.")
+    curves = curves.assign(x=curves["stage"] + 1)
+    last = int(curves["x"].max())
+    panels = []
+    for task in [-1, *_some_tasks(curves["task"])]:
+        title = "All tasks seen" if task < 0 else f"Task {task + 1}"
+        name = "stages-mean" if task < 0 else f"stages-task-{task + 1}"
+        panels.append(_stage_panel(curves[curves["task"] == task], cast, name, title, last))
+    return Section("stages", "Accuracy over stages", text, tuple(panels))
+
+
+def _stage_panel(rows: pd.DataFrame, cast: Cast, name: str, title: str, last: int) -> Panel:
+    figure = figures.lines(rows, cast.looks, x="stage", y="accuracy", height=280)
+    margin = 0.04 * (last - 1) + 0.1
+    figure.update_xaxes(range=[1 - margin, last + margin], dtick=1 if last <= 12 else None)
+    return Panel(name, title, figure)
+
+
+def _some_tasks(tasks: pd.Series[int]) -> list[int]:
+    """All tasks, or evenly spread ones with the first and the last."""
+    every = sorted(int(t) for t in tasks.unique() if t >= 0)
+    if len(every) <= MOST_TASKS:
+        return every
+    return [every[i] for i in np.linspace(0, len(every) - 1, MOST_TASKS).round().astype(int)]
+
+
+def iterations(digest: Digest, cast: Cast) -> Section:
+    """Curves within stages, where accuracies were taken during training."""
+    text = (
+        "The same accuracies, taken while training. The axis counts stages: 1.5 is the middle of "
+        "the second stage. Dotted lines are the borders of stages; a drop right after one is "
+        "forgetting in the making."
+    )
+    curves = _cast_rows(aggregate.progress_curves(digest, "accuracy", cast.names), cast)
+    if not len(curves):
+        note = "No accuracies were taken during training (see evaluate_every)."
+        return Section("iterations", "Accuracy during training", text, note=note)
+    last = int(curves["stage"].max()) + 1
+    panels = []
+    for task in _some_tasks(curves["task"]):
+        rows = curves[(curves["task"] == task)]
+        figure = figures.lines(
+            rows, cast.looks, x="stages trained", y="accuracy", borders=last, height=280
+        )
+        figure.update_xaxes(range=[0, last])
+        panels.append(Panel(f"iterations-task-{task + 1}", f"Task {task + 1}", figure))
+    return Section("iterations", "Accuracy during training", text, tuple(panels))
+
+
+def trade_off(digest: Digest, cast: Cast) -> Section:
+    """Accuracy against forgetting under the bound."""
+    text = (
+        "Right is accurate, down is faithful: the best methods sit at the lower right. No run can "
+        "lie above the dashed line: with k tasks, forgetting is at most "
+        "1 − k/(k−1) · accuracy + 1/(k−1). Forgetting is taken from the best past accuracy. "
+        "Small dots are single runs."
+    )
+    table = _cast_rows(digest.methods, cast).rename(
+        columns={"average_accuracy": "x", "forgetting/max": "y", "average_accuracy_std": "x_std",
+                 "forgetting/max_std": "y_std"}
+    )  # fmt: skip
+    table = table.dropna(subset=["x", "y"]) if len(table) else table
+    if not len(table):
+        note = "Needs a finished run of two stages or more."
+        return Section("trade-off", "Accuracy and forgetting", text, note=note)
+    figure = figures.points(table, cast.looks, x="average accuracy", y="forgetting")
+    runs = _cast_rows(digest.runs[digest.runs["finished"]], cast)
+    cloud = runs.rename(columns={"average_accuracy": "x", "forgetting/max": "y"})
+    several = cloud.groupby(["name", "head"])["x"].transform("size") > 1
+    most = max(20, 2000 // max(1, len(cast.names)))
+    cloud = aggregate.sampled(cloud[several], ["name", "head"], most)
+    if len(cloud):
+        figures.add_cloud(figure, cloud, cast.looks)
+    for tasks in sorted({int(t) for t in table["tasks"]})[:4]:
+        figures.add_bound(figure, tasks)
+    figure.update_xaxes(range=[0, 1.02])
+    low = min(0.0, float(cloud["y"].min()) if len(cloud) else 0.0, float(table["y"].min()))
+    figure.update_yaxes(range=[low - 0.04, 1.04])
+    return Section("trade-off", "Accuracy and forgetting", text, (Panel("trade-off", "", figure),))
+
+
+def plane(digest: Digest, cast: Cast) -> Section:
+    """Forgetting against intransigence."""
+    text = (
+        "Left of the middle, learning new tasks improved old ones; right, they were forgotten. "
+        "Below the middle, the last task is learnt better than by joint training; above, worse. "
+        "The origin is joint training itself: the closer, the better."
+    )
+    title = "Forgetting and intransigence"
+    table = _cast_rows(digest.methods, cast)
+    if len(table):
+        table = table.dropna(subset=["forgetting/max", "intransigence"])
+    if not len(table):
+        note = (
+            "Intransigence compares with joint training: add a run of Joint on the same stream, "
+            "order and view."
+        )
+        return Section("plane", title, text, note=note)
+    table = table.rename(
+        columns={"forgetting/max": "x", "intransigence": "y", "distance": "extra",
+                 "forgetting/max_std": "x_std", "intransigence_std": "y_std"}
+    )  # fmt: skip
+    panel = Panel("plane", "", figures.transfer_plane(table, cast.looks))
+    return Section("plane", title, text, (panel,))
+
+
+def order_section(digest: Digest, cast: Cast) -> Section:
+    """Violins over orders."""
+    text = (
+        "One dot is one order of the tasks or classes, its seeds averaged; the width of a violin "
+        "shows where orders gather. A tall violin means that luck with the order decides."
+    )
+    table = _cast_rows(aggregate.order_accuracies(digest), cast)
+    if not len(table):
+        note = "Only one order was run."
+        return Section("orders", "Sensitivity to the order", text, note=note)
+    drawn = aggregate.sampled(table, ["name", "head"]).rename(columns={"average_accuracy": "value"})
+    figure = figures.violins(drawn, cast.looks, cast.short, y="average accuracy")
+    panel = Panel("orders", "", figure)
+    return Section("orders", "Sensitivity to the order", text, (panel,))
+
+
+def cost_section(digest: Digest, cast: Cast) -> Section:
+    """Time and memory against accuracy."""
+    text = (
+        "Up is accurate, left is cheap. A method earns its price unless another one lies above it "
+        "and to its left."
+    )
+    table = _cast_rows(digest.methods, cast)
+    panels = []
+    for key, title, unit, scale in (
+        ("kept_bytes", "Memory", "kept, MiB", 2.0**20),
+        ("seconds", "Time", "seconds per run", 1.0),
+    ):
+        rows = table.dropna(subset=[key, "average_accuracy"]) if len(table) else table
+        if not len(rows):
+            continue
+        rows = rows.assign(x=rows[key] / scale, x_std=rows[f"{key}_std"] / scale)
+        rows = rows.assign(y=rows["average_accuracy"], y_std=rows["average_accuracy_std"])
+        figure = figures.points(rows, cast.looks, x=unit, y="average accuracy", height=340)
+        figures.log_axis_with_zero(figure, [float(v) for v in rows["x"]])
+        panels.append(Panel(f"cost-{key.replace('_', '-')}", title, figure))
+    note = "" if panels else "No times or memory sizes were recorded."
+    return Section("costs", "Cost against accuracy", text, tuple(panels), note)
+
+
+def losses(digest: Digest, cast: Cast) -> Section:
+    """Loss terms over training."""
+    text = (
+        "What was minimised, term by term, mean over runs. A penalty that stays at zero does "
+        "nothing; one that towers over the task loss keeps the network from learning."
+    )
+    curves = _cast_rows(aggregate.progress_curves(digest, "loss/", cast.names), cast)
+    curves = curves[np.isfinite(curves["value"].astype(float))] if len(curves) else curves
+    if not len(curves):
+        return Section("losses", "Loss terms", text, note="No loss terms were recorded.")
+    last = int(curves["stage"].max()) + 1
+    terms = sorted(curves["metric"].unique(), key=lambda m: (m != "loss/task", m))
+    panels = []
+    for number, term in enumerate(terms[:MOST_TASKS]):
+        rows = curves[curves["metric"] == term]
+        low, high = float(rows["value"].min()), float(rows["value"].max())
+        figure = figures.lines(
+            rows, cast.looks, x="stages trained", y="loss", shares=False, borders=last,
+            log=low > 0 and high / low > 100, height=280,
+        )  # fmt: skip
+        figure.update_xaxes(range=[0, last])
+        panels.append(Panel(f"loss-{number + 1}", term.removeprefix("loss/"), figure))
+    return Section("losses", "Loss terms", text, tuple(panels))
+
+
+BUILDERS: tuple[Callable[[Digest, Cast], Section], ...] = (
+    matrices, stages, iterations, trade_off, plane, order_section, cost_section, losses,
+)  # fmt: skip
+
+
+def every_panel(sections: Sequence[Section]) -> list[Panel]:
+    """All panels in reading order."""
+    return [panel for section in sections for panel in section.panels]

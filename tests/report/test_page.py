@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import html
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engram.errors import BadArgument
+from engram.records import Rows, RunDirectory
+from engram.report import ReportInput, build, from_directories
+from engram.report import sections as sections_module
+from engram.report.digest import digest
+from engram.report.figures import add_bound, blank, log_axis_with_zero, points
+from engram.report.inputs import REPRODUCTION_COLUMNS
+from engram.report.sections import all_sections, choose_cast, every_panel
+from engram.report.style import styles
+
+HOSTILE = (
+    "<script>document.title='owned'</script>",
+    "</script><img src=x onerror=\"document.title='owned'\">",
+    "\"quotes' & <b>bold</b> %{x} {{ 7 * 7 }} $x$",
+    "方法-名前-ÄÖÜ-ελληνικά-עברית",
+    "long " + "x" * 3000,
+)
+
+
+class Outline(HTMLParser):
+    """Tags outside of scripts, and the texts of table cells."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.cells, self.links = [], [], []
+        self.inside = False
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [v for k, v in attrs if k in ("src", "href") and not str(v).startswith("#")]
+        if tag == "td":
+            self.cells.append("")
+            self.inside = True
+
+    def handle_endtag(self, tag):
+        self.inside = self.inside and tag != "td"
+
+    def handle_data(self, data):
+        if self.inside:
+            self.cells[-1] += data
+
+
+def outline(path):
+    parser = Outline()
+    parser.feed(path.read_text(encoding="utf-8"))
+    return parser
+
+
+def page_data(path):
+    text = path.read_text(encoding="utf-8")
+    return json.loads(re.search(r'id="page-data">(.*?)</script>', text, re.S)[1])
+
+
+def test_one_file_without_outside_links(tmp_path, frame_of, recipes_of):
+    frame = frame_of(orders=("0-1-2-3-4", "1-0-2-3-4"))
+    out = build(
+        ReportInput(frame, recipes_of(frame)), tmp_path / "a" / "report.html", title="T & T"
+    )
+    text = out.read_text(encoding="utf-8")
+    parsed = outline(out)
+    assert "<title>T &amp; T</title>" in text
+    assert parsed.links == []
+    assert parsed.tags.count("script") == 3
+    assert text.count("plotly.js v") == 1
+    assert [p.name for p in out.parent.iterdir()] == ["report.html"]
+
+
+def test_same_input_same_page(tmp_path, frame_of):
+    inputs = ReportInput(frame_of(seeds=2, points=3))
+    first, second = (build(inputs, tmp_path / f"{i}.html").read_bytes() for i in range(2))
+    assert first == second
+
+
+def test_every_section_has_its_figures(frame_of, recipes_of):
+    frame = frame_of(orders=("0-1-2-3-4", "1-0-2-3-4"))
+    facts = digest(ReportInput(frame, recipes_of(frame)))
+    found = {s.name: len(s.panels) for s in all_sections(facts, choose_cast(facts))}
+    assert found == {
+        "matrices": 4, "stages": 6, "iterations": 5, "trade-off": 1, "plane": 1, "orders": 1,
+        "costs": 2, "losses": 2,
+    }  # fmt: skip
+
+
+def test_sections_without_data_say_why(tmp_path, frame_of):
+    inputs = ReportInput(frame_of(["A"], seeds=1, tasks=1, heads=["single"], points=0, classes=0))
+    facts = digest(inputs)
+    for section in all_sections(facts, choose_cast(facts)):
+        assert bool(section.panels) != bool(section.note), section.name
+    parsed = outline(build(inputs, tmp_path / "r.html"))
+    assert parsed.tags.count("figure") == 1  # the matrix
+
+
+def test_hostile_names_are_text(tmp_path, frame_of):
+    frame = frame_of(HOSTILE, seeds=2, points=3)
+    recipes = {"evil": {"method": HOSTILE[0], "note": HOSTILE[1]}}
+    out = build(
+        ReportInput(frame, recipes, environment={HOSTILE[1]: HOSTILE[0]}, ledger={HOSTILE[0]: 1},
+                    problems=[HOSTILE[1]]),
+        tmp_path / "r.html", title=HOSTILE[0],
+    )  # fmt: skip
+    parsed = outline(out)
+    assert parsed.tags.count("script") == 3
+    assert "img" not in parsed.tags
+    for name in HOSTILE:
+        assert name in parsed.cells
+    data = page_data(out)
+    assert data["methods"] == sorted(HOSTILE)
+    names = [t["name"] for f in data["figures"].values() for t in f["data"] if t.get("name")]
+    assert names
+    assert not any("<" in name for name in names)
+    assert html.escape("<b>bold", quote=False) in " ".join(names)
+
+
+def test_many_methods_are_capped_in_figures_not_in_tables(tmp_path, frame_of):
+    labels = [f"ER size={i}" for i in range(60)]
+    inputs = ReportInput(frame_of(labels, seeds=1, tasks=2, points=0, classes=0, heads=["single"]))
+    facts = digest(inputs)
+    cast = choose_cast(facts)
+    assert len(cast.names) == sections_module.MOST_METHODS
+    assert "ER size=59" in cast.names  # the best is drawn
+    out = build(inputs, tmp_path / "r.html")
+    assert set(labels) <= set(outline(out).cells)
+    assert "36 more, in tables only" in out.read_text(encoding="utf-8")
+
+
+def test_ten_thousand_rows_of_points_are_sampled(frame_of):
+    frame = frame_of(["A", "B"], seeds=5000, tasks=2, points=0, classes=0, heads=["single"])
+    facts = digest(ReportInput(frame))
+    for panel in every_panel(all_sections(facts, choose_cast(facts))):
+        assert len(panel.figure.to_json()) < 100_000, panel.name
+
+
+def test_forgetting_of_every_definition_is_on_the_page(tmp_path, frame_of):
+    data = page_data(build(ReportInput(frame_of(points=0, classes=0)), tmp_path / "r.html"))
+    assert len(data["forgetting"]) == 8
+    row = data["forgetting"][0]
+    assert row["cglb"][2] == pytest.approx(-row["diagonal"][2])
+    assert sum(row["max"][3] for row in data["forgetting"]) == 2  # the best of each view
+
+
+def test_reproduction_tables(tmp_path, frame_of):
+    row = ["rwalk", "1", "EWC, MNIST", "A", 0.558, 0.5612, 0.0032, 0.55, 0.57, "within", "<none>"]
+    table = pd.DataFrame([row], columns=list(REPRODUCTION_COLUMNS))
+    parsed = outline(build(ReportInput(frame_of(), reproductions=[table]), tmp_path / "r.html"))
+    assert {"EWC, MNIST", "0.558", "0.561", "within", "<none>"} <= set(parsed.cells)
+
+
+def test_from_directories(tmp_path):
+    rows = Rows(recipe="0a1b2c3d4e5f", label="ER", seed=0)
+    rows.add_array(
+        "accuracy", [[0.9, 0.1], [0.7, 0.8]], head="single", stage=[[0], [1]], task=[0, 1]
+    )
+    folder = RunDirectory(tmp_path / "run")
+    folder.write_recipe("0a1b2c3d4e5f", {"method": {"name": "ER"}})
+    folder.append(
+        rows, ledger={"0a1b2c3d4e5f-0-": {"0": {"train": 64}}}, environment={"python": "3"}
+    )
+    (tmp_path / "run" / "results-broken.parquet").write_bytes(b"no")
+    inputs = from_directories(tmp_path / "run")
+    assert inputs.environment == {"python": "3"}
+    assert "results-broken.parquet" in inputs.problems[0]
+    parsed = outline(build(inputs, tmp_path / "r.html"))
+    assert {"ER", "train", "64"} <= set(parsed.cells)
+
+
+def test_bad_arguments(tmp_path, frame_of):
+    with pytest.raises(BadArgument, match="inputs: expected a ReportInput"):
+        build(frame_of(), tmp_path / "r.html")
+    with pytest.raises(BadArgument, match="out: expected the path of a file"):
+        build(ReportInput(frame_of()), tmp_path)
+
+
+def test_bound_line():
+    figure = blank("x", "y")
+    add_bound(figure, 3)
+    line = dict(zip(figure.data[0].x.round(6).tolist(), figure.data[0].y.tolist(), strict=True))
+    assert line[0.72] == pytest.approx(0.42)  # [T-M4]
+    assert max(line.values()) == 1.0
+
+
+def test_zero_cost_has_a_place_on_a_log_axis():
+    costs = [0.0, 1.0, 1000.0]
+    table = pd.DataFrame({"name": ["a", "b", "c"], "head": "", "x": costs, "y": 0.5})
+    figure = points(table, styles(["a", "b", "c"]), x="bytes", y="accuracy")
+    log_axis_with_zero(figure, costs)
+    assert figure.layout.xaxis.type == "log"
+    assert figure.layout.xaxis.ticktext[0] == "0"
+    assert all(np.isfinite(np.log10(trace.x[0])) for trace in figure.data)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engram.errors import BadArgument
+from engram.report import ReportInput, write_tables
+from engram.report.access import entries, totals
+from engram.report.tables import Column, Table, escape_latex, escape_markdown, render
+
+COLUMNS = (Column("name", "Method"), Column("v", "Value", "spread", best="max"))
+
+
+def table(names, values, **more):
+    frame = pd.DataFrame({"name": names, "v": values, "v_std": np.nan, **more})
+    return Table("t", "T", COLUMNS, frame)
+
+
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=5))
+def test_csv_gives_every_name_back(names):
+    shown = render(table(names, [0.25] * len(names)), "csv")
+    read = list(csv.reader(io.StringIO(shown, newline="")))
+    if not any("\r" in name or "\n" in name or "\0" in name for name in names):
+        assert [row[0] for row in read[1:]] == names
+
+
+@given(st.text())
+def test_latex_leaves_no_bare_special_letter(text):
+    done = escape_latex(text)
+    for command in ("textbackslash", "textasciitilde", "textasciicircum", "textless", "textgreater",
+                    "textbar", "textquotedbl", "ldots"):  # fmt: skip
+        done = done.replace("\\" + command + "{}", "")
+    for pair in ("\\{", "\\}", "\\$", "\\&", "\\#", "\\%", "\\_", "$-$", "$\\pm$"):
+        done = done.replace(pair, "")
+    assert not set(done) & set('\\{}$&#%_~^<>|"')
+
+
+@given(st.text())
+def test_markdown_stays_in_its_cell(text):
+    done = escape_markdown(text)
+    assert "\n" not in done
+    assert "<" not in done
+    assert "|" not in done.replace("\\|", "")
+
+
+def test_missing_negative_and_large_numbers():
+    shown = render(table(["a", "b", "c"], [np.nan, -0.5, 123456.0]), "markdown").splitlines()
+    assert shown[2:] == ["| a | – |", "| b | −0.500 |", "| c | **123,456.000** |"]
+
+
+def test_best_is_sought_per_view_and_not_among_references():
+    shown = table(
+        ["a", "b", "c", "d", "e"], [0.1, 0.2, 0.9, 0.5, 0.4],
+        head=["s", "s", "s", "m", "m"], reads_past=[False, False, True, False, False],
+    )  # fmt: skip
+    assert shown.best_rows(COLUMNS[1]) == {1, 3}
+
+
+def test_all_equal_means_no_winner():
+    assert table(["a", "b"], [0.5, 0.5]).best_rows(COLUMNS[1]) == set()
+
+
+def test_written_tables(tmp_path, frame_of, recipes_of):
+    frame = frame_of(orders=("0-1-2-3-4", "4-3-2-1-0"))
+    paths = write_tables(ReportInput(frame, recipes_of(frame)), tmp_path / "tables")
+    assert len(paths) == 3 * 5  # summary, final accuracy, doctor, orders, costs
+    summary = pd.read_csv(tmp_path / "tables" / "summary.csv")
+    assert set(summary["Method"]) == {"Finetune", "EWC strength=5000", "ER", "Joint"}
+    assert summary["Runs"].eq(6).all()
+    assert (tmp_path / "tables" / "summary.tex").read_text().count(r"\\") == 1 + len(summary)
+
+
+def test_unknown_format(frame_of, tmp_path):
+    with pytest.raises(BadArgument, match="did you mean 'latex'"):
+        write_tables(ReportInput(frame_of()), tmp_path, formats=["latec"])
+
+
+def test_ledger_is_summed_over_stages_and_runs_once():
+    recipe = "0a1b2c3d4e5f"
+    ledger = {
+        "p1": {f"{recipe}-0-": {"0": {"train": 10}}},
+        "p2": {f"{recipe}-0-": {"0": {"train": 10}, "1": {"train": 20}}},  # written again, grown
+        "p3": {"recipe": recipe, "seed": 1, "stages": {"0": {"train": 5}}, "reads": "own"},
+    }
+    assert totals(ledger, {recipe: "ER"}) == [
+        ("ER", "train", "35", 35.0), ("ER", "reads", "own", None),
+    ]  # fmt: skip
+    assert {entry.recipe for entry in entries(ledger, [recipe])} == {recipe}
+    assert totals({"who": {"knows": 3}}, {}) == [("", "who / knows", "3", 3.0)]
