@@ -2,9 +2,42 @@
 
 from __future__ import annotations
 
-from engram.methods.base import Method, Replay
+from engram.methods.agem import AGEM
+from engram.methods.er import ER
+from engram.methods.er_infinite import ERInfinite
+from engram.methods.ewc import EWC
+from engram.methods.ewcpp import EWCpp
 from engram.methods.finetune import Finetune
+from engram.methods.gem import GEM
+from engram.methods.icarl import ICaRL
+from engram.methods.join import Join
+from engram.methods.joint import Joint
+from engram.methods.lwf import LwF
+from engram.methods.mas import MAS
+from engram.methods.naive_rehearsal import NaiveRehearsal
+from engram.methods.online_ewc import OnlineEWC
+from engram.methods.replay import Replay
+from engram.methods.rwalk import RWalk
+from engram.methods.si import SI
+from engram.methods.twp import TWP
 
-__all__ = ["Finetune"]
-
-_ = Method, Replay
+__all__ = [
+    "AGEM",
+    "ER",
+    "EWC",
+    "GEM",
+    "MAS",
+    "SI",
+    "TWP",
+    "ERInfinite",
+    "EWCpp",
+    "Finetune",
+    "ICaRL",
+    "Join",
+    "Joint",
+    "LwF",
+    "NaiveRehearsal",
+    "OnlineEWC",
+    "RWalk",
+    "Replay",
+]

@@ -1,0 +1,1 @@
+"""Measurements: speed against a bare loop, and reproductions of published tables."""
