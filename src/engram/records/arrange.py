@@ -53,9 +53,13 @@ def arrange(frame: pd.DataFrame) -> Arranged:
     rank = np.argsort(np.argsort(np.asarray(order.categories, dtype=object)))
     orders = rank[order.codes.to_numpy()] if len(frame) else np.empty(0, np.int64)
     key = (place.astype(np.int64) * max(len(rank), 1) + orders) * span + (seed - low)
-    _, first, run = np.unique(key, return_index=True, return_inverse=True)
-    ids = recipe.categories[recipe.codes.iloc[first]]
-    names = order.categories[order.codes.iloc[first]]
+    number, found = pd.factorize(key)  # a hash: sorting millions of rows would be slow
+    rank_of = np.argsort(np.argsort(found))
+    run = rank_of[number] if len(frame) else np.empty(0, np.int64)
+    first = np.zeros(len(found), np.int64)
+    first[run[::-1]] = np.arange(len(frame))[::-1]  # the first row of each run is written last
+    ids = recipe.categories[recipe.codes.to_numpy()[first]]
+    names = order.categories[order.codes.to_numpy()[first]]
     runs = [Run(str(r), int(s), str(o)) for r, s, o in zip(ids, seed[first], names, strict=True)]
     given = [str(x) for x in frame["label"].iloc[first]]
     labels = [label or one.recipe for label, one in zip(given, runs, strict=True)]
@@ -91,7 +95,8 @@ def own_rows(
 ) -> npt.NDArray[np.bool_]:
     """[rows] end-of-stage rows of a metric in the head view that belongs to each run."""
     wanted = ends(frame, metric)
-    code = np.array([code_of(frame, "head", head) for head in heads], np.int64)
+    known = {head: code_of(frame, "head", head) for head in set(heads)}
+    code = np.array([known[head] for head in heads], np.int64)
     if len(code):
         wanted &= frame["head"].cat.codes.to_numpy() == code[arranged.run]
     return wanted

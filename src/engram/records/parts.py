@@ -62,7 +62,10 @@ def read_part(path: str | os.PathLike[str]) -> pa.Table:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.ParquetFile(pa.memory_map(str(path))).reader.read_all(use_threads=False)
+        # Small files are read at once: mapping each of thousands costs more than copying it.
+        small = os.path.getsize(path) < 2**20
+        source = pa.BufferReader(Path(path).read_bytes()) if small else pa.memory_map(str(path))
+        table = pq.ParquetFile(source).reader.read_all(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as problem:
         raise RecordError(f"{path}: is not a whole results file ({problem})") from problem
     if not table.schema.equals(schema(), check_metadata=False):
@@ -110,28 +113,29 @@ def _joined(files: list[Path], tables: list[Any], problems: tuple[Problem, ...])
 
 
 def codes(table: pa.Table, column: str) -> npt.NDArray[np.int64]:
-    """Whole numbers that tell the values of a column apart, [rows]."""
-    import pandas as pd
-
+    """Whole numbers from 0 that tell the values of a text or integer column apart, [rows]."""
     chunked = table.column(column)
     if column in NAMES:
         joined = chunked.combine_chunks()
         joined = joined.chunk(0) if hasattr(joined, "chunk") else joined
         return np.asarray(joined.indices.to_numpy(zero_copy_only=False)).astype(np.int64)
-    found, _ = pd.factorize(chunked.to_numpy())
-    return np.asarray(found, dtype=np.int64)
+    values = chunked.to_numpy().astype(np.int64)
+    return np.asarray(values - values.min(initial=0))
 
 
 def together(table: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.int64]:
     """One whole number per row that tells combinations of columns apart, in order of appearance."""
     import pandas as pd
 
-    key = np.zeros(len(table), np.int64)
+    key, size = np.zeros(len(table), np.int64), 1
     for name in columns:
         code = codes(table, name)
-        # Renumbering after every column keeps the product within 64 bits.
-        key, _ = pd.factorize(key * (int(code.max(initial=0)) + 1) + code)
-    return np.asarray(key, dtype=np.int64)
+        span = int(code.max(initial=0)) + 1
+        if size * span >= 2**62:  # renumber, so that the product stays within 64 bits
+            key, found = pd.factorize(key)
+            size = len(found)
+        key, size = key * span + code, size * span
+    return np.asarray(pd.factorize(key)[0], dtype=np.int64)
 
 
 def without_repeats(parts: Parts) -> Parts:

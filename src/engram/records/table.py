@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ ABSENT: dict[str, Any] = {
 }  # fmt: skip
 
 
+@functools.cache
 def schema() -> pa.Schema:
     """The pyarrow schema of a part file."""
     import pyarrow as pa
