@@ -16,6 +16,8 @@ from torch import Tensor
 from engram import keys
 from engram.learner.learner import Items
 
+AS_BATCH = -1  # as many memory rows as the batch has of the task
+
 
 class Table(NamedTuple):
     """(row, stage) items of R runs, padded to the longest."""
@@ -85,7 +87,7 @@ class Dealer:
         self.main, self.memory, self.stage = main, list(memory), stage
         self.device, self.dtype, self.last, self.pair = main.rows.device, dtype, last, pair
         self.batch = min(batch_size, main.length) if batch_size else main.length
-        self.memory_size = memory_size  # 0: the whole table, in order
+        self.memory_size = memory_size  # 0: the whole table, in order; or AS_BATCH
         self.seeds = torch.tensor(list(seeds), device=self.device)
         self.whole = self.batch >= main.length  # one batch is the epoch: no order to draw
 
@@ -107,10 +109,11 @@ class Dealer:
         epochs = torch.full((len(self.seeds), steps), epoch, device=self.device)
         order = self._order(torch.full_like(self.seeds, epoch))  # [R, n]
         count = self.main.real[:, None]
+        own = count.clamp(max=size)  # a task smaller than the batch is one batch of its own size
         if self.last == "wrap":
-            index, real = order.gather(1, place % count), place < -(-count // size) * size
+            index, real = order.gather(1, place % count), place < -(-count // own) * own
         else:
-            limit = count if self.last == "keep" else (count // size * size).clamp(min=1)
+            limit = count if self.last == "keep" else count // own * own
             index, real = order.gather(1, place.clamp(max=self.main.length - 1)), place < limit
         inside = torch.arange(steps, device=self.device).expand(len(self.seeds), -1)
         live = self._live_epoch(steps)
@@ -140,11 +143,13 @@ class Dealer:
         return self._deal(index, place < self.main.real[:, None, None], epochs, inside, live)
 
     def _order(self, epochs: Tensor) -> Tensor:
+        places = torch.arange(self.main.length, device=self.device).expand(len(self.seeds), -1)
         if self.whole:
-            places = torch.arange(self.main.length, device=self.device)
-            return places.expand(len(self.seeds), -1)
+            return places
         key = keys.fold(self.seeds, "order", self.stage, epochs)
-        return keys.order(key, self.main.length, self.main.real)
+        drawn = keys.order(key, self.main.length, self.main.real)
+        # a run whose rows fit into one batch has no order, in company as alone
+        return torch.where(self.main.real[:, None] <= self.batch, places, drawn)
 
     def _deal(
         self, index: Tensor, real: Tensor, epochs: Tensor, inside: Tensor, live: np.ndarray
@@ -154,23 +159,23 @@ class Dealer:
         lengths = tuple(real.sum(-1).amax(0).tolist())
         hands = tuple(self._memory_hand(t, key, j) for j, t in enumerate(self.memory))
         if self.pair and hands:
-            # memory rows first, so that a short last batch is a prefix
-            there = main.w.amax(-1, keepdim=True)
-            drawn = hands[0]._replace(w=hands[0].w * there)
-            joined = (torch.cat([a, b], 2) for a, b in zip(drawn, main, strict=True))
-            main, hands = Hand(*joined), ()
-            lengths = tuple(n + drawn.w.shape[-1] for n in lengths)
+            main, hands = _paired(hands[0], main), ()
+            lengths = tuple((main.w > 0).sum(-1).amax(0).tolist())
         return Deck(main, hands, key, lengths, live)  # type: ignore[arg-type]
 
     def _memory_hand(self, source: Table, key: keys.Key, number: int) -> Hand:
         runs, steps = key.shape  # type: ignore[union-attr]
-        size = self.memory_size or source.length
-        if self.memory_size:
-            count = source.real[:, None].expand(runs, steps)
-            index = keys.below(keys.fold(key, "memory", number), count, size)
-        else:
-            index = torch.arange(size, device=self.device).expand(runs, steps, size)
-        return self._hand(source, index, index < source.real[:, None, None])
+        if not self.memory_size:
+            index = torch.arange(source.length, device=self.device).expand(runs, steps, -1)
+            return self._hand(source, index, index < source.real[:, None, None])
+        size = self.batch if self.memory_size == AS_BATCH else self.memory_size
+        count = source.real[:, None].expand(runs, steps)
+        index = keys.below(keys.fold(key, "memory", number), count, size)
+        own = torch.full_like(self.main.real, size)
+        if self.memory_size == AS_BATCH:
+            own = self.main.real.clamp(max=size)  # a small task's batch is small, so is its share
+        wanted = torch.arange(size, device=self.device) < own[:, None, None]
+        return self._hand(source, index, wanted.expand(runs, steps, size))
 
     def _hand(self, source: Table, index: Tensor, real: Tensor) -> Hand:
         flat = index.flatten(1)
@@ -181,3 +186,19 @@ class Dealer:
             source.y.gather(1, label).view(*index.shape, -1),
             real.to(self.dtype),
         )
+
+
+def _paired(memory: Hand, main: Hand) -> Hand:
+    """Memory rows, then rows of the task, then all padding.
+
+    A short last batch is a prefix then, and a row has the place it has when its run trains alone.
+    """
+    there = main.w.amax(-1, keepdim=True)  # [R, S, 1] whether the run takes this step
+    memory = memory._replace(w=memory.w * there)
+    joined = Hand(*(torch.cat([a, b], 2) for a, b in zip(memory, main, strict=True)))
+    front = (joined.w == 0).to(torch.uint8).argsort(dim=-1, stable=True)  # [R, S, B]
+    label = front[..., None].expand_as(joined.y)
+    return Hand(
+        joined.rows.gather(2, front), joined.stages.gather(2, front),
+        joined.y.gather(2, label), joined.w.gather(2, front),
+    )  # fmt: skip

@@ -70,6 +70,7 @@ class LockstepTrainer:
         self._padded = True
         self._deck: Deck | None = None
         self._uniform = True
+        self._taken = self.opt["t"].cpu().numpy().copy()  # [R] steps of each run's optimiser
         self._freeze(training)
         self._captured = Captured(self._step) if capture else None
 
@@ -107,7 +108,10 @@ class LockstepTrainer:
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
         """Steps `start` to `stop` of the loaded deck; `live` [R, S] says who takes each."""
         self.lr.copy_(torch.as_tensor(lr, dtype=self.lr.dtype))
-        self._set_uniform(bool(np.all(lr == lr[0])) and bool(live[:, start:stop].all()))
+        now = live[:, start:stop]
+        same = np.all(lr == lr[0]) and np.all(self._taken == self._taken[0])
+        self._set_uniform(bool(same) and bool(now.all()))
+        self._taken += now.sum(1)
         self.step_number.fill_(start)
         for step in range(start, stop):
             if not self._uniform:

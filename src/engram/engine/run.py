@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
+from engram import keys
 from engram.engine.driver import Progress
+from engram.engine.kept import Kept
 from engram.engine.mapped import varying
 from engram.engine.stage import StageOutcome, run_stage
 from engram.engine.training import Training
@@ -19,7 +21,7 @@ from engram.learner.feed import Feed
 from engram.learner.layout import Networks
 from engram.learner.learner import Learner
 from engram.learner.tree import shapes
-from engram.methods.base import Method
+from engram.methods.base import Method, overrides
 from engram.models.build import build
 from engram.streams.core import Stream
 
@@ -147,16 +149,26 @@ class Engine:
         key = (
             repr(run.model) if isinstance(run.model, (str, dict)) else id(run.model),
             run.method.head, run.seed, len(run.stream.order), run.training.loss,
-            run.training.precision, id(run.stream.data), type(run.method),
+            run.training.precision, id(run.stream.data), self._brought(run),
         )  # fmt: skip
         if key not in self._weights:
             net = build(
                 run.model, sample_shape=run.stream.data.sample_shape,
                 classes=len(run.stream.order), seed=run.seed, head=run.method.head,
             )  # fmt: skip
-            networks = Networks({"net": net, **run.method.networks(run.stream)}, run.training.loss)
+            with torch.random.fork_rng(devices=[]):  # a method's own networks follow the seed, too
+                key_of_run = keys.fold(run.seed, "networks")
+                torch.default_generator.manual_seed(keys.torch_seed(key_of_run))
+                further = run.method.networks(run.stream)
+            networks = Networks({"net": net, **further}, run.training.loss)
             self._weights[key] = networks.to(self.device, DTYPES[run.training.precision])
         return self._weights[key]
+
+    def _brought(self, run: Run) -> Any:
+        """What decides the further networks of a method: nothing, or the method and its stream."""
+        if not overrides(run.method, "networks"):
+            return None
+        return repr(run.method), run.stream.fingerprint()
 
     def _shape(self, run: Run, networks: Networks) -> Any:
         """What runs must share to be trained with one skeleton."""
@@ -255,7 +267,7 @@ class Engine:
         """One stage; when memory runs out, the two halves of the group go on alone."""
         chosen = [learners[p] for p in places]
         methods = [self.runs[p].method for p in places]
-        before = [_Kept(one) for one in chosen]
+        before = [Kept(one) for one in chosen]
         try:
             outcomes = run_stage(
                 chosen, methods, self.runs[places[0]].training, stage, mapped=mapped,
@@ -274,27 +286,3 @@ class Engine:
             return
         for place, learner, outcome in zip(places, chosen, outcomes, strict=True):
             yield Stage(place, stage, outcome, learner, place == places[-1])
-
-
-class _Kept:
-    """What a stage may change of a learner; tensors are replaced by stages, never edited."""
-
-    FIELDS = (
-        "vector",
-        "buffers",
-        "free",
-        "opened",
-        "state",
-        "opt",
-        "exemplars",
-        "stage",
-        "diverged",
-    )
-
-    def __init__(self, learner: Learner) -> None:
-        self.learner = learner
-        self.values = {name: getattr(learner, name) for name in self.FIELDS}
-
-    def restore(self) -> None:
-        for name, value in self.values.items():
-            setattr(self.learner, name, value)

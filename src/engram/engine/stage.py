@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from engram.engine import company
-from engram.engine.deck import Dealer, Table, table
+from engram.engine.deck import AS_BATCH, Dealer, Table, table
 from engram.engine.driver import Driver, Progress
 from engram.engine.evaluate import evaluate
 from engram.engine.optim import Optimizer
@@ -97,11 +97,10 @@ def _check_budget(learner: Learner, method: Method) -> None:
 def _dealer(learners: Sequence[Learner], replay: Replay, training: Training, stage: int) -> Dealer:
     device = learners[0].device
     main = table([_main_items(one, replay, stage) for one in learners], device)
-    batch = min(training.batch_size or main.length, main.length)
     memory, size = [], 0
     has_memory = stage > 0 and all(len(one.exemplars) for one in learners)
     if has_memory and replay.kind in ("pair", "apart"):
-        memory, size = [_memory_table(learners, None, device)], replay.size or batch
+        memory, size = [_memory_table(learners, None, device)], replay.size or AS_BATCH
     elif has_memory and replay.kind == "tasks":
         memory = [_memory_table(learners, past, device) for past in range(stage)]
         size = replay.size

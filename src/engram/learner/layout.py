@@ -72,14 +72,21 @@ class Networks:
         self.class_rows = [f"net.{name}" for name in rows]
         for skeleton in (self.train, self.eval):
             skeleton.requires_grad_(False)
+        # copies: a single run binds the skeleton to its own weights and leaves them there
+        buffers = dict(self.train.named_buffers())
+        self._vector = self.layout.flatten(p.detach() for p in self.train.parameters())
+        self._buffers = {k: buffers[k].detach().clone() for k in self.buffer_names}
 
     def initial(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """The weights and buffers the modules came with."""
-        vector = self.layout.flatten(p.detach() for p in self.train.parameters())
-        buffers = dict(self.train.named_buffers())
-        return vector, {k: buffers[k].detach().clone() for k in self.buffer_names}
+        """The weights and buffers the modules came with, whatever was trained since."""
+        return self._vector.clone(), {k: v.clone() for k, v in self._buffers.items()}
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Networks:
         for skeleton in (self.train, self.eval):
             skeleton.to(device=device, dtype=dtype)
+        self._vector = self._vector.to(device, dtype)
+        self._buffers = {
+            k: v.to(device, dtype if v.is_floating_point() else v.dtype)
+            for k, v in self._buffers.items()
+        }
         return self

@@ -1,0 +1,32 @@
+"""What a stage may change of a learner, kept so that the stage can be begun again."""
+
+from __future__ import annotations
+
+from engram.learner.learner import Learner
+from engram.streams.guard import Ledger
+
+
+class Kept:
+    """The learner before a stage; tensors are replaced by stages, never edited."""
+
+    FIELDS = (
+        "vector",
+        "buffers",
+        "free",
+        "opened",
+        "state",
+        "opt",
+        "exemplars",
+        "stage",
+        "diverged",
+    )
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.values = {name: getattr(learner, name) for name in self.FIELDS}
+        self.ledger = learner.ledger.to_dict()
+
+    def restore(self) -> None:
+        for name, value in self.values.items():
+            setattr(self.learner, name, value)
+        self.learner.ledger = Ledger.from_dict(self.ledger)
