@@ -1,0 +1,123 @@
+"""EWC++: the Fisher information as a moving average over training steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engram.errors import choose, whole
+from engram.learner.learner import Learner
+from engram.methods.base import State
+from engram.methods.quadratic import Anchored, check_floats, normalise
+from engram.streams.core import Task
+
+SIDES = ("batch", "running")
+STARTS = ("first", "zero")
+
+
+def moving(old: Tensor, new: Tensor, alpha: float | Tensor, on: str = "batch") -> Tensor:
+    """The moving average, alpha being the weight of the new value, or of the old with "running".
+
+    Examples
+    --------
+    >>> old, new = torch.tensor(0.1), torch.tensor(0.5)
+    >>> round(moving(old, new, 0.9).item(), 6), round(moving(old, new, 0.9, "running").item(), 6)
+    (0.46, 0.14)
+    """
+    return alpha * new + (1 - alpha) * old if on == "batch" else alpha * old + (1 - alpha) * new
+
+
+@dataclass(frozen=True, kw_only=True)
+class EWCpp(Anchored):
+    """EWC with a Fisher information that runs along with training, over all tasks.
+
+    F <- alpha g^2 + (1 - alpha) F after every step, g the gradient of the data terms on the batch
+    loss = task + strength / 2 * sum over parameters i of F_i (theta_i - theta*_i)^2
+
+    F in the loss is the one at the end of the last task.
+
+    Parameters
+    ----------
+    alpha, alpha_on
+        Weight of the new ``batch`` (paper), or of the ``running`` value.
+    init
+        F before the first step: the ``first`` batch's, or ``zero``.
+    half
+        Multiply by strength / 2.
+    normalize
+        Bring F to [0, 1] over all parameters at the end of a task (the authors' code).
+    update, every
+        ``step``: after every step. ``interval``: with the mean of g^2 over `every` steps; what is
+        left over at the end of a task counts with its own mean.
+    memory
+        Exemplars to train on as well (EWC-S).
+
+    Examples
+    --------
+    >>> EWCpp(alpha=2)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: alpha: expected a number in [0, 1], got 2
+
+    References
+    ----------
+    Chaudhry et al. 2018, European Conference on Computer Vision.
+    """
+
+    strength: float = 75000.0
+    alpha: float = 0.9
+    alpha_on: str = "batch"
+    init: str = "first"
+    half: bool = True
+    normalize: bool = False
+    update: str = "step"
+    every: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_floats(self, {"alpha": (0.0, 1.0)})
+        choose("alpha_on", self.alpha_on, SIDES)
+        choose("init", self.init, STARTS)
+        choose("update", self.update, ("step", "interval"))
+        whole("every", self.every, 1)
+
+    def factor(self) -> float | Tensor:
+        return self.strength / 2 if self.half else self.strength
+
+    def start(self, learner: Learner, task: Task) -> None:
+        zero = torch.zeros_like(learner.vector)
+        state = {"running": zero} | learner.state
+        state["steps"] = torch.zeros((), dtype=torch.long, device=zero.device)
+        if self.update == "interval":
+            state["total"] = zero
+        learner.state = state
+
+    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
+        squared, steps = grad.square(), state["steps"]
+        # only in the first task nothing is anchored yet
+        first = steps == 0 if self.init == "first" and "anchor" not in state else None
+        if self.update == "step":
+            running = self._moved(state["running"], squared, first)
+            return {**state, "running": running, "steps": steps + 1}
+        base = state["running"] if first is None else torch.where(first, squared, state["running"])
+        total, due = state["total"] + squared, (steps + 1) % self.every == 0
+        running = torch.where(due, self._moved(base, total / self.every, None), base)
+        total = torch.where(due, 0.0, total)
+        return {**state, "running": running, "total": total, "steps": steps + 1}
+
+    def _moved(self, running: Tensor, batch: Tensor, first: Tensor | None) -> Tensor:
+        moved = moving(running, batch, self.alpha, self.alpha_on)
+        return moved if first is None else torch.where(first, batch, moved)
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        state = dict(learner.state)
+        left = int(state["steps"]) % self.every if self.update == "interval" else 0
+        if left:
+            state["running"] = self._moved(state["running"], state["total"] / left, None)
+        importance = state["running"]
+        if self.normalize:
+            importance = normalise(learner, importance, "minmax_global")
+        learner.state = state | {"importance": importance, "anchor": learner.vector}
+        self.store(learner, task)

@@ -1,0 +1,144 @@
+"""Fisher information of a learner: the diagonal, in all the variants that papers and codes use."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engram import keys
+from engram.errors import bad, choose, whole
+from engram.learner.batch import Batch
+from engram.learner.gradients import Term
+from engram.learner.learner import Learner, competing
+from engram.learner.net import Net
+from engram.learner.objectives import binary, class_balanced
+from engram.losses import CLOSED, bce_rows, ce_rows, masked_ce, mean, multi_hot
+
+LABELS = ("true", "pred", "sample", "all")
+TERMS = ("likelihood", "objective")
+
+
+def fisher(
+    learner: Learner,
+    *,
+    labels: str = "true",
+    group: int | str = 1,
+    term: str = "likelihood",
+    rows: Tensor | None = None,
+) -> Tensor:
+    """[P] mean of squared gradients of log p(y | x) over the open classes, in eval mode.
+
+    Parameters
+    ----------
+    labels
+        ``true`` labels (the empirical Fisher), ``pred`` the most likely class, ``sample`` one class
+        drawn from the model, ``all`` the expectation over the model's classes.
+    group
+        1 squares the gradient of each sample. A number n squares the mean gradient of shuffled
+        mini-batches of n, ``"full"`` that of all rows: much smaller numbers, which some codes call
+        Fisher, too.
+    term
+        ``objective`` takes the training objective in place of the likelihood.
+    rows
+        Rows of the current task; its training rows by default.
+    """
+    check_options(labels, group, term)
+    check_learner(learner, labels)
+    rows = in_groups(learner, learner.task.train if rows is None else rows, group)
+    if term == "objective":
+        return learner.average_gradient(_objective(learner, group), group=group, rows=rows)
+    if labels == "all":
+        count = learner.opened.shape[0] if learner.scope == "all" else int(learner.seen.sum())
+        parts = [learner.average_gradient(_class_term(c), rows=rows) for c in range(count)]
+        return torch.stack(parts).sum(0)
+    given = _sampled(learner, rows) if labels == "sample" else None
+    if learner.networks.objective is binary:
+        used = bernoulli
+    else:
+        used = most_likely if labels == "pred" else likelihood
+    return learner.average_gradient(used, group=group, rows=rows, labels=given)
+
+
+def check_options(labels: str, group: int | str, term: str) -> None:
+    """Refuse variants that do not exist or do not go together."""
+    choose("labels", labels, LABELS)
+    choose("term", term, TERMS)
+    check_group(group)
+    if labels == "all" and group != 1:
+        raise bad("group", "1, because labels='all' is an expectation per sample", group)
+    if term == "objective" and labels != "true":
+        raise bad("labels", "'true', because the training objective has no others", labels)
+
+
+def check_group(group: int | str) -> None:
+    """Refuse what is no number of rows per gradient."""
+    if isinstance(group, str):
+        if group != "full":
+            raise bad("group", 'a whole number of at least 1, or "full"', group)
+    else:
+        whole("group", group, 1)
+
+
+def in_groups(learner: Learner, rows: Tensor, group: int | str) -> Tensor:
+    """The rows, shuffled where mini-batches are made of them: rows may lie sorted by class."""
+    if group in (1, "full"):
+        return rows
+    key = keys.fold(learner.seed, "importance", learner.stage)
+    return rows[keys.order(key, len(rows), len(rows))]
+
+
+def check_learner(learner: Learner, labels: str) -> None:
+    """Refuse variants that the learner's training objective does not allow."""
+    if learner.networks.objective is binary and labels != "true":
+        raise bad("labels", "'true', because the training loss is 'bce'", labels)
+
+
+def likelihood(net: Net, batch: Batch) -> Tensor:
+    """-log p of the visible label, softmax over the open classes."""
+    return masked_ce(net(batch.x, batch.w).logits, batch.target, batch.open, batch.w)
+
+
+def most_likely(net: Net, batch: Batch) -> Tensor:
+    """-log p of the class the network answers."""
+    logits = net(batch.x, batch.w).logits
+    answer = logits.detach().masked_fill(~batch.open, CLOSED).argmax(-1)
+    return mean(ce_rows(logits, answer, batch.open), batch.w)
+
+
+def bernoulli(net: Net, batch: Batch) -> Tensor:
+    """-log p of all visible labels, one Bernoulli variable per open class."""
+    logits = net(batch.x, batch.w).logits
+    targets = multi_hot(batch.y, logits.shape[-1], logits.dtype)
+    return mean(bce_rows(logits, targets, batch.open, "sum"), batch.w)
+
+
+def objective(net: Net, batch: Batch) -> Tensor:
+    """The training objective."""
+    return net.task(batch)
+
+
+def _objective(learner: Learner, group: int | str) -> Term:
+    # of one row, class-balanced and plain cross-entropy are the same; the plain one is a mean over
+    # rows, which average_gradient needs for a pass over all samples at once
+    balanced = learner.networks.objective is class_balanced
+    return likelihood if balanced and group == 1 else objective
+
+
+def _class_term(column: int) -> Term:
+    """Its squared gradient is p_c (d log p_c)^2: one class's share of the expectation."""
+
+    def term(net: Net, batch: Batch) -> Tensor:
+        logits = net(batch.x, batch.w).logits.masked_fill(~batch.open, CLOSED)
+        log_p = logits.log_softmax(-1)[..., column]
+        return mean(log_p.detach().exp().sqrt() * log_p, batch.w)
+
+    return term
+
+
+def _sampled(learner: Learner, rows: Tensor) -> Tensor:
+    """[n] classes drawn from the model's probabilities over the open classes."""
+    logits = learner.outputs(rows).logits.double()  # [n, C]
+    table = competing(learner.scope, learner.opened, learner.stream.visible, learner.stage)
+    chance = logits.masked_fill(~table[learner.stage], CLOSED).softmax(-1).cumsum(-1)
+    draw = keys.uniform(keys.fold(learner.seed, "fisher", "labels", learner.stage), len(rows))
+    return (chance <= draw[:, None] * chance[:, -1:]).sum(-1)

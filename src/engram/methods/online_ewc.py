@@ -1,0 +1,71 @@
+"""Online elastic weight consolidation: one running Fisher information, the latest anchor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engram.learner.learner import Learner
+from engram.methods.ewc import EWC
+from engram.methods.fisher import fisher
+from engram.methods.quadratic import check_floats
+from engram.streams.core import Task
+
+
+def decayed(old: Tensor, new: Tensor, gamma: float) -> Tensor:
+    """The old importance times gamma, and the new one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> round(decayed(torch.tensor(0.5), torch.tensor(0.2), 0.8).item(), 6)
+    0.6
+    """
+    return gamma * old + new
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineEWC(EWC):
+    """EWC with a running sum of Fisher informations around the weights after the last task.
+
+    F_k = gamma F_(k-1) + Fisher of task k
+    loss = task + strength / 2 * sum over parameters i of F_i (theta_i - theta*_i)^2
+
+    Parameters
+    ----------
+    gamma
+        Decay of what earlier tasks left.
+    gamma_in_loss
+        Multiply the penalty by gamma once more, as the code of van de Ven does.
+    strength, half, labels, group, term, memory
+        As in `engram.methods.ewc.EWC`.
+
+    Examples
+    --------
+    >>> OnlineEWC(gamma=1.5)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: gamma: expected a number in [0, 1], got 1.5
+
+    References
+    ----------
+    Schwarz et al. 2018, International Conference on Machine Learning.
+    """
+
+    gamma: float = 1.0
+    gamma_in_loss: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_floats(self, {"gamma": (0.0, 1.0)})
+
+    def factor(self) -> float | Tensor:
+        return super().factor() * self.gamma if self.gamma_in_loss else super().factor()
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        importance = fisher(learner, labels=self.labels, group=self.group, term=self.term)
+        if "importance" in learner.state:
+            importance = decayed(learner.state["importance"], importance, self.gamma)
+        learner.state = {"importance": importance, "anchor": learner.vector}
+        self.store(learner, task)

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from engram.engine.run import Engine, Run
+from engram.engine.training import Training
+from engram.errors import BadArgument
+from engram.learner import gradients
+from engram.learner import learner as learner_module
+from engram.learner.learner import Learner
+from engram.memory import Memory
+from engram.methods.base import Method
+from engram.methods.ewc import EWC
+from engram.methods.finetune import Finetune
+from engram.methods.fisher import fisher
+from engram.methods.quadratic import merge, normalised, penalty, slope
+from tests.methods import small
+
+
+def all_equal(found: Tensor, expected: float) -> bool:
+    return torch.allclose(found, torch.full_like(found, expected), atol=1e-5)
+
+
+class TestGoldens:
+    def test_per_sample_and_batch_fisher(self) -> None:  # [T-E1]
+        learner = small.bare([[0.0], [0.0]], [[2.0], [1.0]], [0, 1])
+        rows = small.given(learner)
+        assert all_equal(fisher(learner, rows=rows), 0.625)
+        assert all_equal(fisher(learner, rows=rows, group=2), 0.0625)
+        assert all_equal(fisher(learner, rows=rows, group="full"), 0.0625)
+
+    @pytest.mark.parametrize(
+        "labels,expected", [("all", 0.196612), ("pred", 0.072329), ("true", 0.534447)]
+    )
+    def test_labels(self, labels: str, expected: float) -> None:  # [T-E2]
+        learner = small.bare([[1.0], [0.0]], [[1.0], [1.0]], [1, 1])
+        assert all_equal(fisher(learner, labels=labels, rows=small.given(learner)), expected)
+
+    def test_sampled_labels_average_to_the_expectation(self) -> None:  # [T-E2]
+        learner = small.bare([[1.0], [0.0]], [[1.0]] * 4000, [1] * 4000)
+        found = fisher(learner, labels="sample", rows=small.given(learner))
+        assert torch.allclose(found, torch.tensor(0.196612).double(), atol=0.01)
+
+    def test_penalty_and_gradient(self) -> None:  # [T-E3]
+        importance, d, zero = torch.full((2,), 0.625), torch.tensor([0.2, -0.4]), torch.zeros(2)
+        half, whole = EWC(strength=10.0).factor(), EWC(strength=10.0, half=False).factor()
+        assert penalty(d, zero, importance, half).item() == pytest.approx(0.625)
+        assert penalty(d, zero, importance, whole).item() == pytest.approx(1.25)
+        found = slope(d, zero, importance, half)
+        assert torch.allclose(found, torch.tensor([1.25, -2.5]))
+
+
+def one_at_a_time(learner: Learner) -> Tensor:
+    """The Fisher information by hand, with its own copy of every step."""
+    batch, weights = learner.batch(), learner.params
+    leaves = {name: value.clone().requires_grad_(True) for name, value in weights.items()}
+    total = torch.zeros_like(learner.vector)
+    for x, y in zip(batch.x, batch.target, strict=True):
+        inside = {**leaves, **learner.buffers}
+        logits = functional_call(learner.networks.eval, inside, ("net", x[None])).logits
+        log_p = logits[0, learner.seen].log_softmax(-1)[y]
+        found = torch.autograd.grad(log_p, list(leaves.values()))
+        total += torch.cat([g.flatten() for g in found]).square()
+    return total / len(batch.x)
+
+
+class TestFisher:
+    """Wrong forms that other codes have must fail here."""
+
+    @pytest.mark.parametrize("model", [None, small.Normed])
+    def test_is_the_mean_of_squares_sample_by_sample(self, model: Any) -> None:
+        learner = small.after(Finetune(), 1, model=model)
+        assert torch.allclose(fisher(learner), one_at_a_time(learner), atol=1e-14, rtol=1e-9)
+
+    @pytest.mark.parametrize("labels", ["true", "pred", "sample", "all"])
+    def test_does_not_depend_on_chunks(self, labels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        learner = small.after(Finetune(), 1)
+        whole = fisher(learner, labels=labels)
+        monkeypatch.setattr(learner_module, "EVAL_ROWS", 7)
+        monkeypatch.setattr(gradients, "CHUNK_ENTRIES", 3 * len(learner.vector))
+        assert torch.allclose(fisher(learner, labels=labels), whole, atol=1e-15)
+        monkeypatch.setattr(gradients, "_only_linear", lambda _networks: False)
+        assert torch.allclose(fisher(learner, labels=labels), whole, atol=1e-15)
+
+    def test_moves_neither_weights_nor_batch_statistics(self) -> None:
+        learner = small.after(Finetune(), 0, model=small.Normed)
+        before = learner.snapshot()
+        for group in (1, 8, "full"):
+            fisher(learner, group=group)
+        assert torch.equal(learner.vector, before["vector"])
+        assert before["buffers"]
+        for name, value in before["buffers"].items():
+            assert torch.equal(learner.buffers[name], value)
+
+    def test_of_columns_that_are_not_open_is_zero(self) -> None:
+        learner = small.after(Finetune(), 1)
+        views = learner.layout(fisher(learner, labels="all"))
+        for name in learner.networks.class_rows:
+            assert bool((views[name][4:] == 0).all())
+            assert bool(views[name][:4].any())
+
+    def test_of_other_heads_is_zero(self) -> None:
+        learner = small.after(Finetune(), 1, on=small.stream(multi=True))
+        weight = learner.layout(fisher(learner))[learner.networks.class_rows[0]]
+        assert bool((weight[[0, 1, 4, 5]] == 0).all())
+        assert bool(weight[2:4].any())
+
+    def test_of_a_single_class_is_zero(self) -> None:
+        learner = small.after(EWC(), 0, on=small.stream(1))
+        assert bool((learner.state["importance"] == 0).all())
+
+    def test_mini_batches_mix_classes(self) -> None:
+        # rows lie sorted by class; groups cut from them in that order would be of one class each
+        learner = small.after(Finetune(), 0)
+        shuffled = fisher(learner, group=24)
+        sorted_groups = learner.average_gradient(_nll, group=24)
+        assert not torch.allclose(shuffled, sorted_groups, rtol=0.05)
+
+    def test_objective_is_the_training_loss(self) -> None:
+        balanced = Training(**{**_fields(small.EXACT), "loss": "balanced"})
+        uneven = small.stream((3, 1, 2))
+        plain, fair = (
+            small.after(Finetune(), 0, training, on=uneven) for training in (small.EXACT, balanced)
+        )
+        assert torch.allclose(
+            fisher(plain, group="full", term="objective"), fisher(plain, group="full")
+        )
+        by_hand = fair.average_gradient(lambda net, batch: net.task(batch), group="full")
+        assert torch.equal(fisher(fair, group="full", term="objective"), by_hand)
+        # of one row there is nothing to balance
+        each = fisher(fair, term="objective")
+        assert torch.allclose(each, fisher(fair), atol=1e-15)
+
+    def test_of_binary_losses_is_bernoulli(self) -> None:
+        binary = Training(**{**_fields(small.EXACT), "loss": "bce"})
+        learner = small.after(Finetune(), 0, binary)
+        batch = learner.batch()
+        rows = torch.autograd.functional.jacobian(
+            lambda v: _bernoulli_rows(learner, v, batch), learner.vector
+        )
+        assert torch.allclose(fisher(learner), rows.square().mean(0), atol=1e-14)
+        with pytest.raises(BadArgument, match="labels: expected 'true'"):
+            small.after(EWC(labels="pred"), 0, binary)
+
+
+def _nll(net: Any, batch: Any) -> Tensor:
+    return torch.nn.functional.cross_entropy(net(batch.x, batch.w).logits[:, :2], batch.target)
+
+
+def _bernoulli_rows(learner: Learner, vector: Tensor, batch: Any) -> Tensor:
+    inside = {**learner.networks.layout(vector), **learner.buffers}
+    logits = functional_call(learner.networks.eval, inside, ("net", batch.x)).logits[:, :2]
+    target = torch.nn.functional.one_hot(batch.target, 2).to(logits)
+    each = torch.nn.functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
+    return each.sum(-1)
+
+
+def _fields(training: Training) -> dict[str, Any]:
+    return {name: getattr(training, name) for name in training.__dataclass_fields__}
+
+
+class TestMerge:
+    def test_value_and_gradient_are_those_of_the_sum(self) -> None:
+        torch.manual_seed(0)
+        tasks = [(torch.rand(5).double(), torch.randn(5).double()) for _ in range(3)]
+        for importance, _ in tasks:
+            importance[0] = 0.0
+        state: dict[str, Any] = {}
+        for importance, anchor in tasks:
+            state = merge(state, importance, anchor)
+        x = torch.randn(5).double().requires_grad_(True)
+        one = penalty(x, state["anchor"], state["importance"], 2.0) + 2.0 * state["offset"]
+        many = sum(penalty(x, anchor, importance, 2.0) for importance, anchor in tasks)
+        assert torch.allclose(one, many)  # type: ignore[arg-type]
+        slopes = [torch.autograd.grad(value, x)[0] for value in (one, many)]  # type: ignore[list-item]
+        assert torch.allclose(*slopes)
+        assert torch.equal(state["anchor"][0], tasks[-1][1][0])
+
+    def test_constant_importances_normalise_to_zero(self) -> None:
+        flat, every = torch.full((4,), 1e-7), torch.ones(4, dtype=torch.bool)
+        assert normalised([flat], [every], "minmax_global")[0].tolist() == [0, 0, 0, 0]
+
+
+class TestEWC:
+    @pytest.mark.parametrize("training", [small.EXACT, small.ADAM])
+    def test_without_strength_it_is_finetuning(self, training: Training) -> None:
+        held, plain = (small.after(m, training=training) for m in (EWC(strength=0), Finetune()))
+        assert torch.equal(held.vector, plain.vector)
+
+    def test_penalty_is_zero_right_after_a_task_and_positive_off_it(self) -> None:
+        method = EWC(strength=3.0)
+        learner = small.after(method, 0)
+        value, slope_ = small.penalty_of(method, learner, learner.vector)
+        assert value == 0
+        assert not slope_.any()
+        value, slope_ = small.penalty_of(method, learner, small.moved(learner))
+        assert value > 0
+        assert bool(slope_.any())
+
+    def test_penalty_works_while_the_second_task_is_trained(self) -> None:
+        # a code that compares saved with saved weights logs 0 and moves as far as finetuning
+        method = EWC(strength=200.0)
+        first = small.after(method, 0)
+        away = {
+            type(m): penalty(small.after(m, 1).vector, first.vector, first.state["importance"], 1.0)
+            for m in (method, Finetune())
+        }
+        assert away[EWC] < 0.5 * away[Finetune]
+        assert penalty_logged(method) > 0
+
+    def test_sums_over_tasks_and_state_does_not_grow(self) -> None:
+        method = EWC(strength=3.0)
+        found = []
+        for stage in range(3):
+            learner = small.after(method, stage)
+            found.append((fisher(learner), learner.vector))
+            assert {k: v.shape for k, v in learner.state.items()} == {
+                "importance": learner.vector.shape,
+                "anchor": learner.vector.shape,
+                "offset": torch.Size([]),
+            }
+        here = small.moved(learner)
+        expected = sum(float(penalty(here, at, f, 1.5)) for f, at in found)
+        assert small.penalty_of(method, learner, here)[0] == pytest.approx(expected)
+
+    def test_lockstep_is_the_loop(self) -> None:
+        many = [EWC(strength=5.0), EWC(strength=5.0), EWC(strength=80)]
+        assert small.gap(many) < 1e-10
+        for method in (EWC(strength=5.0, labels="sample"), EWC(strength=5.0, group="full")):
+            assert small.gap([method] * 2) < 1e-10
+
+    def test_lockstep_is_the_loop_with_batch_norm(self) -> None:
+        method: Method = EWC(strength=5.0, labels="pred", memory=Memory(total=12))
+        assert small.gap([method] * 2, model=small.Normed) < 1e-10
+
+    def test_exemplars_join_the_rows(self) -> None:
+        with_samples = EWC(strength=1.0, memory=Memory(per_class=4))
+        learner = small.after(with_samples, 1)
+        assert len(learner.exemplars) == 16
+        assert with_samples.replay(1).kind == "union"
+        assert EWC().replay(1).kind == "none"
+        assert not torch.equal(small.after(EWC(strength=1.0), 1).vector, learner.vector)
+
+    @pytest.mark.parametrize(
+        "options,words",
+        [
+            ({"strength": -1.0}, "strength: expected a number in"),
+            ({"labels": "tru"}, "did you mean 'true'"),
+            ({"group": 0}, "group: expected a whole number"),
+            ({"group": "all"}, "group: expected a whole number"),
+            ({"group": 4, "labels": "all"}, "group: expected 1"),
+            ({"term": "loss"}, "term: unknown name"),
+            ({"term": "objective", "labels": "pred"}, "labels: expected 'true'"),
+            ({"memory": 500}, "memory: expected a Memory"),
+        ],
+    )
+    def test_bad_options(self, options: dict[str, Any], words: str) -> None:
+        with pytest.raises(BadArgument, match=words):
+            EWC(**options)
+
+    def test_whole_numbers_become_floats(self) -> None:
+        assert isinstance(EWC(strength=5).strength, float)
+
+
+def penalty_logged(method: Method) -> float:
+    """The last logged mean of the penalty in the second task."""
+    run = Run(stream=small.stream(), method=method, model=small.MODEL, training=small.EXACT)
+    stages = list(Engine([run], device="cpu").stages())
+    return stages[1].outcome.losses[-1][1]["penalty"]
