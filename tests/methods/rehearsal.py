@@ -124,7 +124,7 @@ def spied(monkeypatch: Any, kind: type[Method]) -> Seen:
     def noting(self: Any, net: Any, batch: Batch, state: Any) -> Any:
         terms = loss(self, net, batch, state)
         seen.batches.append(batch)
-        seen.terms.append({name: float(term) for name, term in terms.items()})
+        seen.terms.append({name: float(term.detach()) for name, term in terms.items()})
         return terms
 
     monkeypatch.setattr(kind, "loss", noting)
