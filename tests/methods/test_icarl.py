@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engram.data.core import Data
+from engram.errors import BadArgument
+from engram.losses import bce_rows
+from engram.memory import Memory
+from engram.methods.finetune import Finetune
+from engram.methods.icarl import NOWHERE, ICaRL, class_means, distances, soft_targets
+from engram.models.output import Output
+from engram.streams import class_incremental, task_incremental
+from tests.methods.rehearsal import (
+    FakeNet,
+    Normed,
+    accuracy,
+    batch_of,
+    clouds,
+    final,
+    lockstep_gap,
+    spied,
+    train,
+)
+
+STREAM = class_incremental(clouds())
+FEW = Memory(per_class=4, policy="herding")
+LEARN = {"epochs": 20, "optimizer": "adam", "lr": 0.02, "precision": "float32"}
+
+
+def test_targets_and_terms() -> None:
+    """[T-I1] logits (1, -2, .5), old logits (.5, -1), the new class is the label"""
+    logits = torch.tensor([[1.0, -2.0, 0.5, 3.0]], dtype=torch.float64)
+    old = torch.tensor([[0.5, -1.0, 9.0, 9.0]], dtype=torch.float64)
+    known = torch.tensor([True, True, False, False])
+    targets = soft_targets(torch.tensor([[2]]), old, known)
+    assert targets[0, :3].tolist() == pytest.approx([0.622459, 0.268941, 1.0], abs=1e-5)
+    for column, value in enumerate((0.690802, 0.664811, 0.474077)):
+        only = torch.arange(4) == column
+        assert bce_rows(logits, targets, only).item() == pytest.approx(value, abs=1e-5)
+    batch = batch_of([2], opened=[0, 0, 1, -1], now=1)
+    for reduction, value in (("sum", 1.829690), ("mean", 0.609897)):
+        net: Any = FakeNet(logits, old)
+        terms = ICaRL(bce_reduction=reduction).loss(net, batch, {"teacher": {}})
+        assert terms["task"].item() == pytest.approx(value, abs=1e-5)
+
+
+def test_exemplars_old_label_is_not_used() -> None:
+    old, known = torch.zeros(1, 3), torch.tensor([True, True, False])
+    assert soft_targets(torch.tensor([[0]]), old, known).tolist() == [[0.5, 0.5, 0.0]]
+
+
+def test_nearest_mean() -> None:
+    """[T-I2] normalised means and distances; without normalisation x is equally far from both"""
+    features = torch.tensor([[3, 1], [1, 0.5], [0, 2], [0.5, 1]], dtype=torch.float64)
+    means, valid = class_means(features, torch.tensor([0, 0, 1, 1]), 3)
+    flat = means[:2].flatten().tolist()
+    assert flat == pytest.approx([0.923880, 0.382683, 0.229753, 0.973249], abs=1e-5)
+    assert valid.tolist() == [True, True, False]
+    x = torch.tensor([[1.2, 1.3]], dtype=torch.float64)
+    got = distances(x, means)[0, :2].tolist()
+    assert got == pytest.approx([0.429311, 0.507969], abs=1e-5)
+    plain = torch.stack([features[:2].mean(0), features[2:].mean(0)])
+    assert (x - plain).norm(dim=1).tolist() == pytest.approx([0.970824, 0.970824], abs=1e-5)
+    scores = ICaRL().scores(Output(x, torch.zeros(1, 3)), {"means": means, "valid": valid})[0]
+    assert scores.argmax() == 0
+    assert (scores[0] - scores[1]).item() == pytest.approx(0.507969 - 0.429311, abs=1e-5)
+    assert scores[2].item() == pytest.approx(0.429311 - NOWHERE, abs=1e-5)  # no mean, never chosen
+
+
+def test_each_row_is_normalised_alone() -> None:
+    """Normalising over the batch is a known bug elsewhere."""
+    features = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    means, _ = class_means(features, torch.tensor([0, 0, 0, 1, 1, 1]), 2)
+    together = distances(features, means)
+    assert torch.allclose(together[:1], distances(features[:1], means))
+    assert torch.allclose(means.norm(dim=1), torch.ones(2))
+
+
+def test_exemplars_are_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exemplars that are stored but never replayed are a known bug elsewhere."""
+    seen = spied(monkeypatch, ICaRL)
+    kept = train(ICaRL(memory=FEW), STREAM, epochs=1)[-1].learner.exemplars
+    assert kept.counts(6).tolist() == [4] * 6
+    for stage in (1, 2):
+        old = torch.cat([b.target[b.old > 0] for b in seen.of(stage)])
+        assert sorted(old.tolist()) == sorted([c for c in range(2 * stage) for _ in range(4)])
+
+
+def test_means_are_of_the_present_network() -> None:
+    learner = train(ICaRL(memory=FEW), STREAM)[-1].learner
+    kept = learner.exemplars
+    for column in range(6):
+        chosen = kept.columns == column
+        features = learner.outputs(kept.rows[chosen], kept.stages[chosen]).features
+        unit = torch.nn.functional.normalize(features, dim=-1)
+        mean = torch.nn.functional.normalize(unit.mean(0), dim=0)
+        torch.testing.assert_close(learner.state["means"][column], mean, rtol=0, atol=1e-12)
+    assert learner.state["valid"].all()
+    assert "teacher" not in learner.state
+
+
+def test_evaluation_inside_a_task() -> None:
+    """No means yet, or none of this network: the outputs decide."""
+    stages = train(ICaRL(memory=FEW), STREAM, evaluate_every=2)
+    outputs = train(ICaRL(memory=FEW, variant="hb1"), STREAM, evaluate_every=2)
+    for nearest, plain in zip(stages, outputs, strict=True):
+        assert len(nearest.outcome.curve) > 1
+        for (_, a), (_, b) in zip(nearest.outcome.curve, plain.outcome.curve, strict=True):
+            assert np.array_equal(a, b)
+            assert np.isfinite(a).all()
+        assert not np.array_equal(nearest.outcome.scores, plain.outcome.scores)
+        assert torch.equal(nearest.learner.vector, plain.learner.vector)
+
+
+def test_early_stopping_watches_the_outputs() -> None:
+    stream = class_incremental(clouds(), valid=0.2)
+    stages = train(ICaRL(memory=FEW), stream, restore_best=True, patience=3, epochs=8)
+    assert np.isfinite(stages[-1].outcome.scores).all()
+
+
+def test_it_remembers() -> None:
+    forgotten = accuracy(train(Finetune(), STREAM, **LEARN)[-1])
+    for variant in ("nme", "cnn"):
+        assert accuracy(train(ICaRL(memory=FEW, variant=variant), STREAM, **LEARN)[-1]) > 0.7
+    assert forgotten < 0.5
+
+
+def test_distillation_keeps_old_outputs_near() -> None:
+    """Without exemplars of the past, soft targets alone hold the old outputs."""
+    first = train(ICaRL(memory=FEW, variant="hb1"), STREAM[:2], lr=0.5)
+    kept = first[1].outcome.scores[:20, :2] - first[0].outcome.scores[:20, :2]
+    plain = train(Finetune(), STREAM[:2], lr=0.5, loss="bce")
+    moved = plain[1].outcome.scores[:20, :2] - plain[0].outcome.scores[:20, :2]
+    assert np.abs(kept).mean() < 0.5 * np.abs(moved).mean()
+
+
+def test_first_task_is_plain_binary_cross_entropy() -> None:
+    first = STREAM[:1]
+    got = final(ICaRL(memory=FEW), first)
+    assert (got - final(Finetune(), first, loss="bce")).abs().max() < 1e-12
+
+
+def test_norm_has_a_cosine_head_whose_scale_is_carried_on() -> None:
+    stages = train(ICaRL(memory=FEW, variant="norm"), STREAM, **LEARN)
+    scale = next(v for k, v in stages[-1].learner.params.items() if k.endswith("scale"))
+    assert scale > 1.5  # it started from 1 and was never reset
+    logits = stages[-1].learner.outputs(STREAM.tasks[-1].train).logits
+    assert logits.abs().max() <= scale + 1e-5
+    plain = train(ICaRL(memory=FEW), STREAM[:1])[-1].learner
+    assert not any(k.endswith("scale") for k in plain.params)
+
+
+def test_mirrored_means() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.random((60, 1, 4, 4), dtype=np.float32), np.arange(60) % 4
+    stream = class_incremental(Data.from_arrays(x, y))
+    plain = train(ICaRL(memory=FEW), stream)[-1].learner
+    both = train(ICaRL(memory=FEW, nme_flip=True), stream)[-1].learner
+    assert torch.equal(plain.vector, both.vector)
+    kept = both.exemplars
+    rows = kept.rows[kept.columns == 3]
+    images = both.feed(rows)
+    net = both.net()
+    features = torch.cat([net(images).features, net(images.flip(-1)).features])
+    mean = torch.nn.functional.normalize(features, dim=-1).mean(0)
+    expected = torch.nn.functional.normalize(mean, dim=0)
+    torch.testing.assert_close(both.state["means"][3], expected, rtol=0, atol=1e-12)
+    with pytest.raises(BadArgument, match="nme_flip"):
+        train(ICaRL(nme_flip=True), STREAM)
+
+
+@pytest.mark.parametrize("variant", ["nme", "hb1", "norm"])
+def test_lockstep(variant: str) -> None:
+    assert lockstep_gap(ICaRL(memory=FEW, variant=variant)) < 1e-10
+
+
+def test_lockstep_with_normalisation_and_own_heads() -> None:
+    method = ICaRL(memory=FEW, bce_reduction="sum")
+    assert lockstep_gap(method, model=Normed, scenario=task_incremental, lr=0.01) < 1e-10
+
+
+@pytest.mark.parametrize("options", [{"variant": "ncm"}, {"bce_reduction": "max"}])
+def test_bad_options(options: dict[str, Any]) -> None:
+    with pytest.raises(BadArgument, match=next(iter(options))):
+        ICaRL(**options)
