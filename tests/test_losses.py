@@ -116,9 +116,7 @@ def test_zero_pad() -> None:
 @pytest.mark.parametrize("padded", [False, True])
 def test_forms_have_equal_gradients(padded: bool) -> None:
     source = torch.Generator().manual_seed(1)
-    student, teacher = (
-        torch.randn(5, 4, generator=source, dtype=torch.float64) for _ in range(2)
-    )
+    student, teacher = (torch.randn(5, 4, generator=source, dtype=torch.float64) for _ in range(2))
     known = torch.tensor([True, True, True, False])
     grads: list[Tensor] = []
     for form in ("ce", "kl"):

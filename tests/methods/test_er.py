@@ -119,6 +119,8 @@ def test_lockstep_in_other_settings(options: dict[str, object]) -> None:
 def test_lockstep_with_full_batches() -> None:
     assert lockstep_gap(ER(memory=SMALL, mix="union", reduce="sum"), batch_size=0) < 1e-10
     assert lockstep_gap(ER(memory=SMALL, size=8), batch_size=0) < 1e-10
+    assert lockstep_gap(ER(memory=SMALL), batch_size=0) < 1e-10  # as many as the run's own rows
+    assert lockstep_gap(ER(memory=SMALL, reduce="sum"), batch_size=40) < 1e-10
 
 
 def test_lockstep_with_normalisation_and_own_heads() -> None:
