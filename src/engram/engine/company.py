@@ -109,7 +109,7 @@ def _together(learners: list[Learner], methods: list[Method], verb: str) -> None
 def _answer(learners: list[Learner], requests: list[Any]) -> list[Tensor]:
     """One mapped pass for all; runs are cut into chunks that fit in memory."""
     items: list[Items] = [request[0] for request in requests]
-    term, transform = requests[0][1], requests[0][2]
+    term, transform, batch_statistics = requests[0][1], requests[0][2], requests[0][4]
     full = all(request[3] == len(one.rows) for request, one in zip(requests, items, strict=True))
     size = max(request[3] for request in requests)
     if not full and any(request[3] != size for request in requests):
@@ -124,13 +124,15 @@ def _answer(learners: list[Learner], requests: list[Any]) -> list[Tensor]:
     answers: list[Tensor] = []
     for start in range(0, len(learners), chunk):
         part = slice(start, start + chunk)
-        answers += _mapped(learners[part], items[part], term, transform, size, groups)
+        answers += _mapped(
+            learners[part], items[part], term, transform, size, groups, batch_statistics
+        )
     return answers
 
 
 def _mapped(
     learners: list[Learner], items: list[Items], term: Term, transform: Transform,
-    size: int, groups: int,
+    size: int, groups: int, batch_statistics: bool,
 ) -> list[Tensor]:  # fmt: skip
     networks = learners[0].networks
     vectors = torch.stack([one.vector for one in learners])
@@ -139,6 +141,8 @@ def _mapped(
     batches = stack([one.grouped(its, size, 0, groups) for one, its in pairs])
 
     def one_run(vector: Tensor, own: Any, batch: Any) -> Tensor:
-        return average_gradient(networks, Weights(vector, own), batch, term, transform)
+        return average_gradient(
+            networks, Weights(vector, own), batch, term, transform, batch_statistics
+        )
 
     return list(vmap(one_run)(vectors, buffers, batches).unbind(0))

@@ -33,18 +33,25 @@ class Weights(NamedTuple):
 
 
 def average_gradient(
-    networks: Networks, weights: Weights, groups: Batch, term: Term, transform: Transform
+    networks: Networks,
+    weights: Weights,
+    groups: Batch,
+    term: Term,
+    transform: Transform,
+    batch_statistics: bool = False,
 ) -> Tensor:
     """Mean over groups of ``transform(d term / d vector)``, shape [P].
 
     `groups` is a Batch whose leaves have two leading axes [groups, rows of a group]; groups whose
-    rows all weigh 0 do not count.
+    rows all weigh 0 do not count. With `batch_statistics` a BatchNorm layer uses the group's own
+    mean and variance, as in training, but its running ones stay as they are.
     """
     counted = groups.w.sum(-1) > 0  # [G]
-    if groups.w.shape[1] == 1 and _only_linear(networks) and _factorises(transform):
+    alone = groups.w.shape[1] == 1 and not batch_statistics
+    if alone and _factorises(transform) and _only_linear(networks):
         total = _linear_sums(networks, weights, groups, term, transform)
     else:
-        total = _mapped_sums(networks, weights, groups, term, transform, counted)
+        total = _mapped_sums(networks, weights, groups, term, transform, counted, batch_statistics)
     return total / counted.sum().clamp(min=1)
 
 
@@ -55,10 +62,13 @@ def _mapped_sums(
     term: Term,
     transform: Transform,
     counted: Tensor,
+    batch_statistics: bool,
 ) -> Tensor:
     def one(batch: Batch) -> Tensor:
         def value(vector: Tensor) -> Tensor:
-            net = FunctionalNet(networks, vector, weights.buffers, training=False)
+            net = FunctionalNet(
+                networks, vector, weights.buffers, key=batch.key, training=batch_statistics
+            )
             return term(net, batch)
 
         return transform(grad(value)(weights.vector))

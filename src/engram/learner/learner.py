@@ -185,27 +185,31 @@ class Learner:
         rows: Tensor | None = None,
         stages: Tensor | None = None,
         labels: Tensor | None = None,
+        batch_statistics: bool = False,
     ) -> Tensor:
         """Mean over groups of rows of ``transform(d term(net, batch) / d vector)``.
 
         `group` is the number of rows per gradient, 1 for per-sample gradients, ``"full"`` for one
-        gradient of the whole set. `labels` [n] replaces the visible labels. `term` must not depend
-        on anything but its arguments and the method, because runs with equal methods share one
-        mapped pass.
+        gradient of the whole set. `labels` [n] replaces the visible labels. The pass is in eval
+        mode; with `batch_statistics` BatchNorm uses each group's own statistics, and still moves
+        none. `term` must not depend on anything but its arguments and the method, because runs
+        with equal methods share one mapped pass.
         """
         items = self.items(rows, stages)
         if labels is not None:
             items = items._replace(y=labels.cpu().reshape(-1, 1))
         size = len(items.rows) if group == "full" else int(group)
         if self._average is not None:
-            return self._average(self, items, term, transform, size)
+            return self._average(self, items, term, transform, size, batch_statistics)
         weights = Weights(self.vector, self.buffers)
         total, groups = torch.zeros_like(self.vector), -(-len(items.rows) // size)
         per_pass = max(1, EVAL_ROWS // size)
         for start in range(0, groups, per_pass):
             batch = self.grouped(items, size, start, min(start + per_pass, groups))
             share = batch.w.shape[0] / groups
-            total += share * average_gradient(self.networks, weights, batch, term, transform)
+            total += share * average_gradient(
+                self.networks, weights, batch, term, transform, batch_statistics
+            )
         return total
 
     def grouped(self, items: Items, size: int, start: int, stop: int) -> Batch:
