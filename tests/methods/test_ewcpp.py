@@ -74,9 +74,8 @@ def recorded(**options: Any) -> tuple[list[Tensor], Learner]:
     run = Run(
         stream=small.stream(), method=Recorder(**options), model=small.MODEL, training=training
     )
-    for stage in Engine([run], device="cpu", together=False).stages():
-        pass
-    return Recorder.seen, stage.learner
+    stages = list(Engine([run], device="cpu", together=False).stages())
+    return Recorder.seen, stages[-1].learner
 
 
 def test_a_run_is_the_formula_over_all_tasks() -> None:

@@ -1,0 +1,99 @@
+"""Synaptic intelligence, also called path integral (PI)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram.errors import choose
+from engram.learner.learner import Learner
+from engram.methods.base import State
+from engram.methods.quadratic import Anchored, check_floats, slope
+from engram.streams.core import Task
+
+GRADIENTS = ("task", "total")
+CLAMPS = ("none", "task_term", "total")
+
+
+def contribution(path: Tensor, moved: Tensor, xi: float) -> Tensor:
+    """A task's importance: loss drop along the path over the squared distance moved.
+
+    Examples
+    --------
+    >>> round(contribution(torch.tensor(1.25), torch.tensor(-0.75), 0.1).item(), 6)
+    1.886792
+    """
+    return path / (moved.square() + xi)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SI(Anchored):
+    """Hold parameters by how much of the loss drop each one's path contributed.
+
+    omega_i += -g_i (theta_i after - theta_i before), in every step
+    Omega_i += omega_i / ((theta_i end - theta_i start)^2 + xi), at the end of a task
+    loss = task + strength * sum over parameters i of Omega_i (theta_i - theta*_i)^2
+
+    Parameters
+    ----------
+    strength
+        c of the paper; no half.
+    xi
+        Damping.
+    clamp
+        ``none``; ``task_term``: no task's contribution is below 0 (PI in the RWalk paper);
+        ``total``: the sum is not (the SI authors' code).
+    grad
+        g of the ``task`` loss, or of the ``total`` with its penalty (code of van de Ven).
+    memory
+        Exemplars to train on as well (PI-S).
+
+    Examples
+    --------
+    >>> SI.pi(strength=10.0) == SI(strength=10.0, xi=0.001, clamp="task_term")
+    True
+
+    References
+    ----------
+    Zenke et al. 2017, International Conference on Machine Learning.
+    """
+
+    strength: float = 1.0
+    xi: float = 0.1
+    clamp: str = "none"
+    grad: str = "task"
+
+    @classmethod
+    def pi(cls, **options: Any) -> SI:
+        """The baseline PI of the RWalk paper (strength 0.1 for MNIST, 10 for CIFAR)."""
+        return replace(cls(strength=0.1, xi=1e-3, clamp="task_term"), **options)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_floats(self, {"xi": (1e-12, float("inf"))})
+        choose("clamp", self.clamp, CLAMPS)
+        choose("grad", self.grad, GRADIENTS)
+
+    def start(self, learner: Learner, task: Task) -> None:
+        zero = torch.zeros_like(learner.vector)
+        # the task starts where the last one ended, so one vector serves as start and as anchor
+        learner.state = {**learner.state, "path": zero, "anchor": learner.vector}
+
+    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
+        if self.grad == "total" and "importance" in state:
+            grad = grad + slope(before, state["anchor"], state["importance"], self.factor())
+        return {**state, "path": state["path"] - grad * (after - before)}
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        state = learner.state
+        term = contribution(state["path"], learner.vector - state["anchor"], self.xi)
+        if self.clamp == "task_term":
+            term = term.clamp(min=0)
+        total = state["importance"] + term if "importance" in state else term
+        if self.clamp == "total":
+            total = total.clamp(min=0)
+        learner.state = {**state, "importance": total, "anchor": learner.vector}
+        self.store(learner, task)
