@@ -1,0 +1,175 @@
+"""Riemannian walk: EWC++ and a path integral measured in Fisher distance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engram.errors import choose, whole
+from engram.learner.learner import Learner
+from engram.methods.base import State
+from engram.methods.ewcpp import SIDES, STARTS, moving
+from engram.methods.quadratic import NORMS, Anchored, check_floats, normalise, slope
+from engram.methods.si import GRADIENTS
+from engram.streams.core import Task
+
+AVERAGES = ("mean", "agem_accumulate", "literal_half_first")
+
+
+def ratio(
+    drop: Tensor, fisher: Tensor, moved: Tensor, eps: float | Tensor, kl_half: bool
+) -> Tensor:
+    """Loss drop per distance on the manifold: drop / (F moved^2 / 2 + eps)."""
+    return drop / ((0.5 if kl_half else 1.0) * fisher * moved.square() + eps)
+
+
+def averaged(old: Tensor | None, new: Tensor, how: str) -> Tensor:
+    """A score over tasks; `old` is None after the first task.
+
+    Examples
+    --------
+    >>> averaged(torch.tensor([10.0, 2.0]), torch.tensor([20.0, 6.0]), "mean").tolist()
+    [15.0, 4.0]
+    """
+    if old is None:
+        return new / 2 if how == "literal_half_first" else new
+    mean = (old + new) / 2
+    return old + mean if how == "agem_accumulate" else mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class RWalk(Anchored):
+    """Hold parameters by Fisher information and by loss drop per Fisher distance.
+
+    F <- alpha g^2 + (1 - alpha) F and drop_i += -g_i (theta_i after - theta_i before), every step
+    score_i += max(0, drop_i / (F_i moved_i^2 / 2 + eps)), every `every` steps
+    score over tasks: the mean of the old one and the task's, at the end of a task
+    loss = task + strength * sum over parameters i of (F_i + score_i) (theta_i - theta*_i)^2,
+    F and score each brought to [0, 1]
+
+    Parameters
+    ----------
+    alpha, alpha_on, init
+        The running F, as in `engram.methods.ewcpp.EWCpp`.
+    every, eps, kl_half, flush
+        Steps per interval; damping; the half in the distance; whether an interval that a task's end
+        cuts short counts.
+    clamp
+        Scores below 0 are cut in every ``interval``, or in the ``task``'s sum.
+    avg
+        ``mean`` with the first task unhalved; ``agem_accumulate`` adds the mean to the old score
+        (the authors' code); ``literal_half_first`` halves the first task's, too.
+    norm
+        ``minmax_global`` over all parameters that may move, ``per_tensor``, or ``max_only``.
+    half, grad
+        strength / 2 in place of strength; g of the ``task`` loss or of the ``total``.
+    impl
+        ``paper``; ``agem``: F moves once per interval by a sum of g^2 that is not cleared within a
+        task, after the score has used the F before.
+    memory
+        Exemplars to train on as well (RWalk with samples).
+
+    Examples
+    --------
+    >>> RWalk(every=0)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: every: expected a whole number of at least 1, got 0
+
+    References
+    ----------
+    Chaudhry et al. 2018, European Conference on Computer Vision.
+    """
+
+    strength: float = 1000.0
+    alpha: float = 0.9
+    alpha_on: str = "batch"
+    init: str = "first"
+    every: int = 10
+    eps: float = 1e-3
+    kl_half: bool = True
+    flush: bool = True
+    clamp: str = "interval"
+    avg: str = "mean"
+    norm: str = "minmax_global"
+    half: bool = False
+    grad: str = "task"
+    impl: str = "paper"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_floats(self, {"alpha": (0.0, 1.0), "eps": (1e-12, float("inf"))})
+        whole("every", self.every, 1)
+        choose("alpha_on", self.alpha_on, SIDES)
+        choose("init", self.init, STARTS)
+        choose("clamp", self.clamp, ("interval", "task"))
+        choose("avg", self.avg, AVERAGES)
+        choose("norm", self.norm, NORMS)
+        choose("grad", self.grad, GRADIENTS)
+        choose("impl", self.impl, ("paper", "agem"))
+
+    def factor(self) -> float | Tensor:
+        return self.strength / 2 if self.half else self.strength
+
+    def start(self, learner: Learner, task: Task) -> None:
+        zero = torch.zeros_like(learner.vector)
+        fresh: State = {"drop": zero, "origin": learner.vector, "earned": zero}
+        fresh["steps"] = torch.zeros((), dtype=torch.long, device=zero.device)
+        if self.impl == "agem":
+            fresh["total"] = zero
+        learner.state = {"running": zero} | learner.state | fresh
+
+    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
+        followed = grad
+        if self.grad == "total" and "importance" in state:
+            pull = slope(before, state["anchor"], state["importance"], self.factor())
+            followed = grad + pull
+        steps = state["steps"] + 1
+        due = steps % self.every == 0
+        state = {**state, "steps": steps, "drop": state["drop"] - followed * (after - before)}
+        if self.impl == "paper":
+            state["running"] = self._running(state, grad.square())
+        gain = torch.where(due, self._gain(state, after), 0.0)
+        if self.impl == "agem":
+            state = self._agem(state, grad.square(), due)
+        return state | {
+            "earned": state["earned"] + gain,
+            "drop": torch.where(due, 0.0, state["drop"]),
+            "origin": torch.where(due, after, state["origin"]),
+        }
+
+    def _running(self, state: State, squared: Tensor) -> Tensor:
+        moved = moving(state["running"], squared, self.alpha, self.alpha_on)
+        return self._begun(state, squared, moved)
+
+    def _begun(self, state: State, squared: Tensor, later: Tensor) -> Tensor:
+        """The first step of the first task, when nothing is anchored yet, may set F."""
+        if self.init == "zero" or "anchor" in state:
+            return later
+        return torch.where(state["steps"] == 1, squared, later)
+
+    def _agem(self, state: State, squared: Tensor, due: Tensor) -> State:
+        total = state["total"] + squared
+        moved = moving(state["running"], total / self.every, self.alpha, self.alpha_on)
+        kept = self._begun(state, squared, state["running"])
+        return state | {"total": total, "running": torch.where(due, moved, kept)}
+
+    def _gain(self, state: State, after: Tensor) -> Tensor:
+        moved = after - state["origin"]
+        gain = ratio(state["drop"], state["running"], moved, self.eps, self.kl_half)
+        return gain.clamp(min=0) if self.clamp == "interval" else gain
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        state = dict(learner.state)
+        earned = state["earned"]
+        if self.flush and int(state["steps"]) % self.every:
+            earned = earned + self._gain(state, learner.vector)
+        score = averaged(state.get("score"), earned.clamp(min=0), self.avg)
+        parts = (normalise(learner, one, self.norm) for one in (state["running"], score))
+        importance = torch.stack(list(parts)).sum(0)
+        learner.state = state | {
+            "score": score, "importance": importance, "anchor": learner.vector,
+        }  # fmt: skip
+        self.store(learner, task)
