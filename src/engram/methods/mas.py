@@ -1,0 +1,119 @@
+"""Memory aware synapses: importance without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engram.errors import choose
+from engram.learner.batch import Batch
+from engram.learner.gradients import Term, Transform
+from engram.learner.learner import Learner
+from engram.learner.net import Net
+from engram.losses import mean
+from engram.methods.fisher import check_group, in_groups
+from engram.methods.quadratic import Anchored
+from engram.streams.core import Task
+
+IMPORTANCES = ("per_sample_abs", "batch_abs", "batch_sq")
+
+
+def squared_norm(net: Net, batch: Batch) -> Tensor:
+    """Mean over rows of the squared length of the open logits."""
+    return mean((net(batch.x, batch.w).logits.square() * batch.open).sum(-1), batch.w)
+
+
+def squared_mean(net: Net, batch: Batch) -> Tensor:
+    """Mean over rows and open outputs of the squared logit."""
+    logits = net(batch.x, batch.w).logits
+    rows = (logits.square() * batch.open).sum(-1) / batch.open.sum(-1).clamp(min=1)
+    return mean(rows, batch.w)
+
+
+def on_known(term: Term) -> Term:
+    """The term with only the classes of earlier tasks open."""
+
+    def restricted(net: Net, batch: Batch) -> Tensor:
+        return term(net, batch._replace(open=batch.known.expand_as(batch.open)))
+
+    return restricted
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAS(Anchored):
+    """Hold parameters to which the length of the output is sensitive.
+
+    Omega_i += mean over rows of |d ||f(x)||^2 / d theta_i|, at the end of a task
+    loss = task + strength * sum over parameters i of Omega_i (theta_i - theta*_i)^2
+
+    f are the raw logits of the open classes.
+
+    Parameters
+    ----------
+    importance
+        ``per_sample_abs`` (paper); ``batch_abs`` the size of the mean gradient of groups of rows,
+        averaged over the outputs (code of the novelty benchmark); ``batch_sq`` its square (CGLB).
+    group
+        Rows per group for the two batch forms, or ``"full"``.
+    accum
+        ``sum`` over tasks, or the mean (``avg_by_count``, CGLB).
+    half
+        Multiply by strength / 2 (code of the novelty benchmark).
+    data
+        Rows of the pass: the task's ``own`` at its end, or the ``new`` ones of the next task at its
+        start, through the old outputs (CGLB).
+    memory
+        Exemplars to train on as well.
+
+    Examples
+    --------
+    >>> MAS(strength=-1)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: strength: expected a number in [0, inf], got -1
+
+    References
+    ----------
+    Aljundi et al. 2018, European Conference on Computer Vision.
+    """
+
+    strength: float = 1.0
+    importance: str = "per_sample_abs"
+    group: int | str = "full"
+    accum: str = "sum"
+    half: bool = False
+    data: str = "own"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose("importance", self.importance, IMPORTANCES)
+        choose("accum", self.accum, ("sum", "avg_by_count"))
+        choose("data", self.data, ("own", "new"))
+        check_group(self.group)
+
+    def factor(self) -> float | Tensor:
+        return self.strength / 2 if self.half else self.strength
+
+    def start(self, learner: Learner, task: Task) -> None:
+        if self.data == "new" and learner.stage > 0:
+            self._protect(learner, on_known, past=learner.stage)
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        if self.data == "own":
+            self._protect(learner, lambda term: term, past=learner.stage + 1)
+        self.store(learner, task)
+
+    def _protect(self, learner: Learner, scope: Callable[[Term], Term], past: int) -> None:
+        """Add an importance pass; `past` counts the passes so far, this one included."""
+        group: int | str = 1 if self.importance == "per_sample_abs" else self.group
+        term = squared_norm if self.importance == "per_sample_abs" else squared_mean
+        transform: Transform = torch.square if self.importance == "batch_sq" else torch.abs
+        rows = in_groups(learner, learner.task.train, group)
+        found = learner.average_gradient(scope(term), transform=transform, group=group, rows=rows)
+        old = learner.state.get("importance")
+        if old is not None:
+            found = old + found if self.accum == "sum" else old + (found - old) / past
+        learner.state = {"importance": found, "anchor": learner.vector}
