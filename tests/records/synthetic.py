@@ -33,10 +33,11 @@ def make_items(tasks: int = 3, per_class: int = 7, width: int = 2, seed: int = 0
 
 
 def make_scores(items: Items, seed: int) -> np.ndarray:
-    """[n, C] noise with a lift of the true column, on a scale where float16 makes ties."""
+    """[n, C] noise with a lift of the true column; every other row differs by less than float16."""
     rng = np.random.default_rng(seed)
     scores = rng.normal(size=(len(items), items.width)) * 200
     scores[np.arange(len(items)), items.targets[:, 0]] += 150
+    scores[::2] = 1000 + scores[::2] * 1e-4  # float16 steps by 0.5 here, so these rows are ties
     return scores
 
 

@@ -18,8 +18,10 @@ from engram.records import (
     RunDirectory,
     combine,
     from_csv,
+    predict,
     read,
     record_stage,
+    round_scores,
 )
 from tests.records.synthetic import LABELS, RECIPES, fill, make_items, make_scores
 from tests.records.test_views import hierarchy
@@ -162,6 +164,16 @@ def test_recomputed_numbers_equal_the_recorded_ones(tmp_path: Path, keep: str) -
         for one in (result, again)
     ]  # fmt: skip
     pd.testing.assert_frame_equal(*frames, check_exact=True)
+
+
+def test_made_up_scores_change_their_predictions_when_rounded() -> None:
+    # Otherwise the equality above would hold for numbers recorded from unrounded scores, too.
+    items = make_items()
+    scores = make_scores(items, 0)
+    exact, stored = (
+        predict(s, items, stage=2, head="single") for s in (scores, round_scores(scores))
+    )
+    assert (exact != stored).mean() > 0.2
 
 
 @pytest.mark.parametrize("keep", ["scores", "labels", "counts"])
