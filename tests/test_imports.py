@@ -37,8 +37,9 @@ ALLOWED: dict[str, set[str]] = {
     "recipes": STUDY,
     "sweep": STUDY | {"recipes"},
     "report": {"errors", "metrics", "records", "recipes", "sweep"},
+    "reproduce": STUDY | {"recipes", "report"},
     "checks": STUDY | {"recipes", "sweep"},
-    "cli": STUDY | {"recipes", "sweep", "report", "checks"},
+    "cli": STUDY | {"recipes", "sweep", "report", "reproduce", "checks"},
     "__main__": {"cli"},
 }
 

@@ -1,0 +1,33 @@
+"""Reproduce published tables: plan, run within a budget, put our numbers beside the paper's."""
+
+from __future__ import annotations
+
+from engram.reproduce.cells import Cell, cells_of, choose_cells
+from engram.reproduce.differences import Difference, compare, read_side
+from engram.reproduce.planning import Plan, plan
+from engram.reproduce.registry import find_table, table_names
+from engram.reproduce.run import Reproduction, default_out, reproduce
+from engram.reproduce.table import REASONS, Entry, Figure, Table
+from engram.reproduce.verdict import Line, judge
+
+__all__ = [
+    "REASONS",
+    "Cell",
+    "Difference",
+    "Entry",
+    "Figure",
+    "Line",
+    "Plan",
+    "Reproduction",
+    "Table",
+    "cells_of",
+    "choose_cells",
+    "compare",
+    "default_out",
+    "find_table",
+    "judge",
+    "plan",
+    "read_side",
+    "reproduce",
+    "table_names",
+]

@@ -1,0 +1,148 @@
+"""Cells: the numbers of a paper's table, and expressions that choose some of them."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engram.errors import bad, unknown
+
+KEYS = (
+    "dataset", "setting", "order", "augmentation", "method", "nd_method", "backbone", "params",
+    "stage", "metric",
+)  # fmt: skip
+_FILTER = re.compile(r"""\s*([^=,\s]*)\s*(=)?\s*("[^"]*"|'[^']*'|[^,]*)\s*(?:,|$)""")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One printed number.
+
+    Parameters
+    ----------
+    key
+        What the number is about; the names of `KEYS`.
+    value, std
+        As printed, in the paper's units; NaN where it is not legible or not given.
+    doubt
+        Why the printed number may be wrong, "" for no reason.
+
+    Examples
+    --------
+    >>> cell = Cell("rwalk", "1", {"dataset": "MNIST", "method": "EWC", "metric": "F"}, 0.08)
+    >>> cell.name, cell["metric"], cell["order"]
+    ('MNIST EWC', 'F', '')
+    """
+
+    paper: str
+    table: str
+    key: Mapping[str, str]
+    value: float
+    std: float = math.nan
+    doubt: str = ""
+
+    def __getitem__(self, name: str) -> str:
+        return self.key.get(name, "")
+
+    @property
+    def name(self) -> str:
+        """Row and column in words, without the metric."""
+        return " ".join(self[k] for k in KEYS if self[k] and k not in ("metric", "stage"))
+
+    @property
+    def percent(self) -> bool:
+        """Whether the paper prints this number as a percentage."""
+        return "%" in self["metric"] or self.paper in ("cgl", "cnd")
+
+
+def cells_of(paper: str, table: str) -> tuple[Cell, ...]:
+    """The cells of a paper's table, from the reference tables.
+
+    Examples
+    --------
+    >>> len(cells_of("rwalk", "1")), cells_of("rwalk", "1")[0].name
+    (78, 'MNIST multi-head Vanilla lambda=0')
+    """
+    from engram.records import reference
+
+    return tuple(_cell(paper, row) for row in reference(paper, table).to_dict("records"))
+
+
+def _cell(paper: str, row: Mapping[Any, Any]) -> Cell:
+    texts = {k: _text(row[k]) for k in KEYS if k in row}
+    return Cell(
+        paper=paper, table=str(row["table"]), key={k: v for k, v in texts.items() if v},
+        value=float(row["value"]), std=float(row["std"]), doubt=str(row["doubt"]),
+    )  # fmt: skip
+
+
+def _text(value: Any) -> str:
+    missing = value is None or value != value or str(value) == "<NA>"
+    return "" if missing else str(value)
+
+
+def parse(expression: str) -> dict[str, tuple[str, ...]]:
+    """``key=value|value,key=value`` as a mapping; values may hold ``*`` and may be quoted.
+
+    Examples
+    --------
+    >>> parse("dataset=MNIST, method=Vanilla|PI")
+    {'dataset': ('MNIST',), 'method': ('Vanilla', 'PI')}
+    >>> parse("method")
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: cells: expected key=value|value, separated by commas, got 'method'
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    place = 0
+    while place < len(expression) or (place and expression[place - 1] == ","):
+        match = _FILTER.match(expression, place)
+        if match is None or not match[1] or not match[2]:
+            raise bad("cells", "key=value|value, separated by commas", expression)
+        values = tuple(v.strip() for v in match[3].strip("\"'").split("|"))
+        if "" in values or match[1] in found:
+            raise bad("cells", "each key once, with at least one value", expression)
+        found[match[1]] = values
+        place = match.end()
+    return found
+
+
+def choose_cells(cells: Sequence[Cell], expression: str) -> tuple[Cell, ...]:
+    """The cells that an expression names; a name that none has is refused with the nearest one.
+
+    Examples
+    --------
+    >>> chosen = choose_cells(cells_of("rwalk", "1"), "dataset=MNIST,method=PI*,metric=F")
+    >>> [cell["method"] for cell in chosen]
+    ['PI', 'PI', 'PI-S']
+    >>> choose_cells(cells_of("rwalk", "1"), "method=EWK")
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: cells: method: unknown name 'EWK', did you mean 'EWC'? Valid: ...
+    """
+    chosen = list(cells)
+    for key, patterns in parse(expression).items():
+        keys = _present(cells)
+        if key not in keys:
+            raise unknown("cells", key, keys)
+        for pattern in patterns:
+            if not any(_fits(cell[key], [pattern]) for cell in cells):
+                raise unknown(f"cells: {key}", pattern, {cell[key] for cell in cells if cell[key]})
+        chosen = [cell for cell in chosen if _fits(cell[key], patterns)]
+    if cells and not chosen:
+        raise bad("cells", "an expression that some cell of the table fits", expression)
+    return tuple(chosen)
+
+
+def _present(cells: Iterable[Cell]) -> set[str]:
+    return {key for cell in cells for key in cell.key}
+
+
+def _fits(value: str, patterns: Iterable[str]) -> bool:
+    # A bracket is no pattern here: names such as "A[5]" stand for themselves.
+    plain = (p.lower().replace("[", "[[]") for p in patterns)
+    return any(fnmatch.fnmatchcase(value.lower(), p) for p in plain)

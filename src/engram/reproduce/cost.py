@@ -1,0 +1,143 @@
+"""What runs will cost: a few steps are timed on the device, the rest is multiplication."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engram.engine.run import Engine, Run
+from engram.engine.training import Training
+from engram.recipes import Plan as RunPlan
+from engram.streams.core import Stream, Task
+
+FEW, MORE = 2, 10  # steps of the two timed stages; their difference leaves fixed costs out
+FORWARD_SHARE = 1 / 3  # of a step: evaluation does no backward pass
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The estimate for runs that train together."""
+
+    label: str  # of the first run
+    labels: tuple[str, ...]
+    runs: int
+    lockstep: bool
+    steps: int  # of the longest run
+    step_seconds: float  # of one step of all runs that train together, or of one run
+    seconds: float  # in all
+
+
+def steps_of(run: Run) -> int:
+    """Optimiser steps of a run over all tasks, as far as they are known beforehand."""
+    return sum(_stage_steps(run, stage) for stage in range(len(run.stream)))
+
+
+def _stage_steps(run: Run, stage: int) -> int:
+    epochs, iterations = run.training.length(stage)
+    if iterations:
+        return iterations
+    rows, batch = _rows(run, stage), run.training.batch_size
+    per = 1 if not batch else math.ceil(rows / batch)
+    return epochs * per
+
+
+def _rows(run: Run, stage: int) -> int:
+    """Rows that one epoch of a stage goes over."""
+    tasks = run.stream.tasks
+    own, kind = len(tasks[stage].train), run.method.replay(stage).kind
+    past = [len(task.train) for task in tasks[:stage]]
+    if kind == "past":
+        return own + sum(past)
+    memory = run.method.memory_budget
+    if kind != "union" or memory is None or not stage:
+        return own
+    classes = len({c for task in tasks[:stage] for c in task.shown})
+    kept = memory.capacity(groups=classes, sizes=past)
+    return own + min(sum(past), sum(past) if kept is None else kept)
+
+
+def estimate(
+    plans: Sequence[RunPlan], *, device: Any = "auto", together: bool | None = None,
+    group_size: int = 0,
+) -> list[Cost]:  # fmt: skip
+    """Time a few steps of every group of runs and extrapolate."""
+    if not plans:
+        return []
+    engine = Engine([p.run for p in plans], device=device, together=together, group_size=group_size)
+    shrunk: dict[int, Stream] = {}
+    costs: list[Cost] = []
+    for group in engine.groups():
+        lockstep = engine.maps(group) and together is not False
+        timed = group if lockstep else group[:1]
+        runs = [engine.runs[place] for place in timed]
+        for run in runs:
+            if id(run.stream) not in shrunk:
+                shrunk[id(run.stream)] = _small(run.stream, run.training.batch_size)
+        streams = [shrunk[id(run.stream)] for run in runs]
+        if not costs:  # the first steps of a process are slow
+            _stage_seconds(runs, streams, FEW, engine.device, lockstep)
+        seconds, fixed = _time(runs, streams, engine.device, lockstep)
+        costs.append(_cost([plans[place] for place in group], lockstep, seconds, fixed))
+    return costs
+
+
+def _cost(plans: Sequence[RunPlan], lockstep: bool, step: float, fixed: float) -> Cost:
+    totals = []
+    for plan in plans:
+        run = plan.run
+        batches = sum(len(task.test) for task in run.stream) / (run.training.batch_size or 1000)
+        evaluation = len(run.stream) * (fixed + batches * step * FORWARD_SHARE)
+        totals.append(steps_of(run) * step + evaluation)
+    labels = tuple(dict.fromkeys(plan.label for plan in plans))
+    return Cost(
+        label=labels[0], labels=labels, runs=len(plans), lockstep=lockstep,
+        steps=max(steps_of(plan.run) for plan in plans), step_seconds=step,
+        seconds=max(totals) if lockstep else sum(totals),
+    )  # fmt: skip
+
+
+def _time(
+    runs: Sequence[Run], streams: Sequence[Stream], device: Any, lockstep: bool
+) -> tuple[float, float]:
+    """(seconds of a step, of what a stage costs besides) of all runs at once."""
+    few, more = (_stage_seconds(runs, streams, n, device, lockstep) for n in (FEW, MORE))
+    step = max((more - few) / (MORE - FEW), 1e-7)
+    return step, max(few - FEW * step, 0.0)
+
+
+def _stage_seconds(
+    runs: Sequence[Run], streams: Sequence[Stream], steps: int, device: Any, lockstep: bool
+) -> float:
+    """Seconds of the second stage, in which penalties and memories are at work."""
+    small = [
+        replace(run, stream=stream, training=_short(run.training, steps))
+        for run, stream in zip(runs, streams, strict=True)
+    ]
+    last = min(1, len(streams[0]) - 1)
+    engine = Engine(small, device=device, together=lockstep or None)
+    spent = 0.0
+    for stage in engine.stages():
+        if stage.stage == last:
+            spent += stage.outcome.seconds
+            if stage.last_of_group:
+                break
+    return spent
+
+
+def _short(training: Training, steps: int) -> Training:
+    return replace(
+        training, iterations=steps, epochs=1, first_factor=1.0, evaluate_every=0, patience=0,
+        restore_best=False, schedule="constant",
+    )  # fmt: skip
+
+
+def _small(stream: Stream, batch: int) -> Stream:
+    """The stream with just enough rows for full batches, and hardly any test rows."""
+    return replace(stream, tasks=tuple(_small_task(task, batch) for task in stream))
+
+
+def _small_task(task: Task, batch: int) -> Task:
+    every = max(1, len(task.train) // (2 * batch)) if batch else 1
+    return replace(task, train=task.train[::every], test=task.test[:1])

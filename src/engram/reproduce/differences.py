@@ -1,0 +1,195 @@
+"""Protocol differences between runs, or between runs and a paper's preset, in words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engram.errors import BadArgument, EngramError, bad
+from engram.recipes import Recipe
+from engram.records import RunDirectory
+from engram.reproduce.registry import find_table, table_names
+
+Plain = Mapping[str, Any]
+
+# The kinds of fields, the most important first, and why a difference matters.
+KINDS = {
+    "data": "Other data, classes or task borders are another problem; no number carries over.",
+    "loss": "Which logits compete in training decides how much old classes are pushed down.",
+    "length": "Longer training learns the new task better and forgets the old ones more.",
+    "memory": "Accuracy of rehearsal grows with what is kept and how often it is seen.",
+    "method": "Another method, strength or variant is another row of the table.",
+    "optimiser": "Step size, batch size and resets change how far weights move in a task.",
+    "model": "Capacity and architecture change both accuracy and forgetting.",
+    "seeds": "Fewer or other seeds change the mean by luck and the interval by size.",
+    "other": "It changes how numbers are made, though rarely by much.",
+}
+_FACTS = {"label", "keep", "stream.head", "stream.id", "stream.name", "stream.tasks", "stream.rows",
+          "stream.domains", "stream.view", "stream.new"}  # fmt: skip
+_LENGTH = {"epochs", "iterations", "first_factor", "patience", "restore_best"}
+_ABSENT = "not set"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field with two values, for one or several recipes of the first side."""
+
+    kind: str
+    field: str
+    ours: Any
+    theirs: Any
+    recipes: tuple[str, ...]  # labels on the first side
+
+    @property
+    def why(self) -> str:
+        """One sentence on why it matters."""
+        return KINDS[self.kind]
+
+    @property
+    def words(self) -> str:
+        """The difference as a phrase."""
+        return f"{self.field}: {_shown(self.ours)} here, {_shown(self.theirs)} there"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def kind_of(field: str) -> str:
+    """The kind of a dotted field.
+
+    Examples
+    --------
+    >>> kind_of("training.scope"), kind_of("method.memory.total"), kind_of("training.lr")
+    ('loss', 'memory', 'optimiser')
+    """
+    section, _, rest = field.partition(".")
+    first = rest.split(".")[0]
+    if section == "training":
+        if first in ("scope", "loss"):
+            return "loss"
+        if first in _LENGTH:
+            return "length"
+        return "other" if first in ("evaluate_every", "precision") else "optimiser"
+    if section == "method":
+        return "memory" if "memory" in rest.split(".") or first in ("mix", "size") else "method"
+    return {"stream": "data", "model": "model", "seeds": "seeds"}.get(section, "other")
+
+
+def read_side(name: str | os.PathLike[str]) -> list[Plain]:
+    """The recipes of a run directory, or of a paper's table by its name.
+
+    Examples
+    --------
+    >>> len(read_side("rwalk/1"))  # 26 rows and four references
+    30
+    """
+    path = Path(name)
+    if path.is_dir():
+        folder = RunDirectory(path, create=False)
+        found: list[Plain] = [folder.recipe(one) for one in folder.recipes()]
+        if not found:
+            raise bad("run", "a run directory with recipes", str(path))
+        return found
+    if path.exists() or os.sep not in str(name) or str(name).count("/") > 1:
+        raise bad("run", "a run directory, or PAPER/TABLE", str(name))
+    try:
+        table = find_table(str(name))
+    except BadArgument as error:
+        presets = ", ".join(table_names())
+        raise BadArgument(f"run: {str(name)!r} is no directory, and no preset of {presets} "
+                          f"({error})") from None  # fmt: skip
+    return [recipe.plain() for recipe in table.recipes]
+
+
+def compare(ours: Sequence[Plain], theirs: Sequence[Plain]) -> list[Difference]:
+    """Differences of every recipe to the nearest one of the other side, most important first.
+
+    Examples
+    --------
+    >>> base = {"stream": {"data": "digits"}, "method": "ER", "training": {"epochs": 1}}
+    >>> [one.words for one in compare([base], [base | {"training": {"epochs": 5}}])]
+    ['training.epochs: 1 here, 5 there']
+    """
+    left, right = [_flat(one) for one in ours], [_flat(one) for one in theirs]
+    merged: dict[tuple[str, str, str], Difference] = {}
+    for content, mine in zip(ours, left, strict=True):
+        nearest = min((_pairs(mine, other) for other in right), key=_distance)
+        for field, (a, b) in nearest.items():
+            key = (field, repr(a), repr(b))
+            old = merged[key].recipes if key in merged else ()
+            label = str(content.get("label") or _method_name(content))
+            names = old if label in old else (*old, label)
+            merged[key] = Difference(kind_of(field), field, a, b, names)
+    order = list(KINDS)
+    return sorted(merged.values(), key=lambda d: (order.index(d.kind), -len(d.recipes), d.field))
+
+
+def _method_name(content: Plain) -> str:
+    method = content.get("method", "")
+    return str(method.get("name", "")) if isinstance(method, Mapping) else str(method)
+
+
+def _flat(content: Plain) -> dict[str, Any]:
+    """Dotted fields of a recipe with defaults filled in, where it is one that can be built."""
+    whole = {k: v for k, v in content.items() if k in _known_sections()}
+    stream = dict(whole.get("stream") or {})
+    try:
+        facts = {"head", "id"}
+        clean = {k: v for k, v in stream.items() if k not in facts}
+        whole = Recipe.of({**whole, "stream": clean or whole.get("stream")}).plain()
+    except EngramError:
+        pass  # written by engram.run over a stream made in Python: compared as it stands
+    whole = {**whole, "model": _named(whole.get("model", "mlp"))}
+    flat = {k: v for k, v in _leaves(whole) if k not in _FACTS and v is not None}
+    if flat.get("training.scope") == "auto":
+        kind, head = flat.get("stream.kind"), stream.get("head")
+        multi = head == "multi" or kind == "task_incremental"
+        flat["training.scope"] = "own" if multi else "seen"
+    if isinstance(flat.get("seeds"), list):
+        flat["seeds"] = ", ".join(map(str, flat["seeds"]))
+    return flat
+
+
+def _known_sections() -> tuple[str, ...]:
+    from engram.recipes.recipe import SECTIONS
+
+    return SECTIONS
+
+
+def _named(section: Any) -> Any:
+    return section if isinstance(section, Mapping) else {"name": section}
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        elif key == "parts" and isinstance(value, list):
+            for place, part in enumerate(value):
+                yield from _leaves(_named(part), f"{prefix}part{place}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _pairs(mine: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Fields that differ; of different methods only the names are compared, and the memories."""
+    found = {}
+    apart = mine.get("method.name") != other.get("method.name")
+    for field in dict.fromkeys([*mine, *other]):
+        a, b = mine.get(field, _ABSENT), other.get(field, _ABSENT)
+        own = field.startswith("method.") and field != "method.name"
+        if a == b or (apart and own and kind_of(field) != "memory"):
+            continue
+        found[field] = (a, b)
+    return found
+
+
+def _distance(pairs: Mapping[str, Any]) -> tuple[int, ...]:
+    """Another method is furthest, then another head or data, then the number of differences."""
+    heavy = ("method.name", "stream.kind", "stream.data", "method.variant", "method.strength")
+    memory = any(kind_of(field) == "memory" for field in pairs)
+    return (*(int(field in pairs) for field in heavy), int(memory), len(pairs))

@@ -1,0 +1,142 @@
+"""Measures: from the recorded runs to one value per repetition.
+
+Every function here returns a `Measure`. Values are aligned with the seeds of the recipe, so that
+differences between recipes are taken seed by seed; what is not finished is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engram.errors import choose
+from engram.reproduce.table import Floats, Measure
+
+if TYPE_CHECKING:
+    from engram.recipes import Recipe
+    from engram.records import Result
+
+DISPARITIES = ("aopd", "mopd")
+
+
+def runs_of(result: Result, recipes: Sequence[Recipe], head: str) -> Result | None:
+    """The runs of some recipes, seen through a head; None if none is there."""
+    present = {run.recipe for run in result.runs}
+    wanted = {recipe.id for recipe in recipes} & present
+    if not wanted:
+        return None
+    chosen = result.select(
+        recipe=wanted, order={recipe.order for recipe in recipes},
+        seed={seed for recipe in recipes for seed in recipe.seeds},
+    )  # fmt: skip
+    if not chosen.runs or "accuracy" not in set(chosen.frame()["metric"]):
+        return None
+    return chosen.view(head=head)
+
+
+def _by_seed(recipe: Recipe, runs: Result | None, values: Any) -> Floats:
+    """[seed] values of the runs in the order of the recipe's seeds."""
+    known = {} if runs is None else {r.seed: v for r, v in zip(runs.runs, values, strict=True)}
+    return np.array([known.get(seed, np.nan) for seed in recipe.seeds], np.float64)
+
+
+def metric(
+    name: str, recipe: Recipe, *, head: str, percent: bool = False, **options: Any
+) -> Measure:
+    """A matrix metric after the last task, such as average_accuracy or forgetting."""
+
+    def measure(result: Result) -> Floats:
+        runs = runs_of(result, [recipe], head)
+        values = () if runs is None else runs.metric(name, **options)
+        return _by_seed(recipe, runs, values) * (100.0 if percent else 1.0)
+
+    return measure
+
+
+def newest(recipe: Recipe, *, head: str) -> Measure:
+    """Accuracy on the last task right after it was learnt."""
+
+    def measure(result: Result) -> Floats:
+        runs = runs_of(result, [recipe], head)
+        if runs is None:
+            return _by_seed(recipe, None, ())
+        matrix, last = runs.matrix, runs.tasks - 1
+        reached = last < min(matrix.shape[1:])
+        place = np.where(reached, last, 0)
+        values = matrix[np.arange(len(runs)), place, place]
+        return _by_seed(recipe, runs, np.where(reached, values, np.nan))
+
+    return measure
+
+
+def intransigence(recipe: Recipe, reference: Recipe, *, head: str) -> Measure:
+    """How far the last task stays below a jointly trained reference, seed by seed.
+
+    The last task of the reference's stream must be that of the recipe's.
+    """
+    return difference(newest(reference, head=head), newest(recipe, head=head))
+
+
+def difference(first: Measure, second: Measure) -> Measure:
+    """The first measure minus the second, repetition by repetition."""
+
+    def measure(result: Result) -> Floats:
+        a, b = first(result), second(result)
+        size = min(len(a), len(b))
+        return a[:size] - b[:size]
+
+    return measure
+
+
+def constant(*values: float) -> Measure:
+    """Numbers that need no run.
+
+    Examples
+    --------
+    >>> constant(3.0)(None).tolist()
+    [3.0]
+    """
+    return lambda result: np.array(values, np.float64)
+
+
+def order_disparity(
+    recipes: Sequence[Recipe],
+    units: Sequence[Sequence[int]],
+    *,
+    which: str,
+    head: str = "single",
+    percent: bool = True,
+) -> Measure:
+    """AOPD or MOPD of one method over all its orders, one value per seed.
+
+    Parameters
+    ----------
+    recipes
+        One per order, equal but for ``stream.order``.
+    units
+        Class ids of every unit: pairs for tasks of two classes, single classes for the class
+        level. A unit's performance is the mean accuracy of its classes after the last task.
+    """
+    from engram import metrics
+
+    choose("which", which, DISPARITIES)
+
+    def measure(result: Result) -> Floats:
+        runs = runs_of(result, recipes, head)
+        seeds = recipes[0].seeds
+        if runs is None:
+            return np.full(len(seeds), np.nan)
+        accuracy = runs.class_accuracy()
+        table = np.stack([accuracy[list(unit)].mean(axis=1) for unit in units], axis=-1)
+        orders = {recipe.order for recipe in recipes}
+        values = []
+        for seed in seeds:
+            mine = [i for i, run in enumerate(runs.runs) if run.seed == seed]
+            whole = {runs.runs[i].order for i in mine} == orders
+            found = metrics.order_disparity(table[mine]) if whole else None
+            values.append(np.nan if found is None else float(getattr(found, which)))
+        return np.array(values) * (100.0 if percent else 1.0)
+
+    return measure

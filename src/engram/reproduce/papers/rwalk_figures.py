@@ -1,0 +1,310 @@
+"""Figures 2 to 6 of the RWalk paper: their runs, numbers and drawings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engram.recipes import Recipe
+from engram.reproduce import measures
+from engram.reproduce.cells import cells_of
+from engram.reproduce.papers.rwalk_preset import (
+    HEAD,
+    MULTI,
+    SINGLE,
+    Preset,
+    Row,
+    recipe,
+    reference,
+)
+from engram.reproduce.table import Figure, Floats
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from engram.records import Result
+
+REGULARISED = ("EWC", "PI", "RWalk")
+POLICIES = {"random": "uniform", "plane": "plane distance", "entropy": "entropy",
+            "herding": "mean of features"}  # fmt: skip
+PANELS = (
+    (MULTI, False, ("Vanilla", *REGULARISED)),
+    (SINGLE, False, ("Vanilla", "EWC", "PI", "iCaRL-hb1", "iCaRL")),
+    (SINGLE, True, ("Vanilla", *REGULARISED)),
+)
+
+
+def build(name: str, preset: Preset) -> Figure:
+    """A figure by its name, fig2 to fig6."""
+    makers: dict[str, Callable[[Preset], Figure]] = {
+        "fig2": lambda p: _task_level(p, "fig2", "MNIST"),
+        "fig3": _plane,
+        "fig4": _sizes,
+        "fig5": _policies,
+        "fig6": lambda p: _task_level(p, "fig6", "CIFAR-100"),
+    }
+    return makers[name](preset)
+
+
+def datasets(preset: Preset) -> list[str]:
+    """The data sets of a preset, as the paper names them."""
+    return ["MNIST", *(["CIFAR-100"] if preset.cifar is not None else [])]
+
+
+def strength(dataset: str, setting: str, method: str, samples: bool) -> float:
+    """The strength of table 1 for a row.
+
+    Examples
+    --------
+    >>> strength("CIFAR-100", "single-head", "EWC", True)
+    1500000.0
+    """
+    names = {f"{method}-S", method} if samples else {method}
+    found = [
+        cell["params"] for cell in cells_of("rwalk", "1")
+        if cell["dataset"] == dataset and cell["setting"] == setting and cell["method"] in names
+    ]  # fmt: skip
+    value = found[-1].partition("=")[2] if found else ""
+    return float(value) if value else 0.0
+
+
+def _row(dataset: str, setting: str, method: str, samples: bool, **more: Any) -> Row:
+    return Row(
+        dataset=dataset, setting=setting, method=method, samples=samples or "iCaRL" in method,
+        strength=strength(dataset, setting, method, samples), **more,
+    )  # fmt: skip
+
+
+def _average(made: Recipe, result: Result, head: str) -> Floats:
+    values = measures.metric("average_accuracy", made, head=head)(result)
+    return values[~np.isnan(values)]
+
+
+def _frame(records: list[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(records, columns=list(columns))
+
+
+def _spread(values: Floats) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+
+
+# -- figures 2 and 6: every task over time ---------------------------------------------------------
+def _task_level(preset: Preset, name: str, dataset: str) -> Figure:
+    if dataset not in datasets(preset):
+        dataset = "MNIST"
+    rows = {
+        (setting, samples, method): recipe(preset, _row(dataset, setting, method, samples))
+        for setting, samples, methods in PANELS
+        for method in methods
+    }
+
+    def data(result: Result) -> pd.DataFrame:
+        records: list[dict[str, Any]] = []
+        for (setting, samples, method), made in rows.items():
+            panel = f"{setting}{', samples' if samples else ''}"
+            records += _curves(result, made, HEAD[setting], {"panel": panel, "method": method})
+        return _frame(records, ("panel", "method", "task", "stage", "accuracy", "std"))
+
+    return Figure(
+        name=name, title=f"Accuracy of every task over time, {dataset}",
+        recipes=tuple(rows.values()), data=data, draw=draw_task_level,
+    )  # fmt: skip
+
+
+def _curves(
+    result: Result, made: Recipe, head: str, names: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Accuracy of each task, and their mean (task 0), after each stage; counted from 1."""
+    runs = measures.runs_of(result, [made], head)
+    if runs is None:
+        return []
+    matrix = runs.matrix  # [run, stage, task]
+    records = []
+    for stage in range(matrix.shape[1]):
+        row = matrix[:, stage, : stage + 1]
+        row = row[~np.isnan(row).any(axis=1)]
+        if not len(row):
+            continue
+        for task in range(-1, stage + 1):
+            values = row.mean(axis=1) if task < 0 else row[:, task]
+            records.append({
+                **names, "task": task + 1, "stage": stage + 1,
+                "accuracy": float(values.mean()), "std": _spread(values),
+            })  # fmt: skip
+    return records
+
+
+def draw_task_level(data: pd.DataFrame) -> Any:
+    """One row of plots per panel, one column per task and one for the mean."""
+    from plotly.subplots import make_subplots
+
+    panels, tasks = list(dict.fromkeys(data["panel"])), int(data["task"].max())
+    columns = [*range(1, tasks + 1), 0]
+    titles = [f"task {t}" if t else "mean" for t in columns]
+    figure = make_subplots(
+        rows=len(panels), cols=len(columns), shared_yaxes=True, shared_xaxes=True,
+        column_titles=titles, row_titles=panels, horizontal_spacing=0.01, vertical_spacing=0.03,
+    )  # fmt: skip
+    looks = _looks(data["method"])
+    shown: set[str] = set()
+    for (panel, method, task), rows in data.groupby(["panel", "method", "task"], sort=False):
+        figure.add_trace(
+            _line(rows["stage"], rows["accuracy"], str(method), looks, str(method) not in shown),
+            row=panels.index(panel) + 1, col=columns.index(task) + 1,
+        )  # fmt: skip
+        shown.add(str(method))
+    figure.update_yaxes(range=[0, 1.02])
+    figure.update_layout(height=240 * len(panels), legend={"orientation": "h", "y": -0.08})
+    return figure
+
+
+def _looks(names: Any) -> Mapping[str, Any]:
+    from engram.report.style import styles
+
+    return styles(list(dict.fromkeys(map(str, names))))
+
+
+def _line(x: Any, y: Any, name: str, looks: Mapping[str, Any], legend: bool) -> Any:
+    import plotly.graph_objects as go
+
+    look = looks[name]
+    return go.Scatter(
+        x=list(x), y=list(y), name=name, legendgroup=name, showlegend=legend,
+        mode="lines+markers", line={"color": look.color, "dash": look.dash},
+        marker={"symbol": look.symbol, "color": look.color},
+    )  # fmt: skip
+
+
+# -- figure 3: forgetting against intransigence ----------------------------------------------------
+def _plane(preset: Preset) -> Figure:
+    rows: dict[tuple[str, str], Recipe] = {}
+    joint = {dataset: reference(preset, dataset, SINGLE) for dataset in datasets(preset)}
+    for dataset in joint:
+        for _, samples, methods in PANELS[1:]:
+            for method in methods:
+                name = f"{method}-S" if samples and method != "RWalk" else method
+                rows[dataset, name] = recipe(preset, _row(dataset, SINGLE, method, samples))
+
+    def data(result: Result) -> pd.DataFrame:
+        records = []
+        for (dataset, name), made in rows.items():
+            lost = measures.metric("forgetting", made, head="single")(result)
+            stiff = measures.intransigence(made, joint[dataset], head="single")(result)
+            both = ~np.isnan(lost) & ~np.isnan(stiff)
+            if both.any():
+                records.append({
+                    "dataset": dataset, "method": name, "source": "ours",
+                    "forgetting": float(lost[both].mean()), "forgetting_std": _spread(lost[both]),
+                    "intransigence": float(stiff[both].mean()),
+                    "intransigence_std": _spread(stiff[both]),
+                })  # fmt: skip
+            printed = _printed(dataset, name) if records else {}
+            if both.any() and printed:
+                records.append({"dataset": dataset, "method": name, "source": "paper", **printed})
+        return _frame(records, ("dataset", "method", "source", "forgetting", "forgetting_std",
+                                "intransigence", "intransigence_std"))  # fmt: skip
+
+    return Figure(
+        name="fig3", title="Forgetting against intransigence, single-head",
+        recipes=(*rows.values(), *joint.values()), data=data, draw=draw_plane,
+    )  # fmt: skip
+
+
+def _printed(dataset: str, method: str) -> dict[str, float]:
+    names = {"F": "forgetting", "I": "intransigence"}
+    return {
+        names[cell["metric"]]: cell.value
+        for cell in cells_of("rwalk", "1")
+        if (cell["dataset"], cell["setting"], cell["method"]) == (dataset, SINGLE, method)
+        and cell["metric"] in names
+    }
+
+
+def draw_plane(data: pd.DataFrame) -> Any:
+    """A plane per data set; hollow markers are the paper's numbers."""
+    from plotly.subplots import make_subplots
+
+    names = list(dict.fromkeys(data["dataset"]))
+    figure = make_subplots(rows=1, cols=len(names), subplot_titles=names)
+    looks, shown = _looks(data["method"]), set()
+    for row in data.to_dict("records"):
+        name = str(row["method"])
+        trace = _line([row["forgetting"]], [row["intransigence"]], name, looks, name not in shown)
+        trace.update(mode="markers", marker={"size": 11})
+        if row["source"] == "paper":
+            trace.marker.symbol = f"{trace.marker.symbol}-open"
+        trace.hovertemplate = f"{row['source']}<br>F %{{x:.3f}}, I %{{y:.3f}}"
+        figure.add_trace(trace, row=1, col=names.index(row["dataset"]) + 1)
+        shown.add(name)
+    figure.update_xaxes(title="forgetting", zeroline=True)
+    figure.update_yaxes(title="intransigence", zeroline=True)
+    return figure
+
+
+# -- figures 4 and 5: how many samples, and which --------------------------------------------------
+def _grid(
+    preset: Preset, name: str, title: str, axis: str, points: Callable[[str], Mapping[Any, Any]]
+) -> Figure:
+    """Rows with samples over one axis; `points` gives the fields of a row by value of the axis."""
+    rows = {
+        (dataset, method, value): recipe(preset, _row(dataset, SINGLE, method, True, **fields))
+        for dataset in datasets(preset)
+        for method in ("Vanilla", *REGULARISED)
+        for value, fields in points(dataset).items()
+    }
+
+    def data(result: Result) -> pd.DataFrame:
+        records = []
+        for (dataset, method, value), made in rows.items():
+            found = _average(made, result, "single")
+            if len(found):
+                records.append({
+                    "dataset": dataset, "method": method, axis: value,
+                    "accuracy": float(found.mean()), "std": _spread(found),
+                })  # fmt: skip
+        return _frame(records, ("dataset", "method", axis, "accuracy", "std"))
+
+    return Figure(
+        name=name, title=title, recipes=tuple(rows.values()), data=data,
+        draw=lambda table: draw_grid(table, axis),
+    )  # fmt: skip
+
+
+def _sizes(preset: Preset) -> Figure:
+    def points(dataset: str) -> dict[Any, Any]:
+        sizes = preset.protocol(dataset).samples
+        return {size: {"per_class": size, "policy": "random"} for size in sizes}
+
+    title = "Accuracy over the number of samples per class, uniform sampling"
+    return _grid(preset, "fig4", title, "samples", points)
+
+
+def _policies(preset: Preset) -> Figure:
+    def points(dataset: str) -> dict[Any, Any]:
+        return {name: {"policy": policy} for policy, name in POLICIES.items()}
+
+    return _grid(preset, "fig5", "Accuracy by sampling strategy", "strategy", points)
+
+
+def draw_grid(data: pd.DataFrame, axis: str) -> Any:
+    """A plot per data set, a line per method."""
+    from plotly.subplots import make_subplots
+
+    names = list(dict.fromkeys(data["dataset"]))
+    figure = make_subplots(rows=1, cols=len(names), subplot_titles=names)
+    looks = _looks(data["method"])
+    for (dataset, method), rows in data.groupby(["dataset", "method"], sort=False):
+        place = names.index(dataset) + 1
+        trace = _line(rows[axis], rows["accuracy"], str(method), looks, place == 1)
+        if rows["std"].notna().any():
+            trace.error_y = {"array": rows["std"].fillna(0).tolist(), "thickness": 1}
+        if axis == "strategy":
+            trace.mode = "markers"
+        figure.add_trace(trace, row=1, col=place)
+    figure.update_xaxes(title="samples per class" if axis == "samples" else axis)
+    figure.update_yaxes(title="average accuracy")
+    return figure

@@ -1,0 +1,271 @@
+"""Every choice that the RWalk paper leaves open, in one object, and recipes made with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from engram.errors import bad, choose, unknown
+from engram.recipes import Recipe
+from engram.recipes.plain import convert
+
+MULTI, SINGLE = "multi-head", "single-head"
+HEAD = {MULTI: "multi", SINGLE: "single"}
+MIXES = ("union", "paired")
+REFERENCES = ("last", "each")
+ALMOST_NOTHING = 1e-6  # of an epoch: rounds up to one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """One data set of the paper and how it is learnt.
+
+    `epochs` is ours: the paper does not say. `every` is the paper's Delta t. `valid` is the share
+    of training rows that nobody trains on (the text implies 55,000 MNIST rows).
+    """
+
+    data: str
+    classes: int
+    classes_per_task: int
+    model: Any
+    epochs: int
+    every: int
+    memory_per_class: int
+    valid: float = 0.0
+    lr: float = 1e-3
+    samples: tuple[int, ...] = ()  # sizes of the study of memory sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """The choices of all rows.
+
+    Parameters
+    ----------
+    scope_multi, scope_single, scope_samples
+        Which logits compete in training: multi-head rows, single-head rows without samples, and
+        rows with samples.
+    mix
+        How exemplars enter a batch: ``union`` shuffles them into the task's rows (section 4.2),
+        ``paired`` adds as many as the batch has new rows.
+    policy, normalize
+        Mean of features is herding; the authors' code does not normalise features.
+    ewc, pi, rwalk, icarl
+        Fields of the methods EWCpp, SI, RWalk, ICaRL where they differ from the defaults.
+    reference
+        The model behind intransigence, trained from scratch on all tasks. ``last`` trains it for
+        the last task only, all that tables need; ``each`` for every task. Multi-head references
+        always go through all tasks, because every row competes among its own task's classes.
+    strength_20, per_class_20, epochs_20
+        Table 2, whose regularisation and length are not given.
+    """
+
+    mnist: Protocol = Protocol(
+        data="mnist", classes=10, classes_per_task=2, model="mlp", epochs=10, every=10,
+        memory_per_class=10, valid=1 / 12, samples=(5, 10, 20, 50, 100),
+    )  # fmt: skip
+    cifar: Protocol | None = Protocol(
+        data="cifar100", classes=100, classes_per_task=10, model="cnn", epochs=50, every=50,
+        memory_per_class=25, samples=(5, 10, 25, 50, 100, 200),
+    )  # fmt: skip
+    seeds: int = 5
+    batch_size: int = 64
+    scope_multi: str = "own"
+    scope_single: str = "seen"
+    scope_samples: str = "seen"
+    mix: str = "union"
+    policy: str = "herding"
+    normalize: bool = False
+    ewc: Mapping[str, Any] = field(default_factory=dict)
+    pi: Mapping[str, Any] = field(default_factory=lambda: {"xi": 1e-3, "clamp": "task_term"})
+    rwalk: Mapping[str, Any] = field(default_factory=dict)
+    icarl: Mapping[str, Any] = field(default_factory=lambda: {"bce_reduction": "sum"})
+    reference: str = "last"
+    keep: str = "labels"
+    strength_20: float = 1000.0
+    per_class_20: int = 50
+    epochs_20: int = 10
+
+    def __post_init__(self) -> None:
+        choose("mix", self.mix, MIXES)
+        choose("reference", self.reference, REFERENCES)
+
+    def protocol(self, dataset: str) -> Protocol:
+        """The protocol of a data set as the paper names it."""
+        found = self.mnist if dataset == "MNIST" else self.cifar
+        if found is None:
+            raise bad("dataset", "a data set of this preset", dataset)
+        return found
+
+
+PAPER = Preset()
+# The same rows on the embedded digits, in two minutes on two cores.
+EMBEDDED = Preset(
+    mnist=Protocol(
+        data="digits", classes=10, classes_per_task=2, model={"name": "mlp", "hidden": [64, 64]},
+        epochs=10, every=10, memory_per_class=10, samples=(5, 10, 20),
+    ),
+    cifar=None, seeds=2,
+)  # fmt: skip
+
+
+def assigned(preset: Preset, assignments: Sequence[str]) -> Preset:
+    """The preset with some choices changed: ``seeds=3``, ``mnist.epochs=5``, ``rwalk.eps=0.01``.
+
+    Examples
+    --------
+    >>> assigned(PAPER, ["mnist.epochs=5", "scope_single=all"]).mnist.epochs
+    5
+    >>> assigned(PAPER, ["epoch=5"])
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: preset: unknown name 'epoch', did you mean 'epochs_20'? Valid: ...
+    """
+    import yaml
+
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise bad("--set", "key=value", text)
+        preset = _changed(preset, key.split("."), yaml.safe_load(value), "preset")
+    return preset
+
+
+def _changed(owner: Any, path: Sequence[str], value: Any, where: str) -> Any:
+    name, rest = path[0], path[1:]
+    if isinstance(owner, Mapping):
+        if rest:
+            raise bad(where, "a field of the method", ".".join(path))
+        return {**owner, name: value}
+    names = {f.name: f for f in fields(owner)} if owner is not None else {}
+    if name not in names:
+        raise unknown(where, name, names)
+    if rest:
+        value = _changed(getattr(owner, name), rest, value, f"{where}.{name}")
+    elif name not in ("mnist", "cifar", "model"):
+        value = convert(type(getattr(owner, name)), value, path=f"{where}.{name}")
+    return replace(owner, **{name: value})
+
+
+# -- recipes -------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row of a table for one data set: method as printed without "-S", head, memory."""
+
+    dataset: str
+    setting: str
+    method: str
+    strength: float = 0.0
+    samples: bool = False
+    per_class: int = 0  # 0: the protocol's
+    policy: str = ""  # "": the preset's
+
+    @property
+    def label(self) -> str:
+        """A name that tells rows of one table apart."""
+        name = self.method + ("-S" if self.samples and "iCaRL" not in self.method else "")
+        extra = [f"strength={self.strength:g}"] if self.strength else []
+        extra += [f"per_class={self.per_class}"] if self.per_class else []
+        extra += [self.policy] if self.policy else []
+        return " ".join([name, *extra, f"({self.dataset}, {self.setting})"])
+
+
+def recipe(preset: Preset, row: Row) -> Recipe:
+    """The recipe of a row."""
+    protocol = preset.protocol(row.dataset)
+    scope = preset.scope_multi if row.setting == MULTI else preset.scope_single
+    if row.samples and row.setting == SINGLE:
+        scope = preset.scope_samples
+    return Recipe.of(
+        {
+            "stream": _stream(protocol, row.setting, protocol.classes_per_task),
+            "model": protocol.model,
+            "method": _method(preset, protocol, row),
+            "training": _training(preset, protocol, scope),
+            "seeds": preset.seeds,
+            "keep": preset.keep,
+            "label": row.label,
+        }
+    )
+
+
+def reference(preset: Preset, dataset: str, setting: str) -> Recipe:
+    """The jointly trained model that intransigence compares with."""
+    protocol = preset.protocol(dataset)
+    step = protocol.classes_per_task
+    short = preset.reference == "last" and setting == SINGLE
+    training = _training(preset, protocol, "own" if setting == MULTI else "seen")
+    if short:
+        # Two tasks, of which the first is hardly trained: the second starts from scratch.
+        training["first_factor"] = ALMOST_NOTHING
+    sizes = [protocol.classes - step, step] if short else step
+    return Recipe.of(
+        {
+            "stream": _stream(protocol, setting, sizes),
+            "model": protocol.model,
+            "method": {"name": "Joint", "init": "scratch"},
+            "training": training,
+            "seeds": preset.seeds,
+            "keep": preset.keep,
+            "label": f"Joint reference ({dataset}, {setting})",
+        }
+    )
+
+
+def recipe_20(preset: Preset) -> Recipe:
+    """RWalk in table 2: 20 tasks of 5 classes, GEM's slim ResNet-18."""
+    base = preset.protocol("CIFAR-100")
+    protocol = replace(
+        base, classes_per_task=5, model={"name": "resnet18_slim", "nf": 20},
+        epochs=preset.epochs_20, memory_per_class=preset.per_class_20,
+    )  # fmt: skip
+    row = Row(
+        dataset="CIFAR-100", setting=MULTI, method="RWalk", strength=preset.strength_20,
+        samples=True,
+    )  # fmt: skip
+    return recipe(replace(preset, cifar=protocol), row)
+
+
+def _stream(protocol: Protocol, setting: str, sizes: int | list[int]) -> dict[str, Any]:
+    kind = "task_incremental" if setting == MULTI else "class_incremental"
+    found = {"kind": kind, "data": protocol.data, "classes_per_task": sizes}
+    return {**found, "valid": protocol.valid} if protocol.valid else found
+
+
+def _training(preset: Preset, protocol: Protocol, scope: str) -> dict[str, Any]:
+    return {
+        "epochs": protocol.epochs, "batch_size": preset.batch_size, "optimizer": "adam",
+        "lr": protocol.lr, "scope": scope,
+    }  # fmt: skip
+
+
+def _method(preset: Preset, protocol: Protocol, row: Row) -> dict[str, Any]:
+    memory = {
+        "per_class": row.per_class or protocol.memory_per_class,
+        "policy": row.policy or preset.policy, "normalize": preset.normalize,
+    }  # fmt: skip
+    if row.method in ("iCaRL", "iCaRL-hb1"):
+        variant = "hb1" if row.method.endswith("hb1") else "nme"
+        return {"name": "ICaRL", "memory": memory, "variant": variant, **preset.icarl}
+    if row.method == "Vanilla" and not row.samples:
+        return {"name": "Finetune"}
+    if row.method == "Vanilla":
+        return {"name": "ER", "memory": memory, "mix": preset.mix}
+    penalty = _penalty(preset, protocol, row)
+    if not row.samples:
+        return penalty
+    if preset.mix == "union":
+        return {**penalty, "memory": memory}
+    return {"name": "Join", "parts": [{"name": "ER", "memory": memory, "mix": "paired"}, penalty]}
+
+
+def _penalty(preset: Preset, protocol: Protocol, row: Row) -> dict[str, Any]:
+    strength = {"strength": row.strength}
+    if row.method == "EWC":  # the paper means EWC++ throughout
+        return {"name": "EWCpp", **strength, "every": protocol.every, **preset.ewc}
+    if row.method == "PI":
+        return {"name": "SI", **strength, **preset.pi}
+    if row.method == "RWalk":
+        return {"name": "RWalk", **strength, "every": protocol.every, **preset.rwalk}
+    raise unknown("method", row.method, ("Vanilla", "EWC", "PI", "RWalk", "iCaRL", "iCaRL-hb1"))

@@ -1,0 +1,176 @@
+"""Plans: which cells can be made here, by which runs, at what cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from engram.data.catalogue import missing_rows
+from engram.data.core import Data
+from engram.errors import BadArgument
+from engram.recipes import Plan as RunPlan
+from engram.recipes import Recipe
+from engram.recipes.api import recipe_plans
+from engram.recipes.plain import to_plain
+from engram.records import RunDirectory
+from engram.reproduce.cells import Cell, choose_cells
+from engram.reproduce.cost import Cost, estimate
+from engram.reproduce.table import SUBSET, Entry, Figure, Table, run_key
+from engram.streams.core import Stream
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a reproduction will do.
+
+    `entries` has one entry per cell, with the reasons that the data at hand add; entries and
+    figures whose data is not here say so in `missing`. `done` counts runs finished before.
+    """
+
+    table: Table
+    cells: tuple[Cell, ...]
+    entries: tuple[Entry, ...]
+    figures: tuple[Figure, ...]
+    missing_figures: Mapping[str, str]
+    runs: tuple[RunPlan, ...]
+    notes: tuple[str, ...] = ()
+    done: int = 0
+    costs: tuple[Cost, ...] = field(default=())
+
+    @property
+    def runnable(self) -> tuple[Cell, ...]:
+        """Cells that can be made here."""
+        return tuple(c for c, e in zip(self.cells, self.entries, strict=True) if not e.missing)
+
+    @property
+    def seconds(self) -> float:
+        """The estimate for all runs that are not finished; 0 where none was asked for."""
+        return sum(cost.seconds for cost in self.costs)
+
+
+class _Shelf:
+    """Data and streams, each loaded once; what cannot be loaded is remembered with the reason."""
+
+    def __init__(self, root: str | None) -> None:
+        self.root = root
+        self.data: dict[str, Data | str] = {}
+        self.streams: dict[str, Stream] = {}
+
+    def find(self, recipe: Recipe) -> Data | str:
+        source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
+        if source not in self.data:
+            try:
+                self.data[source] = recipe.data(self.root)
+            except BadArgument as error:
+                self.data[source] = str(error)
+        return self.data[source]
+
+    def runs(self, recipe: Recipe) -> list[RunPlan]:
+        where = repr(to_plain(recipe.stream))
+        if where not in self.streams:
+            data = self.find(recipe)
+            if isinstance(data, str):
+                raise BadArgument(data)
+            self.streams[where] = recipe.build_stream(data)
+        return recipe_plans(recipe, self.streams[where])
+
+    def why_not(self, recipes: Iterable[Recipe]) -> str:
+        """Why some recipe cannot be run here, "" if all can."""
+        for recipe in recipes:
+            data = self.find(recipe)
+            if isinstance(data, str):
+                return data
+            try:
+                self.runs(recipe)
+            except BadArgument as error:
+                return str(error)
+        return ""
+
+    def reasons(self, recipes: Iterable[Recipe]) -> list[str]:
+        found = (self.find(recipe) for recipe in recipes)
+        return [SUBSET] if any(missing_rows(d) for d in found if isinstance(d, Data)) else []
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        loaded = [data for data in self.data.values() if isinstance(data, Data)]
+        return tuple(dict.fromkeys(f"{d.name}: {note}" for d in loaded for note in d.notes))
+
+
+def plan(
+    table: Table,
+    data_root: str | os.PathLike[str] | None = None,
+    *,
+    cells: str = "",
+    out: str | os.PathLike[str] | None = None,
+    device: Any = "auto",
+    measure: bool = True,
+    group_size: int = 0,
+) -> Plan:
+    """Find out what can be run, what is finished already, and how long the rest will take.
+
+    Parameters
+    ----------
+    data_root
+        Folder in which data sets are found by name; the environment variable ENGRAM_DATA by
+        default.
+    cells
+        Which cells, such as ``dataset=MNIST,method=Vanilla|PI``; "" means all.
+    out
+        Run directory; runs that are finished there cost nothing.
+    measure
+        Time a few steps of every group of runs on the device.
+    """
+    chosen = choose_cells(table.cells, cells) if cells else table.cells
+    shelf = _Shelf(None if data_root is None else str(data_root))
+    entries = tuple(_entry(table, cell, shelf) for cell in chosen)
+    figures, absent = _figures(table, shelf)
+    runs = _runs(entries, figures, shelf)
+    pending = _pending(runs, out)
+    costs = estimate(pending, device=device, group_size=group_size) if measure else []
+    return Plan(
+        table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
+        runs=tuple(runs), notes=shelf.notes, done=len(runs) - len(pending), costs=tuple(costs),
+    )  # fmt: skip
+
+
+def _entry(table: Table, cell: Cell, shelf: _Shelf) -> Entry:
+    try:
+        entry = table.entry(cell)
+    except BadArgument as error:  # a method or model that this version does not have
+        return Entry(missing=str(error))
+    if entry.missing:
+        return entry
+    why = shelf.why_not(entry.recipes)
+    if why:
+        return replace(entry, recipes=(), missing=why)
+    extra = [r for r in shelf.reasons(entry.recipes) if r not in entry.reasons]
+    return replace(entry, reasons=(*entry.reasons, *extra))
+
+
+def _figures(table: Table, shelf: _Shelf) -> tuple[tuple[Figure, ...], dict[str, str]]:
+    absent = {figure.name: shelf.why_not(figure.recipes) for figure in table.figures}
+    found = tuple(figure for figure in table.figures if not absent[figure.name])
+    return found, {name: why for name, why in absent.items() if why}
+
+
+def _runs(entries: Sequence[Entry], figures: Sequence[Figure], shelf: _Shelf) -> list[RunPlan]:
+    """All runs once, one data set after the other, in the order of the cells."""
+    every = [r for entry in entries for r in entry.recipes]
+    every += [r for figure in figures for r in figure.recipes]
+    distinct = {run_key(recipe): recipe for recipe in every}
+    places: dict[str, int] = {}
+    for recipe in distinct.values():
+        places.setdefault(str(recipe.stream["data"]), len(places))
+    ordered = sorted(distinct.values(), key=lambda r: places[str(r.stream["data"])])
+    runs = {run.key: run for recipe in ordered for run in shelf.runs(recipe)}
+    return list(runs.values())
+
+
+def _pending(runs: Sequence[RunPlan], out: str | os.PathLike[str] | None) -> list[RunPlan]:
+    if out is None or not Path(out).is_dir():
+        return list(runs)
+    folder = RunDirectory(out, create=False)
+    return [run for run in runs if len(folder.finished(*run.key)) < len(run.run.stream)]

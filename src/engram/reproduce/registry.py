@@ -1,0 +1,70 @@
+"""Tables by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from engram.errors import BadArgument, bad, unknown
+from engram.records.papers import PAPERS
+from engram.reproduce.table import Table
+
+# Papers with a module in `engram.reproduce.papers`. Such a module has `TITLES` (table name to a
+# line about it) and `build(name, *, embedded, assignments) -> Table`.
+WRITTEN = ("rwalk",)
+
+
+def table_names() -> dict[str, str]:
+    """Every table that can be reproduced, with a line about it.
+
+    Examples
+    --------
+    >>> list(table_names())[:4]
+    ['rwalk/1', 'rwalk/2', 'rwalk/3', 'rwalk/4']
+    """
+    return {
+        f"{paper}/{name}": title
+        for paper in WRITTEN
+        for name, title in _module(paper).TITLES.items()
+    }
+
+
+def find_table(name: str, *, embedded: bool = False, assignments: Sequence[str] = ()) -> Table:
+    """A table by its name, ``paper/table``.
+
+    Parameters
+    ----------
+    embedded
+        Made on embedded data, for tests and first looks.
+    assignments
+        Changes of the preset, ``key=value`` each.
+
+    Examples
+    --------
+    >>> find_table("rwalk/1").name, len(find_table("RWalk/table3").cells)
+    ('rwalk/1', 90)
+    >>> find_table("rwalk/9")
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: table of rwalk: unknown name '9'. Valid: 1, 2, 3, 4, fig2, ...
+    """
+    paper, slash, table = name.strip().lower().partition("/")
+    if paper not in PAPERS:
+        raise unknown("paper", paper, PAPERS)
+    if paper not in WRITTEN:
+        raise BadArgument(f"paper: {paper} has no preset in this version; there are "
+                          f"{', '.join(table_names())}")  # fmt: skip
+    titles = _module(paper).TITLES
+    if not slash or not table:
+        raise bad("table", f"{paper}/TABLE with one of {', '.join(titles)}", name)
+    short = table.removeprefix("table").removeprefix("tab").strip(" .-_")
+    short = short.replace("figure", "fig")
+    if short not in titles:
+        raise unknown(f"table of {paper}", table, titles)
+    found: Table = _module(paper).build(short, embedded=embedded, assignments=assignments)
+    return found
+
+
+def _module(paper: str) -> Any:
+    return import_module(f"engram.reproduce.papers.{paper}")

@@ -1,0 +1,159 @@
+"""Reproduce a table: run what is missing, compare, write down."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engram.errors import RecordError, number
+from engram.recipes import Watcher, execute
+from engram.records import Result, RunDirectory, read
+from engram.reproduce.output import merge_frame
+from engram.reproduce.planning import Plan, plan
+from engram.reproduce.registry import find_table
+from engram.reproduce.table import Entry, Figure, Table
+from engram.reproduce.verdict import Line, judge
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "reproduction.csv"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What came out: one line per cell, figures with their numbers, and what is still open.
+
+    `open_runs` counts runs that the budget did not allow; the same call goes on with them.
+    """
+
+    plan: Plan
+    out: Path
+    lines: tuple[Line, ...]
+    figures: tuple[Path, ...]
+    open_runs: int
+
+    def frame(self) -> pd.DataFrame:
+        """One row per cell, the columns of a report's reproduction table."""
+        from engram.reproduce.output import to_frame
+
+        return to_frame(self.lines)
+
+    def counts(self) -> dict[str, int]:
+        """How many cells have which verdict."""
+        verdicts = [line.verdict for line in self.lines]
+        return {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
+
+
+def default_out(table: Table, *, embedded: bool = False) -> Path:
+    """``runs/reproduce/<paper>-<table>``."""
+    end = "-embedded" if embedded else ""
+    return Path("runs") / "reproduce" / (table.name.replace("/", "-") + end)
+
+
+def reproduce(
+    table: Table | str,
+    *,
+    data: str | os.PathLike[str] | None = None,
+    cells: str = "",
+    budget: float | None = None,
+    out: str | os.PathLike[str] | None = None,
+    device: Any = "auto",
+    embedded: bool = False,
+    watcher: Watcher | None = None,
+    group_size: int = 0,
+    planned: Plan | None = None,
+) -> Reproduction:
+    """Run what a table needs and is not there yet, and put our numbers beside the paper's.
+
+    Parameters
+    ----------
+    table
+        A name such as ``rwalk/1``, or a `Table`.
+    budget
+        Seconds after which no further training is begun; the next call goes on.
+    out
+        Run directory, ``runs/reproduce/<paper>-<table>`` by default.
+    embedded
+        The same table on embedded data: quick, offline, not comparable with the paper.
+    group_size
+        Largest number of runs in lockstep; 0 leaves it to the engine.
+    planned
+        The plan, where the caller has made it already.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> made = reproduce("rwalk/4", out=tempfile.mkdtemp())
+    >>> made.counts()
+    {'agrees': 16}
+    """
+    if budget is not None:
+        number("budget", budget)
+    deadline = None if budget is None else time.monotonic() + budget
+    whole = find_table(table, embedded=embedded) if isinstance(table, str) else table
+    folder = Path(out) if out is not None else default_out(whole, embedded=embedded)
+    made = planned or plan(whole, data, cells=cells, out=folder, device=device, measure=False)
+    result = _train(made, folder, device, watcher, deadline, group_size)
+    lines = tuple(_line(*pair, result) for pair in zip(made.cells, made.entries, strict=True))
+    figures = [p for figure in made.figures for p in _draw(figure, result, folder)]
+    if lines:
+        merge_frame(folder / FILE, lines)
+    directory = RunDirectory(folder)
+    left = sum(len(directory.finished(*r.key)) < len(r.run.stream) for r in made.runs)
+    return Reproduction(made, folder, lines, tuple(figures), left)
+
+
+def _train(
+    made: Plan, folder: Path, device: Any, watcher: Watcher | None, deadline: float | None,
+    group_size: int,
+) -> Result | None:  # fmt: skip
+    """Everything recorded after training what is missing; None if nothing is."""
+    if not made.runs:
+        return None
+    directory = RunDirectory(folder)
+    if deadline is None or time.monotonic() < deadline:
+        try:
+            execute(
+                made.runs, out=folder, device=device, watcher=watcher, deadline=deadline,
+                group_size=group_size,
+            )  # fmt: skip
+        except RecordError:
+            # Not one stage fitted into the budget: there is nothing to read.
+            if deadline is None or directory.result_files():
+                raise
+    return read(folder) if directory.result_files() else None
+
+
+def _line(cell: Any, entry: Entry, result: Result | None) -> Line:
+    if entry.missing or entry.measure is None:
+        return judge(cell, entry, np.empty(0))
+    if entry.recipes and result is None:
+        values = np.full(len(entry.recipes[0].seeds), np.nan)
+    else:
+        values = entry.measure(result)  # type: ignore[arg-type]
+    return judge(cell, entry, np.asarray(values, np.float64))
+
+
+def _draw(figure: Figure, result: Result | None, folder: Path) -> Sequence[Path]:
+    from engram.records.files import write_text
+
+    if result is None:
+        return []
+    data = figure.data(result)
+    if not len(data):
+        return []
+    target = folder / "figures"
+    target.mkdir(parents=True, exist_ok=True)
+    drawn = figure.draw(data)
+    page = drawn.to_html(include_plotlyjs=True, full_html=True)
+    return [
+        write_text(target / f"{figure.name}.csv", data.to_csv(index=False)),
+        write_text(target / f"{figure.name}.html", page),
+    ]

@@ -1,0 +1,127 @@
+"""Tables and figures of a paper, and how each of their numbers is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.reproduce.cells import Cell
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from engram.recipes import Recipe
+    from engram.records import Result
+
+Floats = npt.NDArray[np.float64]
+Measure = Callable[["Result"], Floats]
+
+# Reasons that are known before anything runs.
+EPOCHS = "epochs unstated"
+VARIANT = "variant"  # the paper leaves details of the method open, or the authors' code differs
+SUBSET = "data subset"
+OTHER_DATA = "other data"
+OUTSIDE = "outside set"  # a set that is not part of the protocol's own data
+DOUBT = "doubtful cell"
+REASONS = {
+    EPOCHS: "the paper does not say how long a task is trained",
+    VARIANT: "the paper leaves details of the method open, or its code differs from its text",
+    SUBSET: "rows of the official data set are missing here",
+    OTHER_DATA: "made on other data than the paper's",
+    OUTSIDE: "needs a set that is not part of the stream",
+    DOUBT: "the printed number itself is in doubt",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """How the number of one cell is made.
+
+    Parameters
+    ----------
+    recipes
+        What has to be run, seeds inside. Cells share recipes, which are run once. Without recipes
+        the number is computed on the spot.
+    measure
+        From the Result that holds all runs of the recipes to one value per repetition (seed), in
+        the units of the paper; NaN for repetitions that are not finished.
+    reasons
+        Reasons for a difference that are known beforehand, see `REASONS`.
+    tolerance
+        Largest difference that is no difference, in the units of the paper.
+    missing
+        Why the number cannot be made at all, "" if it can.
+
+    Examples
+    --------
+    >>> Entry(missing="quoted from another paper").recipes
+    ()
+    """
+
+    recipes: tuple[Recipe, ...] = ()
+    measure: Measure | None = None
+    reasons: tuple[str, ...] = ()
+    tolerance: float = 0.03
+    missing: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure: what has to be run, the numbers it shows, and the drawing."""
+
+    name: str
+    title: str
+    recipes: tuple[Recipe, ...]
+    data: Callable[[Result], pd.DataFrame]
+    draw: Callable[[pd.DataFrame], Any]  # a plotly figure
+
+
+def _no_entry(cell: Cell) -> Entry:
+    return Entry(missing="nothing is known about how to make it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of a paper: its cells, and a function from a cell to its `Entry`.
+
+    Parameters
+    ----------
+    name
+        ``paper/table``, such as ``rwalk/1``.
+    figures
+        Drawn from the same runs; a figure of the paper is a table without cells.
+    preset
+        The object that holds the choices which the paper leaves open.
+    """
+
+    name: str
+    title: str = ""
+    cells: tuple[Cell, ...] = ()
+    entry: Callable[[Cell], Entry] = _no_entry
+    figures: tuple[Figure, ...] = ()
+    preset: Any = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def recipes(self) -> list[Recipe]:
+        """Every recipe of the table once; cells that cannot be made have none."""
+        every = [r for cell in self.cells for r in self.entry(cell).recipes]
+        every += [r for figure in self.figures for r in figure.recipes]
+        return list({run_key(recipe): recipe for recipe in every}.values())
+
+
+def run_key(recipe: Recipe) -> tuple[str, str, tuple[int, ...]]:
+    """Recipes with equal keys are the same runs."""
+    return recipe.id, recipe.order, recipe.seeds
+
+
+def facts(preset: Any) -> Mapping[str, Any]:
+    """The choices of a preset as nested plain values."""
+    from engram.recipes.plain import to_plain
+
+    found: dict[str, Any] = to_plain(preset)
+    return found

@@ -1,0 +1,100 @@
+"""Verdicts: is our number the paper's number?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from engram.reproduce.cells import Cell
+from engram.reproduce.table import DOUBT, OTHER_DATA, Entry, Floats
+
+AGREES, DIFFERS, NOT_RUN, NOT_COMPARABLE = "agrees", "differs", "not run", "not comparable"
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Line:
+    """One cell with our number beside it.
+
+    `low` and `high` bound the mean over repetitions (t interval), NaN for fewer than two.
+    """
+
+    cell: Cell
+    values: Floats  # [repetitions] without NaN
+    low: float
+    high: float
+    verdict: str
+    reason: str
+
+    @property
+    def ours(self) -> float:
+        return float(self.values.mean()) if len(self.values) else math.nan
+
+    @property
+    def difference(self) -> float:
+        return self.ours - self.cell.value
+
+
+def interval(values: Floats, *, level: float = LEVEL) -> tuple[float, float]:
+    """The t interval of a mean; NaN for fewer than two values.
+
+    With the handful of seeds of a reproduction a bootstrap interval would be far too narrow.
+
+    Examples
+    --------
+    >>> low, high = interval(np.array([1.0, 2.0, 3.0]))
+    >>> round(low, 4), round(high, 4)
+    (-0.4841, 4.4841)
+    """
+    if len(values) < 2:
+        return math.nan, math.nan
+    from scipy.special import stdtrit
+
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    reach = float(stdtrit(len(values) - 1, (1 + level) / 2)) * error
+    return float(values.mean()) - reach, float(values.mean()) + reach
+
+
+def allowed(cell: Cell, tolerance: float, values: Floats) -> float:
+    """The largest difference that is none: tolerance, half of the interval, the paper's spread.
+
+    Two repetitions bound a mean so loosely that anything would agree: their interval is shown, but
+    does not count here.
+    """
+    low, high = interval(values) if len(values) > 2 else (math.nan, math.nan)
+    candidates = (tolerance, (high - low) / 2, cell.std)
+    return max(c for c in candidates if not math.isnan(c))
+
+
+def judge(cell: Cell, entry: Entry, values: Floats) -> Line:
+    """Compare our repetitions with the printed number.
+
+    Examples
+    --------
+    >>> cell = Cell("rwalk", "1", {"metric": "F"}, 0.12)
+    >>> judge(cell, Entry(), np.array([0.10, 0.11])).verdict
+    'agrees'
+    >>> judge(cell, Entry(), np.array([0.40, 0.41])).reason
+    'unexplained'
+    """
+    known = values[~np.isnan(values)]
+    low, high = interval(known)
+    line = (cell, known, low, high)
+    if entry.missing:
+        return Line(*line, NOT_RUN, entry.missing)
+    if not len(known):
+        return Line(*line, NOT_RUN, "no finished run")
+    reasons = [*entry.reasons, *([DOUBT] if cell.doubt else [])]
+    if len(known) < len(values):
+        reasons.append(f"{len(known)} of {len(values)} runs")
+    if OTHER_DATA in entry.reasons:
+        return Line(*line, NOT_COMPARABLE, "; ".join(reasons))
+    if math.isnan(cell.value):
+        return Line(*line, NOT_COMPARABLE, "; ".join(["printed value not legible", *reasons]))
+    gap = abs(float(known.mean()) - cell.value)
+    # 99.3 - 96.3 is a hair above 3 in binary
+    agrees = gap <= allowed(cell, entry.tolerance, known) + 1e-9
+    reason = "; ".join(reasons) or ("" if agrees else "unexplained")
+    return Line(*line, AGREES if agrees else DIFFERS, reason)
