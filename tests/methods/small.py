@@ -17,6 +17,7 @@ from engram.learner.feed import Feed
 from engram.learner.layout import Networks
 from engram.learner.learner import Learner
 from engram.methods.base import Method
+from engram.methods.finetune import Finetune
 from engram.models.heads import Linear
 from engram.models.output import Output
 from engram.streams import Stream, class_incremental, joint, task_incremental
@@ -92,6 +93,26 @@ def gap(
     pairs = [(ends[0][place], ends[1][place]) for place in range(len(runs))]
     assert all(bool(torch.isfinite(alone.vector).all()) for alone, _ in pairs)
     return max(float((alone.vector - other.vector).abs().max()) for alone, other in pairs)
+
+
+def is_finetuning(method: Method, *, model: Any = None, on: Stream | None = None) -> bool:
+    """Whether a method does the very steps of finetuning: bitwise, where both train in lockstep.
+
+    Alone, finetuning's optimiser goes from tensor to tensor and a penalty's over one vector; the
+    kernel may round the last entries of a tensor differently, so there a tolerance is due.
+    """
+    streams = [stream(seed=seed) if on is None else on for seed in range(2)]
+    ends = []
+    for one in (method, Finetune()):
+        runs = [
+            Run(stream=s, method=one, training=ADAM, model=model or MODEL, seed=seed)
+            for seed, s in enumerate(streams)
+        ]
+        found = Engine(runs, device="cpu", together=True).stages()
+        ends.append([stage.learner.vector.clone() for stage in found])
+    held, plain = (after(m, model=model, on=streams[0]).vector for m in (method, Finetune()))
+    bitwise = all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+    return bitwise and torch.allclose(held, plain, rtol=0, atol=1e-12)
 
 
 def moved(learner: Learner, by: float = 0.01) -> Tensor:

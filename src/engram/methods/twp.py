@@ -1,0 +1,132 @@
+"""Topology-aware weight preserving, for graph networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engram.errors import choose
+from engram.learner.batch import Batch
+from engram.learner.gradients import Term
+from engram.learner.learner import Learner
+from engram.learner.net import BoundNet, FunctionalNet, Net
+from engram.methods.base import State, Terms
+from engram.methods.fisher import objective
+from engram.methods.mas import squared_norm
+from engram.methods.quadratic import Anchored, check_floats, merge
+from engram.methods.topology import attention, graph_of, length
+from engram.streams.core import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class TWP(Anchored):
+    """Hold parameters that matter to the loss or to the attention along the edges of a graph.
+
+    I = strength * (d task loss / d theta)^2 + top * (d ||e|| / d theta)^2 on a task's rows at once,
+    e_ij = (h_i W)^T tanh(h_j W) over the edges i -> j of the first layer
+    loss = task + sum over past tasks t, parameters i of I_ti (theta_i - theta*_ti)^2
+
+    Parameters
+    ----------
+    strength, top
+        Weights of the two importances (lambda_l and lambda_t).
+    beta, beta_strength
+        ``off`` (as the authors' code runs), or ``double_backward``: add beta_strength times the
+        sum of the current batch's I, which promotes small gradients (as the paper has it).
+    top_norm
+        ``l2`` or ``l2_squared``.
+    layers
+        ``first`` or ``all`` graph layers.
+    edge_softmax
+        Normalise the attention over incoming edges (CGLB).
+    base
+        First importance: squared gradient of the ``loss``, or ``mas``, the size of the gradient of
+        the squared output.
+    accumulate
+        Gradients are not cleared between the two passes (the authors' code): the second importance
+        is that of the sum of both terms.
+    memory
+        Exemplars to train on as well.
+
+    Examples
+    --------
+    >>> TWP(layers="last")
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: layers: unknown name 'last'... Valid: all, first
+
+    References
+    ----------
+    Liu et al. 2021, AAAI Conference on Artificial Intelligence.
+    """
+
+    strength: float = 1e4
+    top: float = 1e4
+    beta: str = "off"
+    beta_strength: float = 0.01
+    top_norm: str = "l2"
+    layers: str = "first"
+    edge_softmax: bool = False
+    base: str = "loss"
+    accumulate: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_floats(self, {"top": (0.0, float("inf")), "beta_strength": (0.0, float("inf"))})
+        choose("beta", self.beta, ("off", "double_backward"))
+        choose("top_norm", self.top_norm, ("l2", "l2_squared"))
+        choose("layers", self.layers, ("first", "all"))
+        choose("base", self.base, ("loss", "mas"))
+
+    def start(self, learner: Learner, task: Task) -> None:
+        graph_of(learner.networks, self.layers)  # refuse other models before the training
+
+    def topology(self, net: Net, batch: Batch) -> Tensor:
+        """||e|| of a batch."""
+        paths, edges = graph_of(net.networks, self.layers)
+        found = net(batch.x, batch.w, want=paths).layers
+        e = [attention(found[path], edges, self.edge_softmax) for path in paths]
+        return length(torch.cat(e, -1), batch.w, self.top_norm)
+
+    def both(self, net: Net, batch: Batch) -> Tensor:
+        """What is differentiated for the second importance where gradients accumulate."""
+        return self.topology(net, batch) + net.task(batch)
+
+    def factor(self) -> float | Tensor:
+        return 1.0  # the two strengths are part of the importance
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        terms = super().loss(net, batch, state)
+        if self.beta == "double_backward":
+            terms["beta"] = self.beta_strength * self._smooth(net, batch)
+        return terms
+
+    def _smooth(self, net: Net, batch: Batch) -> Tensor:
+        """Sum of the batch's own importance, differentiable."""
+        weights = net.networks.layout.flatten(net.params.values())
+        buffers = net.read_buffers() if isinstance(net, BoundNet) else net.buffers  # type: ignore[attr-defined]
+
+        def slopes(term: Term) -> Tensor:
+            def value(vector: Tensor) -> Tensor:
+                return term(FunctionalNet(net.networks, vector, buffers, key=batch.key), batch)
+
+            found: Tensor = torch.func.grad(value)(weights)
+            return found
+
+        first = slopes(objective).square().sum()
+        return self.strength * first + self.top * slopes(self.topology).square().sum()
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        def squared(term: Term) -> Tensor:
+            return learner.average_gradient(term, group="full")
+
+        if self.base == "loss":
+            first = squared(objective)
+        else:
+            first = learner.average_gradient(squared_norm, transform=torch.abs)
+        second = squared(self.both if self.accumulate else self.topology)
+        importance = self.strength * first + self.top * second
+        learner.state = merge(learner.state, importance, learner.vector)
+        self.store(learner, task)

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from engram.data.core import Data
+from engram.engine.training import Training
+from engram.errors import BadArgument
+from engram.learner.learner import Learner
+from engram.learner.net import FunctionalNet
+from engram.memory import Memory
+from engram.methods.finetune import Finetune
+from engram.methods.quadratic import penalty
+from engram.methods.topology import attention, graph_of, length
+from engram.methods.twp import TWP
+from engram.streams import Stream, class_incremental
+from tests.methods import small
+
+EDGES = torch.tensor([[0, 1], [1, 0]])
+GCN = {"name": "gcn", "edges": [(1, 2), (2, 3)], "width": 4, "hidden": 6}
+ONCE = Training(
+    precision="float64", optimizer="sgd", lr=0.005, momentum=0.0, batch_size=0, epochs=3,
+    loss="balanced",
+)  # fmt: skip
+
+
+def skeletons() -> Data:
+    rng = np.random.default_rng(0)
+    sizes = (9, 5, 8, 6)
+    y = np.repeat(np.arange(4), sizes)
+    x = (rng.standard_normal((4, 2, 3, 3))[y] + rng.standard_normal((len(y), 2, 3, 3))).astype("f4")
+    return Data.from_arrays(x, y, test=(x, y))
+
+
+DATA = skeletons()
+
+
+def stream(seed: int | None = None) -> Stream:
+    return class_incremental(DATA, classes_per_task=2, seed=seed)
+
+
+def after(method: Any, stage: int = -1, training: Training = ONCE) -> Learner:
+    return small.after(method, stage, training, on=stream(), model=GCN)
+
+
+class TestGoldens:
+    def derivative(self, norm: str, softmax: bool = False) -> tuple[float, float]:
+        weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+        z = torch.tensor([[[1.0], [2.0]]], dtype=torch.float64) * weight
+        value = length(attention(z, EDGES, softmax), torch.ones(1).double(), norm)
+        (slope,) = torch.autograd.grad(value, weight)
+        return float(value.detach()), float(slope)
+
+    def test_attention_of_two_nodes(self) -> None:  # [T-W1]
+        z = torch.tensor([[[0.5], [1.0]]])
+        assert torch.allclose(attention(z, EDGES), torch.tensor([[0.380797, 0.462117]]), atol=1e-5)
+        assert self.derivative("l2") == pytest.approx((0.598798, 2.071607), abs=1e-5)
+        assert self.derivative("l2_squared") == pytest.approx((0.358559, 2.480947), abs=1e-5)
+
+    def test_softmax_over_one_incoming_edge_is_constant(self) -> None:  # [T-W1]
+        z = torch.tensor([[[0.5], [1.0]]])
+        assert attention(z, EDGES, softmax=True).tolist() == [[1, 1]]
+        assert self.derivative("l2", softmax=True)[1] == 0
+
+    def test_softmax_sums_to_one_at_every_target(self) -> None:
+        z = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+        edges = torch.tensor([[0, 1, 2, 3, 1], [1, 0, 1, 1, 2]])
+        shares = attention(z, edges, softmax=True)
+        assert torch.allclose(shares[:, [0, 2, 3]].sum(-1), torch.ones(3))
+        assert torch.allclose(shares[:, [1, 4]], torch.ones(3, 2))
+
+    def test_penalty(self) -> None:  # [T-W2]
+        importance = torch.tensor([100 * 0.04 + 10000 * 0.01])
+        found = penalty(torch.tensor([0.1]), torch.zeros(1), importance, TWP().factor())
+        assert found.item() == pytest.approx(1.04)
+
+
+def by_hand(learner: Learner, batch: Any) -> tuple[Tensor, Tensor]:
+    """Gradients of the task loss and of ||e||, from the weights themselves."""
+    vector = learner.vector.clone().requires_grad_(True)
+    net = FunctionalNet(learner.networks, vector, learner.buffers, training=False)
+    (loss,) = torch.autograd.grad(net.task(batch), vector)
+    weight = learner.layout(vector)["net.backbone.layers.0.linear.weight"]  # [D, C * T]
+    nodes = batch.x.permute(0, 3, 1, 2).flatten(2)  # [B, V, C * T]
+    z = nodes @ weight.T
+    e = [(z[:, i] * torch.tanh(z[:, j])).sum(-1) for i, j in ((0, 1), (1, 2), (1, 0), (2, 1))]
+    (top,) = torch.autograd.grad(torch.stack(e).norm(), vector)
+    return loss, top
+
+
+class TestImportance:
+    @pytest.mark.parametrize("accumulate", [False, True])
+    def test_by_hand(self, accumulate: bool) -> None:
+        method = TWP(strength=3.0, top=0.5, accumulate=accumulate)
+        learner = after(method, 0)
+        loss, top = by_hand(learner, learner.batch())
+        second = (top + loss if accumulate else top).square()
+        expected = 3.0 * loss.square() + 0.5 * second
+        assert torch.allclose(learner.state["importance"], expected, atol=1e-13)
+        assert bool(top.any())
+        assert bool(loss.any())
+
+    def test_variants_differ(self) -> None:
+        found = [
+            after(TWP(strength=0.1, top=0.1, **options), 0).state["importance"]
+            for options in (
+                {}, {"top_norm": "l2_squared"}, {"layers": "all"}, {"edge_softmax": True},
+                {"base": "mas"},
+            )
+        ]  # fmt: skip
+        for i, one in enumerate(found):
+            for other in found[:i]:
+                assert not torch.allclose(one, other)
+
+    def test_all_layers_are_read(self) -> None:
+        learner = after(TWP(strength=0.0, top=1.0, layers="all"), 0)
+        assert graph_of(learner.networks, "all")[0][1] == "net.backbone.layers.1.linear"
+        views = learner.layout(learner.state["importance"])
+        assert bool(views["net.backbone.layers.1.linear.weight"].any())
+        first = after(TWP(strength=0.0, top=1.0), 0)
+        views = first.layout(first.state["importance"])
+        assert not views["net.backbone.layers.1.linear.weight"].any()
+
+    def test_batch_statistics_stay(self) -> None:
+        learner = after(Finetune(), 0)
+        before = learner.snapshot()["buffers"]
+        TWP(strength=1.0, top=1.0).finish(learner, learner.task)
+        assert before
+        assert all(torch.equal(value, learner.buffers[name]) for name, value in before.items())
+
+
+class TestRun:
+    def test_without_strengths_it_is_finetuning(self) -> None:
+        assert small.is_finetuning(TWP(strength=0, top=0), model=GCN, on=stream())
+        assert not small.is_finetuning(TWP(strength=0, top=0.01), model=GCN, on=stream())
+
+    def test_penalty_is_zero_right_after_a_task(self) -> None:
+        method = TWP(strength=2.0, top=0.1)
+        learner = after(method, 0)
+        value, slope = small.penalty_of(method, learner, learner.vector)
+        assert value == 0
+        assert not slope.any()
+        assert small.penalty_of(method, learner, small.moved(learner))[0] > 0
+
+    @pytest.mark.parametrize(
+        "options", [{}, {"beta": "double_backward"}, {"memory": Memory(per_class=2)}]
+    )
+    def test_lockstep_is_the_loop(self, options: dict[str, Any]) -> None:
+        methods = [TWP(strength=0.5, top=t, **options) for t in (0.01, 0.01, 0.05)]
+        streams = [stream(seed) for seed in range(3)]
+        assert small.gap(methods, ONCE, model=GCN, streams=streams) < 1e-10
+
+    def test_double_backward_shrinks_the_gradient(self) -> None:
+        quiet = TWP(strength=1.0, top=0.0, beta="double_backward", beta_strength=0.5)
+        loud = TWP(strength=1.0, top=0.0)
+        found = {}
+        for method in (quiet, loud):
+            learner = after(method, 0)
+            found[method.beta] = by_hand(learner, learner.batch())[0].norm()
+        assert found["double_backward"] < 0.98 * found["off"]
+
+    def test_other_models_are_refused_before_training(self) -> None:
+        with pytest.raises(BadArgument, match=r"model: expected a graph network.*got 'MLP'"):
+            small.after(TWP(), 0)
+
+
+@pytest.mark.parametrize(
+    "options,words",
+    [
+        ({"strength": -1.0}, "strength"),
+        ({"top": -1.0}, "top"),
+        ({"beta": "on"}, "beta: unknown name"),
+        ({"beta_strength": -0.1}, "beta_strength"),
+        ({"top_norm": "l1"}, "top_norm"),
+        ({"base": "ewc"}, "base"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadArgument, match=words):
+        TWP(**options)
