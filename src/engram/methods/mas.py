@@ -14,6 +14,7 @@ from engram.learner.gradients import Term, Transform
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.losses import mean
+from engram.methods.base import State
 from engram.methods.fisher import check_group, in_groups
 from engram.methods.quadratic import Anchored
 from engram.streams.core import Task
@@ -33,11 +34,12 @@ def squared_mean(net: Net, batch: Batch) -> Tensor:
     return mean(rows, batch.w)
 
 
-def on_known(term: Term) -> Term:
-    """The term with only the classes of earlier tasks open."""
+def on_last(term: Term) -> Term:
+    """The term with only the classes of the task before open."""
 
     def restricted(net: Net, batch: Batch) -> Tensor:
-        return term(net, batch._replace(open=batch.known.expand_as(batch.open)))
+        last = batch.opened == batch.now - 1
+        return term(net, batch._replace(open=last.expand_as(batch.open)))
 
     return restricted
 
@@ -59,12 +61,12 @@ class MAS(Anchored):
     group
         Rows per group for the two batch forms, or ``"full"``.
     accum
-        ``sum`` over tasks, or the mean (``avg_by_count``, CGLB).
+        ``sum`` over tasks, or the mean weighted by their rows (``avg_by_count``, CGLB).
     half
         Multiply by strength / 2 (code of the novelty benchmark).
     data
         Rows of the pass: the task's ``own`` at its end, or the ``new`` ones of the next task at its
-        start, through the old outputs (CGLB).
+        start, through the outputs of the task before (CGLB).
     memory
         Exemplars to train on as well.
 
@@ -99,21 +101,28 @@ class MAS(Anchored):
 
     def start(self, learner: Learner, task: Task) -> None:
         if self.data == "new" and learner.stage > 0:
-            self._protect(learner, on_known, past=learner.stage)
+            self._protect(learner, on_last)
 
     def finish(self, learner: Learner, task: Task) -> None:
         if self.data == "own":
-            self._protect(learner, lambda term: term, past=learner.stage + 1)
+            self._protect(learner, lambda term: term)
         self.store(learner, task)
 
-    def _protect(self, learner: Learner, scope: Callable[[Term], Term], past: int) -> None:
-        """Add an importance pass; `past` counts the passes so far, this one included."""
+    def _protect(self, learner: Learner, scope: Callable[[Term], Term]) -> None:
+        """Add the importance of the current task's rows."""
         group: int | str = 1 if self.importance == "per_sample_abs" else self.group
         term = squared_norm if self.importance == "per_sample_abs" else squared_mean
         transform: Transform = torch.square if self.importance == "batch_sq" else torch.abs
         rows = in_groups(learner, learner.task.train, group)
         found = learner.average_gradient(scope(term), transform=transform, group=group, rows=rows)
+        state: State = {"anchor": learner.vector, "importance": found}
         old = learner.state.get("importance")
-        if old is not None:
-            found = old + found if self.accum == "sum" else old + (found - old) / past
-        learner.state = {"importance": found, "anchor": learner.vector}
+        if self.accum == "sum":
+            if old is not None:
+                state["importance"] = old + found
+        else:
+            seen = learner.state.get("rows", torch.zeros_like(found[0]))
+            state["rows"] = seen + len(rows)
+            if old is not None:
+                state["importance"] = (old * seen + found * len(rows)) / state["rows"]
+        learner.state = state

@@ -1,0 +1,82 @@
+"""Averaged gradient episodic memory: one reference gradient for the whole past."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from engram.errors import bad, whole
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import Net
+from engram.memory import Memory
+from engram.methods.base import Gradient, Method, Replay, State, Terms
+from engram.streams.core import Task
+
+FLOOR = 1e-12
+
+
+def project(gradient: Tensor, reference: Tensor) -> Tensor:
+    """The gradient without its part against the reference.
+
+    Examples
+    --------
+    >>> project(torch.tensor([1.0, -2.0]), torch.tensor([1.0, 1.0])).tolist()
+    [1.5, -1.5]
+    """
+    along = (gradient * reference).sum()
+    share = along.clamp(max=0) / reference.square().sum().clamp(min=FLOOR)
+    return gradient - share * reference
+
+
+@dataclass(frozen=True, kw_only=True)
+class AGEM(Method):
+    """Project every gradient so that the memory's mean loss does not grow, to first order.
+
+    g~ = g - (g' r / r' r) r where g' r < 0, r the gradient on a random batch of the memory.
+
+    Parameters
+    ----------
+    size
+        Exemplars per step; 0 takes as many as the batch size.
+    masks
+        The current loss covers the new classes only, the memory's the old ones only (IIRC).
+    memory
+        What is kept of each class.
+
+    Examples
+    --------
+    >>> AGEM(memory=Memory(total=2000)).describe()["memory"]
+    '2000 items, shared by classes, random'
+
+    References
+    ----------
+    Chaudhry et al. 2019, International Conference on Learning Representations.
+    """
+
+    size: int = 0
+    masks: bool = False
+    memory: Memory = field(default=Memory(total=500))
+
+    def __post_init__(self) -> None:
+        whole("size", self.size)
+        if not isinstance(self.memory, Memory):
+            raise bad("memory", "a Memory such as Memory(total=500)", self.memory)
+
+    def replay(self, stage: int) -> Replay:
+        return Replay("apart", self.size)
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        if self.masks:
+            side = torch.where(batch.old[:, None] > 0, batch.known, batch.new)  # [B, C]
+            batch = batch._replace(open=batch.open & side)
+        return {"task": net.task(batch)}
+
+    def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
+        gradient = grad(batch)
+        return project(gradient, grad(batch.memory[0])) if batch.memory else gradient
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        learner.exemplars = self.memory.update(learner, task.train)

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import nnls
+from torch import Tensor
+from torch.func import vmap
+
+from engram.errors import BadArgument
+from engram.memory import Memory
+from engram.methods import agem
+from engram.methods.dual import EXACT, eliminate, nonnegative, value
+from engram.methods.finetune import Finetune
+from engram.methods.gem import GEM, project
+from tests.methods import small
+
+
+def tensor(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "g,past,margin,eps,expected",
+    [
+        # [T-Q1]
+        ([-2, 3], [[1, 0]], 0.0, 0.0, [0, 3]),
+        ([-2, 3], [[1, 0]], 0.0, 1e-3, [-0.001998, 3]),
+        ([-2, 3], [[1, 0]], 0.5, 1e-3, [-0.001998, 3]),
+        ([-2, 3], [[1, 0]], 5.0, 1e-3, [3, 3]),
+        # [T-Q2]
+        ([-1, -1], [[1, 0], [0, 1]], 0.0, 0.0, [0, 0]),
+        # [T-Q3]
+        ([-1, 2, 0.5], [[1, 0, 0], [0, 1, 0], [1, 1, 0]], 0.0, 1e-3, [-0.000999, 2, 0.5]),
+        ([-1, 2, 0.5], [[1, 0, 0], [0, 1, 0], [1, 1, 0]], 0.5, 1e-3, [0, 3, 0.5]),
+        # no memory is violated: untouched, whatever the margin
+        ([2, 3], [[1, 0]], 5.0, 1e-3, [2, 3]),
+    ],
+)
+def test_projections(g: Any, past: Any, margin: float, eps: float, expected: Any) -> None:
+    found = project(tensor(g), tensor(past), margin=margin, eps=eps)
+    assert torch.allclose(found, tensor(expected), atol=1e-5)
+
+
+def problem(seed: int, tasks: int, kind: int) -> tuple[Tensor, Tensor]:
+    """Gradients of past tasks (independent, alike, of unequal size, dependent) and the present."""
+    rng = np.random.default_rng(seed)
+    past = rng.standard_normal((tasks, 40))
+    if kind == 1:
+        past += 3 * rng.standard_normal(40)
+    if kind == 2:
+        past *= np.logspace(0, 2, tasks)[:, None]
+    if kind == 3:
+        past[0] = past[-1] * 1.001
+    g = rng.standard_normal(40) - (seed % 3) * past.mean(0)
+    return tensor(past), tensor(g)
+
+
+def reference(a: Tensor, q: Tensor) -> Tensor:
+    """The same program as nonnegative least squares: |L' u + L^-1 q|^2, A = L L'."""
+    lower = np.linalg.cholesky(a.numpy())
+    return torch.tensor(nnls(lower.T, -np.linalg.solve(lower, q.numpy()), maxiter=5000)[0])
+
+
+class TestDual:
+    @given(
+        seed=st.integers(0, 10_000), tasks=st.sampled_from([1, 2, 4, 6, 7, 10, 20]),
+        kind=st.integers(0, 3),
+    )  # fmt: skip
+    def test_equals_nonnegative_least_squares(self, seed: int, tasks: int, kind: int) -> None:
+        past, g = problem(seed, tasks, kind)
+        a, q = past @ past.T + 1e-3 * torch.eye(tasks).double(), past @ g
+        found, expected = nonnegative(a, q), reference(a, q)
+        assert bool((found >= 0).all())
+        best = float(value(a, q, expected))
+        assert float(value(a, q, found)) == pytest.approx(best, rel=1e-9, abs=1e-12)
+        assert torch.allclose(past.T @ found, past.T @ expected, atol=1e-6 * float(q.abs().max()))
+
+    def test_both_solvers_agree(self) -> None:
+        import engram.methods.dual as dual
+
+        for seed in range(30):
+            past, g = problem(seed, EXACT, seed % 4)
+            a, q = past @ past.T + 1e-3 * torch.eye(EXACT).double(), past @ g
+            size = a.diagonal().max()
+            every, inside = dual._every_set(a / size, q / size), dual._interior(a / size, q / size)
+            assert torch.allclose(every, inside, atol=1e-9)
+
+    @pytest.mark.parametrize("tasks", [3, 9])
+    def test_maps_over_runs_of_which_one_is_singular(self, tasks: int) -> None:
+        problems = [problem(seed, tasks, 0) for seed in range(3)]
+        past = torch.stack([p for p, _ in problems])
+        g = torch.stack([g for _, g in problems])
+        past[1, 0] = past[1, 1]  # the same memory twice
+        past[2] = 0.0  # memories without gradient
+        found = vmap(lambda p, v: project(v, p, eps=0.0))(past, g)
+        assert bool(torch.isfinite(found).all())
+        for run in range(3):
+            assert torch.allclose(found[run], project(g[run], past[run], eps=0.0), atol=1e-9)
+            assert bool((past[run] @ found[run] >= -1e-7).all())
+        assert torch.equal(found[2], g[2])
+
+    def test_elimination_solves(self) -> None:
+        past, g = problem(0, 5, 0)
+        a = past @ past.T
+        assert torch.allclose(a @ eliminate(a, g[:5]), g[:5])
+
+
+class TestProjection:
+    @given(seed=st.integers(0, 10_000), tasks=st.sampled_from([1, 3, 6, 8, 15]))
+    def test_goes_against_no_memory(self, seed: int, tasks: int) -> None:
+        past, g = problem(seed, tasks, seed % 3)
+        found = project(g, past, eps=0.0)
+        sizes = past.norm(dim=1) * g.norm()
+        assert bool((past @ found >= -1e-8 * sizes).all())
+        # and it is the nearest such gradient: its change is orthogonal to itself
+        assert float((found - g) @ found) == pytest.approx(0, abs=1e-7 * float(g @ g))
+
+    @given(seed=st.integers(0, 10_000))
+    def test_one_memory_without_margin_is_agem(self, seed: int) -> None:
+        past, g = problem(seed, 1, 0)
+        assert torch.allclose(project(g, past, eps=0.0), agem.project(g, past[0]), atol=1e-10)
+
+    def test_single_precision_keeps_its_type(self) -> None:
+        past, g = problem(1, 3, 1)
+        found = project(g.float(), past.float())
+        assert found.dtype == torch.float32
+        assert torch.allclose(found.double(), project(g, past), atol=1e-4)
+
+
+class TestRun:
+    def test_keeps_a_fraction_of_every_task(self) -> None:
+        learner = small.after(GEM(memory=Memory(fraction=0.2)))
+        sizes = [small.SIZES[i] + small.SIZES[i + 1] for i in (0, 2, 4)]
+        assert learner.exemplars.stages.bincount().tolist() == [-(-n // 5) for n in sizes]
+
+    def test_does_not_train_on_its_memory(self) -> None:
+        method = GEM()
+        assert method.replay(1).kind == "tasks"
+        assert torch.equal(small.after(method, 0).vector, small.after(Finetune(), 0).vector)
+
+    def test_every_step_is_projected(self) -> None:
+        angles: list[float] = []
+
+        class Watched(GEM):
+            def gradient(self, grad: Any, batch: Any, state: Any) -> Tensor:
+                found = super().gradient(grad, batch, state)
+                if batch.memory:
+                    past = torch.stack([grad(one) for one in batch.memory])
+                    angles.extend((past @ found).tolist())
+                    angles.append(float((past @ grad(batch)).min()))
+                return found
+
+        small.after(Watched(margin=0.0, eps=0.0))
+        assert len(angles) > 10
+        assert min(angles[:-1]) < -1e-3  # plain gradients do go against some memory
+        assert sum(a < -1e-8 for a in angles) < len(angles) / 2
+
+    @pytest.mark.parametrize(
+        "options", [{}, {"margin": 0.0, "eps": 0.0, "size": 3, "memory": Memory(per_class=4)}]
+    )
+    def test_lockstep_is_the_loop(self, options: dict[str, Any]) -> None:
+        assert small.gap([GEM(**options)] * 3) < 1e-10
+
+    def test_lockstep_is_the_loop_with_many_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # with the interior method from the second past task on
+        monkeypatch.setattr("engram.methods.dual.EXACT", 1)
+        streams = [small.stream(1, seed=seed) for seed in range(2)]
+        assert small.gap([GEM(memory=Memory(per_class=3))] * 2, streams=streams) < 1e-9
+
+    def test_margins_may_differ_in_lockstep(self) -> None:
+        assert small.gap([GEM(margin=m) for m in (0.0, 0.5, 2.0)], model=small.Normed) < 1e-10
+
+
+@pytest.mark.parametrize(
+    "options,words",
+    [
+        ({"margin": -1.0}, "margin"),
+        ({"eps": -1e-3}, "eps"),
+        ({"size": -1}, "size"),
+        ({"memory": None}, "memory: expected a Memory"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadArgument, match=words):
+        GEM(**options)
