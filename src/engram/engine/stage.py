@@ -54,12 +54,25 @@ def run_stage(
     company.each([learners[i] for i in alive], [methods[i] for i in alive], "finish")
     for learner in learners:
         _check_budget(learner, methods[0])
-    scores = evaluate(learners, methods)
+    scores = _scores(learners, methods)
     seconds = (time.perf_counter() - began) / len(learners)
     return [
         StageOutcome(scores[r], losses[r], [(s, c[r]) for s, c in curve], seconds, steps[r])
         for r in range(len(learners))
     ]
+
+
+def _scores(learners: Sequence[Learner], methods: Sequence[Method]) -> list[np.ndarray]:
+    """Scores of all runs; a diverged one was not finished, so its state is of another shape."""
+    alive = [i for i, one in enumerate(learners) if one.diverged < 0]
+    found: dict[int, np.ndarray] = {}
+    if alive:
+        scores = evaluate([learners[i] for i in alive], [methods[i] for i in alive])
+        found = dict(zip(alive, scores, strict=True))
+    for i in range(len(learners)):
+        if i not in found:
+            found[i] = evaluate([learners[i]], [methods[i]])[0]
+    return [found[i] for i in range(len(learners))]
 
 
 def enter(
@@ -116,10 +129,12 @@ def _main_items(learner: Learner, replay: Replay, stage: int) -> Items:
     if replay.kind == "union":
         rows.append(learner.exemplars.rows)
         stages.append(learner.exemplars.stages)
-    elif replay.kind == "past":
+    elif replay.kind in ("past", "complete"):
         for k in range(stage):
             rows.append(learner.stream.tasks[k].train)
             stages.append(torch.full_like(rows[-1], k))
+    if replay.kind == "complete":
+        return learner.complete_items(torch.cat(rows), torch.cat(stages))
     return learner.items(torch.cat(rows), torch.cat(stages))
 
 

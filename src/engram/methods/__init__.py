@@ -10,6 +10,7 @@ from engram.methods.ewcpp import EWCpp
 from engram.methods.finetune import Finetune
 from engram.methods.gem import GEM
 from engram.methods.icarl import ICaRL
+from engram.methods.incremental_joint import IncrementalJoint
 from engram.methods.join import Join
 from engram.methods.joint import Joint
 from engram.methods.lwf import LwF
@@ -33,6 +34,7 @@ __all__ = [
     "EWCpp",
     "Finetune",
     "ICaRL",
+    "IncrementalJoint",
     "Join",
     "Joint",
     "LwF",

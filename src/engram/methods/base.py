@@ -21,7 +21,7 @@ from engram.memory import Memory
 from engram.models.output import Output
 from engram.streams.core import Stream, Task
 
-REPLAYS = ("none", "union", "pair", "apart", "tasks", "past")
+REPLAYS = ("none", "union", "pair", "apart", "tasks", "past", "complete")
 State = dict[str, Any]
 Terms = dict[str, Tensor]
 Gradient = Callable[..., Tensor]
@@ -34,7 +34,8 @@ class Replay:
     ``none`` nothing; ``union`` one epoch goes over the task and the whole memory, shuffled;
     ``pair`` `size` memory rows join every batch; ``apart`` they come as ``batch.memory[0]``;
     ``tasks`` one batch per past task in ``batch.memory``; ``past`` one epoch goes over the training
-    rows of all tasks so far (needs ``reads = "past"``). Size 0 means as many as the batch size, and
+    rows of all tasks so far (needs ``reads = "past"``); ``complete`` the same, every row once, with
+    all its labels opened so far. Size 0 means as many as the batch size, and
     for ``tasks`` the whole memory.
     """
 
@@ -92,6 +93,10 @@ class Method:
         """The exemplar memory the method keeps, if any."""
         return getattr(self, "memory", None)
 
+    def brings(self, verb: str) -> bool:
+        """Whether the method has its own form of a verb."""
+        return getattr(type(self), verb) is not getattr(Method, verb)
+
     def describe(self) -> dict[str, Any]:
         """Plain values: the name and every hyper-parameter."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -102,4 +107,4 @@ class Method:
 
 def overrides(method: Method, verb: str) -> bool:
     """Whether a method has its own form of a verb."""
-    return getattr(type(method), verb) is not getattr(Method, verb)
+    return method.brings(verb)

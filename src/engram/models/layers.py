@@ -9,6 +9,7 @@ from torch._C._functorch import maybe_current_level
 from engram import keys
 from engram.errors import bad, number
 from engram.models.context import KEY, ROW_WEIGHTS, call_number
+from engram.models.norm import normalise
 
 
 class BatchNorm(nn.Module):
@@ -68,9 +69,7 @@ class BatchNorm(nn.Module):
             return self._stock(x)
         if not self.training:
             return self._scale(x - self._spread(self.mean, x), self.var, x)
-        if weights is None:
-            return self._train_all(x)
-        return self._train_weighted(x, weights)
+        return self._train(x, weights)
 
     def _stock(self, x: Tensor) -> Tensor:
         fold = self.axis == -1 and x.ndim > 2
@@ -85,30 +84,23 @@ class BatchNorm(nn.Module):
         )
         return y.reshape(x.shape) if fold else y
 
-    def _train_all(self, x: Tensor) -> Tensor:
-        count = x.numel() // self.features
-        var, mean = torch.var_mean(x, self._other_axes(x), correction=0)
-        if count > 1:
-            self.mean = torch.lerp(self.mean, mean.detach(), self.momentum)
-            self.var = torch.lerp(self.var, var.detach() * (count / (count - 1)), self.momentum)
-        return self._scale(x - self._spread(mean, x), var, x)
-
-    def _train_weighted(self, x: Tensor, weights: Tensor) -> Tensor:
-        real = weights > 0  # [B]
-        if len(real) != len(x):
-            real = self._stretch(real, len(x))
-        real = real.unsqueeze(1)
+    def _train(self, x: Tensor, weights: Tensor | None) -> Tensor:
+        if weights is None:
+            real = torch.ones(len(x), dtype=x.dtype, device=x.device)
+        else:
+            real = (weights > 0).to(x.dtype)  # [B]
+            if len(real) != len(x):
+                real = self._stretch(real, len(x))
+        one, zero = torch.ones_like(self.mean), torch.zeros_like(self.mean)
+        weight = one if self.weight is None else self.weight
+        bias = zero if self.bias is None else self.bias
+        y, mean, var = normalise(x, real, weight, bias, eps=self.eps, axis=self.axis)
         count = real.sum() * (x.numel() // (len(x) * self.features))
-        divide = count.clamp(min=1).to(x.dtype)
-        # where, not times: what stands in a padding row must not matter even if it is not finite
-        mean = torch.where(real, self._row_sums(x), 0.0).sum(0) / divide
-        centred = x - self._spread(mean, x)
-        squares = torch.where(real, self._row_sums(centred.square()), 0.0).sum(0)
         rate = self.momentum * (count > 1).to(x.dtype)
-        unbiased = squares.detach() / (divide - 1).clamp(min=1)
+        unbiased = var.detach() * (count / (count - 1).clamp(min=1))
         self.mean = self.mean + rate * (mean.detach() - self.mean)
         self.var = self.var + rate * (unbiased - self.var)
-        return self._scale(centred, squares / divide, x)
+        return y
 
     def _scale(self, centred: Tensor, var: Tensor, x: Tensor) -> Tensor:
         factor = (var + self.eps).rsqrt()
@@ -119,14 +111,6 @@ class BatchNorm(nn.Module):
     def _spread(self, value: Tensor, x: Tensor) -> Tensor:
         """A value per channel, shaped to broadcast over x."""
         return value if self.axis == -1 else value.reshape(-1, *[1] * (x.ndim - 2))
-
-    def _row_sums(self, x: Tensor) -> Tensor:
-        """[B, F] sums over all but rows and channels, so that masks act on a small tensor."""
-        axes = [i for i in self._other_axes(x) if i]
-        return x.sum(axes) if axes else x
-
-    def _other_axes(self, x: Tensor) -> list[int]:
-        return [i for i in range(x.ndim) if i != self.axis % x.ndim]
 
     @staticmethod
     def _stretch(real: Tensor, rows: int) -> Tensor:

@@ -128,9 +128,10 @@ def _asked(result: Result, plans: Sequence[Plan]) -> Result:
 
 
 def _joined(rows: Iterable[Rows]) -> Any:
-    import pandas as pd
-
-    return pd.concat([one.frame() for one in rows], ignore_index=True)
+    together = Rows()
+    for one in rows:
+        together.extend(one)
+    return together.frame()
 
 
 def _finished(plan: Plan, folder: RunDirectory | None) -> bool:
@@ -207,9 +208,6 @@ def _rows(plan: Plan, stage: Stage, items: Items) -> Rows:
         record_stage(rows, outcome.scores, items, stage=stage.stage, average=plan.average)
     for step, scores in outcome.curve:
         _add_curve(rows, scores, items, stage.stage, step, plan.average)
-    for step, terms in outcome.losses:
-        for name, value in terms.items():
-            rows.add(f"loss/{name}", value, stage=stage.stage, step=step)
     size = learner.nbytes()
     facts = {
         "seconds": outcome.seconds,
@@ -219,8 +217,14 @@ def _rows(plan: Plan, stage: Stage, items: Items) -> Rows:
         "memory_items": len(learner.exemplars),
         "memory_bytes": size["exemplars"],
     }
-    for name, value in facts.items():
-        rows.add(name, float(value), stage=stage.stage)
+    numbers = [(name, float(value), -1) for name, value in facts.items()]
+    numbers += [
+        (f"loss/{name}", value, step)
+        for step, terms in outcome.losses
+        for name, value in terms.items()
+    ]
+    names, values, steps = zip(*numbers, strict=True)
+    rows.add_array(list(names), np.array(values), stage=stage.stage, step=np.array(steps))
     if len(learner.exemplars):
         counts = learner.exemplars.counts(items.width).numpy()
         rows.add_array("memory_count", counts, stage=stage.stage, cls=items.classes)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engram.errors import AccessError
+from engram.methods.base import Method, Replay
+from engram.methods.finetune import Finetune
+from engram.methods.incremental_joint import IncrementalJoint
+from engram.methods.joint import Joint
+from engram.streams import class_incremental
+from tests.methods.rehearsal import clouds, final, lockstep_gap, spied, train
+from tests.methods.test_er import two_labels
+
+
+def test_complete_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[T-P4] in the second task every row is shown once, with {A, a}."""
+    seen = spied(monkeypatch, Method)
+    train(IncrementalJoint(), two_labels(), loss="bce", epochs=1)
+    assert {tuple(y) for b in seen.of(0) for y in b.y.tolist()} == {(0, -1)}
+    assert {tuple(y) for b in seen.of(1) for y in b.y.tolist()} == {(0, 1)}
+    rows = torch.cat([b.x for b in seen.of(1)])
+    assert len(rows) == 10 == len(rows.unique(dim=0))
+
+
+def test_without_hidden_labels_it_is_joint_training() -> None:
+    stream = class_incremental(clouds())
+    gap = final(IncrementalJoint(), stream, batch_size=0) - final(Joint(), stream, batch_size=0)
+    assert gap.abs().max() < 1e-12
+
+
+def test_hidden_labels_need_a_declaration() -> None:
+    class Sly(Finetune):
+        def replay(self, stage: int) -> Replay:
+            return Replay("complete")
+
+    with pytest.raises(AccessError):
+        train(Sly(), two_labels(), loss="bce")
+
+
+def test_lockstep() -> None:
+    assert lockstep_gap(IncrementalJoint()) < 1e-10
