@@ -108,7 +108,7 @@ def test_task_disparity_follows_content_not_position():
 
 
 def test_stage_curves_leave_out_tasks_not_learnt():
-    curves = stage_curves(digest(ReportInput(matrix_rows(GOLDEN))))
+    curves = stage_curves(digest(ReportInput(matrix_rows(GOLDEN))), ["EWC"])
     assert len(curves[curves["task"] == 2]) == 1
     mean = curves[curves["task"] == -1].sort_values("stage")["value"]
     assert mean.tolist() == pytest.approx([0.9, 0.875, 0.72])

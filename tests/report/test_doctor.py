@@ -88,3 +88,9 @@ def test_unfinished_runs():
     short = rows("accuracy", [0.5], stage=0, task=0, head="single", seed=9)
     found = diagnose(pd.concat([three_seeds(pd.concat(whole)), short]))
     assert ["1 run stopped before the last stage" in f.text for f in found] == [True]
+
+
+def test_what_holds_for_many_is_said_once():
+    frame = pd.concat([rows("seconds", [1.0], label=f"m{i}") for i in range(11)])
+    assert [f.label for f in diagnose(frame)] == ["11 methods"]
+    assert len(diagnose(frame[frame["label"] != "m0"])) == 10

@@ -14,13 +14,15 @@ BINS = 240  # points of one line over the whole training
 SAMPLE = 300  # runs drawn of one violin or cloud
 
 
-def stage_curves(digest: Digest) -> pd.DataFrame:
+def stage_curves(digest: Digest, names: Sequence[str]) -> pd.DataFrame:
     """Mean and std over runs: each task (and -1: the mean of the tasks seen) after each stage.
 
     Columns name, head, task, stage, value, std. Tasks appear from the stage that learns them.
     """
     pieces = []
     for (name, head), matrix in digest.matrices.items():
+        if name not in names:
+            continue
         stages = matrix.shape[1]
         lower = np.where(np.tril(np.ones((stages, stages), np.bool_)), matrix, np.nan)
         means = [metrics.average_accuracy(lower, stage=k) for k in range(stages)]

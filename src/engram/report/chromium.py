@@ -56,7 +56,10 @@ class Browser:
         message: dict[str, Any] = {"id": self._last, "method": method, "params": params}
         if self._session:
             message["sessionId"] = self._session
-        os.write(self._writes, json.dumps(message).encode() + b"\0")
+        try:
+            os.write(self._writes, json.dumps(message).encode() + b"\0")
+        except BrokenPipeError as problem:
+            raise NoChromium("Chromium ended before it answered") from problem
         deadline = time.monotonic() + self._seconds
         while True:
             answer = self._next(deadline)

@@ -60,9 +60,11 @@ def digest(inputs: ReportInput) -> Digest:
     runs = _with_metrics(runs, arrays, inputs)
     runs = runs.merge(_costs(frame), on=RUN, how="left")
     finished = runs[runs["finished"]]
+    tasks, where = finished["tasks"].to_numpy(), finished.index.to_numpy()
+    groups: dict[Any, Any] = finished.groupby(["name", "head"]).indices
     matrices = {
-        (str(name), str(head)): _square(arrays[rows.index.to_numpy()], int(rows["tasks"].iloc[0]))
-        for (name, head), rows in finished.groupby(["name", "head"], sort=False)
+        (str(name), str(head)): _square(arrays[where[places]], int(tasks[places[0]]))
+        for (name, head), places in groups.items()
     }
     return Digest(frame, runs, _methods(runs, frame, inputs), matrices)
 
@@ -82,7 +84,8 @@ def named(frame: pd.DataFrame) -> pd.DataFrame:
     uses = Counter(label for label, _ in pairs)
     texts = [f"{la} [{re[:8]}]" if uses[la] > 1 else la for la, re in pairs]
     categories = sorted(set(texts))
-    place = np.array([categories.index(text) for text in texts], np.int64)
+    position = {text: i for i, text in enumerate(categories)}
+    place = np.array([position[text] for text in texts], np.int64)
     result["name"] = pd.Categorical.from_codes(place[codes], categories=pd.Index(categories))
     return result
 

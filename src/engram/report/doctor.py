@@ -10,6 +10,7 @@ import pandas as pd
 
 SEVERITIES = ("error", "warning", "note")
 FEW_RUNS = 3
+MANY = 10  # methods with the same finding
 DWARFS = 100.0  # times the task loss
 UNBALANCED = 2.0  # largest class of the memory over the smallest
 DRIFT = 1.0  # shift of a BatchNorm mean in its own standard deviations
@@ -43,8 +44,22 @@ def diagnose(frame: pd.DataFrame) -> list[Finding]:
     table = frame if "name" in frame.columns else frame.assign(name=frame["label"])
     if len(table) == 0:
         return []
-    found = [finding for check in CHECKS for finding in check(table)]
+    found = [finding for check in CHECKS for finding in _gathered(check(table))]
     return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.label))
+
+
+def _gathered(found: list[Finding]) -> list[Finding]:
+    """What holds for many methods alike is said once."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in found:
+        groups.setdefault((finding.severity, finding.text), []).append(finding)
+    return [
+        finding
+        for (severity, text), same in groups.items()
+        for finding in (
+            same if len(same) <= MANY else [Finding(severity, f"{len(same):,} methods", text)]
+        )
+    ]
 
 
 def _of(table: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -158,14 +173,15 @@ def memory_balance(table: pd.DataFrame) -> list[Finding]:
     if not len(rows):
         return []
     per_run = rows.groupby(RUN, observed=True)["value"].agg(["min", "max"])
+    runs = per_run.reset_index().groupby("name", observed=True).size()
+    skewed = per_run[per_run["max"] > UNBALANCED * per_run["min"]]
     found = []
-    for name, group in per_run.groupby(level="name", observed=True):
-        skewed = group[group["max"] > UNBALANCED * group["min"]]
-        if len(skewed):
-            low, high = skewed["min"].min(), skewed["max"].max()
-            text = (f"The memory is out of balance in {len(skewed)} of {len(group)} runs: "
-                    f"between {low:g} and {high:g} items per class.")  # fmt: skip
-            found.append(Finding("warning", str(name), text))
+    for name, group in skewed.reset_index().groupby("name", observed=True):
+        text = (
+            f"The memory is out of balance in {len(group)} of {runs[name]} runs: "
+            f"between {group['min'].min():g} and {group['max'].max():g} items per class."
+        )
+        found.append(Finding("warning", str(name), text))
     return found
 
 

@@ -6,13 +6,12 @@ import json
 from typing import Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 from markupsafe import Markup
 
 from engram.report.digest import DEFINITIONS
 from engram.report.sections import Cast
 from engram.report.style import Style
-from engram.report.tables import Column, Table, cell_text
+from engram.report.tables import Column, Table, cell_text, is_missing
 
 ForgettingCell: TypeAlias = tuple[str, str, float | None, bool]
 
@@ -75,8 +74,8 @@ def _sort_key(table: Table, column: Column, row: int) -> str | None:
     if column.kind == "text":
         return None
     key = {"rank": "rank", "count": "number"}.get(column.kind, column.key)
-    value: Any = table.frame[key].iat[row]
-    return "NaN" if pd.isna(value) else repr(float(value))
+    value = table.values[key][row]
+    return "NaN" if is_missing(value) else repr(float(value))
 
 
 _SHAPES = {

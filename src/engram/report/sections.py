@@ -93,7 +93,7 @@ def stages(digest: Digest, cast: Cast) -> Section:
         "the others follow one task each from the stage that learns it. A flat line forgets "
         "nothing. Bars are one standard deviation over runs."
     )
-    curves = _cast_rows(aggregate.stage_curves(digest), cast)
+    curves = aggregate.stage_curves(digest, cast.names)
     if not len(curves) or curves["stage"].max() == 0:
         return Section("stages", "Accuracy over stages", text, note="Needs more than one stage.")
     curves = curves.assign(x=curves["stage"] + 1)

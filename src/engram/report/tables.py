@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,11 @@ class Table:
     frame: pd.DataFrame
     note: str = ""
 
+    @cached_property
+    def values(self) -> dict[str, list[Any]]:
+        """The columns as lists: reading cells of a DataFrame one by one is slow."""
+        return {str(key): self.frame[key].tolist() for key in self.frame.columns}
+
     def best_rows(self, column: Column) -> set[int]:
         """Positions of the best values of a column, one or more per head view and stream."""
         if not column.best or not len(self.frame):
@@ -59,6 +65,11 @@ class Table:
         return set(np.flatnonzero(wins.to_numpy()).tolist())
 
 
+def is_missing(value: Any) -> bool:
+    """None, NA or not a number."""
+    return value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value))
+
+
 def cell_text(table: Table, column: Column, row: int, sign: str = " ± ") -> str:
     """What is written in a cell, without any markup.
 
@@ -68,15 +79,15 @@ def cell_text(table: Table, column: Column, row: int, sign: str = " ± ") -> str
     >>> cell_text(Table("t", "T", (), frame), Column("a", "A", "spread"), 0)
     '0.720 ± 0.012'
     """
-    value: Any = table.frame[column.key].iat[row]
+    value = table.values[column.key][row]
     if column.kind in ("text", "rank", "count"):
-        return "" if pd.isna(value) else str(value)
-    if pd.isna(value):
+        return "" if is_missing(value) else str(value)
+    if is_missing(value):
         return "–"
     text = _number(float(value), column.digits)
     if column.kind == "spread":
-        spread: Any = table.frame[f"{column.key}_std"].iat[row]
-        text += "" if pd.isna(spread) else sign + _number(float(spread), column.digits)
+        spread = table.values[f"{column.key}_std"][row]
+        text += "" if is_missing(spread) else sign + _number(float(spread), column.digits)
     return text
 
 
@@ -198,13 +209,13 @@ def to_csv(table: Table) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(titles)
-    columns = [table.frame[key].tolist() for key in keys]
+    columns = [table.values[key] for key in keys]
     writer.writerows([_plain(value) for value in row] for row in zip(*columns, strict=True))
     return out.getvalue().removesuffix("\n")
 
 
 def _plain(value: Any) -> Any:
-    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+    if is_missing(value):
         return ""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

@@ -81,6 +81,9 @@
     root.dataset.ready = "true";
   }
 
+  // Plotly refuses to measure a figure that is not displayed.
+  const fit = (plot) => (plot.offsetParent ? Plotly.Plots.resize(plot) : null);
+
   // Switches.
   function apply() {
     for (const element of every("[data-method], tr[data-head]")) {
@@ -93,7 +96,7 @@
       const flags = visibility(plot.data);
       const back = markEmpty(plot, flags);
       if (flags.some((flag, i) => flag !== (plot.data[i].visible ?? true))) await Plotly.restyle(plot, { visible: flags });
-      if (back || plot.offsetWidth !== plot._fullLayout.width) await Plotly.Plots.resize(plot);
+      if (back || plot.offsetWidth !== plot._fullLayout.width) await fit(plot);
     }));
   }
   function switchMethods() {
@@ -161,7 +164,6 @@
   every("input[name=view]").forEach((box) => box.addEventListener("change", () => { state.view = box.value; apply(); }));
   every("th button").forEach((button) => button.addEventListener("click", () => sortBy(button.parentElement)));
   every("[data-form]").forEach((button) => button.addEventListener("click", () => download(button)));
-  every("details.more").forEach((box) => box.addEventListener("toggle", () => every(".js-plotly-plot", box).forEach((plot) => Plotly.Plots.resize(plot))));
   document.getElementById("all-on").addEventListener("click", () => switchAll(true));
   document.getElementById("all-off").addEventListener("click", () => switchAll(false));
   document.getElementById("definition")?.addEventListener("change", (event) => showForgetting(event.target));
@@ -177,13 +179,22 @@
   document.getElementById("print").addEventListener("click", () => window.print());
   const system = matchMedia("(prefers-color-scheme: dark)");
   system.addEventListener("change", () => { if (!storage.get()) setTheme(system.matches ? "dark" : "light"); });
+  // A browser takes the page as it stands when this event returns: lay it out for paper here, and
+  // give figures their width outright, since measuring them comes too late.
   let before = "light";
   addEventListener("beforeprint", () => {
     before = root.dataset.theme;
+    root.classList.add("printing");
     setTheme("light");
-    every(".js-plotly-plot").forEach((plot) => Plotly.Plots.resize(plot));
+    for (const plot of every(".js-plotly-plot")) {
+      if (plot.offsetParent) Plotly.relayout(plot, { width: plot.parentElement.clientWidth });
+    }
   });
-  addEventListener("afterprint", () => { setTheme(before); every(".js-plotly-plot").forEach((plot) => Plotly.Plots.resize(plot)); });
+  addEventListener("afterprint", () => {
+    root.classList.remove("printing");
+    setTheme(before);
+    for (const plot of every(".js-plotly-plot")) Plotly.relayout(plot, { width: null, autosize: true }).then(() => fit(plot));
+  });
   const controls = document.getElementById("controls");
   const narrow = matchMedia("(max-width: 60rem)");
   const fold = () => { controls.open = !narrow.matches; };

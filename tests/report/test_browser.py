@@ -1,0 +1,260 @@
+"""The page in a real browser, from a file, with the network off."""
+
+from __future__ import annotations
+
+import html
+
+import pytest
+from PIL import Image
+
+from engram.errors import BadArgument
+from engram.report import ReportInput, build, chromium, write_images
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"> %{x}"
+LABELS = ("Finetune", HOSTILE, "ER", "Joint")
+
+needs_chromium = pytest.mark.skipif(
+    chromium.find() is None, reason=f"none of {', '.join(chromium.NAMES)} is on the PATH"
+)
+
+
+def click(browser, selector):
+    browser.evaluate(f"document.querySelector({selector!r}).click()")
+
+
+def press(browser, key, code):
+    text = {"text": "\r"} if key == "Enter" else {"text": " "} if key == " " else {}
+    for kind in ("keyDown", "keyUp"):
+        browser.call("Input.dispatchKeyEvent", type=kind, key=key, code=key.strip() or "Space",
+                     windowsVirtualKeyCode=code, **(text if kind == "keyDown" else {}))  # fmt: skip
+
+
+def scheme(browser, name):
+    feature = {"name": "prefers-color-scheme", "value": name}
+    browser.call("Emulation.setEmulatedMedia", features=[feature])
+
+
+def complaints(browser):
+    """Errors of scripts and blocked or attempted requests."""
+    bad = []
+    for event in browser.events:
+        params = event.get("params", {})
+        if event.get("method") == "Runtime.exceptionThrown":
+            bad.append(params["exceptionDetails"])
+        if event.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
+            bad.append(params["entry"])
+        if event.get("method") == "Network.requestWillBeSent":
+            url = params["request"]["url"]
+            if not url.startswith(("file:", "blob:", "data:")):
+                bad.append(url)
+    return bad
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory, frame_of, recipes_of):
+    frame = frame_of(LABELS, tasks=3, points=5, orders=("0-1-2", "2-1-0"))
+    inputs = ReportInput(frame, recipes_of(frame))
+    return build(inputs, tmp_path_factory.mktemp("report") / "report.html", title="Browser test")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium.launch() as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser, report):
+    browser.events.clear()
+    browser.size(1280, 900)
+    scheme(browser, "light")
+    browser.open(report)
+    browser.evaluate("localStorage.clear()")
+    browser.evaluate("engramReport.ready")
+    yield browser
+    assert complaints(browser) == []
+
+
+def visible(browser, selector):
+    return browser.evaluate(
+        f"[...document.querySelectorAll({selector!r})].filter(e => e.offsetParent).length"
+    )
+
+
+@needs_chromium
+def test_every_figure_is_drawn(page):
+    plots = page.evaluate("document.querySelectorAll('.plot').length")
+    drawn = page.evaluate(
+        "[...document.querySelectorAll('.plot')].filter(p => p.querySelector('.main-svg')"
+        " && p.querySelectorAll('.trace, .hm, .violinlayer path').length).length"
+    )
+    assert plots == drawn == 4 + 4 + 3 + 1 + 1 + 1 + 2 + 2
+    assert page.evaluate("document.title") == "Browser test"
+
+
+@needs_chromium
+def test_hostile_names_are_shown_as_text(page):
+    shown = page.evaluate(
+        "[...document.querySelectorAll('#table-summary td')].map(c => c.textContent)"
+    )
+    assert HOSTILE in shown
+    assert page.evaluate("document.querySelectorAll('img').length") == 0
+    ticks = page.evaluate("document.querySelector('#plot-orders').textContent")
+    assert "<img src" in ticks
+
+
+@needs_chromium
+def test_switching_a_method_off_hides_it_everywhere(page):
+    before = visible(page, "#table-summary tbody tr"), visible(page, ".panel")
+    page.evaluate("document.querySelector('#method-0').focus()")
+    press(page, " ", 32)
+    page.evaluate("new Promise(done => setTimeout(done, 300))")
+    assert not page.evaluate("document.querySelector('#method-0').checked")
+    name = page.evaluate("document.querySelector('#method-0').dataset.name")
+    still = page.evaluate(
+        "[...document.querySelectorAll('.js-plotly-plot')].filter(p => p.offsetParent)"
+        ".flatMap(p => p.data).filter(t => t.visible !== false)"
+        f".filter(t => t.meta.label === {name!r}).length"
+    )
+    assert still == 0
+    after = visible(page, "#table-summary tbody tr"), visible(page, ".panel")
+    assert after == (before[0] - 1, before[1] - 1)  # its row, its heat map
+    click(page, "#all-off")
+    assert visible(page, "#table-summary tbody tr") == 0
+    click(page, "#all-on")
+    assert visible(page, "#table-summary tbody tr") == 4
+
+
+@needs_chromium
+def test_views_switch_rows_and_traces(page):
+    single = page.evaluate("document.querySelector('#table-summary').innerText")
+    click(page, "input[value=multi]")
+    assert page.evaluate("document.querySelector('#table-summary').innerText") != single
+    heads = page.evaluate(
+        "[...new Set([...document.querySelectorAll('.js-plotly-plot')].flatMap(p => p.data)"
+        ".filter(t => t.visible !== false).map(t => t.meta.head))].sort()"
+    )
+    assert heads == ["", "multi"]
+
+
+@needs_chromium
+def test_tables_sort_by_keyboard(page):
+    column = (
+        "[...document.querySelectorAll('#table-summary tbody tr')]"
+        ".map(r => Number(r.querySelector('[data-forgetting]').dataset.sort))"
+    )
+    head = "document.querySelectorAll('#table-summary th')[3]"
+    page.evaluate(f"{head}.firstElementChild.focus()")
+    press(page, "Enter", 13)
+    assert page.evaluate(column) == sorted(page.evaluate(column))
+    assert page.evaluate(f"{head}.getAttribute('aria-sort')") == "ascending"
+    press(page, "Enter", 13)
+    assert page.evaluate(column) == sorted(page.evaluate(column), reverse=True)
+    assert page.evaluate(f"{head}.getAttribute('aria-sort')") == "descending"
+
+
+@needs_chromium
+def test_forgetting_by_another_definition(page):
+    numbers = "[...document.querySelectorAll('[data-forgetting]')].map(c => Number(c.dataset.sort))"
+    before = page.evaluate(numbers)
+    page.evaluate(
+        "(() => { const s = document.querySelector('#definition'); s.value = 'cglb';"
+        " s.dispatchEvent(new Event('change')); })()"
+    )
+    after = page.evaluate(numbers)
+    assert all(a < 0 < b for a, b in zip(after, before, strict=True))
+    assert "CGLB" in page.evaluate("document.querySelector('#definition-text').textContent")
+
+
+@needs_chromium
+def test_focus_is_visible(page):
+    press(page, "Tab", 9)
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert page.evaluate(outline) == "solid"
+
+
+@needs_chromium
+def test_dark_follows_the_system_and_the_button(page):
+    ink = "document.querySelector('.js-plotly-plot').layout.font.color"
+    light = page.evaluate(ink)
+    click(page, "#theme")
+    page.evaluate("new Promise(done => setTimeout(done, 200))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.evaluate(ink) != light
+    page.evaluate("localStorage.clear()")
+
+
+@needs_chromium
+def test_prints_in_light_and_in_width(page):
+    click(page, "#theme")
+    inside = (
+        "[document.documentElement.dataset.theme, document.querySelector('main').clientWidth,"
+        " [...document.querySelectorAll('.plot')].filter(p => p.offsetParent"
+        " && Math.abs(p._fullLayout.width - p.parentElement.clientWidth) > 1).length]"
+    )
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(inside) == ["light", 680, 0]
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.evaluate("new Promise(done => setTimeout(done, 800))")
+    theme, width, wrong = page.evaluate(inside)
+    assert (theme, wrong) == ("dark", 0)
+    assert width > 680
+    page.evaluate("localStorage.clear()")
+
+
+@needs_chromium
+@pytest.mark.parametrize("width, phone, colors", [
+    (1280, False, "light"), (1280, False, "dark"), (390, True, "light"), (390, True, "dark"),
+])  # fmt: skip
+def test_fits_its_window(browser, report, tmp_path, width, phone, colors):
+    browser.events.clear()
+    scheme(browser, colors)
+    browser.size(width, 844, phone=phone)
+    browser.open(report)
+    browser.evaluate("engramReport.ready")
+    assert browser.evaluate("document.documentElement.dataset.theme") == colors
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    too_wide = browser.evaluate(
+        "[...document.querySelectorAll('.plot .main-svg')]"
+        ".filter(s => s.getBoundingClientRect().right > innerWidth + 1).length"
+    )
+    assert too_wide == 0
+    picture = tmp_path / "shot.png"
+    browser.screenshot(picture, whole=True)
+    with Image.open(picture) as image:
+        assert image.width == width * (2 if phone else 1)
+        corner = image.convert("L").getpixel((2, image.height - 2))
+    assert (corner < 60) == (colors == "dark")
+    assert complaints(browser) == []
+
+
+@needs_chromium
+def test_images_of_every_figure(tmp_path, frame_of):
+    frame = frame_of(LABELS[:2], seeds=1, tasks=2, points=2, classes=0, heads=["single"])
+    paths = write_images(ReportInput(frame), tmp_path / "images", width=500)
+    names = {path.stem for path in paths}
+    assert {"matrix-1", "stages-mean", "trade-off", "loss-1"} <= names
+    assert len(paths) == 2 * len(names)
+    drawing = (tmp_path / "images" / "trade-off.svg").read_text(encoding="utf-8")
+    assert drawing.startswith("<svg")
+    assert "<img" not in drawing
+    assert "<img src" in html.unescape(drawing)
+    with Image.open(tmp_path / "images" / "trade-off.png") as image:
+        assert image.width == 1000
+
+
+def test_without_chromium_there_is_a_clear_message(tmp_path, frame_of, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(chromium.NoChromium, match=r"expected one of chromium, .* on the PATH"):
+        write_images(ReportInput(frame_of(["A"], seeds=1, points=0, classes=0)), tmp_path / "i")
+    assert not (tmp_path / "i").exists()
+
+
+def test_image_format_is_checked_first(tmp_path, frame_of):
+    with pytest.raises(BadArgument, match="formats: unknown name 'gif'"):
+        write_images(ReportInput(frame_of(["A"], seeds=1)), tmp_path, formats=["gif"])
+
+
+def test_browser_that_ends_at_once_is_reported():
+    with pytest.raises(chromium.NoChromium), chromium.launch("/bin/false"):
+        pass
