@@ -16,6 +16,7 @@ from torch import Tensor
 from engram import keys
 from engram.learner.learner import Items
 
+EPOCHS_AHEAD = 64
 AS_BATCH = -1  # as many memory rows as the batch has of the task
 
 
@@ -90,11 +91,20 @@ class Dealer:
         self.memory_size = memory_size  # 0: the whole table, in order; or AS_BATCH
         self.seeds = torch.tensor(list(seeds), device=self.device)
         self.whole = self.batch >= main.length  # one batch is the epoch: no order to draw
+        self._keys: tuple[int, keys.Key] = (-1, 0)
 
     @property
     def fixed(self) -> bool:
         """Whether every epoch deals the very same rows."""
         return self.whole and not (self.memory and self.memory_size)
+
+    def renewed(self, deck: Deck, epoch: int) -> Deck:
+        """A fixed deck in another epoch: the same rows, other noise."""
+        part, place = divmod(epoch, EPOCHS_AHEAD)
+        if self._keys[0] != part:  # many epochs at once: a step may be cheaper than a key
+            epochs = torch.arange(EPOCHS_AHEAD, device=self.device) + part * EPOCHS_AHEAD
+            self._keys = part, keys.fold(self.seeds[:, None], "step", self.stage, epochs, 0)
+        return deck._replace(key=self._keys[1][:, place : place + 1])  # type: ignore[index]
 
     @property
     def steps_per_epoch(self) -> int:

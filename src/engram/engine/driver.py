@@ -62,8 +62,9 @@ class Driver:
         else:
             deck = self.dealer.epoch(0)
             for epoch in range(self.epochs):
-                if epoch and not self.dealer.fixed:
-                    deck = self.dealer.epoch(epoch)
+                if epoch:
+                    fixed = self.dealer.fixed
+                    deck = self.dealer.renewed(deck, epoch) if fixed else self.dealer.epoch(epoch)
                 self._chunk(deck, fixed=self.dealer.fixed, again=epoch > 0)
                 self._between(epoch)
                 if not self.schedule.active.any() or self._broken():
@@ -78,8 +79,8 @@ class Driver:
     def _chunk(self, deck: Deck, *, fixed: bool, again: bool = False) -> None:
         steps = deck.live.shape[1]
         live = deck.live & self.schedule.active[:, None]
-        if isinstance(self.trainer, LockstepTrainer) and not (fixed and again):
-            self.trainer.load(deck, fixed)
+        if isinstance(self.trainer, LockstepTrainer):
+            self.trainer.renew(deck.key) if fixed and again else self.trainer.load(deck, fixed)
         every = self.training.evaluate_every
         start = 0
         while start < steps:

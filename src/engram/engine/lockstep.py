@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.func import grad as func_grad
 from torch.func import vmap
 
+from engram import keys
 from engram.engine.assemble import Assembler, at_step, no_padding
 from engram.engine.deck import Deck
 from engram.engine.graphs import Captured
@@ -98,6 +99,16 @@ class LockstepTrainer:
         if fixed and not self.assemble.feed.augment:
             self.step_number.zero_()
             self.fixed_batch = self.assemble(*at_step(self._deck, self.step_number))
+
+    def renew(self, key: Tensor) -> None:
+        """Take the keys [R, 1] of another epoch over the loaded rows."""
+        if self._deck is not None:
+            self._deck.key.copy_(key)
+        batch = self.fixed_batch
+        if batch is not None:
+            batch.key.copy_(key[:, 0])
+            for number, apart in enumerate(batch.memory):
+                apart.key.copy_(torch.as_tensor(keys.fold(batch.key, number)))
 
     def _same_shapes(self, deck: Deck) -> bool:
         old, new = list(_deck_leaves(self._deck)), list(_deck_leaves(deck))
