@@ -1,0 +1,60 @@
+"""What a method is: a frozen dataclass of plain hyper-parameters."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields, is_dataclass
+
+from engram.checks.report import require
+from engram.methods.base import Method
+from engram.methods.base import Replay as Declared
+from engram.recipes.names import build_method, plain_method
+
+READS = ("own", "past")
+HEADS = ("linear", "cosine")
+
+
+def check_frozen_dataclass_with_defaults(method: Method) -> None:
+    """A method is a frozen dataclass, and every field has a default."""
+    kind = type(method)
+    name = kind.__name__
+    own = is_dataclass(kind) and ("__dataclass_fields__" in vars(kind) or not _new_fields(kind))
+    require(own, f"decorate {name} with @dataclass(frozen=True, kw_only=True)")
+    frozen = getattr(kind, "__dataclass_params__").frozen  # noqa: B009 - unknown to type checkers
+    require(frozen, f"{name} can be changed: write @dataclass(frozen=True, kw_only=True)")
+    if hasattr(method, "parts"):  # a composition has parts in place of defaults
+        return
+    bare = [
+        f.name
+        for f in fields(method)
+        if f.init and f.default is MISSING and f.default_factory is MISSING
+    ]
+    require(not bare, f"give every field a default; {', '.join(bare)} has none")
+    hash(method)
+
+
+def _new_fields(kind: type) -> set[str]:
+    known = {f.name for f in fields(kind)} if is_dataclass(kind) else set()
+    return set(vars(kind).get("__annotations__", {})) - known
+
+
+def check_recipe_round_trip(method: Method) -> None:
+    """Written into a recipe and read back, the method is the same."""
+    plain = plain_method(method)
+    again = build_method(plain)
+    require(
+        again == method,
+        f"a recipe gives back {again!r} and not {method!r}: fields must be numbers, strings, "
+        "booleans, tuples of them, or a Memory",
+    )
+
+
+def check_declarations(method: Method) -> None:
+    """The declarations `replay`, `reads` and `head` have values that the engine knows."""
+    require(method.reads in READS, f"reads must be one of {READS}, it is {method.reads!r}")
+    require(method.head in HEADS, f"head must be one of {HEADS}, it is {method.head!r}")
+    for stage in range(3):
+        first, second = method.replay(stage), method.replay(stage)
+        require(isinstance(first, Declared), f"replay({stage}) must return a Replay, not {first!r}")
+        require(first == second, f"replay({stage}) changes from call to call: return a constant")
+        past = first.kind == "past" and method.reads != "past"
+        require(not past, 'a replay of kind "past" needs reads = "past"')

@@ -1,0 +1,149 @@
+"""Honest data: nothing from the test rows, nothing from the future, no more than the budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram import keys
+from engram.checks.moment import moment
+from engram.checks.report import Broken, DoesNotApply, require
+from engram.checks.toys import ORDERS, After, clouds, runs_of, same, streams, tame, tight, train
+from engram.data.core import Data
+from engram.engine.run import Engine
+from engram.errors import AccessError, BadArgument
+from engram.learner.batch import Batch
+from engram.methods.base import Method
+from engram.streams import Stream, class_incremental
+
+
+def check_reads_only_what_it_may(method: Method) -> None:
+    """Only rows of the current task and of the memory are read, unless `reads` says "past"."""
+    try:
+        trained = train(runs_of(tame(method), streams()[:1]))
+    except AccessError as error:
+        raise Broken(str(error)) from error
+    ledger = trained[max(trained)].stage.learner.ledger
+    if method.reads != "past":
+        require(ledger.total("past") == 0, 'reads earlier tasks: declare reads = "past"')
+
+
+def check_test_and_future_rows_do_not_matter(method: Method) -> None:
+    """With noise in place of all test rows and all later tasks, a task ends bitwise the same."""
+    data = clouds()
+    stream = class_incremental(data, order=list(ORDERS[0]))
+    for stage in range(len(stream) - 1):
+        known = torch.cat([torch.cat([t.train, t.valid]) for t in stream.tasks[: stage + 1]])
+        blurred = class_incremental(_noise_outside(data, known), order=list(ORDERS[0]))
+        clean, dirty = (_until(tame(method), one, stage) for one in (stream, blurred))
+        equal = same(clean.tensors, dirty.tensors)
+        require(
+            equal,
+            f"what is learnt in task {stage} depends on test rows or on later tasks: "
+            "reach data through learner.batch only",
+        )
+        kept = same(tuple(clean.exemplars[:4]), tuple(dirty.exemplars[:4]))
+        require(kept, f"exemplars of task {stage} depend on test rows or on later tasks")
+
+
+def _noise_outside(data: Data, known: Tensor) -> Data:
+    noise = 7 * keys.normal(keys.fold(0, "blurred"), *data.x.shape).float()
+    x = torch.as_tensor(data.x)
+    return replace(data, x=noise.index_copy(0, known, x[known]))
+
+
+def _until(method: Method, stream: Stream, last: int) -> After:
+    from engram.checks.toys import copied
+
+    for stage in Engine(runs_of(method, [stream]), device="cpu", together=False).stages():
+        if stage.stage == last:
+            return copied(stage)
+    raise Broken(f"the run ended before task {last} was done")
+
+
+def check_memory_within_budget(method: Method) -> None:
+    """After every task: no more items than allowed, each a training row of a task so far."""
+    memory = method.memory_budget
+    stream = streams()[1]
+    try:
+        trained = train(runs_of(tight(tame(method)), [stream]))
+    except BadArgument as error:
+        raise Broken(f"{error}: let Memory.update choose the exemplars") from error
+    for (_, stage), after in trained.items():
+        kept, limit = after.exemplars, 0
+        if memory is not None:
+            own = after.stage.learner
+            tight_memory = tight(method).memory_budget or memory
+            groups = int((own.opened >= 0).sum())
+            sizes = [len(task.train) for task in stream.tasks[: stage + 1]]
+            limit = tight_memory.capacity(groups=groups, sizes=sizes) or 0
+        require(
+            len(kept) <= limit,
+            f"{len(kept)} exemplars after task {stage}, the budget allows {limit}",
+        )
+        _look_at_items(stream, kept, stage)
+
+
+def _look_at_items(stream: Stream, kept: Any, stage: int) -> None:
+    for past in kept.stages.unique().tolist():
+        require(past <= stage, f"an exemplar of task {past} is kept in task {stage}")
+        rows = kept.rows[kept.stages == past]
+        inside = torch.isin(rows, stream.tasks[past].train)
+        require(bool(inside.all()), f"exemplars of task {past} are not its training rows")
+    items = torch.stack([kept.rows, kept.stages, kept.columns])
+    require(items.unique(dim=1).shape[1] == len(kept), "an exemplar is kept twice")
+
+
+def check_exemplars_are_trained_on(method: Method) -> None:
+    """Exemplars that are kept come back in batches, and the update depends on them."""
+    if method.memory_budget is None or not len(_kept(method)):
+        raise DoesNotApply("keeps no exemplars")
+    at = moment(tame(method))
+    shown: set[int] = set()
+    felt = False
+    for batch in at.own_batches():
+        for part in (batch, *batch.memory):
+            past = (part.old > 0) & (part.w > 0)
+            shown |= {hash(tuple(row)) for row in part.x[past].flatten(1).tolist()}
+        felt = felt or _felt(at, batch)
+    require(
+        len(shown) > 0,
+        "exemplars are stored, but no batch of the next task holds any: "
+        "declare them in replay(stage)",
+    )
+    require(
+        felt,
+        "exemplars are in the batches, but the update does not depend on them: "
+        "let the loss (or the gradient) use rows with batch.old = 1, or batch.memory",
+    )
+
+
+def _kept(method: Method) -> Any:
+    return train(runs_of(tame(method), streams()[:1]))[0, 0].exemplars
+
+
+def _felt(at: Any, batch: Batch) -> bool:
+    """Whether the update uses memory rows: other inputs there change it, or grad is asked there."""
+    asked: list[Batch] = []
+
+    def update(which: Batch) -> Tensor:
+        def grad(one: Batch, *names: str) -> Tensor:
+            asked.append(one)
+            weights = at.learners[0].vector.clone().requires_grad_(True)
+            terms = at.method.loss(at.net(one, vector=weights), one, at.learners[0].state)
+            total = sum(t for name, t in terms.items() if not names or name in names)
+            found: Tensor = torch.autograd.grad(torch.as_tensor(total), weights)[0]
+            return found
+
+        answer: Tensor = at.method.gradient(grad, which, at.learners[0].state)
+        return answer
+
+    first = update(batch)
+    if any(one is part for one in asked for part in batch.memory):
+        return True
+    past = (batch.old > 0).reshape(-1, *[1] * (batch.x.ndim - 1))
+    other = update(batch._replace(x=torch.where(past, batch.x + 1.0, batch.x)))
+    return not torch.equal(first, other)

@@ -1,0 +1,87 @@
+"""A group of runs stopped in the middle of a task, to look at single steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram.checks.toys import EXACT, runs_of, streams
+from engram.engine import stage as stages
+from engram.engine.assemble import at_step
+from engram.engine.deck import Deck
+from engram.engine.lockstep import LockstepTrainer
+from engram.engine.run import Engine
+from engram.engine.training import Training
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import FunctionalNet
+from engram.methods.base import Method
+
+
+@dataclass
+class Moment:
+    """Learners that have entered a task, and the batches of its first epoch."""
+
+    method: Method
+    learners: list[Learner]
+    trainer: LockstepTrainer
+    deck: Deck
+
+    @property
+    def batch(self) -> Batch:
+        """The first batch of all runs, [R, ...] leaves."""
+        return next(self.batches())
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches of all runs, step by step."""
+        for step in range(self.deck.live.shape[1]):
+            yield self.trainer.assemble(*at_step(self.deck, torch.tensor([step])))
+
+    def own_batches(self, run: int = 0) -> Iterator[Batch]:
+        """The batches of one run."""
+        for batch in self.batches():
+            yield batch.map(lambda leaf: leaf[run])
+
+    def net(self, batch: Batch, run: int = 0, vector: Tensor | None = None) -> FunctionalNet:
+        """A run's networks in training mode, as a loss sees them."""
+        one = self.learners[run]
+        weights = one.vector if vector is None else vector
+        return FunctionalNet(one.networks, weights, one.buffers, key=batch.key)
+
+
+def moment(
+    method: Method,
+    *,
+    stage: int = 1,
+    model: str = "plain",
+    training: Training = EXACT,
+    runs: int = 2,
+) -> Moment:
+    """Train up to a task, enter it, deal its first epoch."""
+    group = runs_of(method, streams()[:runs], model=model, training=training)
+    engine = Engine(group, device="cpu", together=True)
+    learners, methods = [engine.learner(run) for run in group], [run.method for run in group]
+    for past in range(stage):
+        stages.run_stage(learners, methods, training, past, mapped=True)
+    stages.enter(learners, methods, training, stage)
+    deck = stages._dealer(learners, method.replay(stage), training, stage).epoch(0)
+    trainer = LockstepTrainer(learners, methods, training)
+    return Moment(method, learners, trainer, deck)
+
+
+def spied(method: Method, verb: str, around: Callable[..., Any]) -> Method:
+    """A copy of a method one of whose verbs goes through ``around(original, *args)``."""
+    kind = type(method)
+    original = getattr(kind, verb)
+
+    def passed_on(self: Any, *args: Any) -> Any:
+        return around(lambda *given: original(self, *given), *args)
+
+    spy = copy.copy(method)
+    object.__setattr__(spy, "__class__", type(kind.__name__, (kind,), {verb: passed_on}))
+    return spy

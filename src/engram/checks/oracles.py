@@ -1,0 +1,114 @@
+"""Closed forms that a family of methods must meet: importances, plain gradients, teachers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad
+
+from engram.checks.moment import Moment, moment
+from engram.checks.report import DoesNotApply, require
+from engram.checks.toys import CLOSE, gap, runs_of, streams, tame
+from engram.engine.run import Engine
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import FunctionalNet
+from engram.losses import masked_ce
+from engram.methods.base import Method, overrides
+
+
+def check_importance_is_per_sample(method: Method) -> None:
+    """A declared per-sample Fisher is the mean of squared gradients, each of one sample."""
+    declared = {"labels": "true", "group": 1, "term": "likelihood"}
+    if any(getattr(method, name, None) != value for name, value in declared.items()):
+        raise DoesNotApply("declares no per-sample Fisher information with true labels")
+    runs = runs_of(tame(method), streams()[:1], model="normed")
+    first = next(iter(Engine(runs, device="cpu", together=False).stages())).learner
+    found = first.state.get("importance")
+    if found is None:
+        raise DoesNotApply("keeps no importance")
+    away = gap(found, _fisher(first))
+    require(
+        away < CLOSE,
+        f"importance is {away:.1e} off the mean of squared per-sample gradients: "
+        "square each sample's gradient before the mean, in eval mode",
+    )
+
+
+def _fisher(learner: Learner) -> Tensor:
+    """Mean over samples of the squared gradient of -log p(y | x), one sample at a time."""
+    total, rows = torch.zeros_like(learner.vector), learner.task.train
+    for row in rows:
+        batch = learner.batch(row[None])
+
+        def value(vector: Tensor, one: Batch = batch) -> Tensor:
+            net = FunctionalNet(learner.networks, vector, learner.buffers, training=False)
+            return masked_ce(net(one.x).logits, one.target, one.open, one.w)
+
+        total += grad(value)(learner.vector).square()
+    return total / len(rows)
+
+
+def check_step_gets_the_plain_gradient(method: Method) -> None:
+    """The gradient given to `step` leaves out terms that depend on the weights alone."""
+    if not overrides(method, "step"):
+        raise DoesNotApply("no step of its own")
+    at = moment(tame(method))
+    batch = next(at.own_batches())
+    moved = _nudged(at.learners[0].vector)
+    through = _data_gradient(at, batch, moved, None)
+    terms = at.method.loss(at.net(batch, vector=moved), batch, at.learners[0].state)
+    other = batch._replace(x=batch.x + 1.0)
+    again = at.method.loss(at.net(other, vector=moved), other, at.learners[0].state)
+    data = [name for name, term in terms.items() if not torch.equal(term, again[name])]
+    if len(data) == len(terms):
+        raise DoesNotApply("no term depends on the weights alone")
+    away = gap(through, _data_gradient(at, batch, moved, data))
+    require(
+        away < CLOSE,
+        f"step gets the gradient of {sorted(set(terms) - set(data))} too: write "
+        "penalties on net.vector, not on net.params",
+    )
+
+
+def _nudged(vector: Tensor) -> Tensor:
+    return vector + 0.05 * torch.linspace(-1, 1, len(vector), dtype=vector.dtype)
+
+
+def _data_gradient(at: Moment, batch: Batch, vector: Tensor, names: list[str] | None) -> Tensor:
+    learner = at.learners[0]
+
+    def value(weights: Tensor) -> Tensor:
+        net = FunctionalNet(
+            learner.networks, weights, learner.buffers, penalty=vector, key=batch.key
+        )
+        terms = at.method.loss(net, batch, learner.state)
+        return torch.stack([t for n, t in terms.items() if names is None or n in names]).sum()
+
+    found: Tensor = grad(value)(vector)
+    return found
+
+
+def check_old_networks_are_in_eval_mode(method: Method) -> None:
+    """Networks with older weights (teachers) never run in training mode."""
+    at = moment(tame(method), model="normed")
+    learner, batch = at.learners[0], next(at.own_batches())
+    moved, passes = _nudged(learner.vector), []  # a teacher still has the weights before
+    mine = {k: v.clone() for k, v in learner.networks.layout(moved).items()}
+
+    def watch(module: nn.Module, _args: Any) -> None:
+        own = dict(module.named_parameters())
+        passes.append(all(torch.equal(own[k], v) for k, v in mine.items()))
+
+    hook = learner.networks.train.register_forward_pre_hook(watch)
+    kept = {k: v.clone() for k, v in learner.buffers.items()}
+    try:
+        with torch.no_grad():
+            at.method.loss(at.net(batch, vector=moved), batch, learner.state)
+    finally:
+        hook.remove()
+    require(all(passes), "a network with old weights runs in training mode: use net.frozen")
+    still = all(torch.equal(v, learner.buffers[k]) for k, v in kept.items())
+    require(still, "loss writes into the run's running statistics")

@@ -1,0 +1,107 @@
+"""Pure verbs: functions of their tensors alone, so that they map, resume and capture."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from engram.checks.blame import blame
+from engram.checks.moment import Moment, moment
+from engram.checks.report import Broken, DoesNotApply, require
+from engram.checks.toys import gap, same, tame
+from engram.learner.batch import Batch
+from engram.learner.tree import leaves, tree_map
+from engram.methods.base import Method, overrides
+from engram.models.output import Output
+
+
+def _dice() -> tuple[Any, ...]:
+    numbers = repr(np.random.get_state())  # noqa: NPY002 - the global state is the point
+    return torch.get_rng_state().tolist(), numbers, random.getstate()
+
+
+def _terms(method: Method, at: Moment, batch: Batch) -> dict[str, Tensor]:
+    return method.loss(at.net(batch), batch, at.learners[0].state)
+
+
+def check_loss_is_pure(method: Method) -> None:
+    """The same inputs give the same terms; nothing is modified, no global generator is used."""
+    at = moment(tame(method))
+    method, learner = at.method, at.learners[0]
+    for batch in at.own_batches():
+        tree = (learner.vector, learner.buffers, learner.state, *batch[:9])
+        kept, dice = tree_map(torch.clone, tree), _dice()
+        first = _terms(method, at, batch)
+        require(_dice() == dice, "loss uses a global generator: draw with engram.keys, batch.key")
+        require(same(tree, kept), "loss modifies its inputs: work on copies, return new tensors")
+        second = _terms(method, at, batch)
+        require(same(first, second), "loss gives other terms for the same inputs: keep no memory")
+        _look_at_terms(first)
+
+
+def _look_at_terms(terms: Any) -> None:
+    require(isinstance(terms, dict) and len(terms) > 0, "loss must return {name: term}")
+    for name, term in terms.items():
+        require(isinstance(name, str), f"names of loss terms are strings, not {name!r}")
+        scalar = isinstance(term, Tensor) and term.ndim == 0
+        require(scalar, f"term {name!r} must be a tensor without axes: take a weighted mean")
+        require(bool(torch.isfinite(term)), f"term {name!r} is {float(term)} on harmless data")
+
+
+def check_step_is_pure(method: Method) -> None:
+    """`step` returns a new state of the same shape and modifies nothing."""
+    if not overrides(method, "step"):
+        raise DoesNotApply("no step of its own")
+    at = moment(tame(method))
+    learner = at.learners[0]
+    before, grad = learner.vector, torch.linspace(-1, 1, len(learner.vector), dtype=torch.float64)
+    after = before - 0.01 * grad
+    tree = (before, after, grad, learner.state)
+    kept, dice = tree_map(torch.clone, tree), _dice()
+    first = at.method.step(before, after, grad, learner.state)
+    second = at.method.step(before, after, grad, learner.state)
+    require(same(tree, kept), "step modifies its inputs: return {**state, name: new}")
+    require(_dice() == dice, "step uses a global generator")
+    require(same(first, second), "step gives other states for the same inputs")
+    shape = [leaf.shape for leaf in leaves(first)] == [leaf.shape for leaf in leaves(kept[3])]
+    require(shape, "step must return a state with the keys and shapes it was given")
+
+
+def check_scores_row_by_row(method: Method) -> None:
+    """The scores of a row do not depend on the rows beside it."""
+    at = moment(tame(method), stage=2)
+    learner = at.learners[0]
+    batch = learner.batch()
+    output = learner.net()(batch.x)
+    whole = at.method.scores(output, learner.state)
+    columns = len(learner.opened)
+    shape = tuple(whole.shape) == (len(batch.x), columns)
+    require(shape, f"scores must be [rows, {columns}], they are {tuple(whole.shape)}")
+    alone = at.method.scores(Output(output.features[:3], output.logits[:3]), learner.state)
+    require(gap(alone, whole[:3]) < 1e-12, "scores mix rows: use no statistics of the batch")
+
+
+def check_maps_without_host_decisions(method: Method) -> None:
+    """A mapped step traces with fake tensors: no `.item()`, no `if tensor`, fixed shapes."""
+    at = moment(tame(method))
+    trainer = at.trainer
+
+    def step(vector: Tensor, buffers: Any, state: Any, batch: Batch) -> Any:
+        trainer.vector, trainer.buffers, trainer.state = vector, buffers, state
+        total, data, terms, _ = trainer._gradients(batch)
+        if overrides(at.method, "step"):
+            moved = vector - total
+            state = vmap(trainer._mapped_step)(vector, moved, data, state, trainer.hyper)
+        return total, terms, state
+
+    inputs = (trainer.vector, trainer.buffers, trainer.state, at.batch)
+    try:
+        make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+    except Exception as error:
+        raise Broken(f"a mapped step cannot be traced\n{blame(error, at.method)}") from error

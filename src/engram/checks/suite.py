@@ -1,0 +1,124 @@
+"""The suite: a target in, a report out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from engram import methods
+from engram.checks import equality, form, honesty, learning, oracles, policies, purity
+from engram.checks.report import Finding, Report, finding
+from engram.errors import bad, unknown
+from engram.memory import Memory, Policy
+from engram.memory import policies as policy_names
+from engram.methods.base import Method
+from engram.recipes.names import own_class
+
+Check = Callable[[Any], None]
+
+METHOD_CHECKS: tuple[Check, ...] = (
+    form.check_frozen_dataclass_with_defaults,
+    form.check_recipe_round_trip,
+    form.check_declarations,
+    purity.check_loss_is_pure,
+    purity.check_step_is_pure,
+    purity.check_scores_row_by_row,
+    purity.check_maps_without_host_decisions,
+    equality.check_lockstep_is_the_loop,
+    equality.check_lockstep_with_batch_norm,
+    equality.check_lockstep_with_dropout,
+    equality.check_lockstep_with_strengths,
+    equality.check_resume_is_uninterrupted,
+    equality.check_class_ids_do_not_matter,
+    equality.check_a_diverging_run_harms_no_other,
+    equality.check_it_does_something,
+    honesty.check_reads_only_what_it_may,
+    honesty.check_test_and_future_rows_do_not_matter,
+    honesty.check_memory_within_budget,
+    honesty.check_exemplars_are_trained_on,
+    learning.check_single_class_tasks,
+    learning.check_one_class_first,
+    learning.check_task_incremental,
+    learning.check_beats_chance,
+    learning.check_state_is_a_tree_of_tensors,
+    learning.check_unopened_columns_stand_still,
+    learning.check_finish_leaves_statistics_alone,
+    oracles.check_importance_is_per_sample,
+    oracles.check_step_gets_the_plain_gradient,
+    oracles.check_old_networks_are_in_eval_mode,
+)
+POLICY_CHECKS: tuple[Check, ...] = (
+    policies.check_prefix_of_a_ranking_is_a_ranking,
+    policies.check_only_the_seed_decides,
+    policies.check_policy_within_budget,
+    policies.check_policy_sees_no_future,
+    policies.check_policy_ignores_class_ids,
+    policies.check_policy_in_company,
+    policies.check_reservoir_is_uniform,
+)
+
+
+def check(target: Any) -> Report:
+    """Try a method or a memory policy against every rule of the contract.
+
+    Parameters
+    ----------
+    target
+        A method or policy, its class, its name in the library, or ``module:Class`` (the module may
+        be a path to a file). A class is tried with its defaults.
+
+    Examples
+    --------
+    >>> report = check("random")
+    >>> report.ok
+    True
+    """
+    found = resolve(target)
+    if isinstance(found, type):
+        name = found.__name__
+        try:
+            found = made(found)
+        except TypeError as error:
+            reason = f"{name}() does not work ({error}): give every field a default"
+            return Report(name, [Finding("frozen dataclass with defaults", False, reason)])
+    if isinstance(found, Method):
+        return Report(label(found), [finding(one, found) for one in METHOD_CHECKS])
+    policy = found.policy if isinstance(found, Memory) else found
+    return Report(label(policy), [finding(one, policy) for one in POLICY_CHECKS])
+
+
+def label(target: Any) -> str:
+    """What to call a target."""
+    if isinstance(target, str):
+        return target
+    return str(getattr(target, "__name__", type(target).__name__))
+
+
+def made(kind: type[Any]) -> Any:
+    """An instance with defaults; a composition gets two parts that have a bit of everything."""
+    if kind is methods.Join:
+        return methods.Join(methods.ER(), methods.EWC())
+    return kind()
+
+
+def resolve(target: Any) -> Any:
+    """The method, policy or class that a target names."""
+    if isinstance(target, str):
+        return _named(target)
+    if isinstance(target, type):
+        if issubclass(target, Method) or hasattr(target, "rank"):
+            return target
+    elif isinstance(target, Method | Memory | Policy) or inspect.isfunction(target):
+        return target
+    raise bad("target", "a method, a policy, or a class of either", target)
+
+
+def _named(name: str) -> Any:
+    if ":" in name:
+        return resolve(own_class(name, object))
+    if name in methods.__all__:
+        return getattr(methods, name)
+    if name in policy_names():
+        return name
+    raise unknown("target", name, [*methods.__all__, *policy_names()])

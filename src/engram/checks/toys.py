@@ -1,0 +1,236 @@
+"""Tiny data, networks and runs on which every rule shows within seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from engram import keys
+from engram.data.core import Data
+from engram.engine.evaluate import test_items
+from engram.engine.run import Engine, Run, Stage
+from engram.engine.training import Training
+from engram.errors import BadArgument
+from engram.learner.tree import leaves, tree_map
+from engram.memory import Exemplars, Memory
+from engram.methods.base import Method
+from engram.methods.join import Join
+from engram.streams import Stream, class_incremental
+
+SIZES = (31, 12, 24, 17, 28, 9)  # training rows per class, so that tasks differ in size
+TESTS = 10
+ORDERS = ((0, 1, 2, 3, 4, 5), (5, 1, 3, 0, 4, 2), (2, 4, 5, 3, 1, 0))
+SAMPLE = (2, 1, 3)  # a skeleton of three joints, which other networks take as six numbers
+BONES = ((1, 2), (3, 2))
+# double precision and SGD: Adam alone lifts a rounding error from 1e-16 to 1e-8
+EXACT = Training(epochs=2, batch_size=16, optimizer="sgd", lr=0.02, precision="float64")
+CLOSE = 1e-10
+
+
+class Normed(nn.Module):
+    """A network with batch normalisation."""
+
+    def __init__(self, sample_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.features, width = 12, math.prod(sample_shape)
+        self.first, self.norm = nn.Linear(width, 12), nn.BatchNorm1d(12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = torch.relu(self.norm(self.first(x.flatten(1))))
+        return answer
+
+
+class Dropped(nn.Module):
+    """A network with dropout."""
+
+    def __init__(self, sample_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.features, width = 12, math.prod(sample_shape)
+        self.first, self.drop = nn.Linear(width, 12), nn.Dropout(0.4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.drop(torch.relu(self.first(x.flatten(1))))
+        return answer
+
+
+GRAPH = {"name": "gcn", "edges": BONES, "width": 6, "hidden": 8}
+MODELS: dict[str, Any] = {
+    "plain": {"name": "mlp", "hidden": (16,)}, "normed": Normed, "dropped": Dropped,
+}  # fmt: skip
+GRAPHS: dict[str, Any] = {"plain": GRAPH, "normed": GRAPH, "dropped": {**GRAPH, "dropout": 0.4}}
+
+
+def model_for(method: Method, kind: str) -> Any:
+    """A network of the given kind that the method accepts: some know graphs only."""
+    stream = class_incremental(clouds((2, 2)))
+    run = Run(stream=stream, method=method, model=MODELS["plain"], training=EXACT)
+    learner = Engine([run], device="cpu").learner(run)
+    learner.open_classes(0)
+    try:
+        method.start(learner, learner.task)
+    except BadArgument as error:
+        if str(error).startswith("model:"):
+            return GRAPHS[kind]
+    return MODELS[kind]
+
+
+def clouds(sizes: Sequence[int] = SIZES, *, rename: Sequence[int] | None = None) -> Data:
+    """Separable classes of unequal size; `rename` gives them other ids."""
+    key, count = keys.fold(0, "toys"), len(sizes)
+    y = torch.arange(count).repeat_interleave(torch.tensor(sizes))
+    tests = torch.arange(count).repeat_interleave(TESTS)
+    centres = 3 * keys.normal(keys.fold(key, "centres"), count, *SAMPLE)
+    noise = keys.normal(keys.fold(key, "noise"), len(y) + len(tests), *SAMPLE)
+    x = (centres[torch.cat([y, tests])] + noise).float()
+    names = torch.arange(count) if rename is None else torch.tensor(rename)
+    rest = (x[len(y) :], names[tests])
+    return Data.from_arrays(x[: len(y)], names[y], test=rest, name="clouds")
+
+
+def streams(data: Data | None = None, orders: Sequence[Sequence[int]] = ORDERS) -> list[Stream]:
+    """One stream per order, three tasks of two classes each."""
+    data = clouds() if data is None else data
+    return [class_incremental(data, order=list(order)) for order in orders]
+
+
+class After(NamedTuple):
+    """Copies of what a run knows after a stage."""
+
+    vector: Tensor
+    buffers: dict[str, Tensor]
+    state: dict[str, Any]
+    opt: dict[str, Any]
+    exemplars: Exemplars
+    scores: np.ndarray
+    diverged: int
+    stage: Stage
+
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """Everything training changes."""
+        return {"vector": self.vector, "buffers": self.buffers, "state": self.state}
+
+
+Trained = dict[tuple[int, int], After]  # by (run, stage)
+
+
+def runs_of(
+    methods: Method | Sequence[Method], on: Sequence[Stream], *, model: str = "plain",
+    training: Training = EXACT,
+) -> list[Run]:  # fmt: skip
+    """One run per stream, with seeds 0, 1, ...; `model` is a key of `MODELS`."""
+    each = [methods] * len(on) if isinstance(methods, Method) else list(methods)
+    network = model_for(each[0], model)
+    return [
+        Run(stream=stream, method=method, model=network, training=training, seed=seed)
+        for seed, (stream, method) in enumerate(zip(on, each, strict=True))
+    ]
+
+
+def copied(stage: Stage) -> After:
+    """The learner of a stage, safe from what later stages do to it."""
+    one = stage.learner
+    trees = tree_map(torch.clone, (one.vector, one.buffers, one.state, one.opt))
+    rest = (one.exemplars, stage.outcome.scores, one.diverged, stage)
+    return After._make((*trees, *rest))
+
+
+def train(runs: Sequence[Run], *, together: bool = False, **options: Any) -> Trained:
+    """All stages of all runs."""
+    engine = Engine(runs, device="cpu", together=together)
+    return {(s.run, s.stage): copied(s) for s in engine.stages(**options)}
+
+
+def gap(first: Any, second: Any) -> float:
+    """Largest difference between two trees, relative to each tensor's size."""
+    worst = 0.0
+    for a, b in zip(leaves(first), leaves(second), strict=True):
+        if a.shape != b.shape:
+            return float("inf")
+        if a.numel():
+            scale = max(1.0, float(b.double().abs().max()))
+            away = float((a.double() - b.double()).abs().max()) / scale
+            worst = max(worst, away if away == away else float("inf"))
+    return worst
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two trees are equal, bit by bit."""
+    pairs = zip(leaves(first), leaves(second), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def finite(tree: Any) -> bool:
+    """Whether no number of a tree is infinite or none."""
+    return all(bool(torch.isfinite(leaf).all()) for leaf in leaves(tree))
+
+
+def accuracies(after: After) -> list[float]:
+    """Accuracy on every task so far, in the stream's own view."""
+    stream, now = after.stage.learner.stream, after.stage.stage
+    rows, stages = test_items(stream)
+    open_ = stream.visible[stages] if stream.head == "multi" else (stream.opening <= now)[None]
+    scores = torch.as_tensor(after.scores).masked_fill(~open_, -torch.inf)
+    right = (scores.argmax(1) == stream.targets[rows][:, 0]).double()
+    return [float(right[stages == k].mean()) for k in range(now + 1)]
+
+
+# -- the method on trial, tamed ------------------------------------------------------------------
+def _each_part(method: Method, change: Any) -> Method:
+    if isinstance(method, Join):
+        return Join(*(change(part) for part in method.parts))
+    changed: Method = change(method)
+    return changed
+
+
+def tame(method: Method) -> Method:
+    """The method with every float field above 10 set to 0.1.
+
+    A stiff penalty and a plain gradient step of fixed size explode, whoever wrote the method.
+    """
+
+    def calmer(part: Method) -> Method:
+        values = {f.name: getattr(part, f.name) for f in fields(part) if f.init}
+        big = {k: 0.1 for k, v in values.items() if isinstance(v, float) and v > 10}
+        return replace(part, **big)
+
+    return _each_part(method, calmer)
+
+
+def tight(method: Method) -> Method:
+    """The method with a memory so small that its budget cuts."""
+    sizes = {"total": 12, "per_class": 2, "per_task": 9}
+
+    def smaller(part: Method) -> Method:
+        memory = getattr(part, "memory", None)
+        if not isinstance(memory, Memory):
+            return part
+        given = {k: v for k, v in sizes.items() if getattr(memory, k) is not None}
+        return replace(part, memory=replace(memory, **given))  # type: ignore[call-arg, arg-type]
+
+    return _each_part(method, smaller)
+
+
+def varied(method: Method, count: int) -> list[Method]:
+    """Copies of a method whose float fields differ, as far as the method accepts them."""
+    found = [method]
+    for number in range(1, count):
+        found.append(_each_part(method, lambda part, n=number: _scaled(part, 0.5**n)))
+    return found
+
+
+def _scaled(part: Method, factor: float) -> Method:
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, float) and field.init:
+            try:
+                part = replace(part, **{field.name: value * factor})
+            except BadArgument:  # outside what the field allows
+                continue
+    return part
