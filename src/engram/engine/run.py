@@ -5,54 +5,30 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from engram import keys
 from engram.engine.driver import Progress
+from engram.engine.evaluate import evaluate
 from engram.engine.kept import Kept
 from engram.engine.mapped import varying
+from engram.engine.prefix import Prefixes, copy_learner
+from engram.engine.run_spec import Run
 from engram.engine.stage import StageOutcome, run_stage
-from engram.engine.training import Training
-from engram.errors import bad, choose, whole
+from engram.errors import bad, choose
 from engram.learner.feed import Feed
 from engram.learner.layout import Networks
 from engram.learner.learner import Learner
 from engram.learner.tree import shapes
-from engram.methods.base import Method, overrides
+from engram.methods.base import overrides
 from engram.models.build import build
-from engram.streams.core import Stream
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
 # below this many multiply-adds a step's cost is overhead, which mapping shares between runs
 TINY_STEP = 3_000_000
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Run:
-    """Everything one run is made of."""
-
-    stream: Stream
-    method: Method
-    model: Any = "mlp"
-    training: Training = field(default_factory=Training)
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        whole("seed", self.seed)
-        if not isinstance(self.method, Method):
-            raise bad("method", "a method such as engram.methods.ER()", self.method)
-        if self.stream.online and (self.training.epochs > 1 and not self.training.iterations):
-            raise bad("epochs", "1, because the stream is online", self.training.epochs)
-
-    @property
-    def scope(self) -> str:
-        """The training scope, with ``auto`` resolved by the stream's head."""
-        if self.training.scope != "auto":
-            return self.training.scope
-        return "own" if self.stream.head == "multi" else "seen"
 
 
 @dataclass
@@ -115,6 +91,7 @@ class Engine:
         self._feeds: dict[Any, Feed] = {}
         self._weights: dict[Any, Networks] = {}
         self._skeletons: dict[Any, Networks] = {}
+        self._prefixes = Prefixes()
 
     # -- preparation -----------------------------------------------------------------------------
     def learner(self, run: Run) -> Learner:
@@ -251,7 +228,41 @@ class Engine:
             here = [p for p in group if first[p] <= stage and learners[p].diverged < 0]
             for part in self._same_state(here, learners):
                 report = progress(part, stage) if progress else None
-                yield from self._split(part, learners, stage, mapped, report)
+                yield from self._stage(part, learners, stage, mapped, report)
+
+    def _stage(
+        self,
+        places: Sequence[int],
+        learners: dict[int, Learner],
+        stage: int,
+        mapped: bool,
+        progress: Progress | None,
+    ) -> Iterator[Stage]:
+        """Train those that differ, copy the rest."""
+        followers = {place: list[int]() for place in places}
+        if not self.runs[places[0]].training.evaluate_every:  # curves are a run's own
+            followers = self._prefixes.leaders(places, self.runs, stage)
+        done: list[Stage] = []
+        for one in self._split(list(followers), learners, stage, mapped, progress):
+            done.append(one)
+            for place in followers[one.run]:
+                copy_learner(one.learner, learners[place])
+                done.append(Stage(place, stage, one.outcome, learners[place]))
+        yield from self._own_scores(done, {p for many in followers.values() for p in many})
+
+    def _own_scores(self, done: list[Stage], copied: set[int]) -> Iterator[Stage]:
+        """Copies are evaluated on their own stream, whose tasks stand in another order."""
+        again = [one for one in done if one.run in copied]
+        if again:
+            methods = [self.runs[one.run].method for one in again]
+            scores = evaluate([one.learner for one in again], methods)
+            for one, found in zip(again, scores, strict=True):
+                one.outcome = replace(one.outcome, scores=found)
+        share = sum(one.outcome.seconds for one in done if one.run not in copied) / len(done)
+        for place, one in enumerate(done):
+            one.outcome = replace(one.outcome, seconds=share)
+            one.last_of_group = place == len(done) - 1
+            yield one
 
     def _same_state(self, places: Sequence[int], learners: dict[int, Learner]) -> list[list[int]]:
         """Groups whose method states can be stacked (they always can, unless a resume differs)."""
@@ -285,4 +296,4 @@ class Engine:
             yield from self._split(places[half:], learners, stage, mapped, progress)
             return
         for place, learner, outcome in zip(places, chosen, outcomes, strict=True):
-            yield Stage(place, stage, outcome, learner, place == places[-1])
+            yield Stage(place, stage, outcome, learner)

@@ -1,0 +1,36 @@
+"""What one run is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from engram.engine.training import Training
+from engram.errors import bad, whole
+from engram.methods.base import Method
+from engram.streams.core import Stream
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run:
+    """Everything one run is made of."""
+
+    stream: Stream
+    method: Method
+    model: Any = "mlp"
+    training: Training = field(default_factory=Training)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole("seed", self.seed)
+        if not isinstance(self.method, Method):
+            raise bad("method", "a method such as engram.methods.ER()", self.method)
+        if self.stream.online and (self.training.epochs > 1 and not self.training.iterations):
+            raise bad("epochs", "1, because the stream is online", self.training.epochs)
+
+    @property
+    def scope(self) -> str:
+        """The training scope, with ``auto`` resolved by the stream's head."""
+        if self.training.scope != "auto":
+            return self.training.scope
+        return "own" if self.stream.head == "multi" else "seen"
