@@ -1,0 +1,125 @@
+"""``engram data``: list, add, pack, verify, inspect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from engram.cli.options import Root
+from engram.cli.shell import emit, say
+
+FAILED = 1
+
+app = typer.Typer(help="Data sets: what is here, what is in them.", no_args_is_help=True)
+
+Source = Annotated[str, typer.Argument(metavar="NAME|PATH", help="A set's name, file or folder.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Option of the set: resize=[32,32]."),
+]
+
+
+@app.command("list")
+def list_(
+    root: Root = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also sets that are known but not here.")
+    ] = False,
+) -> None:
+    """The sets that can be loaded here."""
+    from engram.cli.shell import screen
+    from engram.cli.show import plain_table
+    from engram.data import datasets
+
+    table = plain_table("name", "what", "where")
+    for column in table.columns:
+        column.justify = "left"
+    for one in datasets(root):
+        if one.available or everything:
+            table.add_row(one.name, one.summary, one.place or "not here")
+    screen().print(table)
+    if root is None:
+        say("Further sets are looked for under --root DIR or ENGRAM_DATA.", style="dim")
+
+
+@app.command("add")
+def add(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="File or folder of the set.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name it shall have.")],
+    root: Root = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a set of that name.")] = False,
+    options: Options = None,
+) -> None:
+    """Read a set once and keep it by name under the data folder."""
+    from engram import data
+
+    say(f"wrote {data.add(path, name, root, replace=replace, **parsed(options))}")
+    say(f"Use it with:  engram run --data {name}")
+
+
+@app.command("pack")
+def pack(
+    source: Source,
+    out: Annotated[Path, typer.Argument(metavar="FILE.npz", help="File to write.")],
+    root: Root = None,
+    options: Options = None,
+) -> None:
+    """Write a set as one packed file."""
+    from engram import data
+
+    say(f"wrote {data.pack(source, out, root=root, **parsed(options))}")
+
+
+@app.command("verify")
+def verify(source: Source, root: Root = None, options: Options = None) -> None:
+    """Read a set with its checksums and look for what breaks runs later."""
+    from engram import data
+
+    checks = data.verify(source, root=root, **parsed(options))
+    for one in checks:
+        emit(f"{'ok  ' if one.good else 'FAIL'}  {one.what}: {one.found}")
+    if not all(one.good for one in checks):
+        raise typer.Exit(FAILED)
+
+
+@app.command("inspect")
+def inspect(source: Source, root: Root = None, options: Options = None) -> None:
+    """Shape, rows per class and part, attributes and notes of a set."""
+    from engram import data
+    from engram.cli.shell import screen
+    from engram.cli.show import plain_table
+
+    found = data.inspect(source, root=root, **parsed(options))
+    emit(f"{found.name}: rows of {found.shape}, {found.dtype}, {len(found.counts)} classes")
+    emit(f"fingerprint {found.fingerprint}")
+    for key, values in found.attributes.items():
+        emit(f"attribute {key}: {values} values")
+    for note in found.notes:
+        emit(f"note: {note}")
+    table = plain_table("class", "train", "valid", "test")
+    for name, counts in found.counts.items():
+        table.add_row(name, *(str(counts[part]) for part in ("train", "valid", "test")))
+    screen().print(table)
+
+
+def parsed(assignments: list[str] | None) -> dict[str, Any]:
+    """Options as keyword arguments.
+
+    Examples
+    --------
+    >>> parsed(["resize=[32, 32]", "verify=false"])
+    {'resize': [32, 32], 'verify': False}
+    """
+    import yaml
+
+    from engram.errors import bad
+
+    values = {}
+    for assignment in assignments or ():
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise bad("--set", "key=value", assignment)
+        values[key] = yaml.safe_load(text)
+    return values

@@ -1,0 +1,172 @@
+"""``engram metrics``: numbers from records, without training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from engram.cli.options import Directories
+from engram.cli.shell import emit, screen
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from engram.records import Result
+
+PLAIN = ("average_accuracy", "learning_accuracy", "backward_transfer", "forward_transfer")
+WIDE = 6  # more methods than this are lines, not columns
+
+
+def command(
+    directories: Directories,
+    definition: Annotated[
+        str, typer.Option(metavar="NAME|all", help="Which forgetting: max, diagonal, first, ...")
+    ] = "all",
+    head: Annotated[
+        str | None, typer.Option(metavar="single|multi", help="Head view (default: the stream's).")
+    ] = None,
+    stage: Annotated[
+        int | None, typer.Option(help="After which task, from 1 (default: the last).")
+    ] = None,
+    matrix: Annotated[bool, typer.Option("--matrix", help="Accuracy by stage and task.")] = False,
+    classes: Annotated[bool, typer.Option("--classes", help="Accuracy of each class.")] = False,
+    confusion: Annotated[
+        bool, typer.Option("--confusion", help="True by predicted class, summed over runs.")
+    ] = False,
+    calibration: Annotated[
+        bool, typer.Option("--ece", help="Expected calibration error.")
+    ] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="As CSV, for other programs.")] = False,
+) -> None:  # fmt: skip
+    """Every metric of run directories, all definitions of forgetting side by side."""
+    from engram.errors import choose, whole
+    from engram.metrics import FORGETTING_DEFINITIONS
+    from engram.records import read
+
+    choose("--definition", definition, ("all", *FORGETTING_DEFINITIONS))
+    result = read(*directories)
+    if head is not None:
+        result = result.view(head=head)
+    last = None if stage is None else whole("--stage", stage, 1) - 1
+    wanted = list(FORGETTING_DEFINITIONS) if definition == "all" else [definition]
+    tables = {"metrics": numbers(result, wanted, last, ece=calibration)}
+    if classes:
+        tables["class accuracy"] = _classes(result, last)
+    for label in result.labels:
+        if matrix:
+            tables[f"accuracy matrix, {label}"] = _matrix(result.select(label=label))
+        if confusion:
+            tables[f"confusion, {label}"] = _confusion(result.select(label=label), last)
+    for title, table in tables.items():
+        if csv:
+            emit(table.to_csv(index=title != "metrics"))
+        else:
+            _print(title, table)
+
+
+def numbers(
+    result: Result, definitions: list[str], stage: int | None, *, ece: bool
+) -> pd.DataFrame:
+    """Long table: label, metric, definition, mean, std, runs."""
+    import numpy as np
+    import pandas as pd
+
+    from engram import metrics
+    from engram.errors import BadArgument
+
+    labels = np.array(result.run_labels, dtype=object)
+    values: dict[tuple[str, str], Any] = {}
+    for name in PLAIN:
+        try:
+            values[name, ""] = result.metric(name, stage=stage)
+        except BadArgument:  # chance was not recorded, or a stream of one task
+            continue
+    for definition in definitions:
+        values["forgetting", definition] = result.metric(
+            "forgetting", stage=stage, definition=definition
+        )
+    if ece:
+        values["calibration_error", ""] = result.calibration(stage=stage)
+    rows = []
+    for (name, definition), found in values.items():
+        for label in result.labels:
+            known = found[(labels == label) & ~np.isnan(found)]
+            mean, std = float(metrics.mean(known)), float(metrics.std(known))
+            rows.append((label, name, definition, mean, std, len(known)))
+    columns = ["label", "metric", "definition", "mean", "std", "runs"]
+    return pd.DataFrame(rows, columns=pd.Index(columns))
+
+
+def _classes(result: Result, stage: int | None) -> pd.DataFrame:
+    """Mean over runs, one line per label, columns by class id."""
+    table = result.class_accuracy(stage=stage)
+    return table.groupby(result.run_labels, sort=False).mean().rename_axis("label")
+
+
+def _matrix(result: Result) -> pd.DataFrame:
+    """Mean accuracy matrix of the runs of one label."""
+    import numpy as np
+    import pandas as pd
+
+    known = ~np.isnan(result.matrix)
+    total = np.where(known, result.matrix, 0.0).sum(axis=0)
+    mean = np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
+    names = [f"task {t + 1}" for t in range(mean.shape[1])]
+    after = [f"after {k + 1}" for k in range(mean.shape[0])]
+    return pd.DataFrame(mean, index=pd.Index(after, name="stage"), columns=pd.Index(names))
+
+
+def _confusion(result: Result, stage: int | None) -> pd.DataFrame:
+    """Counts summed over the runs of one label."""
+    tables = [result.confusion(run, stage=stage) for run in range(len(result))]
+    total = tables[0]
+    for table in tables[1:]:
+        total = total.add(table, fill_value=0.0)
+    return total.astype(int)
+
+
+def _print(title: str, table: pd.DataFrame) -> None:
+    from rich.text import Text
+
+    from engram.cli.show import plain_table
+
+    if title == "metrics":
+        table = _side_by_side(table)
+    else:
+        screen().print(Text(f"\n{title}", style="bold"))
+    shown = plain_table(str(table.index.name or ""), *map(str, table.columns))
+    for name, row in table.iterrows():
+        shown.add_row(Text(str(name)), *(_cell(value) for value in row))
+    screen().print(shown)
+
+
+def _side_by_side(table: pd.DataFrame) -> pd.DataFrame:
+    """Metrics as lines and methods as columns, or the other way round where there are many."""
+    from engram.cli.show import pair
+
+    few = table["label"].nunique() <= WIDE
+    shown = table.assign(
+        metric=[
+            f"{name} ({definition})" if definition else name
+            for name, definition in zip(table["metric"], table["definition"], strict=True)
+        ],
+        text=[
+            pair(mean, std) if few else pair(mean, float("nan"))
+            for mean, std in zip(table["mean"], table["std"], strict=True)
+        ],
+    )
+    order = list(dict.fromkeys(shown["metric"])), list(dict.fromkeys(shown["label"]))
+    wide = shown.pivot(index="metric", columns="label", values="text")
+    wide = wide.loc[order[0], order[1]]
+    return wide if few else wide.T
+
+
+def _cell(value: Any) -> str:
+    import math
+
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.3f}"
+    return str(value)

@@ -1,0 +1,33 @@
+"""Options that several commands have, each described once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="DIR", help="Run directory (default: runs/<name>)."),
+]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Folder in which data sets are found by name (default: ENGRAM_DATA)."
+    ),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="KEY=VALUE",
+        help="Change one value: epochs=5, lr=0.01, EWC.strength=10, memory.total=200, "
+        "model.hidden=[64], stream.seed=1. Repeatable.",
+    ),
+]  # fmt: skip
+Seeds = Annotated[
+    str | None,
+    typer.Option("--seeds", "-n", metavar="N|LIST", help="Number of seeds, or a list: 4,5,6."),
+]
+Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run directories.")]

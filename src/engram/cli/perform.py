@@ -1,0 +1,116 @@
+"""Carry out a request: check it, train, show what came out. Heavy: imported inside commands."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import chdir, nullcontext
+from pathlib import Path
+
+import typer
+
+from engram.cli import asked, show
+from engram.cli.progress import meter
+from engram.cli.request import Request
+from engram.cli.shell import INTERRUPTED, say
+from engram.recipes import Plan, Recipe, Watcher, execute, plans_of
+from engram.records import Result, RunDirectory
+
+TOGETHER = {"auto": None, "together": True, "serial": False}
+
+
+def perform(request: Request, out: Path | None = None) -> Result:
+    """Run a request in its directory and print the outcome; Ctrl-C says what is kept."""
+    recipes = asked.build(request.recipes)
+    folder = out if out is not None else asked.default_out(recipes)
+    result = train(request, recipes, folder)
+    show.outcome(result, folder)
+    return result
+
+
+def train(request: Request, recipes: Sequence[Recipe], folder: Path) -> Result:
+    """Run what is not finished yet, with progress on the screen."""
+    target = folder.absolute()
+    home = chdir(request.folder) if Path(request.folder).is_dir() else nullcontext()
+    with home:
+        plans = plans_of(recipes, request.root)
+        show.question(plans)
+        request.write(target)
+        began = time.monotonic()
+        try:
+            result = _execute(request, recipes, plans, target)
+        except KeyboardInterrupt:
+            _interrupted(plans, folder)
+            raise typer.Exit(INTERRUPTED) from None
+    say(f"{_plural(len(plans), 'run')} in {_duration(time.monotonic() - began)}")
+    return result
+
+
+def _execute(
+    request: Request, recipes: Sequence[Recipe], plans: Sequence[Plan], out: Path
+) -> Result:
+    if request.pool == "processes":
+        from engram.recipes import sweep
+
+        return sweep(
+            list(recipes), pool="processes", out=out, device=request.device, data=request.root,
+            workers=request.workers,
+        )  # fmt: skip
+    with meter() as watcher:
+        return execute(
+            plans, out=out, device=request.device, together=TOGETHER[request.pool],
+            watcher=_Announcing(watcher),
+        )  # fmt: skip
+
+
+class _Announcing(Watcher):
+    """Says how much was finished before, then hands everything on."""
+
+    def __init__(self, inner: Watcher) -> None:
+        self.inner = inner
+        self.step, self.stage = inner.step, inner.stage  # type: ignore[method-assign]
+
+    def begin(self, plans: Sequence[Plan], done: int) -> None:
+        if done:
+            say(f"{done} of {_plural(len(plans), 'run')} were finished before and are kept")
+        self.inner.begin(plans, done)
+
+
+def _interrupted(plans: Sequence[Plan], folder: Path) -> None:
+    directory = RunDirectory(folder, create=False)
+    stages = [len(directory.finished(*plan.key)) for plan in plans]
+    whole = sum(n >= len(plan.run.stream) for n, plan in zip(stages, plans, strict=True))
+    part = sum(0 < n < len(plan.run.stream) for n, plan in zip(stages, plans, strict=True))
+    say(
+        f"\nInterrupted. Kept in {folder}: {whole} of {_plural(len(plans), 'run')} complete, "
+        f"{part} in part ({sum(stages)} stages in all).",
+        style="yellow",
+    )
+    say(f"Go on with:  engram resume {shlex.quote(str(folder))}")
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}" + ("" if count == 1 else "s")
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in words.
+
+    Examples
+    --------
+    >>> _duration(7.26), _duration(131), _duration(7300)
+    ('7.3 s', '2 min 11 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+    return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60} min"
+
+
+def find_modules(folder: str) -> None:
+    """Let worker processes import the user's own modules."""
+    if folder not in sys.path:
+        sys.path.append(folder)

@@ -1,0 +1,37 @@
+"""``engram report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engram.cli.options import Directories
+from engram.cli.shell import say
+
+
+def command(
+    directories: Directories,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")
+    ] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write every table as CSV, LaTeX and Markdown."),
+    ] = None,
+    images: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write figures as SVG and PNG (needs Chromium)."),
+    ] = None,
+) -> None:  # fmt: skip
+    """Write one self-contained page about run directories; it opens without a network."""
+    from engram.report import build, from_directories, write_images, write_tables
+
+    inputs = from_directories(*directories)
+    say(f"wrote {build(inputs, out, title=title)}")
+    if tables is not None:
+        say(f"wrote {len(write_tables(inputs, tables))} tables to {tables}")
+    if images is not None:
+        say(f"wrote {len(write_images(inputs, images))} images to {images}")

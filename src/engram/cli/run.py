@@ -1,0 +1,65 @@
+"""``engram run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engram.cli.options import Assignments, Device, Out, Root, Seeds
+
+
+def command(
+    recipe: Annotated[
+        Path | None, typer.Argument(metavar="RECIPE.yaml", help="A recipe file.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", "-d", metavar="NAME|PATH", help="Data set: a name, file or folder."),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method", "-m", metavar="NAME",
+            help="Method by name, own one as module:Class, or A+B. Repeatable, to compare.",
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Network.")] = None,
+    stream: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="Scenario (default: class_incremental, 2 per task)."),
+    ] = None,
+    assignments: Assignments = None,
+    seeds: Seeds = None,
+    out: Out = None,
+    root: Root = None,
+    device: Device = "auto",
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="WHAT", help="Predictions to keep: counts|labels|scores|parameters."),
+    ] = None,
+    together: Annotated[
+        bool, typer.Option("--together/--no-together", help="Train runs in lockstep where it pays.")
+    ] = True,
+) -> None:  # fmt: skip
+    """Train one method or several on a stream and show what they remember.
+
+    A run directory is never lost: the same command again, or engram resume, goes on where it
+    stopped.
+    """
+    from engram.cli import asked
+    from engram.cli.perform import perform
+    from engram.cli.request import Request
+
+    plain = asked.contents(
+        recipe=recipe, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
+        keep=keep,
+    )  # fmt: skip
+    for assignment in assignments or ():
+        asked.assign(plain, assignment)
+    request = Request(
+        recipes=plain, root=str(root.absolute()) if root else None, device=device,
+        pool="auto" if together else "serial",
+    )  # fmt: skip
+    perform(request, out)

@@ -1,0 +1,100 @@
+"""What all commands share: where text goes, and how errors reach the user."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+
+from engram.errors import EngramError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+BAD_INPUT = 2  # also the exit code of a misspelt option
+INTERRUPTED = 130
+PLAIN_WIDTH = 120  # columns of tables in files and pipes
+
+
+def screen() -> Console:
+    """Where results are printed."""
+    return _console(stderr=False)
+
+
+def aside() -> Console:
+    """Where progress, warnings and errors are printed."""
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    return console
+
+
+def say(text: str, *, style: str = "") -> None:
+    """Print one line beside the results, never wrapped: paths and commands stay copyable."""
+    aside().print(text, style=style or None, markup=False, soft_wrap=True)
+
+
+def emit(text: str) -> None:
+    """Print text that other programs may read."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+class Shell(TyperGroup):
+    """The group of all commands: one clean line for what a user can mend, exit code 2."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # Anywhere on the line: nobody knows beforehand that a command will fail.
+        ctx.meta["engram.debug"] = "--debug" in args
+        kept = [arg for arg in args if arg != "--debug"]
+        return super().parse_args(ctx, kept)
+
+    def invoke(self, ctx: Any) -> Any:
+        with short_warnings():
+            try:
+                return super().invoke(ctx)
+            except (EngramError, OSError) as error:
+                if ctx.meta["engram.debug"] or isinstance(error, BrokenPipeError):
+                    raise
+                say(f"engram: {describe(error)}", style="red")
+                raise typer.Exit(BAD_INPUT) from None
+
+
+def describe(error: BaseException) -> str:
+    """The message of an error on one line.
+
+    Examples
+    --------
+    >>> describe(OSError(28, "No space left on device", "runs"))
+    "No space left on device: 'runs'"
+    """
+    if isinstance(error, OSError) and error.strerror:
+        place = f": {error.filename!r}" if error.filename is not None else ""
+        return f"{error.strerror}{place}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextmanager
+def short_warnings() -> Iterator[None]:
+    """Warnings as one line without file names."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        say(f"warning: {' '.join(str(message).split())}", style="yellow")
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual

@@ -1,0 +1,141 @@
+"""Results as a person reads them on a terminal. Heavy: imported inside commands."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from engram.cli.shell import aside, say, screen
+from engram.recipes import Plan
+from engram.records import Result
+from engram.report import Finding, diagnose
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_FINDINGS = 12
+STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
+
+
+def question(plans: Sequence[Plan]) -> None:
+    """What is about to be run, on two lines."""
+    streams = list({id(plan.run.stream): plan.run.stream for plan in plans}.values())
+    first = streams[0]
+    notes = dict.fromkeys(note for stream in streams for note in stream.data.notes)
+    say(f"{first.data!r}")
+    more = f" and {len(streams) - 1} more streams" if len(streams) > 1 else ""
+    seeds = len({plan.run.seed for plan in plans})
+    labels = list(dict.fromkeys(plan.label for plan in plans))
+    shown = ", ".join(labels[:8]) + (f", ... ({len(labels)})" if len(labels) > 8 else "")
+    say(f"{first!r}{more}; {shown}; {seeds} seed{'s' if seeds > 1 else ''}")
+    for note in notes:
+        say(f"note: {note}", style="yellow")
+
+
+def outcome(result: Result, folder: Path, *, page: Path | None = None) -> None:
+    """The table of results, what to look at, and where everything lies."""
+    screen().print(summary_table(result))
+    footnotes(result)
+    findings(diagnose(own_view(result)))
+    for problem in result.problems:
+        say(f"not read: {problem}", style="yellow")
+    say(f"Results:  {folder}")
+    say(f"Report:   {page or f'engram report {shlex.quote(str(folder))} -o report.html'}")
+
+
+def own_view(result: Result) -> pd.DataFrame:
+    """The long table without the head view that the streams are not about."""
+    frame = result.frame()
+    return frame[frame["head"].isin(["", *result.heads])]
+
+
+def pair(mean: float, std: float) -> str:
+    """Mean and standard deviation.
+
+    Examples
+    --------
+    >>> pair(0.91234, 0.0421), pair(0.5, float("nan")), pair(float("nan"), 0.0)
+    ('0.912 ± 0.042', '0.500', '-')
+    """
+    if math.isnan(mean):
+        return "-"
+    return f"{mean:.3f}" if math.isnan(std) else f"{mean:.3f} ± {std:.3f}"
+
+
+def reads_past(result: Result) -> set[str]:
+    """Labels of methods that may read the training data of earlier tasks."""
+    runs = [one for document in result.ledger for one in document.get("runs", [document])]
+    return {str(one["label"]) for one in runs if one.get("reads") == "past"} & {*result.labels}
+
+
+def summary_table(result: Result) -> Table:
+    """One line per method: accuracy, forgetting, and what it cost."""
+    numbers, past = result.summary(), reads_past(result)
+    costs = {str(label): row for label, row in result.cost().to_dict("index").items()}
+    honest = numbers["average_accuracy"][[label not in past for label in numbers.index]]
+    best = float(honest.max()) if len(honest) > 1 else math.nan
+    table = plain_table("method", "runs", "accuracy", "forgetting", "memory", "time/run")
+    for label, row in numbers.iterrows():
+        mean = float(row["average_accuracy"])
+        cost: Mapping[Any, float] = costs.get(str(label), {})
+        table.add_row(
+            Text(f"{label}{' *' if label in past else ''}"),
+            _runs(row),
+            Text(pair(mean, row["average_accuracy_std"]), style="bold" if mean == best else ""),
+            pair(float(row["forgetting"]), row["forgetting_std"]),
+            _memory(cost),
+            f"{cost['seconds']:.1f} s" if "seconds" in cost else "-",
+        )
+    return table
+
+
+def _runs(row: Any) -> Text:
+    runs, finished, lost = int(row["runs"]), int(row["finished"]), int(row["diverged"])
+    if lost:
+        return Text(f"{finished} of {runs}, {lost} diverged", style="red")
+    return Text(str(runs) if finished == runs else f"{finished} of {runs}")
+
+
+def _memory(cost: Mapping[Any, float]) -> str:
+    from engram.metrics import human_bytes
+
+    items = cost.get("memory_items", 0.0)
+    if not items or math.isnan(items):
+        return "-"
+    return f"{items:.0f} items, {human_bytes(int(cost.get('memory_bytes', 0)))}"
+
+
+def plain_table(*columns: str) -> Table:
+    """A table without boxes; numbers to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place == 0 else "right", overflow="fold")
+    return table
+
+
+def footnotes(result: Result) -> None:
+    """How the numbers of the table are meant."""
+    heads = "/".join(dict.fromkeys(head for head in result.heads if head))
+    spread = ", mean ± standard deviation over runs" if len(result) > len(result.labels) else ""
+    say(f"after the last task, {heads}-head view{spread}; forgetting: definition max", style="dim")
+    if reads_past(result):
+        say("* reads the training data of earlier tasks: a ceiling, not a competitor", style="dim")
+
+
+def findings(found: Iterable[Finding]) -> None:
+    """What the doctor says, the worst first; equal remarks about several methods on one line."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        grouped.setdefault((one.severity, one.text), []).append(one.label)
+    console = aside()
+    for (severity, text), labels in list(grouped.items())[:MOST_FINDINGS]:
+        line = f"{severity}: {', '.join(labels)}: {text}"
+        console.print(Text(line, style=STYLES[severity]), soft_wrap=True)
+    if len(grouped) > MOST_FINDINGS:
+        say(f"... and {len(grouped) - MOST_FINDINGS} more; the report has all of them")

@@ -1,0 +1,49 @@
+"""``engram sweep``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engram.cli.options import Assignments, Device, Out, Root, Seeds
+
+POOLS = ("together", "serial", "processes")
+
+
+def command(
+    recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE.yaml...", help="Recipe files.")],
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid", "-g", metavar="KEY=V1,V2,...",
+            help="Run every value, and every combination when repeated: lr=0.1,0.01.",
+        ),
+    ] = None,
+    pool: Annotated[
+        str, typer.Option(metavar="|".join(POOLS), help="Lockstep, one by one, or processes.")
+    ] = "together",
+    workers: Annotated[int, typer.Option(help="Processes (0: one per core).")] = 0,
+    assignments: Assignments = None,
+    seeds: Seeds = None,
+    out: Out = None,
+    root: Root = None,
+    device: Device = "auto",
+) -> None:  # fmt: skip
+    """Run many recipes, or one over a grid of values; equal shapes train in lockstep."""
+    from engram.cli import asked
+    from engram.cli.perform import find_modules, perform
+    from engram.cli.request import Request
+    from engram.errors import choose
+
+    choose("--pool", pool, POOLS)
+    plain = [one for path in recipes for one in asked.contents(recipe=path, seeds=seeds)]
+    for assignment in assignments or ():
+        asked.assign(plain, assignment)
+    request = Request(
+        recipes=asked.grid(plain, grid or ()), root=str(root.absolute()) if root else None,
+        device=device, pool=pool, workers=workers,
+    )  # fmt: skip
+    find_modules(request.folder)
+    perform(request, out)

@@ -1,0 +1,156 @@
+"""engram metrics, report, list, data, check and demo."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import engram as package
+from engram.cli import catalogue, demo
+from engram.cli.listing import KINDS
+from engram.metrics import FORGETTING_DEFINITIONS
+from tests.cli.conftest import SMALL
+
+
+@pytest.fixture
+def ran(engram):
+    engram("run", *SMALL, "-m", "Finetune", "-m", "ER", "--seeds", 2, "-o", "out")
+    return package.read("out")
+
+
+def test_every_definition_side_by_side(engram, ran):
+    shown = engram("metrics", "out").stdout
+    lines = {line.split("  ")[0]: line for line in shown.splitlines()}
+    for definition in FORGETTING_DEFINITIONS:
+        values = ran.metric("forgetting", definition=definition)[:2]
+        assert (
+            f"{values.mean():.3f} ± {values.std(ddof=1):.3f}"
+            in (lines[f"forgetting ({definition})"])
+        )
+    assert "forgetting (max)" not in engram("metrics", "out", "--definition", "cglb").stdout
+
+
+def test_metrics_as_csv(engram, ran):
+    text = engram("metrics", "out", "--csv", "--definition", "max", "--head", "multi").stdout
+    table = pd.read_csv(io.StringIO(text)).set_index(["label", "metric"])
+    wanted = ran.view(head="multi").summary()
+    for label in ran.labels:
+        assert table.loc[(label, "forgetting"), "mean"] == wanted.loc[label, "forgetting"]
+        assert table.loc[(label, "average_accuracy"), "runs"] == 2
+
+
+def test_matrix_classes_confusion_and_calibration(engram, ran):
+    text = engram("metrics", "out", "--matrix", "--classes", "--confusion", "--ece").stdout
+    mean = ran.select(label="ER").matrix.mean(axis=0)
+    part = text.split("accuracy matrix, ER")[1].splitlines()
+    assert f"{mean[1, 0]:.3f}" in part[3]
+    assert "calibration_error" in text
+    counts = text.split("confusion, ER")[1].splitlines()[2:12]
+    assert sum(int(cell) for line in counts for cell in line.split()[1:]) == 2 * 200
+    per_class = ran.class_accuracy().iloc[:2].mean()
+    assert f"{per_class.iloc[0]:.3f}" in text.split("class accuracy")[1]
+
+
+def test_metrics_after_an_earlier_task(engram, ran):
+    first = engram("metrics", "out", "--csv", "--stage", 1, "--definition", "max").stdout
+    table = pd.read_csv(io.StringIO(first)).set_index(["label", "metric"])
+    assert np.isclose(
+        table.loc[("ER", "average_accuracy"), "mean"], ran.select(label="ER").matrix[:, 0, 0].mean()
+    )
+    engram("metrics", "out", "--stage", 0, code=2)
+
+
+def test_report_page_and_tables(engram, ran):
+    engram("report", "out", "-o", "page.html", "--title", "Mine", "--tables", "tables")
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "<title>Mine" in page
+    assert "Finetune" in Path("tables/summary.csv").read_text(encoding="utf-8")
+
+
+# -- list ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "detectors"])
+def test_every_name_has_a_line_and_a_long_form(engram, kind):
+    shown = engram("list", kind).stdout
+    entries = catalogue.entries(kind)
+    assert entries
+    for name, line in entries.items():
+        assert f"\n{name} " in f"\n{shown}"
+        assert line.strip()
+        assert name in catalogue.about(kind, name, line)
+
+
+def test_fields_and_defaults_of_a_method(engram):
+    text = engram("list", "methods", "EWC").stdout
+    assert package.methods.EWC.__doc__.splitlines()[0] in text
+    for field in fields(package.methods.EWC):
+        assert f"  {field.name} = " in text
+    assert "strength = 5000.0" in text
+
+
+def test_overview_names_everything(engram):
+    shown = engram("list").stdout
+    for name in (*package.methods.__all__, *KINDS, "digits", "mlp", "herding", "rwalk/1"):
+        assert name in shown
+
+
+# -- data ----------------------------------------------------------------------------------------
+
+
+def test_own_arrays_from_file_to_result(engram):
+    rng = np.random.default_rng(0)
+    y = np.arange(80) % 4
+    np.savez("mine.npz", x=rng.normal(size=(80, 6)).astype(np.float32) + y[:, None], y=y)
+    Path("sets").mkdir()
+    engram("data", "add", "mine.npz", "mine", "--root", "sets")
+    assert "mine" in engram("data", "list", "--root", "sets").stdout
+    assert "ok" in engram("data", "verify", "mine", "--root", "sets").stdout
+    assert "4 classes" in engram("data", "inspect", "mine", "--root", "sets").stdout
+    engram("run", "-d", "mine", "--root", "sets", "-o", "by_name")
+    engram("run", "-d", "mine.npz", "-o", "by_path")
+    assert package.read("by_name").matrix.shape == (1, 2, 2)
+    assert package.read("by_path").matrix.shape == (1, 2, 2)
+
+
+def test_verify_fails_on_broken_data(engram):
+    x = np.full((10, 2), np.nan, np.float32)
+    np.savez("broken.npz", x=x, y=np.arange(10) % 2)
+    assert "FAIL  files read" in engram("data", "verify", "broken.npz", code=1).stdout
+
+
+def test_list_all_shows_what_is_missing(engram):
+    assert "mnist" not in engram("data", "list").stdout
+    assert "not here" in engram("data", "list", "--all").stdout
+
+
+# -- check and demo ------------------------------------------------------------------------------
+
+
+def test_check_passes_and_fails(engram, monkeypatch):
+    checks = pytest.importorskip("engram.checks")
+    good = checks.Report("Good", [checks.Finding("form", True)])
+    bad = checks.Report("Bad", [checks.Finding("form", False, "why")])
+    monkeypatch.setattr(checks, "check", lambda target: {"Good": good, "Bad": bad}[target])
+    assert "all 1 checks passed" in engram("check", "Good").stdout
+    assert "why" in engram("check", "Bad", code=1).stdout
+
+
+def test_demo_in_small(engram, monkeypatch):
+    monkeypatch.setattr(demo, "DATA", "blobs")
+    monkeypatch.setattr(demo, "TRAINING", {"epochs": 1})
+    monkeypatch.setattr(demo, "SEEDS", 1)
+    done = engram("demo", "--out", "out")
+    result = package.read("out")
+    assert len(result) == len(demo.METHODS)
+    assert result.matrix.shape[1:] == (5, 5)
+    assert "Joint *" in done.stdout
+    lost = result.summary().loc["Finetune", "forgetting"]
+    assert f"(Finetune) forgets {lost:.0%}" in done.stdout
+    assert "<title>Engram demo" in Path("out/report.html").read_text(encoding="utf-8")
+    assert "6 of 6 runs were finished before" in engram("demo", "--out", "out").stderr

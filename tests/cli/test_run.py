@@ -1,0 +1,198 @@
+"""engram run, sweep and resume: what is asked, what is trained, what is kept."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+
+import engram as package
+from engram.cli import asked, progress, request
+from engram.errors import BadArgument
+from tests.cli.conftest import SMALL
+
+
+def stages_of(folder):
+    return sum(map(len, package.records.RunDirectory(folder).finished_runs().values()))
+
+
+def test_run_compares_methods_and_keeps_everything(engram):
+    done = engram("run", *SMALL, "-m", "Finetune", "-m", "ER", "--seeds", 2, "-o", "out")
+    kept = package.read("out")
+    assert kept.labels == ["Finetune", "ER"]
+    assert len(kept) == 4
+    for label in kept.labels:
+        shown = next(line for line in done.stdout.splitlines() if line.startswith(label))
+        mean = kept.summary().loc[label, "average_accuracy"]
+        assert f"{mean:.3f} ± " in shown
+    assert "Results:  out" in done.stderr
+    assert "engram report out -o report.html" in done.stderr
+
+
+def test_the_same_question_is_not_trained_twice(engram):
+    first = engram("run", *SMALL, "--seeds", 2)
+    assert "finished before" not in first.stderr
+    again = engram("run", *SMALL, "--seeds", 3)
+    assert "2 of 3 runs were finished before and are kept" in again.stderr
+    assert len(list(Path("runs").iterdir())) == 1
+
+
+def test_set_reaches_training_method_model_and_stream(engram):
+    engram(
+        "run", *SMALL, "-m", "Finetune", "-m", "ER", "-o", "out", "-s", "epochs=2",
+        "-s", "ER.memory.total=40", "-s", "model.hidden=[8]", "-s", "stream.seed=3",
+    )  # fmt: skip
+    result = package.read("out")
+    by_method = {one["method"]["name"]: one for one in result.recipes.values()}
+    assert by_method["ER"]["method"]["memory"]["total"] == 40
+    assert by_method["Finetune"]["training"]["epochs"] == 2
+    assert by_method["Finetune"]["model"] == {"name": "mlp", "hidden": [8]}
+    assert by_method["Finetune"]["stream"]["seed"] == 3
+    assert result.cost()["memory_items"].max() == 40
+
+
+def test_a_bare_name_concerns_the_methods_that_know_it():
+    recipes = asked.contents(data="blobs", methods=["Finetune", "EWC"])
+    asked.assign(recipes, "strength=7")
+    assert [one["method"].get("strength") for one in recipes] == [None, 7]
+    with pytest.raises(BadArgument, match="unknown name 'strenght', did you mean 'strength'"):
+        asked.assign(recipes, "strenght=7")
+
+
+def test_parts_of_a_memory_change_one_by_one():
+    recipes = asked.contents(data="blobs", methods=["ER"])
+    asked.assign(recipes, "memory.policy=herding")
+    asked.assign(recipes, "memory.per_class=4")
+    memory = asked.build(recipes)[0].method.memory
+    assert (memory.policy, memory.per_class, memory.total) == ("herding", 4, None)
+
+
+def test_parts_of_a_joined_method_are_set_by_name():
+    recipes = asked.contents(data="blobs", methods=["LwF+EWC"])
+    asked.assign(recipes, "EWC.strength=7")
+    assert asked.build(recipes)[0].method.parts[1].strength == 7
+
+
+def test_recipe_file_and_options(engram):
+    content = {
+        "stream": {"data": "blobs", "classes_per_task": 5}, "method": "ER", "label": "mine",
+    }  # fmt: skip
+    Path("r.yaml").write_text(yaml.safe_dump(content))
+    engram("run", "r.yaml", "-o", "a")
+    engram("run", "r.yaml", "-m", "Finetune", "--model", "mlp", "--keep", "counts", "-o", "b")
+    assert package.read("a").labels == ["mine"]
+    assert package.read("b").labels == ["Finetune"]  # the file's label spoke of ER
+    assert len(list(Path("a").glob("predictions-*"))) == 2
+    assert not list(Path("b").glob("predictions-*"))
+
+
+def test_own_method_from_a_file(engram):
+    Path("own").mkdir()
+    Path("own/quiet.py").write_text(
+        "from dataclasses import dataclass\nfrom engram.methods.base import Method\n"
+        "@dataclass(frozen=True)\nclass Quiet(Method):\n    size: int = 3\n"
+    )
+    engram("run", *SMALL, "-m", "own/quiet.py:Quiet", "-s", "Quiet.size=4", "-o", "out", code=2)
+    engram("run", *SMALL, "-m", "own/quiet.py:Quiet", "-s", "size=4", "-o", "out")
+    assert package.read("out").labels == ["Quiet size=4"]
+
+
+def interrupt_after(monkeypatch, stages):
+    """A real Ctrl-C once so many stages are recorded."""
+    count = iter(range(1, 100))
+    usual = progress.Meter.stage
+
+    def stage(self, *args):
+        usual(self, *args)
+        if next(count) == stages:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(progress.Meter, "stage", stage)
+
+
+def test_interrupted_run_goes_on(engram, monkeypatch):
+    command = ("run", *SMALL, "-m", "ER", "--seeds", 2, "--no-together", "-o")
+    engram(*command, "whole")
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 3)
+        stopped = engram(*command, "part", code=130)
+    assert "1 of 2 runs complete, 1 in part (3 stages in all)" in stopped.stderr
+    assert "engram resume part" in stopped.stderr
+    assert stages_of("part") == 3
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    resumed = engram("resume", "../part")
+    assert "1 of 2 runs were finished before" in resumed.stderr
+    monkeypatch.chdir("..")
+    whole, part = package.read("whole"), package.read("part")
+    assert part.matrix.tolist() == whole.matrix.tolist() or (
+        # NaN above the diagonal is not equal to itself
+        str(part.matrix.tolist()) == str(whole.matrix.tolist())
+    )
+
+
+def test_resume_knows_all_requests(engram, tmp_path):
+    engram("run", *SMALL, "-m", "Finetune", "-o", "out")
+    engram("run", *SMALL, "-m", "ER", "-o", "out")
+    for file in tmp_path.glob("out/results-*"):
+        file.unlink()
+    engram("resume", "out")
+    assert sorted(package.read("out").labels) == ["ER", "Finetune"]
+
+
+def test_resume_of_what_python_wrote(engram):
+    recipe = {"stream": {"data": "blobs", "classes_per_task": 5}, "method": "Finetune"}
+    package.sweep([recipe], out="swept")
+    assert "1 of 1 run were finished" not in engram("resume", "swept").stdout
+    stream = package.class_incremental(package.load("blobs"), classes_per_task=5)
+    package.run(stream, out="made")
+    assert "call it again with out='made'" in engram("resume", "made", code=2).stderr
+    assert "existing run directory" in engram("resume", "nowhere", code=2).stderr
+    Path("empty").mkdir()
+    assert "holds no recipes" in engram("resume", "empty", code=2).stderr
+
+
+def test_sweep_over_a_grid(engram):
+    content = {"stream": {"data": "blobs", "classes_per_task": 5}, "method": "Finetune"}
+    Path("r.yaml").write_text(yaml.safe_dump(content))
+    engram("sweep", "r.yaml", "-g", "lr=0.1,0.001", "-g", "method=Finetune,ER", "-o", "out")
+    result = package.read("out")
+    assert sorted(result.labels) == [
+        "ER lr=0.001", "ER lr=0.1", "Finetune lr=0.001", "Finetune lr=0.1",
+    ]  # fmt: skip
+    assert "key=value,value" in engram("sweep", "r.yaml", "-g", "lr", code=2).stderr
+    assert "did you mean 'serial'" in engram("sweep", "r.yaml", "--pool", "serail", code=2).stderr
+
+
+def test_orders_are_swept_and_resumed(engram, tmp_path):
+    order = ",".join(["[9,8,7,6,5,4,3,2,1,0]", "[0,1,2,3,4,5,6,7,8,9]"])
+    content = {"stream": {"data": "blobs", "classes_per_task": 5}, "method": "Finetune"}
+    Path("r.yaml").write_text(yaml.safe_dump(content))
+    engram("sweep", "r.yaml", "-g", f"order={order}", "-o", "out")
+    assert len(package.read("out")) == 2
+    for file in tmp_path.glob("out/results-*"):
+        file.unlink()
+    engram("resume", "out")
+    assert len(package.read("out")) == 2
+
+
+def test_diverged_runs_are_said(engram):
+    done = engram("run", *SMALL, "-s", "lr=1e30", "-s", "optimizer=sgd", "-o", "out")
+    assert "1 diverged" in done.stdout
+    assert "error: Finetune" in done.stderr
+
+
+def test_request_of_another_form_is_refused(tmp_path):
+    folder = tmp_path / request.FOLDER
+    folder.mkdir()
+    (folder / "a.yaml").write_text("recipes: []\nwhat: 1\n")
+    with pytest.raises(package.RecordError, match="not a request"):
+        request.requests(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,b", "-1", "1.5"])
+def test_bad_seeds(text):
+    with pytest.raises(BadArgument, match="--seeds"):
+        asked.parse_seeds(text)
