@@ -14,7 +14,15 @@ from torch.func import vmap
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import agem
-from engram.methods.dual import EXACT, eliminate, nonnegative, value
+from engram.methods.dual import (
+    EXACT,
+    _every_set,
+    _guessed,
+    _interior,
+    eliminate,
+    nonnegative,
+    value,
+)
 from engram.methods.finetune import Finetune
 from engram.methods.gem import GEM, project
 from tests.methods import small
@@ -80,15 +88,27 @@ class TestDual:
         assert float(value(a, q, found)) == pytest.approx(best, rel=1e-9, abs=1e-12)
         assert torch.allclose(past.T @ found, past.T @ expected, atol=1e-6 * float(q.abs().max()))
 
-    def test_both_solvers_agree(self) -> None:
-        import engram.methods.dual as dual
-
+    def test_all_three_solvers_agree(self) -> None:
+        quick = 0
         for seed in range(30):
             past, g = problem(seed, EXACT, seed % 4)
             a, q = past @ past.T + 1e-3 * torch.eye(EXACT).double(), past @ g
-            size = a.diagonal().max()
-            every, inside = dual._every_set(a / size, q / size), dual._interior(a / size, q / size)
-            assert torch.allclose(every, inside, atol=1e-9)
+            root = a.diagonal().sqrt()
+            a, q = a / root[:, None] / root, q / root
+            every, inside, guessed = (f(a, q) for f in (_every_set, _interior, _guessed))
+            assert torch.allclose(every, inside, atol=1e-8)
+            if guessed is not None:
+                quick += 1
+                assert torch.allclose(every, guessed, atol=1e-8)
+        assert quick > 20
+
+    def test_fixed_rounds_do_without_a_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("engram.methods.dual._may_look", lambda _q: False)
+        for seed in range(40):
+            past, g = problem(seed, (7, 12, 20)[seed % 3], seed % 4)
+            a, q = past @ past.T + 1e-3 * torch.eye(len(past)).double(), past @ g
+            best = float(value(a, q, reference(a, q)))
+            assert float(value(a, q, nonnegative(a, q))) == pytest.approx(best, rel=1e-9)
 
     @pytest.mark.parametrize("tasks", [3, 9])
     def test_maps_over_runs_of_which_one_is_singular(self, tasks: int) -> None:

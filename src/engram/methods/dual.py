@@ -1,7 +1,7 @@
 """A small quadratic program, min u' A u / 2 + q' u over u >= 0, without host decisions.
 
 Written for one problem, it maps over runs and captures into a CUDA graph: fixed numbers of rounds,
-and no library call that waits for the device.
+no library call that waits for the device. Only where values may decide, a shorter way is tried.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from torch import Tensor
 
 EXACT = 6  # up to so many unknowns all active sets are tried
 DONE = 1e-15  # products of unknown and slack, relative
-RIDGE = 1e-13
+RIDGE = 1e-13  # for unknowns that depend on each other
+GUESSES = 5
+LOOKS = 12
 STAY = 0.995  # share of the way to the boundary that a step may go
 
 
@@ -29,8 +31,13 @@ def nonnegative(a: Tensor, q: Tensor) -> Tensor:
     scaled, slope = a / root[:, None] / root, q / root
     top = slope.abs().amax()
     top = torch.where(top > 0, top, 1.0)
-    solve = _every_set if q.shape[0] <= EXACT else _interior
-    return solve(scaled, slope / top) * top / root
+    slope = slope / top
+    if q.shape[0] <= EXACT:
+        found = _every_set(scaled, slope)
+    else:
+        early = _guessed(scaled, slope) if _may_look(slope) else None
+        found = _interior(scaled, slope) if early is None else early
+    return found * top / root
 
 
 def value(a: Tensor, q: Tensor, u: Tensor) -> Tensor:
@@ -55,8 +62,8 @@ def _best(a: Tensor, q: Tensor, candidates: Tensor) -> Tensor:
 
 
 def _restricted(a: Tensor, q: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
-    """Systems [n, t, t], [n, t] for stationary points whose unknowns are 0 unless `free` [n, t]."""
-    both = free[:, :, None] & free[:, None, :]
+    """Systems [..., t, t], [..., t] for the `free` [..., t] unknowns, the others being 0."""
+    both = free.unsqueeze(-1) & free.unsqueeze(-2)
     eye = torch.eye(q.shape[0], dtype=a.dtype, device=a.device)
     return torch.where(both, a, eye), torch.where(free, -q, 0.0)
 
@@ -73,32 +80,62 @@ def eliminate(matrix: Tensor, right: Tensor) -> Tensor:
     return table[..., -1]
 
 
-def _interior(a: Tensor, q: Tensor) -> Tensor:
-    """Predictor and corrector along the central path, then one exact solve for the positive ones.
+def _may_look(q: Tensor) -> bool:
+    """Whether values may decide: one problem on the CPU, neither mapped nor captured."""
+    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(q)
+    return q.device.type == "cpu" and not wrapped
 
-    Unknowns u and slacks w = A u + q stay positive while their products fall to 0.
+
+def _guessed(a: Tensor, q: Tensor) -> Tensor | None:
+    """Exchange all unknowns of the wrong sign until none is left; None where that goes in circles.
+
+    A few small solves in place of the fixed rounds below, and the same answer.
     """
-    x = torch.ones(2, q.shape[0], dtype=q.dtype, device=q.device)  # u and w
-    for _ in range(12 + q.shape[0] // 5):
-        u, w = x
-        ratio = w / u
-        inverse, _ = torch.linalg.inv_ex(a + torch.diag(ratio))
-        off = torch.addmv(q, a, u)  # what the linear equation would be with w left out
-        du = -(inverse @ off)
-        change = torch.stack([du, -w - ratio * du])
-        ahead = x + _reach(x, change) * change
-        products = torch.stack([u * w, ahead[0] * ahead[1]]).mean(-1)
-        aim = (products[1] / products[0]) ** 3 * products[0]
-        centre = (aim - change[0] * change[1]) / u
-        du = inverse @ (centre - off)
-        change = torch.stack([du, centre - w - ratio * du])
-        # once the products are rounding, a further round could only break what is there
-        x = torch.where(products[0] > DONE, x + _reach(x, change) * change, x)
-    matrix, right = _restricted(a, q, (x[0] > x[1]).expand(2, -1))
-    # once with a trace of ridge, for unknowns that depend on each other
-    ridge = torch.diag_embed(RIDGE * torch.stack([torch.zeros_like(q), torch.ones_like(q)]))
-    exact, _ = torch.linalg.solve_ex(matrix + ridge, right)
-    return _best(a, q, torch.cat([x[:1], exact]))
+    free = q < 0
+    for _ in range(LOOKS):
+        u, info = torch.linalg.solve_ex(*_restricted(a, q, free))
+        signed = torch.where(free, u, torch.addmv(q, a, u))
+        wrong = signed < -DONE
+        if info or not bool(signed.isfinite().all()):
+            return None
+        if not bool(wrong.any()):
+            found: Tensor = u.clamp(min=0)
+            return found
+        free = free ^ wrong
+    return None
+
+
+def _interior(a: Tensor, q: Tensor) -> Tensor:
+    """Most of the way along the central path, then guesses of which unknowns are positive."""
+    count = q.shape[0]
+    x = torch.ones(2, count, dtype=q.dtype, device=q.device)  # unknowns u and slacks A u + q
+    for _ in range(8 + count // 8):
+        x = _round(a, q, x)
+    found, free = [x[0]], x[0] > x[1]
+    ridge = a + RIDGE * torch.eye(count, dtype=a.dtype, device=a.device)
+    for _ in range(GUESSES):
+        u, _ = torch.linalg.solve_ex(*_restricted(ridge, q, free))
+        found.append(u)
+        free = torch.where(free, u, -torch.addmv(q, a, u)) > 0
+    return _best(a, q, torch.stack(found))
+
+
+def _round(a: Tensor, q: Tensor, x: Tensor) -> Tensor:
+    """One predictor and corrector: the products of unknown and slack fall, both stay positive."""
+    u, w = x
+    ratio = w / u
+    inverse, _ = torch.linalg.inv_ex(a + torch.diag(ratio))
+    off = torch.addmv(q, a, u)
+    du = -(inverse @ off)
+    change = torch.stack([du, -w - ratio * du])
+    ahead = x + _reach(x, change) * change
+    products = torch.stack([u * w, ahead[0] * ahead[1]]).mean(-1)
+    aim = (products[1] / products[0]) ** 3 * products[0]
+    centre = (aim - change[0] * change[1]) / u
+    du = inverse @ (centre - off)
+    change = torch.stack([du, centre - w - ratio * du])
+    # once the products are rounding, a further round could only break what is there
+    return torch.where(products[0] > DONE, x + _reach(x, change) * change, x)
 
 
 def _reach(x: Tensor, change: Tensor) -> Tensor:
