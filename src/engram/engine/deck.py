@@ -28,6 +28,7 @@ class Table(NamedTuple):
     y: Tensor  # [R, n, L]
     real: Tensor  # [R] how many items are real
     sizes: tuple[int, ...]  # the same, on the host
+    weight: Tensor  # [R, n] row weights, mean 1 over the real items
 
     @property
     def length(self) -> int:
@@ -53,7 +54,7 @@ class Deck(NamedTuple):
     live: np.ndarray  # [R, S] whether a run has any row at that step
 
 
-def table(items: Sequence[Items], device: torch.device) -> Table:
+def table(items: Sequence[Items], device: torch.device, *, class_weights: bool = False) -> Table:
     """Stack the items of several runs."""
     longest = max(len(one.rows) for one in items)
 
@@ -66,7 +67,19 @@ def table(items: Sequence[Items], device: torch.device) -> Table:
     ]
     sizes = tuple(len(one.rows) for one in items)
     rows, stages, y = (leaf.to(device) for leaf in stacked)
-    return Table(rows, stages, y, torch.tensor(sizes, device=device), sizes)
+    weight = [
+        padded(_balanced(one.y[:, 0]) if class_weights else torch.ones(len(one.rows)))
+        for one in items
+    ]
+    real = torch.tensor(sizes, device=device)
+    return Table(rows, stages, y, real, sizes, torch.stack(weight).to(device))
+
+
+def _balanced(labels: Tensor) -> Tensor:
+    """[n] weights that give every class the same total, mean 1."""
+    counts = torch.bincount(labels.clamp(min=0))
+    inverse = 1 / counts[labels.clamp(min=0)]
+    return inverse * (len(labels) / inverse.sum())
 
 
 class Dealer:
@@ -194,7 +207,7 @@ class Dealer:
             source.rows.gather(1, flat).view_as(index),
             source.stages.gather(1, flat).view_as(index),
             source.y.gather(1, label).view(*index.shape, -1),
-            real.to(self.dtype),
+            real.to(self.dtype) * source.weight.gather(1, flat).view_as(index).to(self.dtype),
         )
 
 

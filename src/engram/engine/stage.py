@@ -109,7 +109,8 @@ def _check_budget(learner: Learner, method: Method) -> None:
 
 def _dealer(learners: Sequence[Learner], replay: Replay, training: Training, stage: int) -> Dealer:
     device = learners[0].device
-    main = table([_main_items(one, replay, stage) for one in learners], device)
+    items = [_main_items(one, replay, stage) for one in learners]
+    main = table(items, device, class_weights=training.class_weights)
     memory, size = [], 0
     has_memory = stage > 0 and all(len(one.exemplars) for one in learners)
     if has_memory and replay.kind in ("pair", "apart"):

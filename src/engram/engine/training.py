@@ -34,6 +34,9 @@ class Training:
         streams, seen otherwise.
     loss
         ``ce``, ``balanced`` (every class of a batch counts equally) or ``bce`` (multi-label).
+    class_weights
+        Rows weigh inversely to how often their class occurs among all rows of the task and its
+        replayed memory, so that ten exemplars of a class count as much as all rows of another.
     optim_reset
         Fresh optimiser state at every task.
     schedule
@@ -67,6 +70,7 @@ class Training:
     optim_reset: bool = True
     scope: str = "auto"
     loss: str = "ce"
+    class_weights: bool = False
     schedule: str = "constant"
     factor: float = 0.1
     milestones: tuple[int, ...] = ()
