@@ -17,7 +17,7 @@ from engram.memory import Memory
 from engram.methods.base import Method
 from engram.methods.ewc import EWC
 from engram.methods.finetune import Finetune
-from engram.methods.fisher import fisher
+from engram.methods.fisher import fisher, likelihood
 from engram.methods.quadratic import merge, normalised, penalty, slope
 from tests.methods import small
 
@@ -118,7 +118,7 @@ class TestFisher:
         # rows lie sorted by class; groups cut from them in that order would be of one class each
         learner = small.after(Finetune(), 0)
         shuffled = fisher(learner, group=24)
-        sorted_groups = learner.average_gradient(_nll, group=24)
+        sorted_groups = learner.average_gradient(likelihood, group=24)
         assert not torch.allclose(shuffled, sorted_groups, rtol=0.05)
 
     def test_objective_is_the_training_loss(self) -> None:
@@ -146,10 +146,6 @@ class TestFisher:
         assert torch.allclose(fisher(learner), rows.square().mean(0), atol=1e-14)
         with pytest.raises(BadArgument, match="labels: expected 'true'"):
             small.after(EWC(labels="pred"), 0, binary)
-
-
-def _nll(net: Any, batch: Any) -> Tensor:
-    return torch.nn.functional.cross_entropy(net(batch.x, batch.w).logits[:, :2], batch.target)
 
 
 def _bernoulli_rows(learner: Learner, vector: Tensor, batch: Any) -> Tensor:

@@ -81,6 +81,8 @@ class TestVariants:
     def test_first_batch_as_start(self) -> None:
         one = walked(RWalk(every=2), fresh(), 1)
         assert close(one["running"], [1.0, 0.25])
+        later = fresh(anchor=torch.zeros(2).double())  # a later task: F goes on
+        assert close(walked(RWalk(every=2), later, 1)["running"], [0.9, 0.225])
 
     def test_alpha_on_running(self) -> None:
         one = walked(RWalk(every=2, alpha_on="running", init="zero"), fresh(), 1)
