@@ -61,6 +61,15 @@ def test_a_bare_name_concerns_the_methods_that_know_it():
         asked.assign(recipes, "strenght=7")
 
 
+def test_a_dotted_name_concerns_the_methods_that_know_it():
+    recipes = asked.contents(data="blobs", methods=["Finetune", "ER"])
+    asked.assign(recipes, "memory.total=40")
+    assert recipes[0]["method"] == {"name": "Finetune"}
+    assert asked.build(recipes)[1].method.memory.total == 40
+    with pytest.raises(BadArgument, match="unknown name 'memry', did you mean 'memory'"):
+        asked.assign(recipes, "memry.total=40")
+
+
 def test_parts_of_a_memory_change_one_by_one():
     recipes = asked.contents(data="blobs", methods=["ER"])
     asked.assign(recipes, "memory.policy=herding")

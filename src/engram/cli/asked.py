@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from engram.errors import BadArgument, bad
+from engram.errors import BadArgument, bad, unknown
 from engram.memory.budget import BUDGETS
 from engram.recipes import Recipe, build_method, set_value
 from engram.recipes.plain import to_plain
@@ -137,11 +137,13 @@ def _methods(content: Content) -> Iterator[Content]:
 
 def _put(content: Content, key: str, text: str) -> None:
     head, _, rest = key.removeprefix("method.").partition(".")
-    whole = key.startswith("method.") or head not in SECTIONS
-    if whole and rest and head in {f.name for f in fields(build_method(content["method"]))}:
-        _put_field(content["method"], f"{head}.{rest}", text)
-    else:
+    if not rest or (head in SECTIONS and not key.startswith("method.")):
         set_value(content, f"{key}={text}")
+        return
+    known = [f.name for f in fields(build_method(content["method"]))]
+    if head not in known:
+        raise unknown("--set", head, [*known, *SECTIONS])
+    _put_field(content["method"], f"{head}.{rest}", text)
 
 
 def _put_field(method: Content, key: str, text: str) -> None:

@@ -21,6 +21,9 @@ def command(
         str | None, typer.Argument(metavar="NAME", help="Everything about one of them.")
     ] = None,
     root: Root = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="As lines of a Markdown table.")
+    ] = False,
 ) -> None:
     """What there is; with a name, its fields and defaults."""
     from engram.cli import catalogue
@@ -40,6 +43,9 @@ def command(
         return
     if not entries:
         emit(catalogue.EMPTY.get(kind, f"no {kind} in this version"))
+        return
+    if markdown:
+        emit("\n".join(f"| `{one}` | {line.replace('``', '`')} |" for one, line in entries.items()))
         return
     _table(entries)
     if kind in catalogue.MORE:

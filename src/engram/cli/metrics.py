@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,12 +11,13 @@ from engram.cli.options import Directories
 from engram.cli.shell import emit, screen
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pandas as pd
 
     from engram.records import Result
 
 PLAIN = ("average_accuracy", "learning_accuracy", "backward_transfer", "forward_transfer")
-WIDE = 6  # more methods than this are lines, not columns
 
 
 def command(
@@ -135,36 +137,44 @@ def _print(title: str, table: pd.DataFrame) -> None:
         table = _side_by_side(table)
     else:
         screen().print(Text(f"\n{title}", style="bold"))
-    shown = plain_table(str(table.index.name or ""), *map(str, table.columns))
-    for name, row in table.iterrows():
-        shown.add_row(Text(str(name)), *(_cell(value) for value in row))
-    screen().print(shown)
+    cells = table.map(_cell)
+    for block in _blocks(cells, screen().width):
+        shown = plain_table(str(table.index.name or ""), *map(str, block.columns))
+        for name, row in block.iterrows():
+            shown.add_row(Text(str(name)), *row)
+        screen().print(shown)
+
+
+def _blocks(cells: pd.DataFrame, width: int) -> Iterator[pd.DataFrame]:
+    """Columns in groups that fit beside the names of the lines."""
+    gap = 2
+    names = max(map(len, map(str, [*cells.index, cells.index.name or ""])), default=0)
+    start, used = 0, names
+    for place, column in enumerate(cells.columns):
+        need = gap + max(len(str(column)), *(len(cell) for cell in cells[column]), 1)
+        if place > start and used + need > width:
+            yield cells.iloc[:, start:place]
+            start, used = place, names
+        used += need
+    yield cells.iloc[:, start:]
 
 
 def _side_by_side(table: pd.DataFrame) -> pd.DataFrame:
-    """Metrics as lines and methods as columns, or the other way round where there are many."""
+    """Metrics as lines, methods as columns, mean and spread as text."""
     from engram.cli.show import pair
 
-    few = table["label"].nunique() <= WIDE
-    shown = table.assign(
-        metric=[
-            f"{name} ({definition})" if definition else name
-            for name, definition in zip(table["metric"], table["definition"], strict=True)
-        ],
-        text=[
-            pair(mean, std) if few else pair(mean, float("nan"))
-            for mean, std in zip(table["mean"], table["std"], strict=True)
-        ],
+    names = [
+        f"{name} ({definition})" if definition else name
+        for name, definition in zip(table["metric"], table["definition"], strict=True)
+    ]
+    text = [pair(mean, std) for mean, std in zip(table["mean"], table["std"], strict=True)]
+    wide = table.assign(metric=names, text=text).pivot(
+        index="metric", columns="label", values="text"
     )
-    order = list(dict.fromkeys(shown["metric"])), list(dict.fromkeys(shown["label"]))
-    wide = shown.pivot(index="metric", columns="label", values="text")
-    wide = wide.loc[order[0], order[1]]
-    return wide if few else wide.T
+    return wide.loc[list(dict.fromkeys(names)), list(dict.fromkeys(table["label"]))]
 
 
 def _cell(value: Any) -> str:
-    import math
-
     if isinstance(value, str):
         return value
     if isinstance(value, float):
