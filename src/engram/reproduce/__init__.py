@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engram.reproduce import measures
 from engram.reproduce.cells import Cell, cells_of, choose_cells
 from engram.reproduce.differences import Difference, compare, read_side
 from engram.reproduce.planning import Plan, plan
@@ -26,6 +27,7 @@ __all__ = [
     "default_out",
     "find_table",
     "judge",
+    "measures",
     "plan",
     "read_side",
     "reproduce",

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engram.engine.run import Engine, Run
+from engram.engine.run import Engine
+from engram.engine.run_spec import Run
 from engram.engine.training import Training
 from engram.recipes import Plan as RunPlan
 from engram.streams.core import Stream, Task
 
 FEW, MORE = 2, 10  # steps of the two timed stages; their difference leaves fixed costs out
+SLOW = 1.0  # seconds of a timed stage above which fewer steps, once, must do
 FORWARD_SHARE = 1 / 3  # of a step: evaluation does no backward pass
 
 
@@ -67,6 +69,7 @@ def estimate(
         return []
     engine = Engine([p.run for p in plans], device=device, together=together, group_size=group_size)
     shrunk: dict[int, Stream] = {}
+    known: dict[Any, tuple[float, float]] = {}
     costs: list[Cost] = []
     for group in engine.groups():
         lockstep = engine.maps(group) and together is not False
@@ -76,11 +79,22 @@ def estimate(
             if id(run.stream) not in shrunk:
                 shrunk[id(run.stream)] = _small(run.stream, run.training.batch_size)
         streams = [shrunk[id(run.stream)] for run in runs]
-        if not costs:  # the first steps of a process are slow
+        if not known:  # the first steps of a process are slow
             _stage_seconds(runs, streams, FEW, engine.device, lockstep)
-        seconds, fixed = _time(runs, streams, engine.device, lockstep)
-        costs.append(_cost([plans[place] for place in group], lockstep, seconds, fixed))
+        key = (len(runs), *_alike(runs[0]))
+        if key not in known:
+            known[key] = _time(runs, streams, engine.device, lockstep)
+        costs.append(_cost([plans[place] for place in group], lockstep, *known[key]))
     return costs
+
+
+def _alike(run: Run) -> tuple[Any, ...]:
+    """What the time of a step depends on; heads and strengths do not matter."""
+    parts = getattr(run.method, "parts", (run.method,))
+    kinds = tuple((type(p).__name__, getattr(p, "variant", "")) for p in parts)
+    model = repr(run.model) if isinstance(run.model, (str, dict)) else id(run.model)
+    training = (run.training.batch_size, run.training.loss, run.training.precision)
+    return model, kinds, training, id(run.stream.data), len(run.stream.order)
 
 
 def _cost(plans: Sequence[RunPlan], lockstep: bool, step: float, fixed: float) -> Cost:
@@ -102,8 +116,16 @@ def _time(
     runs: Sequence[Run], streams: Sequence[Stream], device: Any, lockstep: bool
 ) -> tuple[float, float]:
     """(seconds of a step, of what a stage costs besides) of all runs at once."""
-    few, more = (_stage_seconds(runs, streams, n, device, lockstep) for n in (FEW, MORE))
-    step = max((more - few) / (MORE - FEW), 1e-7)
+
+    def stage(steps: int) -> float:
+        return _stage_seconds(runs, streams, steps, device, lockstep)
+
+    few = stage(FEW)
+    many = MORE if few < SLOW else 2 * FEW
+    more = stage(many)
+    if more < SLOW:  # cheap enough to look twice: other processes only ever slow things down
+        few, more = min(few, stage(FEW)), min(more, stage(many))
+    step = max((more - few) / (many - FEW), few / FEW / 100)
     return step, max(few - FEW * step, 0.0)
 
 

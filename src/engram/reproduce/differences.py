@@ -12,6 +12,7 @@ from engram.errors import BadArgument, EngramError, bad
 from engram.recipes import Recipe
 from engram.records import RunDirectory
 from engram.reproduce.registry import find_table, table_names
+from engram.streams import SCENARIOS
 
 Plain = Mapping[str, Any]
 
@@ -49,9 +50,14 @@ class Difference:
         return KINDS[self.kind]
 
     @property
+    def values(self) -> tuple[str, str]:
+        """Both values as text."""
+        return _shown(self.ours), _shown(self.theirs)
+
+    @property
     def words(self) -> str:
         """The difference as a phrase."""
-        return f"{self.field}: {_shown(self.ours)} here, {_shown(self.theirs)} there"
+        return "{}: {} here, {} there".format(self.field, *self.values)
 
 
 def _shown(value: Any) -> str:
@@ -124,8 +130,12 @@ def compare(ours: Sequence[Plain], theirs: Sequence[Plain]) -> list[Difference]:
             label = str(content.get("label") or _method_name(content))
             names = old if label in old else (*old, label)
             merged[key] = Difference(kind_of(field), field, a, b, names)
-    order = list(KINDS)
-    return sorted(merged.values(), key=lambda d: (order.index(d.kind), -len(d.recipes), d.field))
+    return sorted(merged.values(), key=_rank)
+
+
+def _rank(one: Difference) -> tuple[int, int, int, str]:
+    names = one.field in ("stream.data", "stream.kind", "method.name", "model.name")
+    return list(KINDS).index(one.kind), -names, -len(one.recipes), one.field
 
 
 def _method_name(content: Plain) -> str:
@@ -136,11 +146,14 @@ def _method_name(content: Plain) -> str:
 def _flat(content: Plain) -> dict[str, Any]:
     """Dotted fields of a recipe with defaults filled in, where it is one that can be built."""
     whole = {k: v for k, v in content.items() if k in _known_sections()}
-    stream = dict(whole.get("stream") or {})
+    stream = whole.get("stream") or {}
+    stream = dict(stream) if isinstance(stream, Mapping) else {"data": stream}
     try:
         facts = {"head", "id"}
         clean = {k: v for k, v in stream.items() if k not in facts}
-        whole = Recipe.of({**whole, "stream": clean or whole.get("stream")}).plain()
+        whole = Recipe.of({**whole, "stream": clean}).plain()
+        scenario = SCENARIOS[whole["stream"]["kind"]]
+        whole["stream"] = {**(scenario.__kwdefaults__ or {}), **whole["stream"]}
     except EngramError:
         pass  # written by engram.run over a stream made in Python: compared as it stands
     whole = {**whole, "model": _named(whole.get("model", "mlp"))}

@@ -45,7 +45,8 @@ class Preset:
     ----------
     scope_multi, scope_single, scope_samples
         Which logits compete in training: multi-head rows, single-head rows without samples, and
-        rows with samples.
+        rows with samples. Without samples the printed 38 % of plain training is out of reach when
+        all seen classes compete (20 %), but not when only the task's own do.
     mix
         How exemplars enter a batch: ``union`` shuffles them into the task's rows (section 4.2),
         ``paired`` adds as many as the batch has new rows.
@@ -72,7 +73,7 @@ class Preset:
     seeds: int = 5
     batch_size: int = 64
     scope_multi: str = "own"
-    scope_single: str = "seen"
+    scope_single: str = "own"
     scope_samples: str = "seen"
     mix: str = "union"
     policy: str = "herding"
@@ -181,7 +182,7 @@ def recipe(preset: Preset, row: Row) -> Recipe:
         {
             "stream": _stream(protocol, row.setting, protocol.classes_per_task),
             "model": protocol.model,
-            "method": _method(preset, protocol, row),
+            "method": method_spec(preset, protocol, row),
             "training": _training(preset, protocol, scope),
             "seeds": preset.seeds,
             "keep": preset.keep,
@@ -240,7 +241,8 @@ def _training(preset: Preset, protocol: Protocol, scope: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _method(preset: Preset, protocol: Protocol, row: Row) -> dict[str, Any]:
+def method_spec(preset: Preset, protocol: Protocol, row: Row) -> dict[str, Any]:
+    """The plain form of a row's method."""
     memory = {
         "per_class": row.per_class or protocol.memory_per_class,
         "policy": row.policy or preset.policy, "normalize": preset.normalize,

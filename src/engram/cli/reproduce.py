@@ -1,0 +1,214 @@
+"""``engram reproduce``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from engram.cli.options import Device, Out
+
+if TYPE_CHECKING:
+    from engram.reproduce import Plan, Reproduction, Table
+
+STYLES = {"agrees": "green", "differs": "red", "not run": "dim", "not comparable": "yellow"}
+MOST_WHY = 400  # characters of a reason shown; messages may name many files
+
+
+def command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="PAPER/TABLE", help="rwalk/1, say; without it: a list.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of the data sets (default: ENGRAM_DATA)."),
+    ] = None,
+    cells: Annotated[
+        str,
+        typer.Option(metavar="EXPR", help='Some cells: "dataset=MNIST,method=Vanilla|PI*".'),
+    ] = "",
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Stop after 90s, 10m, 1h30m; call again to go on."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run and how long it would take.")
+    ] = False,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="On embedded data: offline, in two minutes.")
+    ] = False,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", metavar="KEY=VALUE",
+            help="Change a choice of the preset: seeds=3, mnist.epochs=5. Repeatable.",
+        ),
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", metavar="table|csv|latex|markdown", help="How to print.")
+    ] = "table",
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write it; the ending .csv, .tex or .md decides."),
+    ] = None,
+    together: Annotated[
+        int, typer.Option(metavar="N", help="Most runs in lockstep (0: as many as fit).")
+    ] = 0,
+    out: Out = None,
+    device: Device = "auto",
+) -> None:  # fmt: skip
+    """Run a paper's table and put our numbers beside its own.
+
+    Only what is missing is run; a stopped reproduction goes on when called again.
+    """
+    from engram.errors import bad, choose
+    from engram.reproduce import default_out, find_table, plan
+    from engram.reproduce.duration import seconds
+    from engram.reproduce.output import FORMATS
+
+    choose("--format", form, FORMATS)
+    endings = {".csv": "csv", ".tex": "latex", ".md": "markdown"}
+    if save is not None and save.suffix not in endings:
+        raise bad("--save", "a file that ends in .csv, .tex or .md", str(save))
+    limit = None if budget is None else seconds(budget)
+    if name is None:
+        return _list()
+    table = find_table(name, embedded=embedded, assignments=assignments or ())
+    folder = out if out is not None else default_out(table, embedded=embedded)
+    planned = plan(
+        table, data, cells=cells, out=folder, device=device, measure=dry_run, group_size=together
+    )
+    if dry_run:
+        return _show_plan(planned, folder)
+    _question(planned, folder)
+    made = _run(table, planned, folder, device, limit, together)
+    _print(made, form)
+    if save is not None:
+        _save(made, save, endings[save.suffix])
+    _close(made)
+    return None
+
+
+def _list() -> None:
+    from engram.cli.shell import screen
+    from engram.cli.show import plain_table
+    from engram.reproduce import table_names
+
+    table = plain_table("table", "what")
+    table.columns[1].justify = "left"
+    for name, title in table_names().items():
+        table.add_row(name, title)
+    screen().print(table)
+
+
+def _run(
+    table: Table, planned: Plan, folder: Path, device: str, limit: float | None, together: int
+) -> Reproduction:
+    from engram.cli.progress import meter
+    from engram.cli.shell import INTERRUPTED, say
+    from engram.reproduce import reproduce
+
+    try:
+        with meter() as watcher:
+            return reproduce(
+                table, planned=planned, budget=limit, out=folder, device=device, watcher=watcher,
+                group_size=together,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        say("\nInterrupted. Finished tasks are kept; the same command goes on.", style="yellow")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _question(planned: Plan, folder: Path) -> None:
+    from engram.cli.shell import say
+
+    say(f"{planned.table.name}: {planned.table.title}")
+    cells = f"{len(planned.runnable)} of {len(planned.cells)} cells can be made here"
+    say(f"{cells}, from {len(planned.runs)} runs, {planned.done} finished before; in {folder}")
+    for note in planned.notes:
+        say(f"note: {note}", style="yellow")
+    for figure, why in planned.missing_figures.items():
+        say(f"not run: {figure}: {why[:MOST_WHY]}", style="yellow")
+
+
+def _show_plan(planned: Plan, folder: Path) -> None:
+    """What would run, group by group, and what cannot."""
+    from rich.text import Text
+
+    from engram.cli.shell import say, screen
+    from engram.cli.show import plain_table
+    from engram.reproduce.duration import words
+
+    _question(planned, folder)
+    table = plain_table("runs that train together", "runs", "steps", "ms/step", "how", "time")
+    for cost in planned.costs:
+        more = f" and {len(cost.labels) - 1} more" if len(cost.labels) > 1 else ""
+        table.add_row(
+            Text(cost.label + more), str(cost.runs), f"{cost.steps:,}",
+            f"{1000 * cost.step_seconds:.2f}", "lockstep" if cost.lockstep else "one by one",
+            words(cost.seconds),
+        )  # fmt: skip
+    screen().print(table)
+    _show_missing(planned)
+    say(f"about {words(planned.seconds)} in all, from a few steps of each group on this device")
+
+
+def _show_missing(planned: Plan) -> None:
+    from engram.cli.shell import say
+
+    reasons: dict[str, int] = {}
+    for entry in planned.entries:
+        if entry.missing:
+            reasons[entry.missing] = reasons.get(entry.missing, 0) + 1
+    for why, count in reasons.items():
+        cells = "1 cell" if count == 1 else f"{count} cells"
+        say(f"not run: {cells}: {why[:MOST_WHY]}", style="yellow")
+
+
+def _print(made: Reproduction, form: str) -> None:
+    from rich.text import Text
+
+    from engram.cli.shell import emit, screen
+    from engram.cli.show import plain_table
+    from engram.reproduce.output import SHOWN, render, texts
+
+    if not made.lines:
+        return
+    if form != "table":
+        return emit(render(made.lines, form))
+    table = plain_table(*SHOWN)
+    for name in ("metric", "verdict", "reason"):
+        table.columns[SHOWN.index(name)].justify = "left"
+    for line in made.lines:
+        shown = texts(line)
+        shown["reason"] = shown["reason"][:MOST_WHY]
+        style = STYLES[line.verdict]
+        table.add_row(*(Text(shown[k], style=style if k == "verdict" else "") for k in SHOWN))
+    return screen().print(table)
+
+
+def _save(made: Reproduction, path: Path, form: str) -> None:
+    from engram.cli.shell import say
+    from engram.records.files import write_text
+    from engram.reproduce.output import render
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    say(f"wrote {write_text(path, render(made.lines, form) + chr(10))}")
+
+
+def _close(made: Reproduction) -> None:
+    import shlex
+
+    from engram.cli.shell import say
+
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in made.counts().items())
+    if counts:
+        say(f"{len(made.lines)} cells: {counts}")
+    for path in made.figures:
+        say(f"wrote {path}")
+    if made.open_runs:
+        say(f"{made.open_runs} runs are still open; the same command goes on", style="yellow")
+    if made.plan.runs:
+        say(f"Results:  {made.out}")
+        say(f"Report:   engram report {shlex.quote(str(made.out))} -o report.html")

@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.reproduce.invented import invented_table
+
+
+@pytest.fixture
+def table():
+    return invented_table()

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from engram.cli import diff, reproduce
+from engram.cli.shell import Shell
+from engram.recipes import sweep
+
+app = typer.Typer(cls=Shell, pretty_exceptions_enable=False)
+app.command("reproduce")(reproduce.command)
+app.command("diff")(diff.command)
+
+QUICK = ["--embedded", "--set", "mnist.epochs=1", "--set", "seeds=1", "--device", "cpu"]
+SOME = ["--cells", "setting=single-head,method=Vanilla,metric=F|A*"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*words):
+    return CliRunner().invoke(app, list(words))
+
+
+def test_lists_tables():
+    done = call("reproduce")
+    assert done.exit_code == 0
+    assert "rwalk/1" in done.stdout
+
+
+def test_runs_prints_and_saves(tmp_path):
+    done = call("reproduce", "rwalk/1", *QUICK, *SOME, "--save", "out/table.tex")
+    assert done.exit_code == 0, done.output
+    assert "not comparable" in done.stdout
+    assert r"\begin{tabular}" in (tmp_path / "out" / "table.tex").read_text()
+    folder = tmp_path / "runs" / "reproduce" / "rwalk-1-embedded"
+    assert len(pd.read_csv(folder / "reproduction.csv")) == 2
+    again = call("reproduce", "rwalk/1", *QUICK, *SOME, "--format", "csv")
+    assert "1 runs, 1 finished before" in again.stderr
+    assert again.stdout.splitlines()[0].startswith("paper,table,cell")
+
+
+def test_dry_run_trains_nothing(tmp_path):
+    done = call("reproduce", "rwalk/1", *QUICK, *SOME, "--dry-run")
+    assert done.exit_code == 0, done.output
+    assert "in all" in done.stderr
+    assert "Vanilla (MNIST, single-head)" in done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+def test_dry_run_says_what_is_missing(monkeypatch):
+    monkeypatch.delenv("ENGRAM_DATA", raising=False)
+    done = call("reproduce", "rwalk/1", "--dry-run", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert "0 of 78 cells" in done.stderr
+    assert "39 cells: data: mnist is not part of the package" in done.stderr
+
+
+def test_budget_of_nothing_says_how_to_go_on():
+    done = call("reproduce", "rwalk/1", *QUICK, *SOME, "--budget", "0s")
+    assert done.exit_code == 0, done.output
+    assert "1 runs are still open" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["reproduce", "rwalk/1", "--budget", "soon"], "budget: expected a duration"),
+        (["reproduce", "rwalk/1", "--format", "pdf"], "--format"),
+        (["reproduce", "rwalk/1", "--save", "x.pdf"], "--save"),
+        (["reproduce", "rwalk/1", "--cells", "metod=F"], "did you mean 'method'"),
+        (["reproduce", "walk/1"], "did you mean 'rwalk'"),
+        (["reproduce", "rwalk/1", "--set", "epoch=3"], "preset: unknown name"),
+        (["diff", "nowhere", "rwalk/1"], "run directory"),
+    ],
+)
+def test_complaints_are_one_line(words, complaint):
+    done = call(*words)
+    assert done.exit_code == 2
+    assert complaint in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_diff_of_a_run_and_a_preset():
+    sweep([{"stream": {"data": "blobs"}, "method": "Finetune"}], out="mine")
+    done = call("diff", "mine", "rwalk/1")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[1].split()[:3] == ["stream.data", "blobs", "mnist"]
+    assert "no number carries over" in done.stderr
+    same = call("diff", "mine", "mine")
+    assert "same protocol" in same.stderr

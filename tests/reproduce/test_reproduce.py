@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engram.engine.run_spec import Run
+from engram.recipes import Watcher, build_method
+from engram.report.inputs import REPRODUCTION_COLUMNS
+from engram.reproduce import Figure, Table, plan, reproduce
+from engram.reproduce.cost import estimate, steps_of
+from engram.reproduce.output import COLUMNS, render
+from tests.reproduce.invented import STEPS, cell, entry_of, small_recipe
+
+
+class Counting(Watcher):
+    """Counts recorded stages, and may dawdle after each."""
+
+    def __init__(self, pause=0.0):
+        self.stages, self.pause = [], pause
+
+    def stage(self, plan, stage, rows):
+        self.stages.append((*plan.key, stage))
+        time.sleep(self.pause)
+
+
+# -- plans ---------------------------------------------------------------------------------------
+def test_cells_share_runs(table):
+    made = plan(table, measure=False)
+    assert len(made.runs) == 4  # two methods, two seeds, though four cells ask for them
+    assert len(made.runnable) == 4
+    assert made.seconds == 0
+
+
+def test_expression_limits_the_runs(table):
+    made = plan(table, cells="method=ER,metric=F", measure=False)
+    assert [c.name for c in made.cells] == ["Blobs single-head ER"]
+    assert len(made.runs) == 2
+
+
+def test_absent_data_is_said_not_raised(table, monkeypatch):
+    monkeypatch.delenv("ENGRAM_DATA", raising=False)
+    far = replace(table, cells=(*table.cells, cell("Far", "F")))
+    made = plan(far, measure=False)
+    assert "mnist is not part of the package" in made.entries[-1].missing
+    assert len(made.runs) == 4
+
+
+def test_absent_method_is_said_not_raised(table):
+    def entry(found):
+        return entry_of(found) if found["method"] != "ER" else small_recipe("NoSuchMethod")
+
+    made = plan(replace(table, entry=entry), measure=False)
+    assert "NoSuchMethod" in made.entries[2].missing
+
+
+def test_cost_is_measured_and_shrinks_with_what_is_done(table, tmp_path):
+    before = plan(table, out=tmp_path / "r")
+    assert sum(cost.runs for cost in before.costs) == 4
+    assert all(cost.seconds > 0 and cost.steps > 0 for cost in before.costs)
+    reproduce(table, out=tmp_path / "r", cells="method=ER")
+    after = plan(table, out=tmp_path / "r")
+    assert (after.done, sum(cost.runs for cost in after.costs)) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "steps"),
+    [
+        ("Finetune", [2, 2, 2]),  # 32 rows in each task, 16 at a time
+        ({"name": "ER", "mix": "union", "memory": {"per_class": 4}}, [2, 3, 3]),
+        ("Joint", [2, 4, 6]),
+    ],
+)
+def test_steps_are_those_of_the_engine(method, steps, tmp_path):
+    recipe = small_recipe(method, seeds=1)
+    stream = recipe.build_stream()
+    run = Run(stream=stream, method=build_method(method), training=recipe.training)
+    assert steps_of(run) == sum(steps)
+    entry = replace(entry_of(cell("Finetune", "F")), recipes=(recipe,))
+    table = Table(name="t/1", cells=(cell("Finetune", "F"),), entry=lambda _: entry)
+    made = reproduce(table, out=tmp_path)
+    frame = pd.concat(pd.read_parquet(p) for p in tmp_path.glob("results-*.parquet"))
+    rows = frame[frame.metric == "steps"].sort_values("stage")
+    assert rows.value.tolist() == steps
+    assert made.open_runs == 0
+
+
+def test_nothing_costs_nothing():
+    assert estimate([]) == []
+
+
+# -- runs ----------------------------------------------------------------------------------------
+def test_lines(table, tmp_path):
+    made = reproduce(table, out=tmp_path)
+    verdicts = [line.verdict for line in made.lines]
+    assert verdicts[3:] == ["not comparable", "not run"]
+    assert made.lines[4].reason == "quoted from elsewhere"
+    assert len(made.lines[0].values) == 2
+    assert 0 <= made.lines[0].ours <= 100
+    assert sum(made.counts().values()) == 5
+
+
+def test_budget_stops_between_stages_and_the_next_call_goes_on(table, tmp_path):
+    whole = reproduce(table, out=tmp_path / "whole")
+    first, second = Counting(pause=2.0), Counting()
+    stopped = reproduce(table, out=tmp_path / "r", budget=2.0, watcher=first)
+    assert 0 < stopped.open_runs <= 4
+    assert 0 < len(first.stages) < 4 * STEPS
+    assert {line.verdict for line in stopped.lines} >= {"not run"}
+    done = reproduce(table, out=tmp_path / "r", watcher=second)
+    assert done.open_runs == 0
+    assert len(first.stages) + len(second.stages) == 4 * STEPS
+    assert not set(first.stages) & set(second.stages)
+    for one, other in zip(whole.lines, done.lines, strict=True):
+        np.testing.assert_array_equal(one.values, other.values)
+    third = Counting()
+    reproduce(table, out=tmp_path / "r", watcher=third)
+    assert third.stages == []
+
+
+def test_no_budget_at_all_runs_nothing(table, tmp_path):
+    made = reproduce(table, out=tmp_path, budget=0.0)
+    assert made.open_runs == 4
+    assert {line.verdict for line in made.lines} == {"not run"}
+    assert made.lines[0].reason == "no finished run"
+
+
+def test_csv_keeps_other_cells(table, tmp_path):
+    reproduce(table, out=tmp_path, cells="method=Finetune")
+    reproduce(table, out=tmp_path, cells="method=ER|Quoted")
+    frame = pd.read_csv(tmp_path / "reproduction.csv")
+    assert tuple(frame.columns) == COLUMNS == REPRODUCTION_COLUMNS
+    assert len(frame) == 5
+    reproduce(table, out=tmp_path)
+    assert len(pd.read_csv(tmp_path / "reproduction.csv")) == 5
+
+
+def test_figures_are_written(tmp_path):
+    recipe = small_recipe()
+    figure = Figure(
+        name="fig1", title="x", recipes=(recipe,),
+        data=lambda result: pd.DataFrame({"runs": [len(result)]}), draw=lambda data: Drawn(),
+    )  # fmt: skip
+
+    class Drawn:
+        def to_html(self, **options):
+            return "<p>drawn</p>"
+
+    made = reproduce(Table(name="fake/fig1", figures=(figure,)), out=tmp_path)
+    assert [p.name for p in made.figures] == ["fig1.csv", "fig1.html"]
+    assert pd.read_csv(made.figures[0])["runs"].tolist() == [2]
+    assert made.lines == ()
+
+
+def test_hostile_names_survive_every_format(table, tmp_path):
+    odd = 'a|b & <i>"x", 50%_{}\\\n[red]'
+    cells = (replace(table.cells[0], key={**table.cells[0].key, "setting": odd}),)
+    lines = reproduce(replace(table, cells=cells), out=tmp_path).lines
+    assert r"50\%\_\{\}" in render(lines, "latex")
+    markdown = render(lines, "markdown").splitlines()
+    assert len(markdown) == 3
+    assert r"a\|b" in markdown[2]
+    back = pd.read_csv(tmp_path / "reproduction.csv")
+    assert odd in back["cell"][0]

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engram.errors import BadArgument
+from engram.reproduce import cells_of, choose_cells, find_table, plan, reproduce, table_names
+from engram.reproduce.papers import rwalk, rwalk_preset
+from engram.reproduce.papers.rwalk_preset import EMBEDDED, PAPER, assigned
+
+QUICK = ("mnist.epochs=1", "seeds=1", "mnist.model={name: mlp, hidden: [8]}", "mnist.samples=[5]")
+
+
+def method_of(number, expression, metric="F"):
+    table = find_table(f"rwalk/{number}")
+    (cell,) = choose_cells(table.cells, f"{expression},metric={metric}")
+    return table.entry(cell).recipes[0]
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind", "strength", "kept"),
+    [
+        ("dataset=MNIST,setting=multi-head,method=Vanilla", "Finetune", None, None),
+        ("dataset=CIFAR-100,setting=multi-head,method=EWC", "EWCpp", 3e6, None),
+        ("dataset=MNIST,setting=single-head,method=PI", "SI", 0.1, None),
+        ("dataset=MNIST,method=Vanilla-S", "ER", None, 10),
+        ("dataset=CIFAR-100,method=EWC-S", "EWCpp", 1.5e6, 25),
+        ("dataset=CIFAR-100,setting=single-head,method=RWalk", "RWalk", 500, 25),
+        ("dataset=MNIST,setting=multi-head,method=RWalk", "RWalk", 1000, None),
+        ("dataset=MNIST,method=iCaRL-hb1", "ICaRL", None, 10),
+    ],
+)
+def test_rows_of_table_1(expression, kind, strength, kept):
+    recipe = method_of(1, expression)
+    method = recipe.method
+    memory = method.memory_budget
+    assert type(method).__name__ == kind
+    assert getattr(method, "strength", None) == strength
+    assert (memory.per_class if memory else None) == kept
+    if memory:
+        assert (memory.policy, memory.normalize) == ("herding", False)
+    head = "task_incremental" if "multi" in expression else "class_incremental"
+    assert recipe.stream["kind"] == head
+    samples = kept and "multi" not in expression
+    assert recipe.training.scope == (PAPER.scope_samples if samples else "own")
+
+
+def test_protocol_of_table_1():
+    mnist = method_of(1, "dataset=MNIST,setting=multi-head,method=RWalk")
+    cifar = method_of(1, "dataset=CIFAR-100,setting=multi-head,method=RWalk")
+    assert (mnist.method.every, cifar.method.every) == (10, 50)
+    assert (mnist.model, cifar.model) == ("mlp", "cnn")
+    assert (mnist.stream["classes_per_task"], cifar.stream["classes_per_task"]) == (2, 10)
+    for recipe in (mnist, cifar):
+        training = recipe.training
+        assert (training.optimizer, training.lr, training.batch_size) == ("adam", 1e-3, 64)
+        assert len(recipe.seeds) == 5
+    pi = method_of(1, "dataset=MNIST,setting=multi-head,method=PI").method
+    assert (pi.xi, pi.clamp) == (1e-3, "task_term")
+
+
+def test_all_cells_can_be_made_and_share_recipes():
+    table = find_table("rwalk/1")
+    assert all(not table.entry(cell).missing for cell in table.cells)
+    assert len(table.recipes) == 26 + 4
+    assert len(find_table("rwalk/3").recipes) == 18 + 2
+
+
+def test_reference_of_the_single_head_goes_straight_to_the_last_task():
+    table = find_table("rwalk/1")
+    (cell,) = choose_cells(table.cells, "dataset=CIFAR-100,method=PI-S,metric=I")
+    joint = table.entry(cell).recipes[1]
+    assert joint.stream["classes_per_task"] == [90, 10]
+    assert joint.method.init == "scratch"
+    assert joint.training.length(0) == (1, 0)
+    assert joint.training.length(1) == (50, 0)
+    every = find_table("rwalk/1", assignments=["reference=each"]).entry(cell).recipes[1]
+    assert every.stream["classes_per_task"] == 10
+
+
+def test_deltas_are_against_the_first_strength():
+    table = find_table("rwalk/3")
+    (cell,) = choose_cells(
+        table.cells, "dataset=MNIST,method=EWC,params=lambda=75000,metric=F_delta"
+    )
+    first, own = table.entry(cell).recipes
+    assert (first.method.strength, own.method.strength) == (75, 75000)
+    assert own.method.memory_budget.per_class == 10
+
+
+def test_table_2_runs_only_our_method():
+    table = find_table("rwalk/2")
+    entries = {cell["method"]: table.entry(cell) for cell in table.cells}
+    assert [name for name, entry in entries.items() if not entry.missing] == ["RWalk"]
+    recipe = entries["RWalk"].recipes[0]
+    assert recipe.stream["classes_per_task"] == 5
+    assert recipe.method.memory_budget.per_class * 100 == 5000
+    assert "embedded" in find_table("rwalk/2", embedded=True).entry(table.cells[2]).missing
+
+
+def test_table_4_is_our_network(monkeypatch, tmp_path):
+    made = reproduce("rwalk/4", out=tmp_path)
+    assert made.counts() == {"agrees": 16}
+    wrong = rwalk.layers()
+    wrong[0]["filters"] = 33
+    monkeypatch.setattr(rwalk, "layers", lambda: wrong[:-1])
+    assert reproduce("rwalk/4", out=tmp_path).counts() == {
+        "differs": 1, "agrees": 13, "not run": 2,
+    }  # fmt: skip
+
+
+def test_preset_is_changed_in_one_place():
+    preset = assigned(PAPER, ["mnist.epochs=3", "rwalk.eps=0.01", "seeds=2"])
+    assert (preset.mnist.epochs, preset.cifar) == (3, PAPER.cifar)
+    table = find_table("rwalk/1", assignments=["rwalk.eps=0.01", "seeds=2"])
+    (cell,) = choose_cells(table.cells, "dataset=MNIST,setting=multi-head,method=RWalk,metric=F")
+    recipe = table.entry(cell).recipes[0]
+    assert (recipe.method.eps, recipe.seeds) == (0.01, (0, 1))
+
+
+def test_exemplars_may_join_every_batch():
+    preset = assigned(PAPER, ["mix=paired"])
+    rows = {
+        c["method"]: rwalk.row_of(c) for c in cells_of("rwalk", "1") if c["method"][-2:] == "-S"
+    }
+    vanilla = rwalk_preset.method_spec(preset, preset.mnist, rows["Vanilla-S"])
+    assert (vanilla["name"], vanilla["mix"]) == ("ER", "paired")
+    joined = rwalk_preset.method_spec(preset, preset.mnist, rows["EWC-S"])
+    assert [part["name"] for part in joined["parts"]] == ["ER", "EWCpp"]
+    assert [("memory" in part) for part in joined["parts"]] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "complaint"),
+    [
+        ("mnist.epoch=3", "did you mean 'epochs'"),
+        ("mnist.epochs=many", "preset.mnist.epochs"),
+        ("scope", "key=value"),
+        ("mix=both", "mix"),
+        ("rwalk.a.b=1", "a field of the method"),
+    ],
+)
+def test_bad_choices_are_named(assignment, complaint):
+    with pytest.raises(BadArgument, match=complaint):
+        find_table("rwalk/1", assignments=[assignment])
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("rwalk", "rwalk/TABLE with one of 1, 2"),
+        ("rwalk/7", "unknown name '7'"),
+        ("rwolk/1", "did you mean 'rwalk'"),
+        ("confer/3", "no preset"),
+        ("../etc/passwd", "paper"),
+        ("", "paper"),
+    ],
+)
+def test_bad_names(name, complaint):
+    with pytest.raises(BadArgument, match=complaint):
+        find_table(name)
+
+
+def test_every_name_builds():
+    for name in table_names():
+        assert find_table(name).name == name
+
+
+def test_embedded_table_is_marked(tmp_path):
+    table = find_table("rwalk/1", embedded=True, assignments=QUICK)
+    assert {cell["dataset"] for cell in table.cells} == {"MNIST"}
+    made = reproduce(table, out=tmp_path, cells="setting=single-head,method=Vanilla|EWC-S")
+    assert made.counts() == {"not comparable": 6}
+    assert all(line.reason.startswith("other data") for line in made.lines)
+    assert all(len(line.values) == 1 for line in made.lines)
+
+
+def test_subset_of_the_data_is_noted(engram_data):
+    table = find_table("rwalk/1")
+    made = plan(table, engram_data, cells="metric=F,method=Vanilla", measure=False)
+    for cell, entry in zip(made.cells, made.entries, strict=True):
+        full = cell["dataset"] == "MNIST"
+        assert ("data subset" in entry.reasons) is not full
+
+
+def test_mnist_leaves_5000_rows_out(engram_data):
+    made = plan(find_table("rwalk/1"), engram_data, cells="dataset=MNIST,method=Vanilla-S",
+                measure=False)  # fmt: skip
+    stream = made.runs[0].run.stream
+    assert sum(len(task.train) for task in stream) == pytest.approx(55_000, abs=10)
+
+
+@pytest.mark.parametrize("name", ["fig2", "fig3", "fig4", "fig5"])
+def test_figures(name, tmp_path):
+    table = find_table(f"rwalk/{name}", embedded=True, assignments=QUICK)
+    (figure,) = table.figures
+    # Two recipes are enough to see how a figure copes with what is not there yet.
+    some = (figure.recipes[0], figure.recipes[-1])
+    made = reproduce(replace(table, figures=(replace(figure, recipes=some),)), out=tmp_path)
+    assert [p.suffix for p in made.figures] == [".csv", ".html"]
+    assert made.figures[1].stat().st_size > 1000
+
+
+def test_strengths_of_figures_are_those_of_the_table():
+    found = find_table("rwalk/fig4").figures[0].recipes
+    rwalks = {r.method.strength for r in found if type(r.method).__name__ == "RWalk"}
+    assert rwalks == {1000, 500}
+    assert {r.method.memory_budget.policy for r in found} == {"random"}
+
+
+def test_embedded_preset_is_small():
+    assert EMBEDDED.cifar is None
+    assert EMBEDDED.mnist.data == "digits"
+    assert len(cells_of("rwalk", "1")) == 78

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from engram.reproduce.cells import Cell
+from engram.reproduce.duration import seconds, words
+from engram.reproduce.table import Entry
+from engram.reproduce.verdict import interval, judge
+
+
+def line(value, values, *, std=math.nan, metric="F", doubt="", **entry):
+    cell = Cell("p", "1", {"metric": metric}, value, std, doubt)
+    return judge(cell, Entry(**entry), np.array(values, np.float64))
+
+
+def test_tolerance_is_inclusive():
+    assert line(0.12, [0.15, 0.15]).verdict == "agrees"
+    assert line(0.12, [0.151, 0.151]).verdict == "differs"
+    assert line(99.3, [96.3], tolerance=3.0, metric="A(%)").verdict == "agrees"
+    assert line(99.3, [96.2], tolerance=3.0, metric="A(%)").verdict == "differs"
+
+
+def test_a_wide_interval_widens_the_tolerance_from_three_runs_on():
+    assert line(0.5, [0.2, 0.9, 0.7]).verdict == "agrees"
+    assert line(0.5, [0.2, 0.9]).verdict == "differs"
+    assert line(0.5, [0.7]).verdict == "differs"
+
+
+def test_the_papers_spread_widens_it():
+    assert line(0.5, [0.6], std=0.11).verdict == "agrees"
+    assert line(0.5, [0.6], std=0.05).verdict == "differs"
+
+
+def test_reasons():
+    assert line(0.5, [0.9]).reason == "unexplained"
+    assert line(0.5, [0.5]).reason == ""
+    known = line(0.5, [0.9, math.nan], reasons=("variant",), doubt="misprint")
+    assert known.reason == "variant; doubtful cell; 1 of 2 runs"
+    assert (known.verdict, known.ours) == ("differs", 0.9)
+
+
+def test_what_cannot_be_compared():
+    assert line(0.5, [math.nan]).verdict == "not run"
+    assert line(0.5, [], missing="no data").reason == "no data"
+    assert line(math.nan, [0.5]).verdict == "not comparable"
+    other = line(0.5, [0.5], reasons=("other data",))
+    assert (other.verdict, other.reason) == ("not comparable", "other data")
+
+
+def test_interval_is_students():
+    low, high = interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
+    reach = 2.7764451 * math.sqrt(2.5) / math.sqrt(5)
+    assert (low, high) == pytest.approx((3 - reach, 3 + reach), abs=1e-6)
+    assert all(map(math.isnan, interval(np.array([1.0]))))
+
+
+def test_durations():
+    assert seconds(" 1h 30m 5s ") == 5405
+    assert seconds("0.5m") == 30
+    for text in ("", "m", "10 x", "-5s", "1h nope", "nan"):
+        with pytest.raises(ValueError, match="budget"):
+            seconds(text)
+    assert words(59.96) == "60.0 s"
