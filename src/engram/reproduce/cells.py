@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,6 +60,7 @@ class Cell:
         return "%" in self["metric"] or self.paper in ("cgl", "cnd")
 
 
+@functools.cache
 def cells_of(paper: str, table: str) -> tuple[Cell, ...]:
     """The cells of a paper's table, from the reference tables.
 
