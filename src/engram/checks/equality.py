@@ -28,7 +28,8 @@ from engram.checks.toys import (
 )
 from engram.data.core import Data
 from engram.engine import checkpoint
-from engram.engine.run import Engine, Run
+from engram.engine.run import Engine
+from engram.engine.run_spec import Run
 from engram.learner.learner import Learner
 from engram.methods.base import Method, overrides
 from engram.methods.finetune import Finetune

@@ -78,7 +78,7 @@ def check_state_is_a_tree_of_tensors(method: Method) -> None:
     trained = train(runs_of(tame(method), [class_incremental(clouds(), classes_per_task=1)]))
     sizes = []
     for after in trained.values():
-        state = after.stage.learner.state
+        state = after.state
         require(isinstance(state, dict), f"learner.state must be a dict, it is {type(state)}")
         for leaf in leaves(state):
             require(

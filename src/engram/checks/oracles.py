@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad
+from torch.func import functional_call, grad
 
 from engram.checks.moment import Moment, moment
 from engram.checks.report import DoesNotApply, require
@@ -44,8 +44,10 @@ def _fisher(learner: Learner) -> Tensor:
         batch = learner.batch(row[None])
 
         def value(vector: Tensor, one: Batch = batch) -> Tensor:
-            net = FunctionalNet(learner.networks, vector, learner.buffers, training=False)
-            return masked_ce(net(one.x).logits, one.target, one.open, one.w)
+            # not through the learner's own passes: they are what is on trial
+            weights = {**learner.layout(vector), **learner.buffers}
+            logits = functional_call(learner.networks.eval, weights, ("net", one.x)).logits
+            return masked_ce(logits, one.target, one.open, one.w)
 
         total += grad(value)(learner.vector).square()
     return total / len(rows)

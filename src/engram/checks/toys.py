@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from engram import keys
 from engram.data.core import Data
 from engram.engine.evaluate import test_items
-from engram.engine.run import Engine, Run, Stage
+from engram.engine.run import Engine, Stage
+from engram.engine.run_spec import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner.tree import leaves, tree_map
@@ -133,10 +134,14 @@ def runs_of(
     ]
 
 
+def _copy(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
+
+
 def copied(stage: Stage) -> After:
     """The learner of a stage, safe from what later stages do to it."""
     one = stage.learner
-    trees = tree_map(torch.clone, (one.vector, one.buffers, one.state, one.opt))
+    trees = tree_map(_copy, (one.vector, one.buffers, one.state, one.opt))
     rest = (one.exemplars, stage.outcome.scores, one.diverged, stage)
     return After._make((*trees, *rest))
 

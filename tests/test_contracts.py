@@ -1,0 +1,252 @@
+"""Everything public keeps the contract."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from engram import methods
+from engram.checks import METHOD_CHECKS, POLICY_CHECKS, Finding, Report, check
+from engram.checks.report import finding, name_of
+from engram.checks.suite import made
+from engram.errors import AccessError, BadArgument
+from engram.memory import Herding, Memory, policies
+from engram.methods.base import Method
+
+
+@pytest.mark.parametrize("rule", METHOD_CHECKS, ids=name_of)
+@pytest.mark.parametrize("name", methods.__all__)
+def test_method(name, rule):
+    found = finding(rule, made(getattr(methods, name)))
+    assert found.passed, found.message
+
+
+@pytest.mark.parametrize("rule", POLICY_CHECKS, ids=name_of)
+@pytest.mark.parametrize("name", policies())
+def test_policy(name, rule):
+    found = finding(rule, name)
+    assert found.passed, found.message
+
+
+def test_every_check_has_one_line():
+    for rule in (*METHOD_CHECKS, *POLICY_CHECKS):
+        assert rule.__doc__
+        assert "\n" not in rule.__doc__.strip()
+
+
+class TestTargets:
+    def test_a_class_and_a_memory(self):
+        reports = [check(Herding), check(Memory(total=9, policy="herding"))]
+        assert all(report.ok for report in reports)
+        assert {len(report) for report in reports} == {len(POLICY_CHECKS)}
+
+    def test_a_file_of_ones_own(self, tmp_path, monkeypatch):
+        text = (
+            "from dataclasses import dataclass\nfrom engram import Method\n\n"
+            "@dataclass(frozen=True, kw_only=True)\nclass Mine(Method):\n"
+            "    def loss(self, net, batch, state):\n"
+            "        if net.task(batch).item() > 0:\n            pass\n"
+            '        return {"task": net.task(batch)}\n'
+        )
+        (tmp_path / "mine_on_trial.py").write_text(text)
+        monkeypatch.chdir(tmp_path)
+        try:
+            report = check("mine_on_trial:Mine")
+        finally:
+            sys.modules.pop("mine_on_trial", None)
+        broken = {one.check: one.message for one in report.failed}
+        assert (
+            "mine_on_trial.py:7: if net.task(batch).item() > 0:"
+            in (broken["maps without host decisions"])
+        )
+        assert "recipe round trip" not in broken
+
+    def test_a_field_without_default(self):
+        @dataclass(frozen=True)
+        class Bare(Method):
+            size: int
+
+        report = check(Bare)
+        assert [one.check for one in report.failed] == ["frozen dataclass with defaults"]
+        assert "give every field a default" in report.failed[0].message
+
+    def test_unknown_names_are_refused(self):
+        with pytest.raises(BadArgument, match="did you mean 'Finetune'"):
+            check("Finetun")
+        with pytest.raises(BadArgument, match="a method, a policy"):
+            check(3)
+
+
+class TestReport:
+    def test_shows_what_to_do(self):
+        report = Report("X", [Finding("a", True, "does not apply: no"), Finding("b", False, "do")])
+        assert str(report).splitlines() == [
+            "X: 1 of 2 checks failed", "  ok    a (does not apply: no)", "  FAIL  b", "        do",
+        ]  # fmt: skip
+        assert not report.ok
+        assert not report.passed
+
+    def test_what_a_check_raises_is_a_finding(self):
+        def check_nothing(_target: object) -> None:
+            raise AccessError("task 1: row 3 is a test row")
+
+        found = finding(check_nothing, Method())
+        assert not found.passed
+        assert "read the task's own rows" in found.message
+        assert "row 3 is a test row" in found.message
+
+
+# -- methods that break one rule each --------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Dice(Method):
+    def loss(self, net, batch, state):
+        return {"task": net.task(batch) * (1 + 0.1 * torch.rand(()))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumpyDice(Method):
+    def loss(self, net, batch, state):
+        return {"task": net.task(batch) * np.random.random()}  # noqa: NPY002
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scribble(Method):
+    def loss(self, net, batch, state):
+        batch.w.mul_(0.5)
+        return {"task": net.task(batch)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unweighted(Method):
+    def loss(self, net, batch, state):
+        return {"task": net.task(batch._replace(w=torch.ones_like(batch.w)))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpadded(Method):
+    """Forgets to hand the row weights to the network."""
+
+    def loss(self, net, batch, state):
+        logits = net(batch.x).logits
+        return {"task": net.networks.objective(logits, batch)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decides(Method):
+    def gradient(self, grad, batch, state):
+        found = grad(batch)
+        return found if bool(found.sum() > 0) else 2 * found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selects(Method):
+    def loss(self, net, batch, state):
+        return {"task": net.task(batch), "extra": 0 * batch.x[batch.w > 0].sum()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hoards(Method):
+    """Keeps what it needs on itself, so a resumed run has lost it."""
+
+    kept: dict[int, Tensor] = field(default_factory=dict, compare=False, hash=False)
+
+    def loss(self, net, batch, state):
+        terms = {"task": net.task(batch)}
+        if self.kept:
+            terms["pull"] = 0.1 * (net.vector - self.kept[0]).square().sum()
+        return terms
+
+    def start(self, learner, task):
+        if learner.stage == 0:
+            self.kept.clear()
+
+    def finish(self, learner, task):
+        self.kept[0] = learner.vector.clone()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grows(Method):
+    def finish(self, learner, task):
+        learner.state = {**learner.state, str(learner.stage): learner.vector}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers(Method):
+    def finish(self, learner, task):
+        learner.state = {"count": 3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixes(Method):
+    def scores(self, output, state):
+        return output.logits - output.logits.mean(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sleeps(Method):
+    def loss(self, net, batch, state):
+        return {"task": 0 * net.task(batch)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoOp(Method):
+    strength: float = 1.0
+
+    def loss(self, net, batch, state):
+        return {"task": net.task(batch), "penalty": self.strength * 0 * net.vector.sum()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divides(Method):
+    """Divides by the number of classes that are not new."""
+
+    def loss(self, net, batch, state):
+        closed = batch.opened.numel() - batch.seen.sum()
+        return {"task": net.task(batch) * (closed / closed)}
+
+
+BROKEN = {
+    Dice: "loss is pure",
+    NumpyDice: "loss is pure",
+    Scribble: "loss is pure",
+    Unweighted: "lockstep is the loop",
+    Unpadded: "lockstep with batch norm",
+    Decides: "maps without host decisions",
+    Selects: "maps without host decisions",
+    Hoards: "resume is uninterrupted",
+    Grows: "state is a tree of tensors",
+    Numbers: "state is a tree of tensors",
+    Mixes: "scores row by row",
+    Sleeps: "beats chance",
+    NoOp: "it does something",
+    Divides: "one class first",
+}
+
+
+@pytest.mark.parametrize(("kind", "rule"), BROKEN.items(), ids=[k.__name__ for k in BROKEN])
+def test_a_broken_rule_is_found(kind, rule):
+    (one,) = [r for r in METHOD_CHECKS if name_of(r) == rule]
+    found = finding(one, kind())
+    assert not found.passed
+    assert len(found.message) > 20
+
+
+def test_a_policy_with_luck_is_found():
+    def lucky(learner, rows, column, count):
+        return torch.randperm(len(rows))
+
+    report = check(lucky)
+    assert "only the seed decides" in {one.check for one in report.failed}
+
+
+def test_a_policy_that_ranks_by_length_is_found():
+    def backwards(learner, rows, column, count):
+        return torch.arange(count).flip(0)
+
+    failed = {one.check for one in check(backwards).failed}
+    assert "prefix of a ranking is a ranking" in failed

@@ -1,0 +1,325 @@
+"""Known bugs of other libraries, put into our own code: some check finds each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engram import keys
+from engram.checks import equality, honesty, learning, oracles, policies
+from engram.checks.report import finding
+from engram.checks.toys import tight
+from engram.engine import checkpoint, stage
+from engram.engine.optim import Optimizer
+from engram.learner import gradients
+from engram.learner.layout import Networks
+from engram.learner.learner import Learner
+from engram.learner.net import FunctionalNet, Net
+from engram.memory import Memory, budget, reservoir
+from engram.methods import AGEM, ER, EWC, SI, ICaRL, LwF
+from engram.methods.base import Method, Replay
+from engram.methods.quadratic import penalty
+from engram.models import layers
+
+Check = Callable[[Any], None]
+
+
+def killed(check: Check, mutant: Any) -> str:
+    """The message by which a check rejects a mutant."""
+    found = finding(check, mutant)
+    assert not found.passed, f"{found.check} lets the mutant live"
+    return found.message
+
+
+def healthy(check: Check, original: Any) -> None:
+    found = finding(check, original)
+    assert found.passed, found.message
+    assert "does not apply" not in found.message
+
+
+class TestImportance:
+    def test_square_of_the_batch_mean_sold_as_per_sample(self, monkeypatch):
+        check, original = oracles.check_importance_is_per_sample, Learner.average_gradient
+        healthy(check, EWC())
+
+        def batched(self: Learner, term: Any, **options: Any) -> Tensor:
+            return original(self, term, **{**options, "group": 16})
+
+        monkeypatch.setattr(Learner, "average_gradient", batched)
+        assert "square each sample's gradient" in killed(check, EWC())
+
+    def test_fisher_pass_in_training_mode(self, monkeypatch):
+        check, original = oracles.check_importance_is_per_sample, FunctionalNet.__init__
+        healthy(check, EWC())
+
+        def training(self: Any, *args: Any, **options: Any) -> None:
+            original(self, *args, **{**options, "training": True})
+
+        monkeypatch.setattr(gradients.FunctionalNet, "__init__", training)
+        assert not finding(check, EWC()).passed
+
+    def test_fisher_pass_moves_batch_norm(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Moving(EWC):
+            def finish(self, learner, task):
+                net = FunctionalNet(learner.networks, learner.vector, learner.buffers)
+                net(learner.batch().x)
+                learner.buffers = net.buffers
+                super().finish(learner, task)
+
+        check = learning.check_finish_leaves_statistics_alone
+        healthy(check, EWC())
+        assert "finish moves running statistics" in killed(check, Moving())
+
+    def test_network_left_in_eval_mode(self, monkeypatch):
+        check, original = learning.check_finish_leaves_statistics_alone, Networks.__init__
+        healthy(check, EWC())
+
+        def sleepy(self: Networks, *args: Any, **options: Any) -> None:
+            original(self, *args, **options)
+            self.train.eval()
+
+        monkeypatch.setattr(Networks, "__init__", sleepy)
+        assert "training moves no running statistics" in killed(check, EWC())
+
+
+class TestPenalty:
+    check = staticmethod(equality.check_it_does_something)
+
+    def test_saved_weights_compared_with_saved_weights(self):
+        @dataclass(frozen=True, kw_only=True)
+        class SavedWithSaved(EWC):
+            def loss(self, net, batch, state):
+                terms = {"task": net.task(batch)}
+                if "importance" in state:
+                    old = state["anchor"]
+                    terms["penalty"] = penalty(old, old, state["importance"], self.factor())
+                return terms
+
+        healthy(self.check, EWC())
+        assert "no effect" in killed(self.check, SavedWithSaved())
+
+    def test_penalty_is_zero(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Weightless(EWC):
+            def finish(self, learner, task):
+                super().finish(learner, task)
+                nothing = torch.zeros_like(learner.vector)
+                learner.state = {**learner.state, "importance": nothing}
+
+        assert "no effect" in killed(self.check, Weightless())
+
+    def test_distillation_over_no_class(self):
+        @dataclass(frozen=True, kw_only=True)
+        class WrongKey(LwF):
+            def start(self, learner, task):
+                super().start(learner, task)
+                if "blocks" in learner.state:
+                    none = torch.zeros_like(learner.state["blocks"])
+                    learner.state = {**learner.state, "blocks": none}
+
+        healthy(self.check, LwF())
+        assert "no effect" in killed(self.check, WrongKey())
+
+
+class TestPlainGradient:
+    check = staticmethod(oracles.check_step_gets_the_plain_gradient)
+
+    def test_si_fed_the_regularised_gradient_by_the_method(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Regularised(SI):
+            def loss(self, net, batch, state):
+                terms = {"task": net.task(batch)}
+                if "importance" in state:
+                    weights = net.networks.layout.flatten(net.params.values())
+                    old, importance = state["anchor"], state["importance"]
+                    terms["penalty"] = penalty(weights, old, importance, self.factor())
+                return terms
+
+        healthy(self.check, SI())
+        assert "write penalties on net.vector" in killed(self.check, Regularised())
+
+    def test_si_fed_the_regularised_gradient_by_the_engine(self, monkeypatch):
+        def weights(self: FunctionalNet) -> Tensor:
+            self.touched = True
+            return self.networks.layout.flatten(self.params.values())
+
+        monkeypatch.setattr(FunctionalNet, "vector", property(weights))
+        assert "write penalties on net.vector" in killed(self.check, SI())
+
+
+class TestTeacher:
+    def test_teacher_in_training_mode(self, monkeypatch):
+        check, original = oracles.check_old_networks_are_in_eval_mode, Net.frozen
+        healthy(check, LwF())
+
+        def awake(self: Net, snapshot: Any, path: str | None = None) -> Callable[..., Any]:
+            asleep, self.networks.eval = self.networks.eval, self.networks.train
+            call = original(self, snapshot, path)
+
+            def answer(*args: Any) -> Any:
+                self.networks.eval = self.networks.train
+                try:
+                    return call(*args)
+                finally:
+                    self.networks.eval = asleep
+
+            self.networks.eval = asleep
+            return answer
+
+        monkeypatch.setattr(Net, "frozen", awake)
+        assert "use net.frozen" in killed(check, LwF())
+        assert not finding(equality.check_lockstep_with_dropout, LwF()).passed
+
+
+class TestRehearsal:
+    check = staticmethod(honesty.check_exemplars_are_trained_on)
+
+    @pytest.mark.parametrize("kind", [ER, ICaRL, AGEM])
+    def test_exemplars_stored_but_in_no_batch(self, kind):
+        mutant = type("Stored", (kind,), {"replay": lambda self, stage: Replay()})
+        healthy(self.check, kind())
+        assert "no batch of the next task holds any" in killed(self.check, mutant())
+
+    def test_exemplars_in_batches_but_not_in_the_loss(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Ignored(ER):
+            def loss(self, net, batch, state):
+                return {"task": net.task(batch._replace(w=batch.w * (1 - batch.old)))}
+
+        assert "does not depend on them" in killed(self.check, Ignored())
+
+    def test_memory_gradients_never_asked_for(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Deaf(AGEM):
+            def gradient(self, grad, batch, state):
+                return grad(batch)
+
+        assert "does not depend on them" in killed(self.check, Deaf())
+
+
+class TestMemory:
+    def test_reservoir_off_by_one(self, monkeypatch):
+        check = policies.check_reservoir_is_uniform
+        healthy(check, "reservoir")
+
+        def short(key: keys.Key, seen: int, count: int) -> Tensor:
+            place = torch.arange(seen, seen + count)
+            return keys.below(keys.fold(key, place), place.clamp(min=1))  # below n - 1, not n
+
+        monkeypatch.setattr(reservoir, "draw_slots", short)
+        assert "chi-square" in killed(check, "reservoir")
+
+    @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
+    def test_memory_exceeds_its_budget(self, guarded, monkeypatch):
+        @dataclass(frozen=True, kw_only=True)
+        class Greedy(ER):
+            def finish(self, learner, task):
+                more = replace(self.memory, total=3 * self.memory.total)
+                learner.exemplars = more.update(learner, task.train)
+
+        if not guarded:  # the check finds it even where the engine does not
+            monkeypatch.setattr(stage, "_check_budget", lambda learner, method: None)
+        healthy(honesty.check_memory_within_budget, ER())
+        killed(honesty.check_memory_within_budget, Greedy())
+
+    def test_exemplars_of_the_test_set(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Peeping(ER):
+            def finish(self, learner, task):
+                kept = self.memory.update(learner, task.train)
+                learner.exemplars = kept._replace(rows=task.test[: len(kept)][kept.ranks])
+
+        killed(honesty.check_memory_within_budget, Peeping())
+
+    def test_class_ids_as_keys(self, monkeypatch):
+        check, mine = equality.check_class_ids_do_not_matter, tight(ER())
+        healthy(check, mine)
+
+        def by_id(learner: Any, column: int) -> keys.Key:
+            return keys.fold(learner.seed, "memory", learner.stage, learner.stream.order[column])
+
+        monkeypatch.setattr(budget, "group_key", by_id)
+        assert "never ids" in killed(check, mine)
+        assert "never ids" in killed(policies.check_policy_ignores_class_ids, "random")
+
+
+class TestLeaks:
+    def test_test_rows_through_the_door(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Reader(ER):
+            def finish(self, learner, task):
+                super().finish(learner, task)
+                learner.outputs(task.test)
+
+        healthy(honesty.check_reads_only_what_it_may, ER())
+        assert "a test row" in killed(honesty.check_reads_only_what_it_may, Reader())
+
+    @pytest.mark.parametrize("part", ["test", "future"])
+    def test_rows_past_the_door(self, part):
+        @dataclass(frozen=True, kw_only=True)
+        class Thief(Method):
+            def start(self, learner, task):
+                tasks = learner.stream.tasks
+                later = tasks[min(learner.stage + 1, len(tasks) - 1)].train
+                rows = task.test if part == "test" else later
+                learner.vector += 1e-3 * learner.stream.data.x[rows].double().mean()
+
+        check = honesty.check_test_and_future_rows_do_not_matter
+        healthy(check, Method())
+        assert "depends on test rows or on later tasks" in killed(check, Thief())
+
+    def test_past_rows_without_saying_so(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Nostalgic(Method):
+            def finish(self, learner, task):
+                if learner.stage:
+                    rows = learner.stream.tasks[0].train
+                    learner.batch(rows, torch.zeros_like(rows))
+
+        assert 'reads = "past"' in killed(honesty.check_reads_only_what_it_may, Nostalgic())
+
+
+class TestEngine:
+    def test_mask_on_the_gradient_alone(self, monkeypatch):
+        check = learning.check_unopened_columns_stand_still
+        healthy(check, ER())
+        monkeypatch.setattr(Optimizer, "moves_still", lambda self, reset: False)
+        assert "not opened yet" in killed(check, ER())
+
+    def test_batch_norm_counts_padding(self, monkeypatch):
+        check = equality.check_lockstep_with_batch_norm
+        healthy(check, ER())
+        monkeypatch.setattr(layers, "ROW_WEIGHTS", SimpleNamespace(get=lambda: None))
+        assert "between lockstep and loop" in killed(check, ER())
+
+    def test_resume_loses_the_importances(self, monkeypatch):
+        check, original = equality.check_resume_is_uninterrupted, checkpoint.load_state_dict
+        healthy(check, EWC())
+
+        def forgetful(learner: Learner, *args: Any) -> None:
+            original(learner, *args)
+            learner.state = {}
+
+        monkeypatch.setattr(checkpoint, "load_state_dict", forgetful)
+        assert "after a resume" in killed(check, EWC())
+
+    def test_resume_loses_the_optimiser(self, monkeypatch):
+        check, original = equality.check_resume_is_uninterrupted, checkpoint.load_state_dict
+
+        def forgetful(learner: Learner, *args: Any) -> None:
+            original(learner, *args)
+            learner.opt = {}
+
+        monkeypatch.setattr(checkpoint, "load_state_dict", forgetful)
+        assert "after a resume" in killed(check, EWC())
+
+
+def test_the_default_memory_of_a_mutant_is_small_enough_to_cut():
+    assert tight(ER()).memory == Memory(total=12)
