@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.data.core import Data
+from engram.engine.evaluate import test_items as items_of
 from engram.engine.run import Engine, Run
 from engram.engine.training import Training
 from engram.learner.feed import Feed
@@ -172,3 +173,17 @@ def bare(weight: Any, x: Any, y: Any) -> Learner:
 def given(learner: Learner) -> Tensor:
     """The rows that were given to `bare`."""
     return learner.task.train[len(learner.opened) :]
+
+
+def accuracy(method: Method, **training: Any) -> float:
+    """Share of all test rows that a run gets right in the end, two runs together."""
+    on = stream()
+    options: dict[str, Any] = {"epochs": 10, "batch_size": 16, "lr": 3e-3} | training
+    runs = [
+        Run(method=method, training=Training(**options), stream=on, model=MODEL, seed=seed)
+        for seed in range(2)
+    ]
+    *_, one, two = Engine(runs, device="cpu", together=True).stages()
+    truth = on.targets[items_of(on)[0]][:, 0].numpy()
+    right = [found.outcome.scores.argmax(-1) == truth for found in (one, two)]
+    return float(np.mean(right))

@@ -65,6 +65,10 @@ def test_uses_the_current_gradient_and_the_memory_apart() -> None:
     assert bent > 0
 
 
+def test_forgets_less_than_finetuning() -> None:
+    assert small.accuracy(AGEM()) > small.accuracy(Finetune()) + 0.1
+
+
 def test_first_task_is_finetuning() -> None:
     assert torch.equal(small.after(AGEM(), 0).vector, small.after(Finetune(), 0).vector)
 

@@ -13,6 +13,7 @@ from engram.errors import BadArgument
 from engram.learner import gradients
 from engram.learner import learner as learner_module
 from engram.learner.learner import Learner
+from engram.learner.net import FunctionalNet
 from engram.memory import Memory
 from engram.methods.base import Method
 from engram.methods.ewc import EWC
@@ -96,6 +97,17 @@ class TestFisher:
         assert before["buffers"]
         for name, value in before["buffers"].items():
             assert torch.equal(learner.buffers[name], value)
+
+    def test_may_use_the_statistics_of_the_rows(self) -> None:
+        learner = small.after(Finetune(), 0, model=small.Normed)
+        batch, before = learner.batch(), learner.snapshot()["buffers"]
+        vector = learner.vector.clone().requires_grad_(True)
+        net = FunctionalNet(learner.networks, vector, learner.buffers, training=True)
+        (slope_,) = torch.autograd.grad(net.task(batch), vector)
+        found = fisher(learner, group="full", batch_statistics=True)
+        assert torch.allclose(found, slope_.square(), atol=1e-15)
+        assert not torch.allclose(found, fisher(learner, group="full"))
+        assert all(torch.equal(value, learner.buffers[name]) for name, value in before.items())
 
     def test_of_columns_that_are_not_open_is_zero(self) -> None:
         learner = small.after(Finetune(), 1)
@@ -250,6 +262,7 @@ class TestEWC:
             ({"group": "all"}, "group: expected a whole number"),
             ({"group": 4, "labels": "all"}, "group: expected 1"),
             ({"term": "loss"}, "term: unknown name"),
+            ({"batch_statistics": True}, "group: expected more than 1"),
             ({"term": "objective", "labels": "pred"}, "labels: expected 'true'"),
             ({"memory": 500}, "memory: expected a Memory"),
         ],

@@ -158,6 +158,9 @@ class TestRun:
         sizes = [small.SIZES[i] + small.SIZES[i + 1] for i in (0, 2, 4)]
         assert learner.exemplars.stages.bincount().tolist() == [-(-n // 5) for n in sizes]
 
+    def test_forgets_less_than_finetuning(self) -> None:
+        assert small.accuracy(GEM()) > small.accuracy(Finetune()) + 0.2
+
     def test_does_not_train_on_its_memory(self) -> None:
         method = GEM()
         assert method.replay(1).kind == "tasks"

@@ -118,7 +118,7 @@ def test_without_strength_it_is_finetuning() -> None:
     "options",
     [
         {},
-        {"importance": "batch_abs", "group": 16, "half": True},
+        {"importance": "batch_abs", "group": 16, "half": True, "batch_statistics": True},
         {"importance": "batch_sq", "accum": "avg_by_count", "memory": Memory(per_class=4)},
         {"data": "new"},
     ],
@@ -135,6 +135,7 @@ def test_lockstep_is_the_loop(options: dict[str, Any]) -> None:
         ({"accum": "mean"}, "accum"),
         ({"data": "old"}, "data"),
         ({"group": 0}, "group"),
+        ({"batch_statistics": True}, "group: expected more than 1"),
     ],
 )
 def test_bad_options(options: dict[str, Any], words: str) -> None:

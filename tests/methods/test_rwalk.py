@@ -180,6 +180,10 @@ class TestRun:
         assert small.is_finetuning(RWalk(strength=0))
         assert not small.is_finetuning(RWalk(strength=0.1))
 
+    def test_samples_help(self) -> None:
+        samples = RWalk(strength=0.1, memory=Memory(per_class=5))
+        assert small.accuracy(samples) > small.accuracy(Finetune()) + 0.1
+
     def test_a_single_class_stays_finite(self) -> None:
         learner = small.after(RWalk(strength=1.0), on=small.stream(1))
         assert bool(torch.isfinite(learner.vector).all())

@@ -26,7 +26,7 @@ class EWC(Anchored):
         Lambda.
     half
         Multiply by strength / 2; False for codes without the half (CGLB).
-    labels, group, term
+    labels, group, term, batch_statistics
         How the Fisher information is estimated, see `engram.methods.fisher.fisher`. The skeleton
         benchmark has ``half=False, group="full", term="objective"``, ConFER ``labels="pred"``.
     memory
@@ -51,10 +51,11 @@ class EWC(Anchored):
     labels: str = "true"
     group: int | str = 1
     term: str = "likelihood"
+    batch_statistics: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_options(self.labels, self.group, self.term)
+        check_options(self.labels, self.group, self.term, self.batch_statistics)
 
     def factor(self) -> float | Tensor:
         return self.strength / 2 if self.half else self.strength
@@ -62,7 +63,13 @@ class EWC(Anchored):
     def start(self, learner: Learner, task: Task) -> None:
         check_learner(learner, self.labels)  # before the training, not after it
 
+    def importance_of(self, learner: Learner) -> Tensor:
+        """[P] the Fisher information after the current task."""
+        return fisher(
+            learner, labels=self.labels, group=self.group, term=self.term,
+            batch_statistics=self.batch_statistics,
+        )  # fmt: skip
+
     def finish(self, learner: Learner, task: Task) -> None:
-        importance = fisher(learner, labels=self.labels, group=self.group, term=self.term)
-        learner.state = merge(learner.state, importance, learner.vector)
+        learner.state = merge(learner.state, self.importance_of(learner), learner.vector)
         self.store(learner, task)

@@ -24,6 +24,7 @@ def fisher(
     labels: str = "true",
     group: int | str = 1,
     term: str = "likelihood",
+    batch_statistics: bool = False,
     rows: Tensor | None = None,
 ) -> Tensor:
     """[P] mean of squared gradients of log p(y | x) over the open classes, in eval mode.
@@ -39,14 +40,19 @@ def fisher(
         Fisher, too.
     term
         ``objective`` takes the training objective in place of the likelihood.
+    batch_statistics
+        Batch normalisation uses each group's own statistics, as in training (CGLB), in place of the
+        running ones; none are moved either way.
     rows
         Rows of the current task; its training rows by default.
     """
-    check_options(labels, group, term)
+    check_options(labels, group, term, batch_statistics)
     check_learner(learner, labels)
     rows = in_groups(learner, learner.task.train if rows is None else rows, group)
     if term == "objective":
-        return learner.average_gradient(_objective(learner, group), group=group, rows=rows)
+        return learner.average_gradient(
+            _objective(learner, group), group=group, rows=rows, batch_statistics=batch_statistics
+        )
     if labels == "all":
         count = learner.opened.shape[0] if learner.scope == "all" else int(learner.seen.sum())
         parts = [learner.average_gradient(_class_term(c), rows=rows) for c in range(count)]
@@ -56,22 +62,26 @@ def fisher(
         used = bernoulli
     else:
         used = most_likely if labels == "pred" else likelihood
-    return learner.average_gradient(used, group=group, rows=rows, labels=given)
+    return learner.average_gradient(
+        used, group=group, rows=rows, labels=given, batch_statistics=batch_statistics
+    )
 
 
-def check_options(labels: str, group: int | str, term: str) -> None:
+def check_options(labels: str, group: int | str, term: str, batch_statistics: bool = False) -> None:
     """Refuse variants that do not exist or do not go together."""
     choose("labels", labels, LABELS)
     choose("term", term, TERMS)
-    check_group(group)
+    check_group(group, batch_statistics)
     if labels == "all" and group != 1:
         raise bad("group", "1, because labels='all' is an expectation per sample", group)
     if term == "objective" and labels != "true":
         raise bad("labels", "'true', because the training objective has no others", labels)
 
 
-def check_group(group: int | str) -> None:
-    """Refuse what is no number of rows per gradient."""
+def check_group(group: int | str, batch_statistics: bool = False) -> None:
+    """Refuse what is no number of rows per gradient, and batches of one row with statistics."""
+    if batch_statistics and group == 1:
+        raise bad("group", 'more than 1, or "full", with batch_statistics', group)
     if isinstance(group, str):
         if group != "full":
             raise bad("group", 'a whole number of at least 1, or "full"', group)

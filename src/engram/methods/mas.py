@@ -58,8 +58,9 @@ class MAS(Anchored):
     importance
         ``per_sample_abs`` (paper); ``batch_abs`` the size of the mean gradient of groups of rows,
         averaged over the outputs (code of the novelty benchmark); ``batch_sq`` its square (CGLB).
-    group
-        Rows per group for the two batch forms, or ``"full"``.
+    group, batch_statistics
+        For the two batch forms: rows per group, or ``"full"``; whether batch normalisation uses a
+        group's own statistics in place of the running ones (CGLB).
     accum
         ``sum`` over tasks, or the mean weighted by their rows (``avg_by_count``, CGLB).
     half
@@ -85,6 +86,7 @@ class MAS(Anchored):
     strength: float = 1.0
     importance: str = "per_sample_abs"
     group: int | str = "full"
+    batch_statistics: bool = False
     accum: str = "sum"
     half: bool = False
     data: str = "own"
@@ -95,6 +97,11 @@ class MAS(Anchored):
         choose("accum", self.accum, ("sum", "avg_by_count"))
         choose("data", self.data, ("own", "new"))
         check_group(self.group)
+        check_group(self._group, self.batch_statistics)
+
+    @property
+    def _group(self) -> int | str:
+        return 1 if self.importance == "per_sample_abs" else self.group
 
     def factor(self) -> float | Tensor:
         return self.strength / 2 if self.half else self.strength
@@ -110,11 +117,14 @@ class MAS(Anchored):
 
     def _protect(self, learner: Learner, scope: Callable[[Term], Term]) -> None:
         """Add the importance of the current task's rows."""
-        group: int | str = 1 if self.importance == "per_sample_abs" else self.group
+        group = self._group
         term = squared_norm if self.importance == "per_sample_abs" else squared_mean
         transform: Transform = torch.square if self.importance == "batch_sq" else torch.abs
         rows = in_groups(learner, learner.task.train, group)
-        found = learner.average_gradient(scope(term), transform=transform, group=group, rows=rows)
+        found = learner.average_gradient(
+            scope(term), transform=transform, group=group, rows=rows,
+            batch_statistics=self.batch_statistics,
+        )  # fmt: skip
         state: State = {"anchor": learner.vector, "importance": found}
         old = learner.state.get("importance")
         if self.accum == "sum":

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from engram.learner.learner import Learner
 from engram.methods.ewc import EWC
-from engram.methods.fisher import fisher
 from engram.methods.quadratic import check_floats
 from engram.streams.core import Task
 
@@ -38,7 +37,7 @@ class OnlineEWC(EWC):
         Decay of what earlier tasks left.
     gamma_in_loss
         Multiply the penalty by gamma once more, as the code of van de Ven does.
-    strength, half, labels, group, term, memory
+    strength, half, labels, group, term, batch_statistics, memory
         As in `engram.methods.ewc.EWC`.
 
     Examples
@@ -64,7 +63,7 @@ class OnlineEWC(EWC):
         return super().factor() * self.gamma if self.gamma_in_loss else super().factor()
 
     def finish(self, learner: Learner, task: Task) -> None:
-        importance = fisher(learner, labels=self.labels, group=self.group, term=self.term)
+        importance = self.importance_of(learner)
         if "importance" in learner.state:
             importance = decayed(learner.state["importance"], importance, self.gamma)
         learner.state = {"importance": importance, "anchor": learner.vector}

@@ -47,6 +47,8 @@ class TWP(Anchored):
     accumulate
         Gradients are not cleared between the two passes (the authors' code): the second importance
         is that of the sum of both terms.
+    batch_statistics
+        Batch normalisation uses the task's own statistics in the two passes (CGLB).
     memory
         Exemplars to train on as well.
 
@@ -71,6 +73,7 @@ class TWP(Anchored):
     edge_softmax: bool = False
     base: str = "loss"
     accumulate: bool = False
+    batch_statistics: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,7 +123,8 @@ class TWP(Anchored):
 
     def finish(self, learner: Learner, task: Task) -> None:
         def squared(term: Term) -> Tensor:
-            return learner.average_gradient(term, group="full")
+            own = self.batch_statistics
+            return learner.average_gradient(term, group="full", batch_statistics=own)
 
         if self.base == "loss":
             first = squared(objective)
