@@ -151,6 +151,6 @@ def test_demo_in_small(engram, monkeypatch):
     assert result.matrix.shape[1:] == (5, 5)
     assert "Joint *" in done.stdout
     lost = result.summary().loc["Finetune", "forgetting"]
-    assert f"(Finetune) forgets {lost:.0%}" in done.stdout
+    assert f"(Finetune) loses {100 * lost:.0f} points" in done.stdout
     assert "<title>Engram demo" in Path("out/report.html").read_text(encoding="utf-8")
-    assert "6 of 6 runs were finished before" in engram("demo", "--out", "out").stderr
+    assert "finished before and kept: 6 of 6 runs" in engram("demo", "--out", "out").stderr

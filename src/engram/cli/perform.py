@@ -74,7 +74,7 @@ class _Announcing(Watcher):
 
     def begin(self, plans: Sequence[Plan], done: int) -> None:
         if done:
-            say(f"{done} of {_plural(len(plans), 'run')} were finished before and are kept")
+            say(f"finished before and kept: {done} of {_plural(len(plans), 'run')}")
         self.inner.begin(plans, done)
 
 
