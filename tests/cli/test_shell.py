@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from engram.cli import shell
+from engram.cli import COMMANDS, shell
 from engram.errors import BadArgument
 from tests.cli.conftest import SMALL
 
@@ -77,8 +77,10 @@ def test_version_and_help(engram):
     from engram import __version__
 
     assert engram("--version").stdout == f"engram {__version__}\n"
-    for command in ("demo", "run", "sweep", "resume", "metrics", "report", "list", "check", "data"):
-        assert command in engram("--help").stdout
+    shown = engram("--help").stdout
+    assert "..." not in shown.split("Commands:")[1]  # no line is cut
+    for command in (*(name for name, _, _ in COMMANDS), "data"):
+        assert f"\n  {command} " in shown
         assert "Usage" in engram(command, "--help").stdout
 
 

@@ -11,7 +11,19 @@ from typing import Annotated
 import typer
 
 from engram import __version__
-from engram.cli import check, data, demo, listing, metrics, report, resume, run, sweep
+from engram.cli import (
+    check,
+    data,
+    demo,
+    diff,
+    listing,
+    metrics,
+    report,
+    reproduce,
+    resume,
+    run,
+    sweep,
+)  # fmt: skip
 from engram.cli.shell import Shell
 
 __all__ = ["app", "main"]
@@ -47,17 +59,22 @@ def options(
     """Measures, and helps to fix, what a neural network forgets."""
 
 
-MAKE, READ, LOOK = "Make results", "Read results", "Look around"
-
-app.command("demo", rich_help_panel=MAKE)(demo.command)
-app.command("run", rich_help_panel=MAKE)(run.command)
-app.command("sweep", rich_help_panel=MAKE)(sweep.command)
-app.command("resume", rich_help_panel=MAKE)(resume.command)
-app.command("metrics", rich_help_panel=READ)(metrics.command)
-app.command("report", rich_help_panel=READ)(report.command)
-app.command("list", rich_help_panel=LOOK)(listing.command)
-app.command("check", rich_help_panel=LOOK)(check.command)
-app.add_typer(data.app, name="data", rich_help_panel=LOOK)
+# In the order of the help: make results, read them, look around.
+COMMANDS = (
+    ("demo", demo.command, "The whole way from data to a report, in a minute."),
+    ("run", run.command, "Train methods on a stream; show what they remember."),
+    ("sweep", sweep.command, "Run many recipes, or one over a grid of values."),
+    ("resume", resume.command, "Go on with an interrupted run."),
+    ("reproduce", reproduce.command, "Run a paper's table, our numbers beside its own."),
+    ("metrics", metrics.command, "Every metric of run directories, side by side."),
+    ("report", report.command, "One self-contained page about run directories."),
+    ("diff", diff.command, "How two protocols differ."),
+    ("list", listing.command, "What there is; with a name, fields and defaults."),
+    ("check", check.command, "Try a method against the rules of the game."),
+)
+for name, function, line in COMMANDS:
+    app.command(name, short_help=line)(function)
+app.add_typer(data.app, name="data", short_help="Data sets: what is here, what is in them.")
 
 
 def main() -> None:
