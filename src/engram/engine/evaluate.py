@@ -13,7 +13,7 @@ from torch.func import vmap
 from engram.engine.mapped import as_tensors, varying, with_values
 from engram.learner.learner import Learner
 from engram.learner.net import FunctionalNet
-from engram.learner.tree import stack
+from engram.learner.tree import shapes, stack
 from engram.methods.base import Method
 from engram.streams.core import Stream
 
@@ -34,6 +34,18 @@ def evaluate(learners: Sequence[Learner], methods: Sequence[Method]) -> list[np.
     Columns are classes in order of introduction; nothing is masked here, so that any head view can
     be taken later.
     """
+    # the state of a run that diverged lacks what `finish` adds, so it cannot be stacked
+    alike: dict[Any, list[int]] = {}
+    for place, learner in enumerate(learners):
+        alike.setdefault(shapes(learner.state), []).append(place)
+    found: dict[int, np.ndarray] = {}
+    for places in alike.values():
+        scores = _together([learners[p] for p in places], [methods[p] for p in places])
+        found |= dict(zip(places, scores, strict=True))
+    return [found[place] for place in range(len(learners))]
+
+
+def _together(learners: Sequence[Learner], methods: Sequence[Method]) -> list[np.ndarray]:
     items = [test_items(one.stream) for one in learners]
     if len(learners) == 1:
         return [_alone(learners[0], methods[0], *items[0])]

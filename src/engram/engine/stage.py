@@ -54,25 +54,12 @@ def run_stage(
     company.each([learners[i] for i in alive], [methods[i] for i in alive], "finish")
     for learner in learners:
         _check_budget(learner, methods[0])
-    scores = _scores(learners, methods)
+    scores = evaluate(learners, methods)
     seconds = (time.perf_counter() - began) / len(learners)
     return [
         StageOutcome(scores[r], losses[r], [(s, c[r]) for s, c in curve], seconds, steps[r])
         for r in range(len(learners))
     ]
-
-
-def _scores(learners: Sequence[Learner], methods: Sequence[Method]) -> list[np.ndarray]:
-    """Scores of all runs; a diverged one was not finished, so its state is of another shape."""
-    alive = [i for i, one in enumerate(learners) if one.diverged < 0]
-    found: dict[int, np.ndarray] = {}
-    if alive:
-        scores = evaluate([learners[i] for i in alive], [methods[i] for i in alive])
-        found = dict(zip(alive, scores, strict=True))
-    for i in range(len(learners)):
-        if i not in found:
-            found[i] = evaluate([learners[i]], [methods[i]])[0]
-    return [found[i] for i in range(len(learners))]
 
 
 def enter(
