@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from engram.engine.schedule import Schedule
+from engram.engine.training import Training
+
+
+def curves(runs: int, epochs: int) -> np.ndarray:
+    """Validation losses that fall, rise and stall, [epochs, runs]."""
+    rng = np.random.default_rng(0)
+    walk = np.cumsum(rng.normal(-0.01, 0.1, (epochs, runs)), 0)
+    return np.abs(walk) + rng.choice([0.0, 1e-5], (epochs, runs))
+
+
+@pytest.mark.parametrize("patience", [0, 1, 3])
+@pytest.mark.parametrize("threshold", [0.0, 1e-4, 0.05])
+@pytest.mark.parametrize("watch", ["loss", "accuracy"])
+def test_plateau_equals_torch(patience, threshold, watch):
+    values = curves(5, 80)
+    training = Training(
+        lr=0.5, schedule="plateau", factor=0.5, plateau_patience=patience,
+        plateau_threshold=threshold, plateau_watch=watch,
+    )  # fmt: skip
+    ours = Schedule(training, values.shape[1])
+    theirs = []
+    for _ in range(values.shape[1]):
+        optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.5)
+        theirs.append(
+            torch.optim.lr_scheduler.ReduceLROnPlateau(
+                optimizer,
+                mode="min" if watch == "loss" else "max",
+                factor=0.5,
+                patience=patience,
+                threshold=threshold,
+                threshold_mode="abs",
+                eps=0.0,
+            )
+        )
+    cuts = 0
+    for epoch, row in enumerate(values):
+        ours.after_epoch(epoch, {"loss": row, "accuracy": row})
+        for scheduler, value in zip(theirs, row, strict=True):
+            scheduler.step(value)
+        expected = [scheduler.optimizer.param_groups[0]["lr"] for scheduler in theirs]
+        assert ours.lr.tolist() == expected
+        cuts += len(set(expected))
+    assert cuts > 100  # rates did differ between runs
+
+
+def test_a_loss_that_is_no_number_is_no_gain():
+    schedule = Schedule(Training(schedule="plateau", plateau_patience=1, factor=0.1, lr=1.0), 1)
+    for epoch, loss in enumerate([1.0, np.nan, np.nan]):
+        schedule.after_epoch(epoch, {"loss": np.array([loss])})
+    assert schedule.lr.tolist() == [0.1]
+
+
+def test_milestones_equal_torch():
+    training = Training(lr=1.0, schedule="step", milestones=(2, 5), factor=0.1)
+    ours = Schedule(training, 2)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    theirs = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 5], gamma=0.1)
+    for epoch in range(8):
+        ours.after_epoch(epoch, {})
+        optimizer.step()
+        theirs.step()
+        assert ours.lr == pytest.approx([theirs.get_last_lr()[0]] * 2)
+
+
+def test_patience_stops_each_run_by_itself():
+    schedule = Schedule(Training(patience=2), 2)
+    history = []
+    for epoch, row in enumerate([(0.1, 0.1), (0.2, 0.1), (0.2, 0.1), (0.3, 0.9), (0.3, 0.9)]):
+        schedule.after_epoch(epoch, {"accuracy": np.array(row)})
+        history.append(schedule.active.tolist())
+    assert history == [
+        [True, True], [True, True], [True, False], [True, False], [True, False],
+    ]  # fmt: skip
+    assert schedule.improved.tolist() == [False, False]
+
+
+def test_a_stopped_run_improves_no_more():
+    schedule = Schedule(Training(patience=1, restore_best=True), 1)
+    for epoch, value in enumerate([0.5, 0.4, 0.9]):
+        schedule.after_epoch(epoch, {"accuracy": np.array([value])})
+    assert not schedule.active[0]
+    assert not schedule.improved[0]
