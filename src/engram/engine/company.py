@@ -96,14 +96,25 @@ def _together(learners: list[Learner], methods: list[Method], verb: str) -> None
             for index in waiting:
                 workers[index].resume()
             waiting = [i for i in waiting if not workers[i].done]
-            if waiting:
-                requests = [workers[i].request for i in waiting]
-                answers = _answer([learners[i] for i in waiting], requests)
-                for index, answer in zip(waiting, answers, strict=True):
+            for part in _alike(waiting, workers):
+                requests = [workers[i].request for i in part]
+                answers = _answer([learners[i] for i in part], requests)
+                for index, answer in zip(part, answers, strict=True):
                     workers[index].answer = answer
     finally:
         for learner in learners:
             learner._average = None
+
+
+def _alike(waiting: Sequence[int], workers: Sequence[_Worker]) -> list[list[int]]:
+    """Those who ask the same: learners may take different ways through their method."""
+    found: dict[Any, list[int]] = {}
+    for index in waiting:
+        _, term, transform, size, batch_statistics = workers[index].request or (None,) * 5
+        # a term made inside the verb is another object for each learner, of the same code
+        kind = (getattr(term, "__code__", term), transform, size == 1, batch_statistics)
+        found.setdefault(kind, []).append(index)
+    return list(found.values())
 
 
 def _answer(learners: list[Learner], requests: list[Any]) -> list[Tensor]:
