@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from engram.checks.toys import EXACT, clouds, gap, runs_of
+from engram.engine import company
+from engram.engine.run import Engine
+from engram.engine.stage import enter
+from engram.learner.learner import Learner
+from engram.methods.base import Method
+from engram.methods.fisher import bernoulli, likelihood
+from engram.streams import class_incremental
+
+DATA = clouds()
+SIZES = ([2, 2, 2], [1, 3, 2], [3, 1, 2])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asks(Method):
+    """Asks for several averages, one of them depending on an earlier answer."""
+
+    group: int | str = 1
+    scale: float = 1.0
+
+    def finish(self, learner: Learner, task: Any) -> None:
+        first = learner.average_gradient(likelihood, group=self.group)
+        second = learner.average_gradient(bernoulli, transform=torch.abs)
+        rows = task.train[first.argmax() % 3 :]
+        third = learner.average_gradient(likelihood, group="full", rows=rows)
+        learner.state = {"sum": self.scale * (first + second + third)}
+
+
+def entered(methods: list[Method], model: str = "plain") -> list[Learner]:
+    streams = [class_incremental(DATA, classes_per_task=sizes) for sizes in SIZES[: len(methods)]]
+    runs = runs_of(methods, streams, model=model)
+    engine = Engine(runs, device="cpu")
+    learners = [engine.learner(run) for run in runs]
+    enter(learners, methods, EXACT, 0)
+    return learners
+
+
+@pytest.mark.parametrize("model", ["plain", "normed", "dropped"])
+@pytest.mark.parametrize("group", [1, 4, "full"])
+def test_answers_are_those_of_one_alone(group, model):
+    methods: list[Method] = [Asks(group=group)] * 3
+    together = entered(methods, model)
+    company.each(together, methods, "finish")
+    for place, learner in enumerate(entered(methods, model)):
+        methods[place].finish(learner, learner.task)
+        assert gap(together[place].state, learner.state) < 1e-12
+        assert learner.ledger.to_dict() == together[place].ledger.to_dict()
+    assert all(one._average is None for one in together)
+
+
+def test_methods_that_differ_answer_for_themselves():
+    methods: list[Method] = [Asks(scale=1.0), Asks(scale=2.0), Asks(group=4)]
+    together = entered(methods)
+    company.each(together, methods, "finish")
+    for place, learner in enumerate(entered(methods)):
+        methods[place].finish(learner, learner.task)
+        assert gap(together[place].state, learner.state) < 1e-12
+
+
+def test_small_chunks_change_nothing(monkeypatch):
+    methods: list[Method] = [Asks()] * 3
+    whole, parts = entered(methods), entered(methods)
+    company.each(whole, methods, "finish")
+    monkeypatch.setattr(company, "ENTRIES_AT_ONCE", 1)
+    company.each(parts, methods, "finish")
+    assert all(gap(a.state, b.state) < 1e-12 for a, b in zip(whole, parts, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uneven(Method):
+    """Some learners ask more often than others."""
+
+    def finish(self, learner: Learner, task: Any) -> None:
+        total = torch.zeros_like(learner.vector)
+        for _ in range(1 + learner.seed):
+            total = total + learner.average_gradient(likelihood)
+        learner.state = {"total": total}
+
+
+def test_some_may_ask_more_often():
+    methods: list[Method] = [Uneven()] * 3
+    together = entered(methods)
+    company.each(together, methods, "finish")
+    for place, learner in enumerate(entered(methods)):
+        methods[place].finish(learner, learner.task)
+        assert gap(together[place].state, learner.state) < 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apart(Method):
+    """Learners take different ways through the same method."""
+
+    def finish(self, learner: Learner, task: Any) -> None:
+        if learner.seed == 1:
+            found = learner.average_gradient(bernoulli)
+        elif learner.seed == 2:
+            found = learner.average_gradient(likelihood, transform=torch.abs, group=3)
+        else:
+            found = learner.average_gradient(likelihood)
+        learner.state = {"found": found}
+
+
+def test_different_questions_get_different_answers():
+    methods: list[Method] = [Apart()] * 3
+    together = entered(methods)
+    company.each(together, methods, "finish")
+    for place, learner in enumerate(entered(methods)):
+        methods[place].finish(learner, learner.task)
+        assert gap(together[place].state, learner.state) < 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fails(Method):
+    def finish(self, learner: Learner, task: Any) -> None:
+        learner.average_gradient(likelihood)
+        if learner.seed == 1:
+            raise KeyError("mine")
+
+
+def test_an_error_reaches_the_caller():
+    methods: list[Method] = [Fails()] * 3
+    learners = entered(methods)
+    with pytest.raises(KeyError, match="mine"):
+        company.each(learners, methods, "finish")
+    assert all(one._average is None for one in learners)
+
+
+def test_verbs_run_one_at_a_time():
+    inside, most, lock = [0], [0], threading.Lock()
+
+    @dataclass(frozen=True, kw_only=True)
+    class Counts(Method):
+        def start(self, learner: Learner, task: Any) -> None:
+            with lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+            for _ in range(2000):
+                pass
+            with lock:
+                inside[0] -= 1
+
+    entered([Counts()] * 3)
+    assert most[0] == 1
