@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from engram.data.core import Data
+from engram.errors import BadArgument
+from engram.learner.feed import CROP_PADDING, Feed
+
+CPU = torch.device("cpu")
+
+
+def images(**options: object) -> Data:
+    x = torch.arange(4 * 2 * 5 * 6, dtype=torch.long).reshape(4, 2, 5, 6).remainder(256)
+    y = torch.tensor([0, 1, 0, 1])
+    return Data.from_arrays(x.to(torch.uint8), y, test=(x.to(torch.uint8), y), **options)
+
+
+def feed(data: Data, *augment: str) -> Feed:
+    return Feed(data, device=CPU, dtype=torch.float64, augment=augment)
+
+
+def test_bytes_become_numbers_below_one():
+    data = images()
+    found = feed(data)(torch.tensor([2, 0]))
+    assert found.dtype == torch.float64
+    assert torch.allclose(found, data.x[[2, 0]].double() / 255)
+
+
+def test_mean_and_deviation_per_channel():
+    data = images(mean=(0.5, 0.25), std=(2.0, 4.0))
+    found = feed(data)(torch.tensor([1]))
+    raw = data.x[[1]].double() / 255
+    assert torch.allclose(found[:, 0], (raw[:, 0] - 0.5) / 2)
+    assert torch.allclose(found[:, 1], (raw[:, 1] - 0.25) / 4)
+
+
+def test_any_leading_shape():
+    one = feed(images())
+    rows = torch.tensor([[0, 1, 2], [3, 3, 0]])
+    assert torch.equal(one(rows), torch.stack([one(row) for row in rows]))
+
+
+def test_a_memory_map_gives_the_same(tmp_path):
+    data = images()
+    np.save(tmp_path / "x.npy", data.x.numpy())
+    mapped = replace(data, x=np.load(tmp_path / "x.npy", mmap_mode="r"))
+    rows = torch.tensor([[3, 1], [0, 0]])
+    assert torch.equal(feed(data)(rows), feed(mapped)(rows))
+
+
+class TestAugmentation:
+    rows = torch.arange(4).repeat(8)
+
+    def test_flips_mirror_about_half(self):
+        one = feed(images(), "flip")
+        plain, found = one(self.rows), one.augmented(self.rows, None, torch.tensor(3))
+        same = (found == plain).flatten(1).all(1)
+        turned = (found == plain.flip(-1)).flatten(1).all(1)
+        assert bool((same ^ turned).all())
+        assert 6 < int(turned.sum()) < 26
+
+    def test_crops_shift_and_fill_with_zeros(self):
+        one = feed(images(), "crop")
+        plain, found = one(self.rows), one.augmented(self.rows, None, torch.tensor(3))
+        wide = torch.nn.functional.pad(plain, [CROP_PADDING] * 4)
+        height, width = plain.shape[-2:]
+        shifts = set()
+        for picture, source in zip(found, wide, strict=True):
+            hits = [
+                (dy, dx)
+                for dy in range(2 * CROP_PADDING + 1)
+                for dx in range(2 * CROP_PADDING + 1)
+                if torch.equal(picture, source[:, dy : dy + height, dx : dx + width])
+            ]
+            assert hits
+            shifts.add(hits[0])
+        assert len(shifts) > 10
+
+    def test_a_runs_draw_is_its_own(self):
+        """Alone, in company and in a longer batch a row is changed in the same way."""
+        one = feed(images(), "crop", "flip")
+        key = torch.tensor([3, 8])
+        both = one.augmented(self.rows.expand(2, -1), None, key)
+        for run in range(2):
+            alone = one.augmented(self.rows, None, key[run])
+            assert torch.equal(both[run], alone)
+            assert torch.equal(one.augmented(self.rows[:7], None, key[run]), alone[:7])
+
+    def test_only_images(self):
+        flat = Data.from_arrays(torch.zeros(10, 3), [0, 1] * 5)
+        with pytest.raises(BadArgument, match="images of shape"):
+            feed(flat, "flip")
+        with pytest.raises(BadArgument, match="did you mean 'flip'"):
+            feed(images(), "flips")
