@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -250,3 +251,9 @@ def test_a_policy_that_ranks_by_length_is_found():
 
     failed = {one.check for one in check(backwards).failed}
     assert "prefix of a ranking is a ranking" in failed
+
+
+def test_the_page_on_the_contract_lists_every_check():
+    page = (Path(__file__).parents[1] / "docs" / "contract.md").read_text(encoding="utf-8")
+    for rule in (*METHOD_CHECKS, *POLICY_CHECKS):
+        assert f"| {name_of(rule)} | {(rule.__doc__ or '').strip()} |" in page

@@ -139,7 +139,7 @@ def check_class_ids_do_not_matter(method: Method) -> None:
 
 
 def check_a_diverging_run_harms_no_other(method: Method) -> None:
-    """A run whose numbers explode is marked; the runs beside it stay bitwise as they were."""
+    """A run whose numbers explode is marked; the runs beside it do not change by a bit."""
     data = _one_broken_class()
     calm, wild = (0, 1, 2, 3), (5, 1, 2, 3)  # the broken class is in one run only
     good = _group(method, data, (calm, (3, 1, 0, 2), (2, 0, 1, 3)))
