@@ -1,0 +1,231 @@
+"""The pages of methods, memories, metrics and protocols say what the code does."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engram import methods, metrics
+from engram.errors import BadArgument
+from engram.memory import Memory, policies
+from engram.memory.budget import BUDGETS
+from engram.methods.base import Method
+from engram.records.papers import reference
+from engram.reproduce.papers.rwalk_preset import Preset, Protocol
+
+DOCS = Path(__file__).parents[1] / "docs"
+INDEX = DOCS / "methods" / "README.md"
+SHOWN = re.compile(r"^```python run\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
+NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
+VERBS = ("replay", "networks", "start", "loss", "gradient", "step", "finish", "scores")
+NO_NAME = "no such name"
+
+
+def page(name: str) -> Path:
+    return DOCS / "methods" / f"{getattr(methods, name).__module__.rpartition('.')[2]}.md"
+
+
+def quoted(path: Path) -> set[str]:
+    """Everything in single backticks, code blocks left out."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return set(re.findall(r"`([^`\n]+)`", text))
+
+
+def names(kind: type) -> list[str]:
+    return [f.name for f in dataclasses.fields(kind)]
+
+
+def values(kind: type, field: str, **others: Any) -> set[str]:
+    """The names a field accepts, as the code itself lists them when it refuses one."""
+    try:
+        kind(**others, **{field: NO_NAME})
+    except BadArgument as error:
+        _, listed, valid = str(error).partition("Valid: ")
+        return set(valid.split(", ")) if listed else set(re.findall(r'"(\w+)"', str(error)))
+    return set()
+
+
+def options(kind: type, **others: Any) -> dict[str, set[str]]:
+    """The fields that take names, and the names."""
+    made = kind(**others)
+    texts = [n for n in names(kind) if isinstance(getattr(made, n), str)]
+    numbers_or_texts = [n for n in names(kind) if n == "group"]
+    return {n: values(kind, n, **others) for n in dict.fromkeys([*texts, *numbers_or_texts])}
+
+
+# -- methods ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", methods.__all__)
+def test_every_method_has_a_page_of_all_sections(name: str) -> None:
+    text = page(name).read_text(encoding="utf-8")
+    headings = re.findall(r"^## (.+)$", text, re.M)
+    expected = ["Formula", "State", "Options", "Deviations", "Example", "Ours / paper"]
+    assert headings == [*expected, "References"]
+    assert text.startswith(f"# {name}\n")
+
+
+def test_no_page_is_of_nothing() -> None:
+    expected = {page(name) for name in methods.__all__} | {INDEX}
+    assert set((DOCS / "methods").glob("*.md")) == expected
+
+
+@pytest.mark.parametrize("name", methods.__all__)
+def test_every_field_is_named(name: str) -> None:
+    missing = set(names(getattr(methods, name))) - quoted(page(name))
+    assert not missing
+
+
+@pytest.mark.parametrize("name", [n for n in methods.__all__ if n != "Join"])
+def test_every_value_of_an_option_is_named(name: str) -> None:
+    found = options(getattr(methods, name))
+    missing = {f: left for f, valid in found.items() if (left := valid - quoted(page(name)))}
+    assert not missing
+    assert all(found.values())  # a field that takes any text would be listed without a value
+
+
+def test_options_are_found() -> None:
+    assert options(methods.ER) == {"mix": {"paired", "union"}, "reduce": {"mean", "sum"}}
+    assert options(methods.EWC)["group"] == {"full"}
+    assert options(methods.LwF)["blocks"] == {"auto", "joint", "per_task"}
+
+
+@pytest.mark.parametrize("name", [n for n in methods.__all__ if n != "Join"])
+def test_defaults_are_those_of_the_code(name: str) -> None:
+    made = getattr(methods, name)()
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", page(name).read_text("utf-8"), re.M)
+    checked = {field: shown for field, shown in rows if field in names(type(made))}
+    for field, shown in checked.items():
+        default = getattr(made, field)
+        if isinstance(default, (int, float)) and not isinstance(default, bool):
+            assert float(shown) == default, field
+        else:
+            assert shown.strip("`").replace('"', "'") == str(default), field
+
+
+# -- the index -------------------------------------------------------------------------------------
+def rows_of(path: Path, columns: int) -> list[list[str]]:
+    lines = [line for line in path.read_text("utf-8").splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in cells if len(row) == columns]
+
+
+def test_the_index_lists_all() -> None:
+    listed = {row[0]: row for row in rows_of(INDEX, 5)[1:]}
+    expected = {f"[{name}]({page(name).name})" for name in methods.__all__}
+    assert set(listed) == expected
+
+
+@pytest.mark.parametrize("name", [n for n in methods.__all__ if n != "Join"])
+def test_the_index_is_right(name: str) -> None:
+    (row,) = (row for row in rows_of(INDEX, 5) if row[0].startswith(f"[{name}]"))
+    made: Method = getattr(methods, name)()
+    verbs = [verb for verb in VERBS if made.brings(verb)]
+    budget = made.memory_budget
+    assert row[2] == (", ".join(verbs) or "none")
+    assert row[3] == (budget.describe() if budget else "(-)" if hasattr(made, "memory") else "-")
+    assert row[4] == made.reads
+
+
+# -- printed numbers -------------------------------------------------------------------------------
+def printed() -> list[tuple[str, list[str]]]:
+    cells = [(name, rows_of(page(name), 6)) for name in methods.__all__]
+    return [(name, row) for name, rows in cells for row in rows if row[0] != "source"]
+
+
+@cache
+def table(paper: str, number: str) -> list[dict[str, str]]:
+    frame = reference(paper.lower(), number)
+    return [{str(k): str(v) for k, v in row.items()} for row in frame.to_dict("records")]
+
+
+@pytest.mark.parametrize(("name", "row"), printed(), ids=lambda x: x if isinstance(x, str) else "")
+def test_numbers_of_papers_are_the_printed_ones(name: str, row: list[str]) -> None:
+    paper, number = row[0].split()
+    about = {part.removeprefix("stage ") for part in row[1].split(", ")}
+    same_row = [c for c in table(paper, number) if (c["method"], c["metric"]) == (row[2], row[3])]
+    found = [cell for cell in same_row if about <= set(cell.values())]
+    assert [float(cell["value"]) for cell in found] == [float(row[4])]
+
+
+def test_most_pages_have_printed_numbers() -> None:
+    assert {name for name, _ in printed()} == set(methods.__all__) - {"Join"}
+
+
+# -- examples --------------------------------------------------------------------------------------
+PAGES = [*sorted((DOCS / "methods").glob("*.md")), DOCS / "memory.md", DOCS / "metrics.md"]
+
+
+@pytest.mark.parametrize("name", methods.__all__)
+def test_every_method_page_has_an_example_with_output(name: str) -> None:
+    blocks = SHOWN.findall(page(name).read_text("utf-8"))
+    assert blocks
+    assert all(output for _, output in blocks)
+
+
+@pytest.mark.parametrize("path", [p for p in PAGES if p != INDEX], ids=lambda p: p.stem)
+def test_examples_print_what_the_page_shows(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, object] = {"__name__": "__example__"}
+    for code, shown in SHOWN.findall(path.read_text("utf-8")):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(compile(code, path.name, "exec"), space)
+        if shown:
+            same(out.getvalue(), shown)
+
+
+def same(printed: str, shown: str) -> None:
+    """The same words, and numbers that differ no more than other arithmetic may explain."""
+    assert NUMBER.sub("#", printed).split() == NUMBER.sub("#", shown).split()
+    pairs = zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True)
+    assert all(abs(float(a) - float(b)) <= 0.1 for a, b in pairs)
+
+
+def test_differences_are_seen() -> None:
+    same("ER 0.91\n", "ER  0.95")
+    for other in ("ER 0.5", "EWC 0.91", "ER 0.91 0.1"):
+        with pytest.raises(AssertionError):
+            same("ER 0.91", other)
+
+
+# -- memory, metrics, protocol ---------------------------------------------------------------------
+def test_memory_page_names_fields_policies_and_values() -> None:
+    said = quoted(DOCS / "memory.md")
+    said |= {word.partition(" ")[0] for word in said}
+    found = options(Memory, total=5)
+    expected = set(names(Memory)) | set(policies()) | set(BUDGETS) | set().union(*found.values())
+    assert not expected - said
+    assert found["pd_transform"] == {"abs_eps", "softplus"}
+
+
+def test_metrics_page_names_every_metric() -> None:
+    assert not set(metrics.__all__) - quoted(DOCS / "metrics.md")
+
+
+def test_definitions_of_forgetting_have_the_values_of_the_code() -> None:
+    full = [[0.90, 0.85, 0.05], [0.95, 0.80, 0.20], [0.70, 0.50, 0.96]]
+    triangle = [[0.90], [0.95, 0.80], [0.70, 0.50, 0.96]]
+    rows = {row[0].strip("`"): row for row in rows_of(DOCS / "metrics.md", 5)[1:]}
+    assert list(rows) == list(metrics.FORGETTING_DEFINITIONS)
+    for definition, row in rows.items():
+        assert row[3] == f"{metrics.forgetting(full, definition=definition):.4f}"
+        if definition == "first":
+            assert row[2] == "-"
+        else:
+            assert row[2] == f"{metrics.forgetting(triangle, definition=definition):.4f}"
+
+
+def test_protocol_names_every_choice_and_erratum() -> None:
+    path = DOCS / "protocols" / "rwalk.md"
+    said = {part for word in quoted(path) for part in word.split(".")}
+    assert not (set(names(Preset)) | set(names(Protocol))) - said
+    errata = re.findall(r"^\| R(\d+) \|", path.read_text("utf-8"), re.M)
+    assert errata == [str(number) for number in range(1, 18)]
+    assert "`benchmarks/reproduce/rwalk-1.csv`" in path.read_text("utf-8")
