@@ -13,12 +13,16 @@ from typing import Any
 import pytest
 
 from engram import methods, metrics
+from engram.data import load
+from engram.engine.run import Engine
+from engram.engine.run_spec import Run
 from engram.errors import BadArgument
 from engram.memory import Memory, policies
 from engram.memory.budget import BUDGETS
 from engram.methods.base import Method
 from engram.records.papers import reference
 from engram.reproduce.papers.rwalk_preset import Preset, Protocol
+from engram.streams import class_incremental
 
 DOCS = Path(__file__).parents[1] / "docs"
 INDEX = DOCS / "methods" / "README.md"
@@ -106,6 +110,20 @@ def test_defaults_are_those_of_the_code(name: str) -> None:
             assert float(shown) == default, field
         else:
             assert shown.strip("`").replace('"', "'") == str(default), field
+
+
+STREAM = class_incremental(load("skeletons", per_class=10, frames=3), classes_per_task=5)
+GCN = {"name": "gcn", "edges": "ucla", "width": 4, "hidden": 4}
+
+
+@pytest.mark.parametrize("name", ["EWC", "OnlineEWC", "EWCpp", "SI", "RWalk", "MAS", "TWP"])
+def test_size_of_the_state_is_as_said(name: str) -> None:
+    text = page(name).read_text("utf-8").partition("## State\n\n")[2]
+    vectors, more = re.match(r"(\d) P( \+ 1| numbers and a counter|)", text).groups()  # type: ignore[union-attr]
+    run = Run(stream=STREAM, method=getattr(methods, name)(), model=GCN)
+    *_, last = Engine([run], device="cpu").stages()
+    kept = sum(tensor.numel() for tensor in last.learner.state.values())
+    assert kept == int(vectors) * len(last.learner.vector) + bool(more)
 
 
 # -- the index -------------------------------------------------------------------------------------
