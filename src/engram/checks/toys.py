@@ -201,9 +201,11 @@ def tame(method: Method) -> Method:
     """
 
     def calmer(part: Method) -> Method:
-        values = {f.name: getattr(part, f.name) for f in fields(part) if f.init}
-        big = {k: 0.1 for k, v in values.items() if isinstance(v, float) and v > 10}
-        return replace(part, **big)
+        for field in fields(part):
+            value = getattr(part, field.name)
+            if field.init and isinstance(value, float) and value > 10:
+                part = _changed(part, field.name, 0.1)
+        return part
 
     return _each_part(method, calmer)
 
@@ -233,9 +235,13 @@ def varied(method: Method, count: int) -> list[Method]:
 def _scaled(part: Method, factor: float) -> Method:
     for field in fields(part):
         value = getattr(part, field.name)
-        if isinstance(value, float) and field.init:
-            try:
-                part = replace(part, **{field.name: value * factor})
-            except BadArgument:  # outside what the field allows
-                continue
+        if field.init and isinstance(value, float):
+            part = _changed(part, field.name, value * factor)
     return part
+
+
+def _changed(part: Method, name: str, value: float) -> Method:
+    try:
+        return replace(part, **{name: value})
+    except BadArgument:  # outside what the field allows
+        return part
