@@ -115,7 +115,8 @@ def main() -> None:
     for name, runs, rate in rows:
         print(f"{name:12s} {runs:5d} runs {rate:12,.0f} steps/s  x{rate / base:8.1f}", flush=True)
     if given.out:
-        table = [{"path": n, "runs": r, "steps_per_second": v, "ratio": v / base} for n, r, v in rows]
+        names = ("path", "runs", "steps_per_second", "ratio")
+        table = [dict(zip(names, (*row, row[2] / base), strict=True)) for row in rows]
         given.out.write_text(json.dumps({"device": given.device, "rows": table}, indent=1))
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from engram.memory import Memory
     from engram.methods.base import Method, Replay
     from engram.recipes import Recipe, run, sweep
+    from engram.recipes.orders import orders
     from engram.records import Result, from_csv, read
     from engram.streams import (
         Stream,
@@ -50,6 +51,7 @@ _HOME = {
         "streams",
     ),
     "Memory": "memory",
+    "orders": "recipes.orders",
     "Training": "engine.training",
 }  # fmt: skip
 
@@ -80,6 +82,7 @@ __all__ = [
     "models",
     "new_instances",
     "online",
+    "orders",
     "permuted",
     "read",
     "records",

@@ -98,7 +98,7 @@ def label(target: Any) -> str:
 def made(kind: type[Any]) -> Any:
     """An instance with defaults; a composition gets two parts that have a bit of everything."""
     if kind is methods.Join:
-        return methods.Join(methods.ER(), methods.LwF())
+        return methods.Join(methods.ER(), methods.EWC())
     return kind()
 
 

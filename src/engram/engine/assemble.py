@@ -12,10 +12,16 @@ from engram.learner.feed import Feed
 
 
 class Assembler:
-    """Facts of a stage that every batch carries, for R runs ([R, ...]) or one (no R axis)."""
+    """Facts of a stage that every batch carries, for R runs ([R, ...]) or one (no R axis).
 
-    def __init__(self, feed: Feed, *, opened: Tensor, scopes: Tensor, now: Tensor) -> None:
-        self.feed = feed
+    `alone` says that all rows are the current task's, so that nothing differs from row to row.
+    """
+
+    def __init__(
+        self, feed: Feed, *, opened: Tensor, scopes: Tensor, now: Tensor, stage: int, alone: bool
+    ) -> None:
+        self.feed, self.alone = feed, alone
+        self.current = scopes.select(-2, stage).unsqueeze(-2)  # [R?, 1, C]
         self.opened = opened  # [R?, C]
         self.scopes = scopes  # [R?, T, C] classes that compete for a row of each task
         self.now = now  # [R?]
@@ -24,14 +30,20 @@ class Assembler:
         """`hand` holds the rows of one step: [R?, B]."""
         memory = tuple(self(one, keys.fold(key, j)) for j, one in enumerate(apart))  # type: ignore[arg-type]
         stage = hand.stages
-        spread = stage[..., None].expand(*stage.shape, self.scopes.shape[-1])
+        if self.alone:
+            old = torch.zeros_like(hand.w)
+            open_ = self.current.expand(*stage.shape, -1)
+        else:
+            old = (stage < self.now.unsqueeze(-1)).to(hand.w.dtype)
+            spread = stage[..., None].expand(*stage.shape, self.scopes.shape[-1])
+            open_ = self.scopes.gather(-2, spread)
         return Batch(
             x=self.feed.augmented(hand.rows, stage, key),
             y=hand.y,
             w=hand.w,
             stage=stage,
-            old=(stage < self.now.unsqueeze(-1)).to(hand.w.dtype),
-            open=self.scopes.gather(-2, spread),
+            old=old,
+            open=open_,
             opened=self.opened,
             now=self.now,
             key=key,

@@ -59,7 +59,10 @@ class LockstepTrainer:
             competing(first.scope, o, v, first.stage) for o, v in zip(opened, visible, strict=True)
         ]
         now = torch.full((len(learners),), first.stage, device=device)
-        self.assemble = Assembler(first.feed, opened=opened, scopes=torch.stack(scopes), now=now)
+        self.assemble = Assembler(
+            first.feed, opened=opened, scopes=torch.stack(scopes), now=now, stage=first.stage,
+            alone=self.method.replay(first.stage).kind == "none",
+        )  # fmt: skip
         self.lr = torch.full((len(learners),), training.lr, device=device, dtype=self.vector.dtype)
         self.step_number = torch.zeros(1, dtype=torch.long, device=device)
         self.live = torch.ones(len(learners), dtype=torch.bool, device=device)
@@ -182,7 +185,8 @@ class LockstepTrainer:
     def _update_uniform(self, total: Tensor) -> None:
         steps = self.opt["t"]
         second = [self.opt["v"]] if "v" in self.opt else []
-        rate = self.lr[0] if self.vector.is_cuda else float(self.lr[0])
+        # the fused kernels take a float32 rate whatever the weights are
+        rate = self.lr[0].float() if self.vector.is_cuda else float(self.lr[0])
         shared = steps[0]
         self.optimizer.fused_([self.vector], [total], [self.opt["m"]], second, shared, rate)
         steps.copy_(shared.expand_as(steps).clone())

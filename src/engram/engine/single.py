@@ -34,7 +34,8 @@ class SingleTrainer:
         opened, visible = learner.opened.to(device), learner.stream.visible.to(device)
         self.assemble = Assembler(
             learner.feed, opened=opened, now=torch.tensor(learner.stage, device=device),
-            scopes=competing(learner.scope, opened, visible, learner.stage),
+            scopes=competing(learner.scope, opened, visible, learner.stage), stage=learner.stage,
+            alone=method.replay(learner.stage).kind == "none",
         )  # fmt: skip
         self.sums: dict[str, Tensor] = {}
         self.steps = 0

@@ -37,7 +37,8 @@ class Feed:
             raise bad("augment", "images of shape (channels, height, width)", data.sample_shape)
         self.data, self.view, self.augment = data, view, augment
         self.device, self.dtype = device, dtype
-        self._x = data.x.to(device) if isinstance(data.x, Tensor) else None
+        # rows as flat vectors: whatever the memory format of the images, a batch is contiguous
+        self._x = data.x.flatten(1).to(device) if isinstance(data.x, Tensor) else None
         shape = (-1, *[1] * (len(data.sample_shape) - 1))
         self._mean = torch.tensor(data.mean, device=device, dtype=dtype).reshape(shape)
         self._scale = 1 / torch.tensor(data.std, device=device, dtype=dtype).reshape(shape)
@@ -45,10 +46,13 @@ class Feed:
     def __call__(self, rows: Tensor, stages: Tensor | None = None) -> Tensor:
         """Inputs [..., *sample] of rows [...]; `stages` matter where tasks have a view."""
         flat = rows.reshape(-1)
-        raw = self._x[flat] if self._x is not None else self.data.gather(flat).to(self.device)
-        x = raw.to(self.dtype)
+        if self._x is not None:
+            raw = self._x.index_select(0, flat)
+        else:
+            raw = self.data.gather(flat).to(self.device)
+        x = raw.to(self.dtype).reshape(len(flat), *self.data.sample_shape)
         if raw.dtype == torch.uint8:
-            x = x.mul_(1 / 255)
+            x.mul_(1 / 255)
         if self.data.mean:
             x = (x - self._mean) * self._scale
         if self.view is not None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from engram.errors import choose
 from engram.learner.objectives import OBJECTIVES
+from engram.models.layers import Dropout
 
 
 class Layout:
@@ -65,6 +66,8 @@ class Networks:
         self.objective = OBJECTIVES[choose("loss", objective, OBJECTIVES)]
         self.train = Bundle(networks).train()
         self.eval = copy.deepcopy(self.train).eval()
+        # whether a forward pass draws anything: keys cost time where nothing needs them
+        self.draws = any(isinstance(m, Dropout) and m.p > 0 for m in self.train.modules())
         self.layout = Layout({k: p.shape for k, p in self.train.named_parameters()})
         owned = set(self.train.state_dict())
         self.buffer_names = [k for k, _ in self.train.named_buffers() if k in owned]

@@ -215,7 +215,8 @@ class Learner:
             items = items._replace(y=labels.cpu().reshape(-1, 1))
         size = len(items.rows) if group == "full" else int(group)
         if self._average is not None:
-            return self._average(self, items, term, transform, size, batch_statistics)
+            found = self._average(self, items, term, transform, size, batch_statistics)
+            return torch.where(self.free, found, 0.0)
         weights = Weights(self.vector, self.buffers)
         total, groups = torch.zeros_like(self.vector), -(-len(items.rows) // size)
         per_pass = max(1, EVAL_ROWS // size)
@@ -225,7 +226,7 @@ class Learner:
             total += share * average_gradient(
                 self.networks, weights, batch, term, transform, batch_statistics
             )
-        return total
+        return torch.where(self.free, total, 0.0)  # columns not opened yet matter to nobody
 
     def grouped(self, items: Items, size: int, start: int, stop: int) -> Batch:
         """Groups `start` to `stop` of `size` rows: a Batch with leading axes [groups, size]."""

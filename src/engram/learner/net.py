@@ -53,7 +53,9 @@ class Net:
 
         def call(*args: Any) -> Any:
             self._calls += 1
-            key = None if self._key is None else keys.fold(self._key, "forward", self._calls)
+            key = None
+            if self._key is not None and self.networks.draws:
+                key = keys.fold(self._key, "forward", self._calls)
             with forward_context(w if self._padded else None, key):
                 return self._run(path, args)
 

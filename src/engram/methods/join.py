@@ -147,4 +147,6 @@ def part_state(state: State, part: int) -> State:
 
 
 def _brings(part: Method, verb: str) -> bool:
-    return overrides(part, verb) or (verb == "replay" and part.memory_budget is not None)
+    if verb == "replay":  # a penalty method may have a memory, and usually has none
+        return part.memory_budget is not None or part.replay(1).kind != "none"
+    return overrides(part, verb)

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from engram.data import Data
-from engram.engine.run import Run
+from engram.engine.run_spec import Run
 from engram.engine.training import Training
 from engram.errors import bad, choose, unknown
 from engram.methods.base import Method
 from engram.recipes.execute import Plan, Watcher, execute
 from engram.recipes.names import build_method, method_label, plain_method
 from engram.recipes.plain import from_plain, to_plain
+from engram.recipes.plans import plans_of
+from engram.recipes.processes import spread
 from engram.recipes.recipe import Recipe, _seeds, content_id
 from engram.records import KEEP, Result
 from engram.streams.core import Stream
@@ -121,24 +123,6 @@ def _model_name(model: Any) -> str:
     return getattr(model, "__qualname__", type(model).__qualname__)
 
 
-def recipe_plans(recipe: Recipe, stream: Stream) -> list[Plan]:
-    """One plan per seed of a recipe."""
-    content = recipe.plain()
-    content["stream"] = {**content["stream"], "head": stream.head}
-    return [
-        Plan(
-            run=run,
-            content=content,
-            recipe=recipe.id,
-            label=recipe.label,
-            order=recipe.order,
-            keep=recipe.keep,
-            average=recipe.average,
-        )
-        for run in recipe.runs(stream)
-    ]
-
-
 def sweep(
     recipes: Sequence[Recipe | Mapping[str, Any] | str | Path],
     *,
@@ -174,8 +158,6 @@ def sweep(
     if not built:
         raise bad("recipes", "at least one recipe", "none")
     if pool == "processes":
-        from engram.recipes.processes import spread
-
         return spread(built, out=out, device=device, data=data, workers=workers)
     plans = plans_of(built, data)
     together = None if pool == "together" else False
@@ -184,22 +166,6 @@ def sweep(
     return execute(
         plans, out=out, device=device, together=together, watcher=watcher, deadline=deadline
     )
-
-
-def plans_of(recipes: Sequence[Recipe], root: str | None = None) -> list[Plan]:
-    """Plans of several recipes; equal data and streams are built once and shared."""
-    loaded: dict[str, Data] = {}
-    built: dict[str, Stream] = {}
-    plans: list[Plan] = []
-    for recipe in recipes:
-        source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
-        if source not in loaded:
-            loaded[source] = recipe.data(root)
-        where = repr(to_plain(recipe.stream))
-        if where not in built:
-            built[where] = recipe.build_stream(loaded[source])
-        plans += recipe_plans(recipe, built[where])
-    return plans
 
 
 def _as_recipe(one: Any) -> Recipe:

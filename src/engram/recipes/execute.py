@@ -12,7 +12,8 @@ import numpy as np
 
 from engram.engine import checkpoint
 from engram.engine.evaluate import test_items
-from engram.engine.run import Engine, Run, Stage
+from engram.engine.run import Engine, Stage
+from engram.engine.run_spec import Run
 from engram.learner.learner import Learner
 from engram.records import (
     Items,
@@ -191,7 +192,9 @@ def _prepare(plans: Sequence[Plan], book: _Book) -> None:
             multilabel = plan.run.training.loss == "bce"
             items = stream_items(plan.run.stream, multilabel=multilabel)
             book.items[plan.recipe, plan.order] = items
-            if book.folder is not None:
+            # Items explain stored predictions; a study of orders that keeps counts has none, and
+            # would write thousands of files before its first step.
+            if book.folder is not None and plan.keep != "counts":
                 book.folder.write_items(plan.recipe, plan.order, items)
     if book.folder is not None:
         for recipe, content in {plan.recipe: plan.content for plan in plans}.items():

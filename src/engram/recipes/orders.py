@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engram.engine.run import Run
+from engram.engine.run_spec import Run
 from engram.errors import bad, choose
 from engram.metrics.order import OrderDisparity, order_disparity
 from engram.recipes.execute import Plan, Watcher, execute
@@ -154,9 +154,8 @@ class OrderStudy:
         if level == "class":
             return table.to_numpy()
         table = table[[name.startswith(TASK) for name in table.index.get_level_values("order")]]
-        columns = {c: i for i, c in enumerate(table.columns)}
-        values = table.to_numpy()
-        return np.stack([values[:, [columns[c] for c in task]].mean(1) for task in self.tasks], 1)
+        means = [table[list(task)].to_numpy().mean(1) for task in self.tasks]
+        return np.stack(means, axis=1)
 
     def class_table(self, label: str, *, seed: int | None = None) -> pd.DataFrame:
         """Final accuracy per class, one row per (seed, order)."""
@@ -172,7 +171,10 @@ class OrderStudy:
         if rows.empty:
             raise bad("label", f"one of {self.result.labels} with finished runs", label)
         rows = rows.astype({"order": str})
-        return rows.pivot_table(index=["seed", "order"], columns="cls", values="value")
+        found: pd.DataFrame = rows.pivot_table(
+            index=["seed", "order"], columns="cls", values="value"
+        )
+        return found
 
     def disparity(self, label: str, *, level: str = "task") -> list[OrderDisparity]:
         """Order disparity of each repetition (seed)."""

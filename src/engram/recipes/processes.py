@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from engram.errors import EngramError, bad
+from engram.recipes.execute import execute
+from engram.recipes.plans import plans_of
 from engram.recipes.recipe import Recipe
 from engram.records import Result
 
@@ -31,18 +33,12 @@ def spread(
         failures = [message for message in pool.imap_unordered(_one, jobs) if message]
     if failures:
         raise EngramError("; ".join(failures))
-    from engram.recipes.api import plans_of
-    from engram.recipes.execute import execute
-
     return execute(plans_of(recipes, data), out=out, device=device)
 
 
 def _one(job: tuple[dict[str, Any], str, str, str | None, int]) -> str:
     """Run one recipe in a worker; returns what went wrong, in words."""
     import torch
-
-    from engram.recipes.api import plans_of
-    from engram.recipes.execute import execute
 
     content, out, device, data, count = job
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // count))

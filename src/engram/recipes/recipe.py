@@ -6,12 +6,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from engram import streams
 from engram.data import Data, load
-from engram.engine.run import Run
+from engram.engine.run_spec import Run
 from engram.engine.training import Training
 from engram.errors import bad, choose, unknown, whole
 from engram.methods.base import Method
@@ -97,7 +98,7 @@ class Recipe:
 
         return write_yaml(path, self.plain())
 
-    @property
+    @cached_property  # a study of orders asks thousands of times
     def id(self) -> str:
         """Hash of everything but seeds, order and label: runs with equal ids are comparable."""
         return content_id(self.plain())

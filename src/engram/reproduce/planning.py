@@ -13,11 +13,12 @@ from engram.data.core import Data
 from engram.errors import BadArgument
 from engram.recipes import Plan as RunPlan
 from engram.recipes import Recipe
-from engram.recipes.api import recipe_plans
+from engram.recipes.plans import recipe_plans
 from engram.recipes.plain import to_plain
 from engram.records import RunDirectory
 from engram.reproduce.cells import Cell, choose_cells
 from engram.reproduce.cost import Cost, estimate
+from engram.reproduce.measures import constant
 from engram.reproduce.table import SUBSET, Entry, Figure, Table, run_key
 from engram.streams.core import Stream
 
@@ -58,9 +59,12 @@ class _Shelf:
         self.root = root
         self.data: dict[str, Data | str] = {}
         self.streams: dict[str, Stream] = {}
+        # By identity: cells share recipe objects, and a study of orders has thousands of runs.
+        self._sources: dict[int, tuple[Recipe, str]] = {}
+        self._runs: dict[int, list[RunPlan]] = {}
 
     def find(self, recipe: Recipe) -> Data | str:
-        source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
+        source = self._source(recipe)
         if source not in self.data:
             try:
                 self.data[source] = recipe.data(self.root)
@@ -68,14 +72,26 @@ class _Shelf:
                 self.data[source] = str(error)
         return self.data[source]
 
-    def runs(self, recipe: Recipe) -> list[RunPlan]:
+    def _source(self, recipe: Recipe) -> str:
+        if id(recipe) not in self._sources:
+            source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
+            self._sources[id(recipe)] = recipe, source  # kept alive: its id is a key
+        return self._sources[id(recipe)][1]
+
+    def stream(self, recipe: Recipe) -> Stream:
         where = repr(to_plain(recipe.stream))
         if where not in self.streams:
             data = self.find(recipe)
             if isinstance(data, str):
                 raise BadArgument(data)
             self.streams[where] = recipe.build_stream(data)
-        return recipe_plans(recipe, self.streams[where])
+        return self.streams[where]
+
+    def runs(self, recipe: Recipe) -> list[RunPlan]:
+        self._source(recipe)
+        if id(recipe) not in self._runs:
+            self._runs[id(recipe)] = recipe_plans(recipe, self.stream(recipe))
+        return self._runs[id(recipe)]
 
     def why_not(self, recipes: Iterable[Recipe]) -> str:
         """Why some recipe cannot be run here, "" if all can."""
@@ -143,11 +159,25 @@ def _entry(table: Table, cell: Cell, shelf: _Shelf) -> Entry:
         return Entry(missing=str(error))
     if entry.missing:
         return entry
+    if entry.counted is not None:
+        return _counted(entry, shelf)
     why = shelf.why_not(entry.recipes)
     if why:
         return replace(entry, recipes=(), missing=why)
     extra = [r for r in shelf.reasons(entry.recipes) if r not in entry.reasons]
     return replace(entry, reasons=(*entry.reasons, *extra))
+
+
+def _counted(entry: Entry, shelf: _Shelf) -> Entry:
+    """The entry with the number that is read off the data."""
+    if entry.counted is None:
+        return entry
+    recipe, count = entry.counted
+    try:
+        stream = shelf.stream(recipe)
+    except BadArgument as error:
+        return replace(entry, missing=str(error))
+    return replace(entry, measure=constant(float(count(stream))))
 
 
 def _figures(table: Table, shelf: _Shelf) -> tuple[tuple[Figure, ...], dict[str, str]]:
