@@ -13,7 +13,7 @@ from engram.data.arrays import Array
 from engram.data.core import Data
 from engram.data.packed import read_npz
 from engram.data.pickles import read_pickle
-from engram.data.skeleton import Sequences, build, resample
+from engram.data.skeleton import SPLITS, Sequences, build, resample
 from engram.errors import BadArgument, bad, choose, whole
 
 JOINTS, AXES, PERSONS, FRAMES = 25, 3, 2, 300
@@ -68,15 +68,15 @@ def load_ntu(
     frames
         Other than 300: the filled frames are resampled to that many.
     split
-        ``cil``: the cross-subject training part alone, 8:1:1 within each class; ``official``:
-        cross-subject training and test parts.
+        ``cil``: the cross-subject training part alone, 8:1:1 within each class; ``tuning``: the
+        same, tested on its validation rows; ``official``: cross-subject training and test parts.
     """
     choose("persons", persons, ("concat", "first"))
     count = len(CLASSES) if classes is None else whole("classes", classes, low=1)
     if count > len(CLASSES):
         raise bad("classes", f"at most {len(CLASSES)}", classes)
     whole("frames", frames, low=1)
-    wanted = choose("split", split, ("cil", "official")) == "official"
+    wanted = choose("split", split, SPLITS) == "official"
     parts = list(_parts(path, count, wanted))
     first = parts[0]
     sequences = replace(

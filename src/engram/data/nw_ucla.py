@@ -80,6 +80,7 @@ def load_nw_ucla(
 ) -> Data:
     """NW-UCLA as [N, 3, 52, 20]: all sequences together, split 8:1:1 within each class.
 
+    ``split="tuning"`` tests on the validation rows and leaves the test rows out;
     ``split="official"`` trains on views 1 and 2 and tests on view 3. Two sequences of the usual
     distribution have a single frame; by default they are kept by repeating it.
     """

@@ -19,7 +19,7 @@ from engram.data.packed import NAME_KEYS, RESERVED, read_npz
 from engram.errors import bad, choose, whole
 
 REPAIRS = ("interpolate", "drop", "error")
-SPLITS = ("cil", "official")
+SPLITS = ("cil", "tuning", "official")
 MIN_FRAMES = 3
 _SHOWN = 5
 
@@ -73,7 +73,8 @@ def build(
     repair
         What happens to damaged sequences, see `mend`.
     split
-        ``cil``: 8:1:1 within each class (`split_within_classes`); ``official``: the source's.
+        ``cil``: 8:1:1 within each class (`split_within_classes`); ``tuning``: the same, with the
+        validation rows to test on and the test rows left out; ``official``: the source's.
     """
     choose("split", split, SPLITS)
     sequences, told = mend(sequences, repair)
@@ -84,8 +85,10 @@ def build(
     label = torch.from_numpy(np.asarray(sequences.label, np.int64))
     facts = {key: value.astype(np.int64) for key, value in sequences.attributes.items()}
     rows: dict[str, Any]
-    if split == "cil":
+    if split in ("cil", "tuning"):
         rows = split_within_classes(label, seed)
+        if split == "tuning":
+            rows["test"] = rows.pop("valid")
     elif sequences.official_test is None:
         raise bad("split", "'cil', the source has no test part", split)
     else:

@@ -112,10 +112,18 @@ ACTIONS: dict[str, Callable[[Pose], None]] = {
 }  # fmt: skip
 
 
-def skeletons(*, per_class: int = 60, frames: int = 52, noise: float = 0.01, seed: int = 0) -> Data:
+def skeletons(
+    *,
+    per_class: int = 60,
+    frames: int = 52,
+    noise: float = 0.01,
+    split: str = "cil",
+    seed: int = 0,
+) -> Data:
     """Ten actions by ten figures of 20 joints seen from three sides, [N, 3, frames, 20].
 
-    Prepared and split as NW-UCLA is; `noise` is the sensor's error in metres.
+    Prepared and split as NW-UCLA is (``split="tuning"`` tests on its validation rows); `noise` is
+    the sensor's error in metres.
 
     Examples
     --------
@@ -139,7 +147,7 @@ def skeletons(*, per_class: int = 60, frames: int = 52, noise: float = 0.01, see
         classes=tuple(ACTIONS),
         attributes={"subject": subject.repeat(count).numpy(), "view": view.repeat(count).numpy()},
     )
-    return build(sequences, name="skeletons", frames=frames, seed=seed)
+    return build(sequences, name="skeletons", frames=frames, split=split, seed=seed)
 
 
 def _act(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,7 @@ class Rows:
         self._own: dict[str, Any] = {}
         self.bind(recipe=recipe, label=label, seed=seed, order=order)
         self._words: dict[str, dict[str, int]] = {name: {} for name in NAMES}
+        self._scalars: dict[tuple[str, str | int], npt.NDArray[Any]] = {}  # encoded once
         self._chunks: list[dict[str, Any]] = []
         self._lengths: list[int] = []
 
@@ -96,32 +98,41 @@ class Rows:
         given: dict[str, Any] = {**ABSENT, **self._own, **place, "metric": metric, "value": value}
         arrays = {name: self._encode(name, one) for name, one in given.items()}
         try:
-            shape = np.broadcast_shapes(*(a.shape for a in arrays.values()))
+            shape = np.broadcast_shapes(*(a.shape for a in arrays.values() if a.ndim))
         except ValueError as problem:
             shapes = {k: a.shape for k, a in arrays.items() if a.ndim}
             raise bad("value", "shapes that can be laid over each other", shapes) from problem
         # Scalars stay scalars until the end: most columns of most chunks are constant.
         self._chunks.append(
-            {k: a if a.ndim == 0 else np.broadcast_to(a, shape).ravel() for k, a in arrays.items()}
-        )
-        self._lengths.append(int(np.prod(shape)))
+            {k: a if not a.ndim or a.shape == shape == (a.size,)
+             else np.broadcast_to(a, shape).ravel() for k, a in arrays.items()}
+        )  # fmt: skip
+        self._lengths.append(math.prod(shape))
 
     def extend(self, other: Rows) -> None:
         """Add all rows of another collection."""
-        for chunk, length in zip(other._chunks, other._lengths, strict=True):
-            copy = dict(chunk)
-            for name in NAMES:
-                words = list(other._words[name])
-                places = np.array([self._code(name, w) for w in words], np.int32)
-                copy[name] = places[chunk[name]]
-            self._chunks.append(copy)
-            self._lengths.append(length)
+        places = {
+            name: np.array([self._code(name, word) for word in other._words[name]], np.int32)
+            for name in NAMES
+        }
+        for chunk in other._chunks:
+            moved = {name: places[name][chunk[name]] for name in NAMES}
+            self._chunks.append({**chunk, **moved})
+        self._lengths += other._lengths
 
     def _code(self, column: str, word: str) -> int:
         words = self._words[column]
         return words.setdefault(word, len(words))
 
     def _encode(self, column: str, given: Any) -> npt.NDArray[Any]:
+        if type(given) not in (str, int):
+            return self._fresh(column, given)
+        known = self._scalars.get((column, given))
+        if known is None:
+            known = self._scalars[column, given] = self._fresh(column, given)
+        return known
+
+    def _fresh(self, column: str, given: Any) -> npt.NDArray[Any]:
         if column in NAMES:
             if isinstance(given, str):
                 return np.array(self._code(column, given), np.int32)
@@ -138,13 +149,12 @@ class Rows:
 
         columns = []
         for name in COLUMNS:
-            parts = [
-                np.broadcast_to(chunk[name], length)
-                for chunk, length in zip(self._chunks, self._lengths, strict=True)
-            ]
-            kind = np.int32 if name in NAMES else NUMBERS[name]
-            joined = np.concatenate(parts) if parts else np.empty(0, kind)
-            column = pa.array(joined.astype(kind, copy=False))
+            joined = np.empty(len(self), np.int32 if name in NAMES else NUMBERS[name])
+            end = 0
+            for chunk, length in zip(self._chunks, self._lengths, strict=True):
+                start, end = end, end + length
+                joined[start:end] = chunk[name]
+            column = pa.array(joined)
             if name in NAMES:
                 words = pa.array(list(self._words[name]), pa.string())
                 column = pa.DictionaryArray.from_arrays(column, words)

@@ -59,6 +59,13 @@ def _digits(line: Line) -> int:
     return 1 if line.cell.percent else 3
 
 
+def _own_spread(line: Line) -> str:
+    """Our spread, where the paper prints one to compare it with."""
+    if math.isnan(line.cell.std) or math.isnan(line.spread):
+        return ""
+    return f" ± {line.spread:.{_digits(line) + 1}f}"
+
+
 def texts(line: Line) -> dict[str, str]:
     """A line as a person reads it, the paper's number as printed."""
     places = _digits(line)
@@ -69,7 +76,7 @@ def texts(line: Line) -> dict[str, str]:
     gap = known and not math.isnan(line.cell.value)
     return {
         "cell": line.cell.name, "metric": line.cell["metric"], "paper": printed,
-        "ours": f"{line.ours:.{places}f}" if known else "-",
+        "ours": f"{line.ours:.{places}f}{_own_spread(line)}" if known else "-",
         "difference": f"{line.difference:+.{places}f}" if gap else "",
         "interval": span, "verdict": line.verdict, "reason": line.reason,
     }  # fmt: skip

@@ -13,8 +13,8 @@ from engram.data.core import Data
 from engram.errors import BadArgument
 from engram.recipes import Plan as RunPlan
 from engram.recipes import Recipe
-from engram.recipes.plans import recipe_plans
 from engram.recipes.plain import to_plain
+from engram.recipes.plans import recipe_plans
 from engram.records import RunDirectory
 from engram.reproduce.cells import Cell, choose_cells
 from engram.reproduce.cost import Cost, estimate

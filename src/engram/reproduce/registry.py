@@ -12,7 +12,7 @@ from engram.reproduce.table import Table
 
 # Papers with a module in `engram.reproduce.papers`. Such a module has `TITLES` (table name to a
 # line about it) and `build(name, *, embedded, assignments) -> Table`.
-WRITTEN = ("rwalk",)
+WRITTEN = ("rwalk", "cgl")
 
 
 def table_names() -> dict[str, str]:

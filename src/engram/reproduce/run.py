@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engram.errors import RecordError, number
+from engram.errors import EngramError, RecordError, number
 from engram.recipes import Watcher, execute
 from engram.records import Result, RunDirectory, read
 from engram.reproduce.output import merge_frame
@@ -151,9 +151,10 @@ def _draw(figure: Figure, result: Result | None, folder: Path) -> Sequence[Path]
         return []
     target = folder / "figures"
     target.mkdir(parents=True, exist_ok=True)
-    drawn = figure.draw(data)
+    numbers = write_text(target / f"{figure.name}.csv", data.to_csv(index=False))
+    try:
+        drawn = figure.draw(data)
+    except ModuleNotFoundError as error:
+        raise EngramError(f"{error}; the numbers of the figure are in {numbers}") from error
     page = drawn.to_html(include_plotlyjs=True, full_html=True)
-    return [
-        write_text(target / f"{figure.name}.csv", data.to_csv(index=False)),
-        write_text(target / f"{figure.name}.html", page),
-    ]
+    return [numbers, write_text(target / f"{figure.name}.html", page)]

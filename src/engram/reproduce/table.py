@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from engram.recipes import Recipe
     from engram.records import Result
+    from engram.streams.core import Stream
 
 Floats = npt.NDArray[np.float64]
 Measure = Callable[["Result"], Floats]
@@ -26,6 +27,7 @@ VARIANT = "variant"  # the paper leaves details of the method open, or the autho
 SUBSET = "data subset"
 OTHER_DATA = "other data"
 OUTSIDE = "outside set"  # a set that is not part of the protocol's own data
+SPLIT = "split unstated"  # which rows are tested matters where they are few
 DOUBT = "doubtful cell"
 REASONS = {
     EPOCHS: "the paper does not say how long a task is trained",
@@ -33,6 +35,7 @@ REASONS = {
     SUBSET: "rows of the official data set are missing here",
     OTHER_DATA: "made on other data than the paper's",
     OUTSIDE: "needs a set that is not part of the stream",
+    SPLIT: "the paper does not say which rows it tests on",
     DOUBT: "the printed number itself is in doubt",
 }
 
@@ -55,6 +58,9 @@ class Entry:
         Largest difference that is no difference, in the units of the paper.
     missing
         Why the number cannot be made at all, "" if it can.
+    counted
+        For numbers of the data itself: a recipe, which is not run, and what to count of its stream.
+        The plan puts the number into `measure`.
 
     Examples
     --------
@@ -67,6 +73,7 @@ class Entry:
     reasons: tuple[str, ...] = ()
     tolerance: float = 0.03
     missing: str = ""
+    counted: tuple[Recipe, Callable[[Stream], float]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,11 @@ class Line:
         return float(self.values.mean()) if len(self.values) else math.nan
 
     @property
+    def spread(self) -> float:
+        """Standard deviation over repetitions, of these and no others (ddof 0)."""
+        return float(self.values.std()) if len(self.values) > 1 else math.nan
+
+    @property
     def difference(self) -> float:
         return self.ours - self.cell.value
 

@@ -1,0 +1,188 @@
+"""Figures 1 and 3 to 8 of the skeleton benchmark: their runs and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engram.recipes import Recipe
+from engram.reproduce import measures
+from engram.reproduce.papers.cgl_drawings import draw_classes, draw_evolution, draw_scatter
+from engram.reproduce.papers.cgl_preset import (
+    METHODS,
+    NTU,
+    UCLA,
+    Preset,
+    class_orders,
+    in_orders,
+    recipe,
+    task_orders,
+)
+from engram.reproduce.table import Figure
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from engram.records import Result
+
+HEAD = "single"
+ON_STGCN = tuple(m for m in METHODS if m != "TWP")  # TWP reads layers that only the GCN has
+KINDS = ("task", "class")  # what an order shuffles
+
+
+def build(name: str, preset: Preset) -> tuple[Figure, ...]:
+    """The figures under a name: one per data set, where there are two."""
+    makers: dict[str, Callable[[Preset, str], Figure]] = {
+        "fig1": _classes,
+        "fig3": lambda p, d: _scatter(p, d, "fig3", "gcn", KINDS[:1]),
+        "fig4": lambda p, d: _scatter(p, d, "fig4", "stgcn", KINDS[:1]),
+        "fig5": lambda p, d: _scatter(p, d, "fig5", "gcn", KINDS),
+        "fig6": lambda p, d: _scatter(p, d, "fig6", "stgcn", KINDS),
+        "fig7": lambda p, d: _evolution(p, d, "fig7", "width"),
+        "fig8": lambda p, d: _evolution(p, d, "fig8", "depth"),
+    }
+    both = name in ("fig3", "fig5") and preset.ntu is not None
+    return tuple(makers[name](preset, dataset) for dataset in ((UCLA, NTU) if both else (UCLA,)))
+
+
+def _part(name: str, dataset: str) -> str:
+    return f"{name}-{dataset.partition('-')[0].lower()}"
+
+
+def orders_of(preset: Preset, model: str) -> dict[str, list[tuple[int, ...]]]:
+    """Orders of a study by what they shuffle; a class order that moves whole tasks counts once."""
+    small = model == "stgcn"
+    tasks = task_orders(
+        preset.stgcn_task_orders if small else preset.task_orders, preset.order_seed
+    )
+    drawn = preset.stgcn_class_orders if small else preset.class_orders
+    classes = [o for o in class_orders(drawn, preset.order_seed) if o not in set(tasks)]
+    return {"task": tasks, "class": classes}
+
+
+def _recipes(
+    preset: Preset, dataset: str, model: str, kinds: Sequence[str]
+) -> dict[tuple[str, str], tuple[Recipe, ...]]:
+    """Recipes of a study by method and kind of order."""
+    orders = orders_of(preset, model)
+    found = {}
+    for method in METHODS if model == "gcn" else ON_STGCN:
+        if model == "gcn":
+            base = recipe(preset, dataset, method)
+        else:
+            base = recipe(preset, dataset, method, model={"name": "stgcn", **preset.stgcn},
+                          seeds=preset.stgcn_seeds, note="ST-GCN")  # fmt: skip
+        for kind in kinds:
+            found[method, kind] = in_orders(base, orders[kind])
+    return found
+
+
+def _frame(records: list[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(records, columns=list(columns))
+
+
+def _flat(groups: Mapping[Any, Sequence[Recipe]]) -> tuple[Recipe, ...]:
+    return tuple(made for group in groups.values() for made in group)
+
+
+# -- figure 1 --------------------------------------------------------------------------------------
+def _classes(preset: Preset, dataset: str) -> Figure:
+    groups = _recipes(preset, dataset, "gcn", KINDS)
+
+    def data(result: Result) -> pd.DataFrame:
+        records: list[dict[str, Any]] = []
+        for (method, kind), recipes in groups.items():
+            runs = measures.runs_of(result, recipes, HEAD)
+            if runs is None:
+                continue
+            mean: Any = runs.class_accuracy().dropna().groupby(level="order").mean()  # over seeds
+            long = mean.rename_axis(columns="class").stack().rename("accuracy").reset_index()
+            records += long.assign(method=method, orders=kind).to_dict("records")
+        return _frame(records, ("method", "orders", "order", "class", "accuracy"))
+
+    return Figure(
+        name="fig1", title="Accuracy of every class under all orders", recipes=_flat(groups),
+        data=data, draw=draw_classes,
+    )  # fmt: skip
+
+
+# -- figures 3 to 6 --------------------------------------------------------------------------------
+def _scatter(preset: Preset, dataset: str, name: str, model: str, kinds: Sequence[str]) -> Figure:
+    groups = _recipes(preset, dataset, model, kinds)
+
+    def data(result: Result) -> pd.DataFrame:
+        records: list[dict[str, Any]] = []
+        for (method, kind), recipes in groups.items():
+            records += points(result, recipes, {"method": method, "orders": kind})
+        return _frame(records, POINT_COLUMNS)
+
+    title = f"Accuracy against forgetting, {dataset}, {'ST-GCN' if model == 'stgcn' else 'GCN'}"
+    return Figure(
+        name=_part(name, dataset), title=title, recipes=_flat(groups), data=data,
+        draw=draw_scatter,
+    )  # fmt: skip
+
+
+POINT_COLUMNS = ("method", "orders", "order", "repetitions", "tasks", "average_accuracy",
+                 "forgetting", "bound")  # fmt: skip
+
+
+def points(
+    result: Result, recipes: Sequence[Recipe], names: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """One point per order: means over repetitions of AA, AF and the bound on AF (theorem 1)."""
+    import pandas as pd
+
+    runs = measures.runs_of(result, recipes, HEAD)
+    if runs is None:
+        return []
+    metrics = ("average_accuracy", "forgetting", "forgetting_bound")
+    table: Any = pd.DataFrame({name: runs.metric(name) for name in metrics})
+    table = table.assign(order=[run.order for run in runs.runs], tasks=runs.tasks).dropna()
+    groups = table.groupby("order")
+    mean = groups.mean().assign(repetitions=groups.size()).astype({"tasks": int})
+    mean = mean.rename(columns={"forgetting_bound": "bound"}).reset_index()
+    found: list[dict[str, Any]] = mean.assign(**names).to_dict("records")
+    return found
+
+
+# -- figures 7 and 8 -------------------------------------------------------------------------------
+def architecture(preset: Preset, dataset: str, axis: str, value: int) -> dict[str, Any]:
+    """The GCN of one point of the study; the classification layers stay as they are."""
+    edges = preset.protocol(dataset).edges
+    return {"name": "gcn", **preset.gcn, "edges": edges, axis: value}
+
+
+def _evolution(preset: Preset, dataset: str, name: str, axis: str) -> Figure:
+    values = preset.widths if axis == "width" else preset.depths
+    rows = {
+        (method, value): recipe(
+            preset, dataset, method, model=architecture(preset, dataset, axis, value),
+            seeds=preset.wide_seeds, note=f"{axis} {value}",
+        )
+        for value in values
+        for method in (*METHODS, "JOINT")
+    }  # fmt: skip
+
+    def data(result: Result) -> pd.DataFrame:
+        records: list[dict[str, Any]] = []
+        for (method, value), made in rows.items():
+            for metric in ("average_accuracy", "forgetting"):
+                found = measures.metric(metric, made, head=HEAD)(result)
+                found = found[~np.isnan(found)]
+                if len(found):
+                    records.append({
+                        "method": method, axis: value, "metric": metric,
+                        "value": float(found.mean()), "std": float(found.std()),
+                        "repetitions": len(found),
+                    })  # fmt: skip
+        return _frame(records, ("method", axis, "metric", "value", "std", "repetitions"))
+
+    return Figure(
+        name=name, title=f"Accuracy and forgetting over the {axis} of the GCN",
+        recipes=tuple(rows.values()), data=data, draw=lambda table: draw_evolution(table, axis),
+    )  # fmt: skip
