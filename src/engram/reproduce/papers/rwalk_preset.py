@@ -47,6 +47,9 @@ class Preset:
         Which logits compete in training: multi-head rows, single-head rows without samples, and
         rows with samples. Without samples the printed 38 % of plain training is out of reach when
         all seen classes compete (20 %), but not when only the task's own do.
+    weigh_samples
+        With samples, rows weigh inversely to the size of their class, so that ten exemplars count
+        as much as the task's thousands of rows; the authors' released code does so.
     mix
         How exemplars enter a batch: ``union`` shuffles them into the task's rows (section 4.2),
         ``paired`` adds as many as the batch has new rows.
@@ -75,10 +78,11 @@ class Preset:
     scope_multi: str = "own"
     scope_single: str = "own"
     scope_samples: str = "seen"
+    weigh_samples: bool = True
     mix: str = "union"
     policy: str = "herding"
     normalize: bool = False
-    ewc: Mapping[str, Any] = field(default_factory=dict)
+    ewc: Mapping[str, Any] = field(default_factory=lambda: {"normalize": True})
     pi: Mapping[str, Any] = field(default_factory=lambda: {"xi": 1e-3, "clamp": "task_term"})
     rwalk: Mapping[str, Any] = field(default_factory=dict)
     icarl: Mapping[str, Any] = field(default_factory=lambda: {"bce_reduction": "sum"})
@@ -176,14 +180,17 @@ def recipe(preset: Preset, row: Row) -> Recipe:
     """The recipe of a row."""
     protocol = preset.protocol(row.dataset)
     scope = preset.scope_multi if row.setting == MULTI else preset.scope_single
+    training = _training(preset, protocol, scope)
     if row.samples and row.setting == SINGLE:
-        scope = preset.scope_samples
+        training["scope"] = preset.scope_samples
+        # iCaRL's loss is its own, class by class
+        training["class_weights"] = preset.weigh_samples and "iCaRL" not in row.method
     return Recipe.of(
         {
             "stream": _stream(protocol, row.setting, protocol.classes_per_task),
             "model": protocol.model,
             "method": method_spec(preset, protocol, row),
-            "training": _training(preset, protocol, scope),
+            "training": training,
             "seeds": preset.seeds,
             "keep": preset.keep,
             "label": row.label,
