@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import fields as dataclass_fields
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +24,8 @@ from engram.reproduce.papers.cgl_preset import (
     PAPER,
     TASKS,
     UCLA,
+    Preset,
+    Protocol,
     assigned,
     class_orders,
     grid,
@@ -371,3 +376,21 @@ def test_widths_and_depths():
     assert {r.model.get("depth") for r in deep.recipes} == {1, 2, 4, 8, 16}
     assert len(wide.recipes) == 5 * 8  # JOINT among them
     assert all(not r.order for r in wide.recipes)
+
+
+# -- the page --------------------------------------------------------------------------------------
+def test_page_names_every_choice_and_erratum():
+    text = (Path(__file__).parents[2] / "docs" / "protocols" / "cgl.md").read_text("utf-8")
+    words = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+    said = {part for word in words for part in re.split(r"[\s.=]", word)}
+    fields = {f.name for kind in (Preset, Protocol) for f in dataclass_fields(kind)}
+    assert not fields - said
+    assert re.findall(r"^\| G(\d+) \|", text, re.M) == [str(n) for n in range(1, 16)]
+    printed = {
+        c["method"] + c["setting"] + c["metric"]: f"{c.value:g}"
+        for c in cells_of("cgl", "2") if c["dataset"] == UCLA
+    }  # fmt: skip
+    for method in METHODS:
+        for setting in ("task-order", "class-order-aggregated"):
+            pair = " / ".join(printed[method + setting + metric] for metric in ("AOPD", "MOPD"))
+            assert re.search(rf"^\| {method} (\|.*)?\| {re.escape(pair)} \|", text, re.M)
