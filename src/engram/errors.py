@@ -53,15 +53,14 @@ def bad(argument: str, expected: str, got: Any) -> BadArgument:
 
 
 def unknown(argument: str, name: object, valid: Iterable[str]) -> BadArgument:
-    r"""The error for a name that is not in a list of names, with the nearest one.
+    """The error for a name that is not in a list of names, with the nearest one.
 
     Examples
     --------
     >>> raise unknown("policy", "hearding", ["random", "herding"])
     Traceback (most recent call last):
     ...
-    engram.errors.BadArgument: policy: unknown name 'hearding', did you mean 'herding'? \
-Valid: herding, random
+    engram.errors.BadArgument: policy: unknown name 'hearding', did you mean 'herding'? ...
     """
     names = sorted(map(str, valid))
     guess = nearest(str(name), names)

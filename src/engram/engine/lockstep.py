@@ -185,8 +185,11 @@ class LockstepTrainer:
     def _update_uniform(self, total: Tensor) -> None:
         steps = self.opt["t"]
         second = [self.opt["v"]] if "v" in self.opt else []
-        # the fused kernels take a float32 rate whatever the weights are
-        rate = self.lr[0].float() if self.vector.is_cuda else float(self.lr[0])
+        if self.vector.is_cuda and self.vector.dtype != torch.float32:
+            # the fused kernels take a float32 rate only, which would round a float64 run
+            self.optimizer.update_(self.vector, total, self.opt, self.lr)
+            return
+        rate = self.lr[0] if self.vector.is_cuda else float(self.lr[0])
         shared = steps[0]
         self.optimizer.fused_([self.vector], [total], [self.opt["m"]], second, shared, rate)
         steps.copy_(shared.expand_as(steps).clone())

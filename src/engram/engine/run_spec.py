@@ -9,7 +9,6 @@ import torch
 
 from engram.engine.training import Training
 from engram.errors import bad, whole
-from engram.memory import Memory
 from engram.methods.base import Method
 from engram.streams.core import Stream
 
@@ -30,21 +29,9 @@ class Run:
             raise bad("method", "a method such as engram.methods.ER()", self.method)
         if self.stream.online and (self.training.epochs > 1 and not self.training.iterations):
             raise bad("epochs", "1, because the stream is online", self.training.epochs)
-        if self.method.memory_budget is not None:
-            self._check_memory(self.method.memory_budget)
-
-    def _check_memory(self, memory: Memory) -> None:
-        """A budget that is too small for the stream, or larger than its data, is a mistake."""
-        stream = self.stream
-        memory.check(groups=int(stream.visible.sum()), tasks=len(stream))
-        rows = sum(len(task.train) for task in stream.tasks)
-        if memory.total is not None and memory.total > rows:
-            raise bad("memory.total", f"at most {rows}, the stream's training rows", memory.total)
-        if memory.per_class is not None:
-            largest = max(_largest_class(stream, k) for k in range(len(stream)))
-            if memory.per_class > largest:
-                expected = f"at most {largest}, the rows of the largest class"
-                raise bad("memory.per_class", expected, memory.per_class)
+        memory = self.method.memory_budget
+        if memory is not None:
+            memory.check(groups=int(self.stream.visible.sum()), tasks=len(self.stream))
 
     @property
     def scope(self) -> str:
@@ -52,6 +39,17 @@ class Run:
         if self.training.scope != "auto":
             return self.training.scope
         return "own" if self.stream.head == "multi" else "seen"
+
+
+def check_exemplars(run: Run) -> None:
+    """Refuse a memory that asks for more exemplars per class than any class has rows."""
+    memory = run.method.memory_budget
+    if memory is None or memory.per_class is None:
+        return
+    largest = max(_largest_class(run.stream, k) for k in range(len(run.stream)))
+    if memory.per_class > largest:
+        expected = f"at most {largest}, the training rows of the largest class"
+        raise bad("memory.per_class", expected, memory.per_class)
 
 
 def _largest_class(stream: Stream, stage: int) -> int:

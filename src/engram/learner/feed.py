@@ -50,9 +50,13 @@ class Feed:
             raw = self._x.index_select(0, flat)
         else:
             raw = self.data.gather(flat).to(self.device)
-        x = raw.to(self.dtype).reshape(len(flat), *self.data.sample_shape)
-        if raw.dtype == torch.uint8:
-            x.mul_(1 / 255)
+        raw = raw.reshape(len(flat), *self.data.sample_shape)
+        if raw.dtype != torch.uint8:
+            x = raw.to(self.dtype)
+        elif raw.is_cuda and self.dtype == torch.float32:
+            x = raw * (1 / 255)  # one kernel instead of two; on the CPU the slower way
+        else:
+            x = raw.to(self.dtype).mul_(1 / 255)
         if self.data.mean:
             x = (x - self._mean) * self._scale
         if self.view is not None:

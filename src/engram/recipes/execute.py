@@ -13,7 +13,7 @@ import numpy as np
 from engram.engine import checkpoint
 from engram.engine.evaluate import test_items
 from engram.engine.run import Engine, Stage
-from engram.engine.run_spec import Run
+from engram.engine.run_spec import Run, check_exemplars
 from engram.learner.learner import Learner
 from engram.records import (
     Items,
@@ -102,6 +102,8 @@ def execute(
     checkpoint. `deadline` (``time.monotonic``) stops cleanly between groups of runs.
     """
     watcher = watcher or Watcher()
+    for run in {(id(p.run.stream), id(p.run.method)): p.run for p in plans}.values():
+        check_exemplars(run)
     folder = RunDirectory(out) if out is not None else None
     book = _Book(folder)
     open_plans = [plan for plan in plans if not _finished(plan, folder)]
