@@ -14,7 +14,7 @@ from rich.text import Text
 from engram.cli.shell import aside, say, screen
 from engram.recipes import Plan
 from engram.records import Result
-from engram.report import Finding, diagnose
+from engram.report.doctor import Finding, diagnose
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from engram.errors import bad
+from engram.errors import RecordError, bad
 
 if TYPE_CHECKING:
     from engram.records import Result
@@ -22,6 +25,8 @@ REPRODUCTION_COLUMNS: tuple[str, ...] = (
     "paper", "table", "cell", "metric", "paper_value", "ours", "difference", "low", "high",
     "verdict", "reason",
 )  # fmt: skip
+REPRODUCTION_FILE = "reproduction.csv"
+_NUMBERS = ("paper_value", "ours", "difference", "low", "high")
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,10 @@ class ReportInput:
 
 
 def from_directories(*directories: str | PathLike[str]) -> ReportInput:
-    """Everything that run directories hold.
+    """Everything that run directories hold, with the paper's numbers where one was reproduced.
+
+    A table that needs no training leaves a directory without results; the report then shows the
+    comparison alone. A comparison that cannot be read is listed in `problems`.
 
     Examples
     --------
@@ -81,7 +89,56 @@ def from_directories(*directories: str | PathLike[str]) -> ReportInput:
     """
     from engram.records import read
 
-    return from_result(read(*directories))
+    tables: list[pd.DataFrame] = []
+    problems: list[str] = []
+    compared = [path for path in map(Path, directories) if (path / REPRODUCTION_FILE).is_file()]
+    for folder in compared:
+        try:
+            tables += read_reproduction(folder / REPRODUCTION_FILE)
+        except RecordError as problem:
+            problems.append(str(problem))
+    bare = [path for path in compared if not any(path.glob("results-*.parquet"))]
+    trained = [path for path in map(Path, directories) if path not in bare]
+    if bare and not trained:
+        empty = pd.DataFrame(columns=list(COLUMNS))
+        return ReportInput(empty, problems=problems, reproductions=tables)
+    inputs = from_result(read(*trained), reproductions=tables)
+    return replace(inputs, problems=[*inputs.problems, *problems])
+
+
+def read_reproduction(path: str | PathLike[str]) -> list[pd.DataFrame]:
+    r"""The comparisons in a CSV file, one per paper and table; `RecordError` if it is broken.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "reproduction.csv"
+    >>> line = "rwalk,1,EWC,F,0.08,0.1,0.02,,,agrees,"
+    >>> _ = path.write_text(",".join(REPRODUCTION_COLUMNS) + f"\n{line}\n")
+    >>> [table["ours"].tolist() for table in read_reproduction(path)]
+    [[0.1]]
+    """
+    from engram.records.files import read_text
+
+    try:
+        lines = list(csv.reader(io.StringIO(read_text(path), newline=""), strict=True))
+    except csv.Error as problem:
+        raise RecordError(f"{path}: is not a whole CSV file ({problem})") from problem
+    header = lines[0] if lines else []
+    if header != list(REPRODUCTION_COLUMNS):
+        expected = f"expected the columns {', '.join(REPRODUCTION_COLUMNS)}"
+        raise RecordError(f"{path}: {expected}, got {', '.join(header) or 'none'}")
+    for number, line in enumerate(lines[1:], start=1):
+        if len(line) != len(header):
+            raise RecordError(f"{path}: row {number} has {len(line)} of {len(header)} values")
+    frame = pd.DataFrame(lines[1:], columns=header)
+    for name in _NUMBERS:
+        try:
+            frame[name] = [float(text or "nan") for text in frame[name]]
+        except ValueError as problem:
+            raise RecordError(f"{path}: column {name}: {problem}") from problem
+    groups = frame.groupby(["paper", "table"], sort=False)
+    return [table.reset_index(drop=True) for _, table in groups]
 
 
 def from_result(result: Result, *, reproductions: Iterable[pd.DataFrame] = ()) -> ReportInput:
