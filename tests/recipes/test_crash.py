@@ -42,8 +42,8 @@ def stream(stages):
 
 
 def train(out, seeds, watcher=None):
-    # One run after the other: in lockstep the last bits depend on how many seeds there are, and
-    # the number of seeds grows below.
+    # One run after the other: a run in lockstep differs in its last bits from one alone, and a seed
+    # that is added below may be alone.
     return engram.run(
         stream(STAGES), method=["ER", "EWC"], model={"name": "mlp", "hidden": [16]}, seeds=seeds,
         out=out, device="cpu", epochs=2, batch_size=8, together=False, watcher=watcher,
