@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,9 @@ class RunDirectory:
         if kept:
             write_predictions(self.path / f"predictions-{part}.safetensors", kept)
         if ledger is not None:
-            write_json(self.path / f"ledger-{part}.json", ledger)
+            alone = {} if rows else {"alone": True}  # no results will complete this part
+            whole = ledger if isinstance(ledger, Mapping) else {"entries": ledger}
+            write_json(self.path / f"ledger-{part}.json", {**whole, **alone})
         if environment is not None:
             write_json(self.path / f"environment-{part}.json", environment)
         if rows:
@@ -206,16 +208,23 @@ class RunDirectory:
 
     def predictions(self) -> Predictions:
         """Stored predictions of parts whose results are there too."""
+        complete = self._complete()
+        files = self.path.glob("predictions-*.safetensors")
+        part = {p: p.stem.removeprefix("predictions-") for p in files}
+        return Predictions(p for p, name in part.items() if complete(name))
+
+    def _complete(self) -> Callable[[str], bool]:
+        """Whether the results of a part were written, which is what completes it."""
         names = [p.stem.removeprefix("results-") for p in self.result_files()]
         merged = [n.removesuffix("-merged") for n in names if n.endswith("-merged")]
         done, newest = set(names), max(merged, default="")
-        files = self.path.glob("predictions-*.safetensors")
-        part = {p: p.stem.removeprefix("predictions-") for p in files}
-        return Predictions(p for p, name in part.items() if name in done or name <= newest)
+        return lambda name: name in done or name <= newest
 
     def documents(self, kind: str) -> tuple[list[dict[str, Any]], list[Problem]]:
         """The ``ledger`` or ``environment`` parts, oldest first, and the files that are broken."""
         found, problems = [], []
+        # what was read belongs to results: a part cut short is made again, and must not count twice
+        complete = self._complete() if kind == "ledger" else lambda name: True
         for path in sorted(self.path.glob(f"{kind}-*.json"), key=lambda p: p.name):
             try:
                 content = read_json(path)
@@ -223,8 +232,9 @@ class RunDirectory:
                 problems.append(Problem(str(path), str(problem).removeprefix(f"{path}: ")))
                 continue
             part = path.stem.removeprefix(f"{kind}-")
-            whole = content if isinstance(content, dict) else {"entries": content}
-            found.append({"part": part, **whole})
+            whole = dict(content) if isinstance(content, dict) else {"entries": content}
+            if whole.pop("alone", False) or complete(part):
+                found.append({"part": part, **whole})
         return found, problems
 
 

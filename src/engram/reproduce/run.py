@@ -102,10 +102,10 @@ def reproduce(
     made = planned or plan(whole, data, cells=cells, out=folder, device=device, measure=False)
     result = _train(made, folder, device, watcher, deadline, group_size)
     lines = tuple(_line(*pair, result) for pair in zip(made.cells, made.entries, strict=True))
-    figures = [p for figure in made.figures for p in _draw(figure, result, folder)]
-    if lines:
-        merge_frame(folder / FILE, lines)
     directory = RunDirectory(folder)
+    if lines:  # before the figures, which may fail for want of a drawing library
+        merge_frame(folder / FILE, lines)
+    figures = [p for figure in made.figures for p in _draw(figure, result, folder)]
     left = sum(len(directory.finished(*r.key)) < len(r.run.stream) for r in made.runs)
     return Reproduction(made, folder, lines, tuple(figures), left)
 
