@@ -29,6 +29,14 @@ def halves(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
     return new, memory
 
 
+def replay_terms(net: Net, batch: Batch, reduce: str) -> Terms:
+    """One mean over new and memory rows, or the sum of a mean over each."""
+    if reduce == "mean":
+        return {"task": net.task(batch)}
+    new, memory = halves(net, batch)
+    return {"task": new, "memory": memory}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ER(Method):
     """Train on the current task and on exemplars of earlier ones.
@@ -74,10 +82,7 @@ class ER(Method):
         return Replay("pair", self.size) if self.mix == "paired" else Replay("union")
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
-        if self.reduce == "mean":
-            return {"task": net.task(batch)}
-        new, memory = halves(net, batch)
-        return {"task": new, "memory": memory}
+        return replay_terms(net, batch, self.reduce)
 
     def finish(self, learner: Learner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)

@@ -11,7 +11,7 @@ from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory
 from engram.methods.base import Method, Replay, State, Terms
-from engram.methods.er import MIXES, REDUCTIONS, halves
+from engram.methods.er import MIXES, REDUCTIONS, replay_terms
 from engram.streams.core import Task
 
 EVERYTHING = Memory(fraction=1.0)
@@ -51,10 +51,7 @@ class ERInfinite(Method):
         return Replay("pair", self.size) if self.mix == "paired" else Replay("past")
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
-        if self.reduce == "mean":
-            return {"task": net.task(batch)}
-        new, memory = halves(net, batch)
-        return {"task": new, "memory": memory}
+        return replay_terms(net, batch, self.reduce)
 
     def finish(self, learner: Learner, task: Task) -> None:
         if self.mix == "paired":

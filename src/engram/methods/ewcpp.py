@@ -26,7 +26,7 @@ def moving(old: Tensor, new: Tensor, alpha: float | Tensor, on: str = "batch") -
     >>> round(moving(old, new, 0.9).item(), 6), round(moving(old, new, 0.9, "running").item(), 6)
     (0.46, 0.14)
     """
-    return alpha * new + (1 - alpha) * old if on == "batch" else alpha * old + (1 - alpha) * new
+    return torch.lerp(old, new, alpha if on == "batch" else 1 - alpha)
 
 
 @dataclass(frozen=True, kw_only=True)

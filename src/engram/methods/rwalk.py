@@ -128,7 +128,11 @@ class RWalk(Anchored):
             followed = grad + pull
         steps = state["steps"] + 1
         due = steps % self.every == 0
-        state = {**state, "steps": steps, "drop": state["drop"] - followed * (after - before)}
+        state = {
+            **state,
+            "steps": steps,
+            "drop": torch.addcmul(state["drop"], followed, before - after),
+        }
         if self.impl == "paper":
             state["running"] = self._running(state, grad.square())
         gain = torch.where(due, self._gain(state, after), 0.0)

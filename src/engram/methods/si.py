@@ -85,7 +85,7 @@ class SI(Anchored):
     def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
         if self.grad == "total" and "importance" in state:
             grad = grad + slope(before, state["anchor"], state["importance"], self.factor())
-        return {**state, "path": state["path"] - grad * (after - before)}
+        return {**state, "path": torch.addcmul(state["path"], grad, before - after)}
 
     def finish(self, learner: Learner, task: Task) -> None:
         state = learner.state

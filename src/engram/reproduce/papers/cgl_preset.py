@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 from engram.errors import bad, unknown, whole
 from engram.recipes import Recipe
-from engram.recipes.plain import convert
+from engram.reproduce.papers.assign import assign
 from engram.streams.orders import all_task_orders, class_order, random_class_orders
 
 UCLA, NTU = "UCLA-CIL", "NTU-CIL"
@@ -157,29 +157,7 @@ def assigned(preset: Preset, assignments: Sequence[str]) -> Preset:
     ...
     engram.errors.BadArgument: preset: unknown name 'sed', did you mean 'seeds'? Valid: ...
     """
-    import yaml
-
-    for text in assignments:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise bad("--set", "key=value", text)
-        preset = _changed(preset, key.split("."), yaml.safe_load(value), "preset")
-    return preset
-
-
-def _changed(owner: Any, path: Sequence[str], value: Any, where: str) -> Any:
-    name, rest = path[0], path[1:]
-    if isinstance(owner, Mapping):
-        inner = _changed(owner.get(name, {}), rest, value, f"{where}.{name}") if rest else value
-        return {**owner, name: inner}
-    names = {f.name for f in fields(owner)} if isinstance(owner, (Preset, Protocol)) else set()
-    if name not in names:
-        raise unknown(where, name, names)
-    if rest:
-        value = _changed(getattr(owner, name), rest, value, f"{where}.{name}")
-    elif name not in ("ucla", "ntu"):
-        value = convert(type(getattr(owner, name)), value, path=f"{where}.{name}")
-    return replace(owner, **{name: value})
+    return assign(preset, assignments)
 
 
 # -- orders ----------------------------------------------------------------------------------------

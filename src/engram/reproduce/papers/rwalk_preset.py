@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engram.errors import bad, choose, unknown
 from engram.recipes import Recipe
-from engram.recipes.plain import convert
+from engram.reproduce.papers.assign import assign
 
 MULTI, SINGLE = "multi-head", "single-head"
 HEAD = {MULTI: "multi", SINGLE: "single"}
@@ -127,30 +127,7 @@ def assigned(preset: Preset, assignments: Sequence[str]) -> Preset:
     ...
     engram.errors.BadArgument: preset: unknown name 'epoch', did you mean 'epochs_20'? Valid: ...
     """
-    import yaml
-
-    for text in assignments:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise bad("--set", "key=value", text)
-        preset = _changed(preset, key.split("."), yaml.safe_load(value), "preset")
-    return preset
-
-
-def _changed(owner: Any, path: Sequence[str], value: Any, where: str) -> Any:
-    name, rest = path[0], path[1:]
-    if isinstance(owner, Mapping):
-        if rest:
-            raise bad(where, "a field of the method", ".".join(path))
-        return {**owner, name: value}
-    names = {f.name: f for f in fields(owner)} if owner is not None else {}
-    if name not in names:
-        raise unknown(where, name, names)
-    if rest:
-        value = _changed(getattr(owner, name), rest, value, f"{where}.{name}")
-    elif name not in ("mnist", "cifar", "model"):
-        value = convert(type(getattr(owner, name)), value, path=f"{where}.{name}")
-    return replace(owner, **{name: value})
+    return assign(preset, assignments)
 
 
 # -- recipes -------------------------------------------------------------------------------------

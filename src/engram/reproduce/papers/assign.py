@@ -1,0 +1,49 @@
+"""Changing single choices of a preset from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from engram.errors import bad, unknown
+from engram.recipes.plain import convert
+
+Preset = TypeVar("Preset")
+
+
+def assign(preset: Preset, assignments: Sequence[str]) -> Preset:
+    """The preset with ``key=value`` applied; dots lead into protocols and methods.
+
+    Examples
+    --------
+    >>> from engram.reproduce.papers.rwalk_preset import PAPER
+    >>> assign(PAPER, ["mnist.epochs=5"]).mnist.epochs
+    5
+    """
+    import yaml
+
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise bad("--set", "key=value", text)
+        preset = _changed(preset, key.split("."), yaml.safe_load(value), "preset")
+    return preset
+
+
+def _changed(owner: Any, path: Sequence[str], value: Any, where: str) -> Any:
+    name, rest = path[0], path[1:]
+    if isinstance(owner, Mapping):
+        if rest and not isinstance(owner.get(name), Mapping):
+            raise bad(where, "a field of the method", ".".join(path))
+        inner = _changed(owner[name], rest, value, f"{where}.{name}") if rest else value
+        return {**owner, name: inner}
+    names = {f.name for f in fields(owner)} if is_dataclass(owner) else set()
+    if name not in names:
+        raise unknown(where, name, names)
+    now = getattr(owner, name)
+    if rest:
+        value = _changed(now, rest, value, f"{where}.{name}")
+    elif isinstance(now, (bool, int, float, str, tuple)) and name != "model":
+        value = convert(type(now), value, path=f"{where}.{name}")
+    return replace(owner, **{name: value})
