@@ -35,7 +35,7 @@ def _changed(owner: Any, path: Sequence[str], value: Any, where: str) -> Any:
     name, rest = path[0], path[1:]
     if isinstance(owner, Mapping):
         if rest and not isinstance(owner.get(name), Mapping):
-            raise bad(where, "a field of the method", ".".join(path))
+            raise bad(f"{where}.{name}", "a field of the method", ".".join(path))
         inner = _changed(owner[name], rest, value, f"{where}.{name}") if rest else value
         return {**owner, name: inner}
     names = {f.name for f in fields(owner)} if is_dataclass(owner) else set()
