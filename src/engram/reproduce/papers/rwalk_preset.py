@@ -49,7 +49,7 @@ class Preset:
         all seen classes compete (20 %), but not when only the task's own do.
     weigh_samples
         With samples, rows weigh inversely to the size of their class, so that ten exemplars count
-        as much as the task's thousands of rows; the authors' released code does so.
+        as much as the task's thousands of rows; the authors' released code does so too.
     mix
         How exemplars enter a batch: ``union`` shuffles them into the task's rows (section 4.2),
         ``paired`` adds as many as the batch has new rows.
