@@ -1,40 +1,112 @@
-"""Summed optimiser steps per second: a plain eager loop, one captured run, many in lockstep.
+"""Summed optimiser steps per second: one run in a plain eager loop, many runs in lockstep.
 
-    python -m benchmarks.speed.throughput --device cuda --runs 1 8 32 128
+    python -m benchmarks.speed.throughput --model mlp --runs 1 8 32 128 512 [--out FILE.json]
+    python -m benchmarks.speed.throughput --model gcn --data DIR --runs 1 8 32 128 512
 
-All figures of one call come from one process; compare ratios within a call, not across calls.
+Two works. ``mlp``: two hidden layers of 256, noise of MNIST's shape, batches of 64. ``gcn``: the
+skeleton study (CGL), two graph layers of 64, all rows of a task as one batch, class-balanced
+cross-entropy; NW-UCLA of the folder DIR, or made skeletons with as many rows.
+
+The eager loop is hand-written PyTorch: the same network with torch's own layers, fused Adam, data
+on the device. Lockstep goes through the engine's `Driver`, with all that it does between steps. All
+figures of one call come from one process; compare ratios within a call, not across calls.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import math
+import os
+import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.data import Data
-from engram.engine.deck import Dealer
+from engram.engine.driver import Driver
 from engram.engine.lockstep import LockstepTrainer
-from engram.engine.run import Engine, Run
+from engram.engine.run import Engine
+from engram.engine.run_spec import Run
 from engram.engine.stage import _dealer, enter
 from engram.engine.training import Training
 from engram.methods import Finetune
+from engram.models.build import build
+from engram.models.layers import BatchNorm
+from engram.reproduce.papers.cgl_preset import PAPER, TASKS, UCLA, Protocol, in_orders, recipe
 from engram.streams import class_incremental
+from engram.streams.orders import class_order
+
+WARM, TRIAL = 10, 10  # steps before the clock, and steps whose time says how many to time
+SECONDS = 1.5  # of each figure
+ENDLESS = 10**9  # epochs: the stopwatch ends the training
+CLOSED = -1e9  # logit of a class that is not open yet
 
 
-def timed(call: Callable[[], object], device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    began = time.perf_counter()
-    call()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
+@dataclass(frozen=True)
+class Way:
+    """A way to train in lockstep: options of `LockstepTrainer`, and where it works."""
+
+    name: str
+    options: Mapping[str, Any]
+    devices: tuple[str, ...] = ("cpu", "cuda")
+
+
+WAYS = (
+    Way("mapped", {"capture": False}),
+    Way("captured", {"capture": True}, devices=("cuda",)),
+)
+
+
+# -- clock -----------------------------------------------------------------------------------------
+class Enough(Exception):
+    """Raised by the stopwatch to end a training that would go on."""
+
+
+class Stopwatch:
+    """Called with the number of steps done so far; times as many as fill the asked time."""
+
+    def __init__(self, device: str, seconds: float = SECONDS) -> None:
+        self.device, self.seconds = device, seconds
+        self.marks: list[tuple[int, float]] = []  # (steps done, time), at most three
+        self._next = WARM
+
+    def __call__(self, done: int, total: int = 0) -> None:
+        if done < self._next:
+            return
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        self.marks.append((done, time.perf_counter()))
+        self._next = done + TRIAL
+        if len(self.marks) == 1:
+            return
+        steps, spent = self.last
+        if spent >= self.seconds or len(self.marks) == 3:
+            raise Enough
+        self._next = done + math.ceil(steps * self.seconds / spent)
+
+    @property
+    def last(self) -> tuple[int, float]:
+        """Steps and seconds between the last two marks."""
+        (before, began), (after, ended) = self.marks[-2:]
+        return after - before, ended - began
+
+
+# -- works -----------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Work:
+    """What is trained: any number of different runs, and a step of the first one by hand."""
+
+    name: str
+    runs: Callable[[int], list[Run]]
+    plain: Callable[[Run, str], Callable[[], None]]
 
 
 def made_images(rows: int = 12800) -> Data:
@@ -44,80 +116,197 @@ def made_images(rows: int = 12800) -> Data:
     return Data.from_arrays(x, y.numpy(), test=(x[:100], y[:100].numpy()), name="noise")
 
 
-def plain_loop(data: Data, device: str, steps: int, batch: int) -> float:
-    """A hand-written loop: data as one tensor, index batches, torch's fused Adam."""
-    x = data.x.to(device)
-    y = data.labels.to(device)
+def mlp(rows: int = 12800, batch: int = 64) -> Work:
+    stream = class_incremental(made_images(rows), classes_per_task=10)
+    run = Run(stream=stream, method=Finetune(), training=Training(batch_size=batch))
+    return Work("mlp", lambda count: [replace(run, seed=s) for s in range(count)], plain_mlp)
+
+
+def plain_mlp(run: Run, device: str) -> Callable[[], None]:
+    """Data as one tensor, index batches."""
+    x, y = torch.as_tensor(run.stream.data.x).to(device), run.stream.data.labels.to(device)
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(),
         nn.Linear(256, 10),
     ).to(device)  # fmt: skip
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
-    order = torch.randperm(len(data.train), device=device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=run.training.lr, fused=True)
+    rows = run.stream.tasks[0].train
+    batches = rows[torch.randperm(len(rows))].to(device).split(run.training.batch_size)
+    number = 0
 
-    def go(count: int) -> None:
-        for step in range(count):
-            at = (step * batch) % (len(order) - batch)
-            rows = order[at : at + batch]
-            optimizer.zero_grad()
-            loss: Tensor = F.cross_entropy(net(x[rows].float() / 255), y[rows])
-            loss.backward()
-            optimizer.step()
+    def step() -> None:
+        nonlocal number
+        now = batches[number % len(batches)]
+        number += 1
+        optimizer.zero_grad()
+        loss: Tensor = F.cross_entropy(net(x[now].float() / 255), y[now])
+        loss.backward()
+        optimizer.step()
 
-    go(20)
-    return steps / timed(lambda: go(steps), device)
-
-
-def lockstep(data: Data, device: str, runs: int, steps: int, batch: int, capture: bool) -> float:
-    """Steps per second summed over runs."""
-    stream = class_incremental(data, classes_per_task=10)
-    training = Training(batch_size=batch)
-    specs = [Run(stream=stream, method=Finetune(), training=training, seed=s) for s in range(runs)]
-    engine = Engine(specs, device=device)
-    learners = [engine.learner(spec) for spec in specs]
-    methods = [spec.method for spec in specs]
-    enter(learners, methods, training, 0)
-    dealer: Dealer = _dealer(learners, methods[0].replay(0), training, 0)
-    trainer = LockstepTrainer(learners, methods, training, capture=capture)
-    deck = dealer.epoch(0)
-    trainer.load(deck, fixed=False)
-    rates = trainer.lr.cpu().numpy()
-    size = min(dealer.steps_per_epoch, 100)
-    trainer.run(0, size, rates, deck.live)
-    done = 0
-
-    def go() -> None:
-        nonlocal done
-        while done < steps:
-            trainer.run(0, size, rates, deck.live)
-            done += size
-
-    seconds = timed(go, device)
-    return runs * done / seconds
+    return step
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+def gcn(folder: str | None = None, per_class: int = 150) -> Work:
+    """The skeleton study's finetuning; 120 of 150 made sequences of a class are training rows."""
+    made = Protocol(data="skeletons", edges="ucla", data_options={"per_class": per_class})
+    preset = PAPER if folder else replace(PAPER, ucla=made)
+    data = recipe(preset, UCLA, "BARE").data(folder)
+
+    def runs(count: int) -> list[Run]:
+        """Runs begin with different tasks or seeds, as those that a study trains do."""
+        seeds = -(-count // len(TASKS))
+        turns = [[*range(k, len(TASKS)), *range(k)] for k in range(len(TASKS))]
+        orders = [tuple(class_order(TASKS, turn)) for turn in turns]
+        recipes = in_orders(recipe(preset, UCLA, "BARE", seeds=seeds), orders)
+        pairs = [(one, one.build_stream(data)) for one in recipes]
+        pairs.sort(key=lambda pair: -len(pair[1].tasks[0].train))  # all batches are as long as one
+        return [run for same in zip(*(r.runs(s) for r, s in pairs)) for run in same][:count]
+
+    return Work("gcn", runs, plain_gcn)
+
+
+class PlainNorm(nn.BatchNorm1d):
+    """Torch's batch normalisation over [..., F]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.reshape(-1, x.shape[-1])).view_as(x)
+
+
+def plain_network(run: Run, device: str) -> nn.Module:
+    """The run's network with its initial weights and with torch's own batch normalisation."""
+    net: nn.Module = build(
+        run.model, sample_shape=run.stream.data.sample_shape, classes=len(run.stream.order),
+        seed=run.seed,
+    )  # fmt: skip
+    for module in list(net.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, BatchNorm):
+                setattr(module, name, PlainNorm(child.features))
+    return net.to(device).train()
+
+
+def plain_gcn(run: Run, device: str, net: nn.Module | None = None) -> Callable[[], None]:
+    """The whole task as one batch on the device, class weights computed once."""
+    task, net = run.stream.tasks[0], net or plain_network(run, device)
+    x, y = run.stream.data.x[task.train].to(device), run.stream.targets[task.train, 0].to(device)
+    closed = (run.stream.opening > 0).to(device)
+    weight = 1 / torch.bincount(y, minlength=len(closed)).clamp(min=1)
+    optimizer = torch.optim.Adam(net.parameters(), lr=run.training.lr, fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        logits = net(x).logits.masked_fill(closed, CLOSED)
+        F.cross_entropy(logits, y, weight=weight).backward()
+        optimizer.step()
+
+    return step
+
+
+# -- figures ---------------------------------------------------------------------------------------
+def time_eager(work: Work, device: str, seconds: float = SECONDS) -> Stopwatch:
+    step, watch, done = work.plain(work.runs(1)[0], device), Stopwatch(device, seconds), 0
+    try:
+        while True:
+            step()
+            done += 1
+            watch(done)
+    except Enough:
+        return watch
+
+
+class Lockstep:
+    """Runs in the first stage of a study, driven as the engine drives them."""
+
+    def __init__(self, work: Work, runs: int, device: str, options: Mapping[str, Any]) -> None:
+        specs = work.runs(runs)
+        engine, training = Engine(specs, device=device), specs[0].training
+        self.learners, methods = [engine.learner(s) for s in specs], [s.method for s in specs]
+        enter(self.learners, methods, training, 0)
+        self.dealer = _dealer(self.learners, methods[0].replay(0), training, 0)
+        self.driver = Driver(self.learners, methods, training, self.dealer, True, False, None)
+        self.driver.trainer = LockstepTrainer(self.learners, methods, training, **options)
+        self.driver.epochs = ENDLESS
+
+    def drive(self, progress: Callable[[int, int], None]) -> None:
+        """Train until `progress` has seen enough."""
+        self.driver.progress = progress
+        try:
+            self.driver.drive()
+        except Enough:
+            self.driver.trainer.close()
+
+
+def time_lockstep(
+    work: Work, runs: int, device: str, way: Way, seconds: float = SECONDS
+) -> Stopwatch:
+    watch = Stopwatch(device, seconds)
+    Lockstep(work, runs, device, way.options).drive(watch)
+    return watch
+
+
+def figures(
+    work: Work, runs: list[int], device: str, seconds: float = SECONDS
+) -> Iterator[dict[str, Any]]:
+    """One row per way and number of runs, the eager loop first; `ratio` is to that one."""
+    ways = [way for way in WAYS if device in way.devices]
+    cases = [(None, 1), *((way, count) for count in runs for way in ways)]
+    base = 0.0
+    for way, count in cases:
+        if way is None:
+            steps, spent = time_eager(work, device, seconds).last
+        else:
+            steps, spent = time_lockstep(work, count, device, way, seconds).last
+        rate = count * steps / spent
+        base = base or rate
+        yield {
+            "path": way.name if way else "eager", "runs": count, "timed_steps": steps,
+            "steps_per_second": round(rate, 1), "ratio": round(rate / base, 3),
+        }  # fmt: skip
+        gc.collect()  # a captured step and its trainer point at each other
+        if device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def facts(device: str) -> dict[str, Any]:
+    """What the figures of a call depend on besides the work."""
+    cpu = f"CPU, {platform.machine()}, {os.cpu_count()} cores"
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else cpu,
+        "threads": torch.get_num_threads(), "torch": torch.__version__,
+    }  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> None:
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", choices=("mlp", "gcn"), default="mlp")
+    parser.add_argument("--data", metavar="DIR", help="folder with NW-UCLA, for the gcn")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default=best)
     parser.add_argument("--runs", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="timed per figure")
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    data = made_images()
-    rows = [("plain loop", 1, plain_loop(data, given.device, given.steps, given.batch))]
-    for runs in given.runs:
-        for capture in (False, True) if given.device == "cuda" else (False,):
-            rate = lockstep(data, given.device, runs, given.steps, given.batch, capture)
-            rows.append(("captured" if capture else "mapped", runs, rate))
-    base = rows[0][2]
-    for name, runs, rate in rows:
-        print(f"{name:12s} {runs:5d} runs {rate:12,.0f} steps/s  x{rate / base:8.1f}", flush=True)
-    if given.out:
-        names = ("path", "runs", "steps_per_second", "ratio")
-        table = [dict(zip(names, (*row, row[2] / base), strict=True)) for row in rows]
-        given.out.write_text(json.dumps({"device": given.device, "rows": table}, indent=1))
+    given = parser.parse_args(arguments)
+    if given.data and given.model == "mlp":
+        parser.error("--data: the mlp trains on noise")
+    work = mlp() if given.model == "mlp" else gcn(given.data)
+    first = work.runs(1)[0]
+    batch = first.training.batch_size or len(first.stream.tasks[0].train)
+    table: dict[str, Any] = {
+        "model": given.model, "data": first.stream.data.name, **facts(given.device),
+        "precision": first.training.precision, "matmul": torch.get_float32_matmul_precision(),
+        "rows_per_batch": batch, "rows": [],
+    }  # fmt: skip
+    print(", ".join(f"{k} {v}" for k, v in table.items() if k != "rows"), flush=True)
+    for row in figures(work, given.runs, given.device, given.seconds):
+        print(
+            f"{row['path']:12s} {row['runs']:5d} runs {row['steps_per_second']:12,.0f} steps/s"
+            f"  x{row['ratio']:8.2f}", flush=True,
+        )  # fmt: skip
+        table["rows"].append(row)
+        if given.out:  # after every row: a later one may not fit into memory
+            given.out.parent.mkdir(parents=True, exist_ok=True)
+            given.out.write_text(json.dumps(table, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks.speed import study, throughput
+from benchmarks.speed.throughput import Enough, Lockstep, Stopwatch, Work
+from engram.engine.lockstep import LockstepTrainer
+from engram.engine.run import Engine
+from engram.errors import BadArgument
+from tests.reproduce.invented import invented_table
+
+
+def small_gcn():
+    return throughput.gcn(per_class=10)
+
+
+# -- the stopwatch -------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("chunk", "each", "marks"),
+    [
+        (1, 0.01, [10, 20, 170]),  # ten steps say that 150 fill the asked time
+        (1, 0.5, [10, 20]),  # the trial is long enough
+        (200, 0.001, [200, 400, 2000]),  # it is told of 200 steps at once
+    ],
+)
+def test_as_many_steps_are_timed_as_fill_the_time(monkeypatch, chunk, each, marks):
+    watch, done = Stopwatch("cpu", seconds=1.5), 0
+    clock = SimpleNamespace(perf_counter=lambda: done * each)
+    monkeypatch.setattr(throughput, "time", clock)
+    with contextlib.suppress(Enough):
+        while done < 10_000:
+            done += chunk
+            watch(done, 10_000)
+    assert [steps for steps, _ in watch.marks] == marks
+    assert done == marks[-1]
+    steps = marks[-1] - marks[-2]
+    assert watch.last == (steps, pytest.approx(steps * each))
+
+
+# -- the works -----------------------------------------------------------------------------------
+def test_runs_of_the_graph_network_are_those_of_a_study():
+    runs = small_gcn().runs(7)
+    assert len({(run.stream.order[:2], run.seed) for run in runs}) == 7
+    sizes = [len(run.stream.tasks[0].train) for run in runs]
+    assert sizes[0] == max(sizes)
+    assert Engine(runs, device="cpu").groups() == [list(range(7))]
+    first = runs[0]
+    assert (first.training.loss, first.training.batch_size) == ("balanced", 0)
+    assert (first.training.optimizer, first.model["name"]) == ("adam", "gcn")
+
+
+def test_made_tasks_have_as_many_rows_as_the_real_ones(engram_data):
+    real, made = throughput.gcn(str(engram_data)), throughput.gcn()
+    sizes = [[len(run.stream.tasks[0].train) for run in work.runs(5)] for work in (real, made)]
+    assert sum(sizes[0]) == pytest.approx(sum(sizes[1]), rel=0.02)
+    assert real.runs(1)[0].stream.data.name == "nw_ucla"
+
+
+def test_plain_step_of_the_graph_network_is_the_engines():
+    def uneven(run):
+        """Without some rows of one class, so that class weights matter."""
+        first = run.stream.tasks[0]
+        tasks = (replace(first, train=first.train[5:]), *run.stream.tasks[1:])
+        return replace(run, stream=replace(run.stream, tasks=tasks))
+
+    inner = small_gcn()
+    work = Work("gcn", lambda count: [uneven(run) for run in inner.runs(count)], inner.plain)
+    run = work.runs(1)[0]
+    counts = torch.bincount(run.stream.targets[run.stream.tasks[0].train, 0])
+    assert counts.tolist() == [3, 8]
+
+    def stop(done, total):
+        if done == 4:
+            raise Enough
+
+    lock = Lockstep(work, 2, "cpu", {})
+    one, net = lock.learners[0], throughput.plain_network(run, "cpu")
+    before, plain = one.vector.clone(), list(net.parameters())
+    assert [f"net.{name}" for name, _ in net.named_parameters()] == list(one.networks.layout.shapes)
+    assert torch.equal(one.networks.layout.flatten(plain), before)
+    step = throughput.plain_gcn(run, "cpu", net)
+    for _ in range(4):
+        step()
+    lock.drive(stop)
+    after = one.networks.layout.flatten(plain).detach()
+    moved, wrong = (after - before).abs().sum(), (after - one.vector).abs().sum()
+    assert moved > 1
+    assert wrong < 1e-4 * moved  # Adam's first steps make much of a gradient's last digits
+
+
+def test_ways_are_options_of_the_trainer():
+    options = inspect.signature(LockstepTrainer).parameters
+    assert all(set(way.options) <= set(options) for way in throughput.WAYS)
+
+
+# -- the scripts ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("model", ["mlp", "gcn"])
+def test_throughput_writes_a_table(model, monkeypatch, tmp_path, capsys):
+    work = small_gcn() if model == "gcn" else throughput.mlp(rows=320, batch=32)
+    monkeypatch.setattr(throughput, model, lambda *_: work)
+    out = tmp_path / "new" / "table.json"
+    asked = ["--model", model, "--runs", "1", "2", "--device", "cpu", "--seconds", "0.001"]
+    throughput.main([*asked, "--out", str(out)])
+    table = json.loads(out.read_text())
+    assert (table["model"], table["precision"]) == (model, "float32")
+    assert table["rows_per_batch"] == {"mlp": 32, "gcn": 16}[model]
+    assert table["torch"] == torch.__version__
+    rows = table["rows"]
+    assert [(r["path"], r["runs"]) for r in rows] == [("eager", 1), ("mapped", 1), ("mapped", 2)]
+    for row in rows:
+        base = rows[0]["steps_per_second"]
+        assert row["ratio"] == pytest.approx(row["steps_per_second"] / base, abs=2e-3)
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_summed_steps_count_every_run(monkeypatch):
+    """Two runs at the pace of one make twice the steps."""
+    watch = Stopwatch("cpu")
+    watch.marks = [(10, 0.0), (30, 2.0)]
+    monkeypatch.setattr(throughput, "time_eager", lambda *_: watch)
+    monkeypatch.setattr(throughput, "time_lockstep", lambda *_: watch)
+    rows = list(throughput.figures(small_gcn(), [1, 2], "cpu"))
+    assert [row["steps_per_second"] for row in rows] == [10, 10, 20]
+    assert [row["ratio"] for row in rows] == [1, 1, 2]
+
+
+def test_noise_takes_no_folder(capsys):
+    with pytest.raises(SystemExit):
+        throughput.main(["--model", "mlp", "--data", "somewhere"])
+    assert "--data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("count", "found"), [(1, [0]), (3, [0, 3, 6]), (20, list(range(10)))])
+def test_parts_are_spread(count, found):
+    assert study.spread(range(10), count) == found
+
+
+def test_part_of_a_study(monkeypatch):
+    made = []
+    monkeypatch.setattr(study, "execute", lambda runs, **how: made.append((runs, how)))
+    found = study.measure(invented_table(), part=2, cells="method=ER", device="cpu")
+    ((runs, how),) = made
+    assert {run.run.method.__class__.__name__ for run in runs} == {"ER"}
+    assert how["device"] == "cpu"
+    assert found["study"] == "fake/1"
+    assert (found["whole"]["runs"], found["part"]["runs"]) == (4, 2)
+    assert found["whole"]["forecast_s"] >= 0 < found["part"]["forecast_s"]
+
+
+def test_study_is_run_and_written(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(study, "find_table", lambda *_, **__: invented_table())
+    out = tmp_path / "study.json"
+    study.main(["fake/1", "--part", "2", "--device", "cpu", "--out", str(out)])
+    part = json.loads(out.read_text())["part"]
+    assert part["runs"] == 2
+    assert part["measured_s"] > 0
+    assert "part:  2 runs" in capsys.readouterr().out
+
+
+def test_study_without_runs():
+    with pytest.raises(BadArgument, match="can be made here"):
+        study.measure("cgl/5", part=1, device="cpu")
