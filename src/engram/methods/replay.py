@@ -15,9 +15,9 @@ from engram.streams.core import Task
 class Replay(base.Method):
     """Keep a random share of every task, and train on the task and all that was kept.
 
-    The REPLAY of the continual graph-learning benchmarks (CGLB, Zhang et al. 2022, NeurIPS), there
-    with class-balanced cross-entropy (``loss="balanced"`` of the training settings) and full
-    batches. It is ``ER(memory=Memory(fraction=0.2), mix="union")``; with a share of 1 it sees what
+    The REPLAY of the skeleton benchmark (Wei et al. 2024), there with class-balanced cross-entropy
+    (``loss="balanced"`` of the training settings) and full batches. It is
+    ``ER(memory=Memory(fraction=0.2), mix="union")``; with a share of 1 it sees what
     `Joint` sees.
 
     Parameters
