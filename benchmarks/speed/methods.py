@@ -1,6 +1,6 @@
 """What a step of each method costs, as a ratio to a step of finetuning, alone and in lockstep.
 
-    python -m benchmarks.speed.methods [--runs 4] [--out FILE.json]
+    python -m benchmarks.speed.methods [--runs 4] [--compile] [--out FILE.json]
 
 The second task of a two-task stream is timed, so that penalties, teachers and memories are at work.
 Repeats of all methods are interleaved in one process.
@@ -44,19 +44,21 @@ CASES = {
 class Timed:
     """A trainer in the middle of its second task."""
 
-    def __init__(self, method: methods.Method, runs: int, device: str) -> None:  # type: ignore[name-defined]
+    def __init__(self, method: methods.Method, runs: int, device: str, compile: bool) -> None:  # type: ignore[name-defined]
         stream = class_incremental(made_images(6400), classes_per_task=5)
         training = Training(batch_size=64)
         specs = [Run(stream=stream, method=method, training=training, seed=s) for s in range(runs)]
         engine = Engine(specs, device=device)
         learners, many = [engine.learner(s) for s in specs], [s.method for s in specs]
-        self.mapped = runs > 1 or device == "cuda"
+        self.mapped = compile or runs > 1 or device == "cuda"
         run_stage(learners, many, training, 0, mapped=self.mapped)
         enter(learners, many, training, 1)
         dealer: Dealer = _dealer(learners, method.replay(1), training, 1)
         self.deck, self.size = dealer.epoch(0), dealer.steps_per_epoch - 1
         if self.mapped:
-            self.many = LockstepTrainer(learners, many, training, capture=device == "cuda")
+            self.many = LockstepTrainer(
+                learners, many, training, capture=device == "cuda", compile=compile
+            )
             self.many.load(self.deck, fixed=False)
             self.rates = self.many.lr.cpu().numpy()
         else:
@@ -79,12 +81,17 @@ def main() -> None:
     parser.add_argument("--runs", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--methods", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    name = torch.cuda.get_device_name() if given.device == "cuda" else "CPU, 1 thread"
+    described = {"device": name, "torch": torch.__version__, "compiled": given.compile}
     rows = []
     for runs in given.runs:
-        timed = {name: Timed(method, runs, given.device) for name, method in CASES.items()}
+        names = ["Finetune", *(n for n in given.methods if n != "Finetune")]
+        timed = {n: Timed(CASES[n], runs, given.device, given.compile) for n in names}
         times: dict[str, list[float]] = {name: [] for name in timed}
         for repeat in range(given.repeats + 1):
             for name, one in timed.items():
@@ -98,7 +105,7 @@ def main() -> None:
             rows.append({"method": name, "runs": runs, "step_ms": step, "ratio": ratio})
             print(f"{runs:3d} run(s) {name:10s} {step:8.2f} ms  x{ratio:.2f}", flush=True)
     if given.out:
-        given.out.write_text(json.dumps({"device": given.device, "rows": rows}, indent=1) + "\n")
+        given.out.write_text(json.dumps(described | {"rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

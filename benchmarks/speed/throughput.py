@@ -61,7 +61,9 @@ class Way:
 
 WAYS = (
     Way("mapped", {"capture": False}),
+    Way("compiled", {"compile": True}, devices=("cpu",)),
     Way("captured", {"capture": True}, devices=("cuda",)),
+    Way("compiled", {"capture": True, "compile": True}, devices=("cuda",)),
 )
 
 

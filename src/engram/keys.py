@@ -8,6 +8,7 @@ company, after a resume, on any device. All arithmetic is on 64-bit integers tha
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -62,13 +63,19 @@ def fold(key: Key, *what: Key | str) -> Key:
     return key
 
 
+@lru_cache(maxsize=64)
+def _counter(count: int, device: torch.device) -> Tensor:
+    """1 to `count`, each times the step. Kept, because compilers multiply an arange in 32 bits."""
+    return torch.arange(1, count + 1, device=device) * _STEP
+
+
 def bits(key: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:
     """63 random bits per entry, shape ``key.shape + shape``."""
     key = torch.as_tensor(key, device=device)
     count = 1
     for size in shape:
         count *= size
-    counter = torch.arange(1, count + 1, device=key.device) * _STEP
+    counter = _counter(count, key.device)
     spread = key.unsqueeze(-1)
     mixed = _mix(_mix(spread + counter) + spread)
     drawn: Tensor = (mixed & _LARGEST).reshape(*key.shape, *shape)

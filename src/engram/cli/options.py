@@ -12,6 +12,10 @@ Out = Annotated[
     typer.Option("--out", "-o", metavar="DIR", help="Run directory (default: runs/<name>)."),
 ]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")]
+Compile = Annotated[
+    bool,
+    typer.Option("--compile", help="Fuse a step's operations; pays in long runs."),
+]
 Root = Annotated[
     Path | None,
     typer.Option(

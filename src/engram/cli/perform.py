@@ -56,12 +56,12 @@ def _execute(
 
         return sweep(
             list(recipes), pool="processes", out=out, device=request.device, data=request.root,
-            workers=request.workers,
+            workers=request.workers, compile=request.compile,
         )  # fmt: skip
     with meter() as watcher:
         return execute(
             plans, out=out, device=request.device, together=TOGETHER[request.pool],
-            watcher=_Announcing(watcher),
+            compile=request.compile, watcher=_Announcing(watcher),
         )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engram.cli.options import Device, Out
+from engram.cli.options import Compile, Device, Out
 
 if TYPE_CHECKING:
     from engram.reproduce import Plan, Reproduction, Table
@@ -57,6 +57,7 @@ def command(
     ] = 0,
     out: Out = None,
     device: Device = "auto",
+    compile: Compile = False,
 ) -> None:  # fmt: skip
     """Run a paper's table and put our numbers beside its own.
 
@@ -82,7 +83,7 @@ def command(
     if dry_run:
         return _show_plan(planned, folder)
     _question(planned, folder)
-    made = _run(table, planned, folder, device, limit, together)
+    made = _run(table, planned, folder, device, limit, together, compile)
     _print(made, form)
     if save is not None:
         _save(made, save, endings[save.suffix])
@@ -103,8 +104,9 @@ def _list() -> None:
 
 
 def _run(
-    table: Table, planned: Plan, folder: Path, device: str, limit: float | None, together: int
-) -> Reproduction:
+    table: Table, planned: Plan, folder: Path, device: str, limit: float | None, together: int,
+    compile: bool,
+) -> Reproduction:  # fmt: skip
     from engram.cli.progress import meter
     from engram.cli.shell import INTERRUPTED, say
     from engram.reproduce import reproduce
@@ -113,7 +115,7 @@ def _run(
         with meter() as watcher:
             return reproduce(
                 table, planned=planned, budget=limit, out=folder, device=device, watcher=watcher,
-                group_size=together,
+                group_size=together, compile=compile,
             )  # fmt: skip
     except KeyboardInterrupt:
         say("\nInterrupted. Finished tasks are kept; the same command goes on.", style="yellow")

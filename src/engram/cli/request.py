@@ -30,6 +30,7 @@ class Request:
     device: str = "auto"
     pool: str = "auto"
     workers: int = 0
+    compile: bool = False
     folder: str = field(default_factory=os.getcwd)
     command: str = field(default_factory=lambda: shlex.join(["engram", *sys.argv[1:]]))
 
@@ -38,7 +39,7 @@ class Request:
         from engram.records.files import plain, write_yaml
 
         content = plain(asdict(self))
-        same = {k: v for k, v in content.items() if k not in ("command", "device")}
+        same = {k: v for k, v in content.items() if k not in ("command", "device", "compile")}
         text = json.dumps(same, sort_keys=True, default=str)
         path = out / FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from engram.cli.options import Assignments, Device, Out, Root, Seeds
+from engram.cli.options import Assignments, Compile, Device, Out, Root, Seeds
 
 
 def command(
@@ -42,6 +42,7 @@ def command(
     together: Annotated[
         bool, typer.Option("--together/--no-together", help="Train runs in lockstep where it pays.")
     ] = True,
+    compile: Compile = False,
 ) -> None:  # fmt: skip
     """Train one method or several on a stream and show what they remember.
 
@@ -60,6 +61,6 @@ def command(
         asked.assign(plain, assignment)
     request = Request(
         recipes=plain, root=str(root.absolute()) if root else None, device=device,
-        pool="auto" if together else "serial",
+        pool="auto" if together else "serial", compile=compile,
     )  # fmt: skip
     perform(request, out)

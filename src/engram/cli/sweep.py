@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from engram.cli.options import Assignments, Device, Out, Root, Seeds
+from engram.cli.options import Assignments, Compile, Device, Out, Root, Seeds
 
 POOLS = ("together", "serial", "processes")
 
@@ -30,6 +30,7 @@ def command(
     out: Out = None,
     root: Root = None,
     device: Device = "auto",
+    compile: Compile = False,
 ) -> None:  # fmt: skip
     """Run many recipes, or one over a grid of values; equal shapes train in lockstep."""
     from engram.cli import asked
@@ -43,7 +44,7 @@ def command(
         asked.assign(plain, assignment)
     request = Request(
         recipes=asked.grid(plain, grid or ()), root=str(root.absolute()) if root else None,
-        device=device, pool=pool, workers=workers,
+        device=device, pool=pool, workers=workers, compile=compile,
     )  # fmt: skip
     find_modules(request.folder)
     perform(request, out)

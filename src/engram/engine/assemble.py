@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -25,6 +27,17 @@ class Assembler:
         self.opened = opened  # [R?, C]
         self.scopes = scopes  # [R?, T, C] classes that compete for a row of each task
         self.now = now  # [R?]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that differs between stages and groups."""
+        return {name: getattr(self, name) for name in ("current", "opened", "scopes", "now")}
+
+    def on(self, tensors: dict[str, Tensor]) -> Assembler:
+        """The same with other tensors."""
+        twin = copy.copy(self)
+        for name, value in tensors.items():
+            setattr(twin, name, value)
+        return twin
 
     def __call__(self, hand: Hand, key: Tensor, apart: tuple[Hand, ...] = ()) -> Batch:
         """`hand` holds the rows of one step: [R?, B]."""

@@ -29,7 +29,7 @@ class Driver:
 
     def __init__(
         self, learners: Sequence[Learner], methods: Sequence[Method], training: Training,
-        dealer: Dealer, mapped: bool, capture: bool, progress: Progress | None,
+        dealer: Dealer, mapped: bool, capture: bool, compile: bool, progress: Progress | None,
     ) -> None:  # fmt: skip
         self.learners, self.methods, self.training, self.dealer = (
             learners,
@@ -40,7 +40,9 @@ class Driver:
         self.stage, self.mapped, self.progress = learners[0].stage, mapped, progress
         self.trainer: LockstepTrainer | SingleTrainer
         if mapped:
-            self.trainer = LockstepTrainer(learners, methods, training, capture=capture)
+            self.trainer = LockstepTrainer(
+                learners, methods, training, capture=capture, compile=compile
+            )
         else:
             self.trainer = SingleTrainer(learners[0], methods[0], training)
         self.schedule = Schedule(training, len(learners))

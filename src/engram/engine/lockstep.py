@@ -1,13 +1,14 @@
 """Many runs at once: one step of all runs is one mapped function, updated in place.
 
 Everything a step reads or writes has a fixed address, so on CUDA the step is captured once as a
-graph and replayed; on the CPU the same function runs eagerly.
+graph and replayed; on the CPU the same function runs eagerly. On both it can be compiled first.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch.func import vmap
 
 from engram import keys
 from engram.engine.assemble import Assembler, at_step, no_padding
+from engram.engine.compiled import Compiled
 from engram.engine.deck import Deck
 from engram.engine.graphs import Captured
 from engram.engine.mapped import as_tensors, varying, with_values
@@ -26,7 +28,7 @@ from engram.engine.training import Training
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner, competing
 from engram.learner.net import FunctionalNet
-from engram.learner.tree import leaves, pick, stack, tree_map
+from engram.learner.tree import leaves, pick, shapes, stack, tree_map
 from engram.methods.base import Method, overrides
 
 
@@ -40,6 +42,7 @@ class LockstepTrainer:
         training: Training,
         *,
         capture: bool = False,
+        compile: bool = False,
     ) -> None:
         first = learners[0]
         found = varying(methods)
@@ -75,12 +78,21 @@ class LockstepTrainer:
         self._deck: Deck | None = None
         self._uniform = True
         self._taken = self.opt["t"].cpu().numpy().copy()  # [R] steps of each run's optimiser
+        self._written = compile  # the optimiser written out fuses with what surrounds it
         self._freeze(training)
-        self._captured = Captured(self._step) if capture else None
+        self._compiled = (
+            Compiled(self._step_on, self._places, self._decides, self.networks.traces)
+            if compile
+            else None
+        )
+        self._plain: Callable[[], None] = self._compiled or self._step
+        self._captured = Captured(self._plain) if capture else None
 
     def _freeze(self, training: Training) -> None:
         free = torch.stack([one.free for one in self.learners])
-        same = bool((free == free[0]).all())
+        # places that may not move: a list is quick, but its length changes from stage to stage,
+        # and a compiled step wants equal shapes in all of them
+        same = not self._written and bool((free == free[0]).all())
         held = (~free[0]).nonzero()[:, 0]
         self._free = None if same else free
         self._held = held if same and len(held) else None
@@ -94,14 +106,15 @@ class LockstepTrainer:
         if self._deck is None or not self._same_shapes(deck):
             self._deck = _copy_deck(torch.clone, deck)
             self._padded = not no_padding(deck)
-            if self._captured is not None:
-                self._captured.forget()
+            self._forget()
         else:
             for old, new in zip(_deck_leaves(self._deck), _deck_leaves(deck), strict=True):
                 old.copy_(new)
         if fixed and not self.assemble.feed.augment:
             self.step_number.zero_()
-            self.fixed_batch = self.assemble(*at_step(self._deck, self.step_number))
+            batch = self.assemble(*at_step(self._deck, self.step_number))
+            # a compiled step reads every leaf by address, so none may be a broadcast view
+            self.fixed_batch = batch if self._compiled is None else tree_map(_dense, batch)
 
     def renew(self, key: Tensor) -> None:
         """Take the keys [R, 1] of another epoch over the loaded rows."""
@@ -130,13 +143,60 @@ class LockstepTrainer:
         for step in range(start, stop):
             if not self._uniform:
                 self.live.copy_(torch.as_tensor(live[:, step]))
-            self._captured() if self._captured is not None else self._step()
+            self._captured() if self._captured is not None else self._plain()
             self.steps += 1
 
     def _set_uniform(self, uniform: bool) -> None:
-        if uniform != self._uniform and self._captured is not None:
-            self._captured.forget()
+        if uniform != self._uniform:
+            self._forget()
         self._uniform = uniform
+
+    def _forget(self) -> None:
+        """Shapes or static choices changed: nothing recorded or compiled holds any more."""
+        for recorded in (self._captured, self._compiled):
+            if recorded is not None:
+                recorded.forget()
+
+    # -- compilation: the step as a function of the tensors it reads and writes ------------------
+    def _tensors(self) -> dict[str, Any]:
+        """Everything that may differ from step to step, stage to stage, or group to group."""
+        deck = self._deck
+        optional = ("fixed_batch", "_free", "_held", "_restore", "_restore_all")
+        found = {name: getattr(self, name) for name in optional}
+        return {
+            "vector": self.vector, "buffers": self.buffers, "state": self.state, "opt": self.opt,
+            "lr": self.lr, "live": self.live, "step_number": self.step_number, "sums": self.sums,
+            "hyper": self.hyper, "assemble": self.assemble.tensors(),
+            "_deck": () if deck is None else (deck.main, deck.apart, deck.key),
+            **{name: () if value is None else value for name, value in found.items()},
+        }  # fmt: skip
+
+    def _places(self) -> list[Tensor]:
+        return list(leaves(self._tensors()))
+
+    def _decides(self) -> tuple[Any, ...]:
+        """What the trace of a step depends on besides shapes; the networks own the traces."""
+        return (
+            repr(self.method), self.training, shapes(self._tensors()), id(self.assemble.feed),
+            self.assemble.alone, self._padded, self._uniform, self._touches,
+        )  # fmt: skip
+
+    def _step_on(self, *tensors: Tensor) -> None:
+        """One step on the given tensors in place of our own."""
+        rest = iter(tensors)
+        given = tree_map(lambda _: next(rest), self._tensors())
+        twin = copy.copy(self)
+        deck, assemble = given.pop("_deck"), given.pop("assemble")
+        for name, value in given.items():
+            absent = isinstance(value, tuple) and not value
+            setattr(twin, name, None if absent else value)
+        if self._deck is not None:
+            main, apart, key = deck
+            twin._deck = self._deck._replace(main=main, apart=apart, key=key)
+        twin.assemble = self.assemble.on(assemble)
+        twin._step()
+        self._touches = twin._touches
+        self.sums.update((k, v) for k, v in twin.sums.items() if k not in self.sums)
 
     @torch.no_grad()
     def _step(self) -> None:
@@ -185,9 +245,11 @@ class LockstepTrainer:
     def _update_uniform(self, total: Tensor) -> None:
         steps = self.opt["t"]
         second = [self.opt["v"]] if "v" in self.opt else []
-        if self.vector.is_cuda and self.vector.dtype != torch.float32:
+        if self._written or (self.vector.is_cuda and self.vector.dtype != torch.float32):
             # the fused kernels take a float32 rate only, which would round a float64 run
-            self.optimizer.update_(self.vector, total, self.opt, self.lr)
+            # one rate and one count for all, [1]: loops stay flat, so compiled code fuses them
+            self.optimizer.update_(self.vector, total, {**self.opt, "t": steps[:1]}, self.lr[:1])
+            steps.copy_(steps[:1].expand_as(steps).clone())
             return
         rate = self.lr[0] if self.vector.is_cuda else float(self.lr[0])
         shared = steps[0]
@@ -283,8 +345,7 @@ class LockstepTrainer:
             learner.opt = pick(self.opt, index)
 
     def close(self) -> None:
-        if self._captured is not None:
-            self._captured.forget()
+        self._forget()
         self.current()
 
 
@@ -301,6 +362,10 @@ def _copy_deck(f: Any, deck: Deck) -> Deck:
     return deck._replace(
         main=tree_map(f, deck.main), apart=tree_map(f, deck.apart), key=f(deck.key)
     )
+
+
+def _dense(leaf: Tensor) -> Tensor:
+    return leaf.clone(memory_format=torch.contiguous_format)
 
 
 def _spread(live: Tensor, like: Tensor) -> Tensor:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from engram import keys
+from engram.engine.compiled import need_compiler
 from engram.engine.driver import Progress
 from engram.engine.evaluate import evaluate
 from engram.engine.kept import Kept
@@ -26,9 +28,13 @@ from engram.learner.tree import shapes
 from engram.methods.base import overrides
 from engram.models.build import build
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
+DTYPES = {
+    "float32": torch.float32, "tf32": torch.float32, "float64": torch.float64,
+    "bf16": torch.float32,
+}  # fmt: skip
 # below this many multiply-adds a step's cost is overhead, which mapping shares between runs
 TINY_STEP = 3_000_000
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @dataclass
@@ -70,6 +76,9 @@ class Engine:
         True: runs of equal shapes in lockstep; False: one after the other; None: what pays.
     capture
         Replay steps as CUDA graphs; None: on CUDA.
+    compile
+        Fuse the operations of a step with ``torch.compile``. It takes seconds to a minute per kind
+        of step and pays in long runs; single runs are mapped for it, too.
     """
 
     def __init__(
@@ -79,6 +88,7 @@ class Engine:
         device: str | torch.device = "auto",
         together: bool | None = None,
         capture: bool | None = None,
+        compile: bool = False,
         group_size: int = 0,
     ) -> None:
         if not runs:
@@ -87,6 +97,9 @@ class Engine:
         self.device = device_of(device)
         self.together = together
         self.capture = self.device.type == "cuda" if capture is None else capture
+        self.compile = compile
+        if compile:
+            need_compiler(self.device)
         self.group_size = group_size
         self._feeds: dict[Any, Feed] = {}
         self._weights: dict[Any, Networks] = {}
@@ -179,12 +192,31 @@ class Engine:
                 reason = "; ".join(getattr(net, "unmappable", ())) or "it cannot be mapped"
                 warnings.warn(f"the model trains one run at a time: {reason}", stacklevel=2)
             return False
+        if self.compile:
+            return True
         if self.device.type == "cuda":
             return self.together is not False or self.capture
         if len(group) == 1 or self.together is False:
             return False
         if self.together:
             return True
+        return self._tiny(group)
+
+    def _apart(self, group: Sequence[int]) -> bool:
+        """Whether mapped runs go one by one all the same.
+
+        Mapped convolutions become grouped ones, which CUDA does more slowly than one after the
+        other (measured for 3 to 15 runs of the CIFAR network).
+        """
+        if self.together is not None:
+            return not self.together
+        modules = self._networks(self.runs[group[0]]).train.modules()
+        if self.device.type == "cuda":
+            return any(isinstance(one, CONVOLUTIONS) for one in modules)
+        return self.compile and not self._tiny(group)
+
+    def _tiny(self, group: Sequence[int]) -> bool:
+        run = self.runs[group[0]]
         work = len(self._networks(run).layout) * (run.training.batch_size or 256)
         return work < TINY_STEP
 
@@ -205,7 +237,7 @@ class Engine:
         """
         for group in self.groups():
             mapped = self.maps(group)
-            parts = [group] if mapped and self.together is not False else [[p] for p in group]
+            parts = [group] if mapped and not self._apart(group) else [[p] for p in group]
             for part in parts:
                 if deadline is not None and time.monotonic() > deadline:
                     return
@@ -282,7 +314,7 @@ class Engine:
         try:
             outcomes = run_stage(
                 chosen, methods, self.runs[places[0]].training, stage, mapped=mapped,
-                capture=self.capture, progress=progress,
+                capture=self.capture, compile=self.compile, progress=progress,
             )  # fmt: skip
         except torch.OutOfMemoryError:
             if len(places) == 1:

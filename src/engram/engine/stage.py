@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,14 +41,35 @@ def run_stage(
     *,
     mapped: bool,
     capture: bool = False,
+    compile: bool = False,
     progress: Progress | None = None,
 ) -> list[StageOutcome]:
     """Train all learners on task `stage` and evaluate them on every task."""
+    with matmuls(training.precision):
+        return _run_stage(learners, methods, training, stage, mapped, capture, compile, progress)
+
+
+@contextmanager
+def matmuls(precision: str) -> Iterator[None]:
+    """Products of matrices in the given precision on CUDA, for the length of a stage."""
+    settings = torch.backends.cuda.matmul
+    before = settings.allow_tf32
+    settings.allow_tf32 = precision == "tf32" or before
+    try:
+        yield
+    finally:
+        settings.allow_tf32 = before
+
+
+def _run_stage(
+    learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int,
+    mapped: bool, capture: bool, compile: bool, progress: Progress | None,
+) -> list[StageOutcome]:  # fmt: skip
     began = time.perf_counter()
     enter(learners, methods, training, stage)
     dealer = _dealer(learners, methods[0].replay(stage), training, stage)
     _need_validation(learners, training)
-    driver = Driver(learners, methods, training, dealer, mapped, capture, progress)
+    driver = Driver(learners, methods, training, dealer, mapped, capture, compile, progress)
     driver.drive()
     losses, curve, steps = driver.losses(), driver.curve, driver.own_steps()
     alive = [i for i, one in enumerate(learners) if one.diverged < 0]

@@ -13,7 +13,7 @@ OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "step", "plateau")
 WATCHED = ("loss", "accuracy")
 LAST = ("keep", "drop", "wrap")
-PRECISIONS = ("float32", "float64", "bf16")
+PRECISIONS = ("float32", "tf32", "float64", "bf16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,10 @@ class Training:
     patience, restore_best
         Stop after so many epochs without a better validation accuracy (0 never); go back to the
         best epoch. Both need in-task validation rows.
+    precision
+        ``float32``, with torch's own settings for the device; ``tf32``: products of matrices with
+        10 bits of mantissa on CUDA, elsewhere the same as float32; ``bf16`` where autocast allows
+        it; ``float64``.
     evaluate_every
         Also evaluate all tasks every so many steps; 0 only after each task.
 

@@ -71,6 +71,7 @@ class Networks:
         self.layout = Layout({k: p.shape for k, p in self.train.named_parameters()})
         owned = set(self.train.state_dict())
         self.buffer_names = [k for k, _ in self.train.named_buffers() if k in owned]
+        self.traces: dict[Any, Any] = {}  # compiled training steps of these networks
         rows = getattr(networks["net"], "class_rows", ())
         self.class_rows = [f"net.{name}" for name in rows]
         for skeleton in (self.train, self.eval):

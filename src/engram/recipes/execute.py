@@ -92,6 +92,7 @@ def execute(
     out: str | Path | None = None,
     device: Any = "auto",
     together: bool | None = None,
+    compile: bool = False,
     watcher: Watcher | None = None,
     deadline: float | None = None,
     group_size: int = 0,
@@ -99,7 +100,8 @@ def execute(
     """Run what is not finished yet; returns everything the plans asked for.
 
     With `out`, finished stages are never run again and an interrupted run goes on after its last
-    checkpoint. `deadline` (``time.monotonic``) stops cleanly between groups of runs.
+    checkpoint. `deadline` (``time.monotonic``) stops cleanly between groups of runs. `compile`
+    fuses the operations of a training step, see `engram.run`.
     """
     watcher = watcher or Watcher()
     for run in {(id(p.run.stream), id(p.run.method)): p.run for p in plans}.values():
@@ -109,7 +111,7 @@ def execute(
     open_plans = [plan for plan in plans if not _finished(plan, folder)]
     watcher.begin(plans, len(plans) - len(open_plans))
     if open_plans:
-        _run(open_plans, book, device, together, watcher, deadline, group_size)
+        _run(open_plans, book, device, together, compile, watcher, deadline, group_size)
     if folder is not None:
         return _asked(read(folder.path), plans)
     recipes = {plan.recipe: dict(plan.content) for plan in plans}
@@ -149,14 +151,16 @@ def _run(
     book: _Book,
     device: Any,
     together: bool | None,
+    compile: bool,
     watcher: Watcher,
     deadline: float | None,
     group_size: int,
 ) -> None:
     began = time.perf_counter()
     engine = Engine(
-        [plan.run for plan in plans], device=device, together=together, group_size=group_size
-    )
+        [plan.run for plan in plans], device=device, together=together, compile=compile,
+        group_size=group_size,
+    )  # fmt: skip
     _prepare(plans, book)
     checkpoints = book.folder is not None and max(map(len, engine.groups())) <= CHECKPOINT_RUNS
 

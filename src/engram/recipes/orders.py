@@ -76,6 +76,7 @@ def orders(
     out: str | Path | None = None,
     device: str = "auto",
     data: str | None = None,
+    compile: bool = False,
     watcher: Watcher | None = None,
     deadline: float | None = None,
     group_size: int = 0,
@@ -88,6 +89,8 @@ def orders(
         ``"all"`` permutations of the tasks, a number of seeded ones, or the orders themselves.
     class_orders
         A number of seeded class orders, cut into tasks as the stream is, or the orders themselves.
+    compile
+        As in `engram.run`.
     group_size
         Runs trained together at most; 0 for all.
 
@@ -112,8 +115,8 @@ def orders(
             class_orders=_class_orders(class_orders, len(stream.order), order_seed),
         )
     result = execute(
-        plans, out=out, device=device, together=True, watcher=watcher, deadline=deadline,
-        group_size=group_size,
+        plans, out=out, device=device, together=True, compile=compile, watcher=watcher,
+        deadline=deadline, group_size=group_size,
     )  # fmt: skip
     return OrderStudy(result, tuple(tuple(task.new) for task in stream.tasks))
 

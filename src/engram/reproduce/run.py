@@ -68,6 +68,7 @@ def reproduce(
     embedded: bool = False,
     watcher: Watcher | None = None,
     group_size: int = 0,
+    compile: bool = False,
     planned: Plan | None = None,
 ) -> Reproduction:
     """Run what a table needs and is not there yet, and put our numbers beside the paper's.
@@ -84,6 +85,8 @@ def reproduce(
         The same table on embedded data: quick, offline, not comparable with the paper.
     group_size
         Largest number of runs in lockstep; 0 leaves it to the engine.
+    compile
+        Fuse the operations of a training step, see `engram.run`.
     planned
         The plan, where the caller has made it already.
 
@@ -100,7 +103,7 @@ def reproduce(
     whole = find_table(table, embedded=embedded) if isinstance(table, str) else table
     folder = Path(out) if out is not None else default_out(whole, embedded=embedded)
     made = planned or plan(whole, data, cells=cells, out=folder, device=device, measure=False)
-    result = _train(made, folder, device, watcher, deadline, group_size)
+    result = _train(made, folder, device, watcher, deadline, group_size, compile)
     lines = tuple(_line(*pair, result) for pair in zip(made.cells, made.entries, strict=True))
     directory = RunDirectory(folder)
     if lines:  # before the figures, which may fail for want of a drawing library
@@ -112,7 +115,7 @@ def reproduce(
 
 def _train(
     made: Plan, folder: Path, device: Any, watcher: Watcher | None, deadline: float | None,
-    group_size: int,
+    group_size: int, compile: bool,
 ) -> Result | None:  # fmt: skip
     """Everything recorded after training what is missing; None if nothing is."""
     if not made.runs:
@@ -122,7 +125,7 @@ def _train(
         try:
             execute(
                 made.runs, out=folder, device=device, watcher=watcher, deadline=deadline,
-                group_size=group_size,
+                group_size=group_size, compile=compile,
             )  # fmt: skip
         except RecordError:
             # Not one stage fitted into the budget: there is nothing to read.

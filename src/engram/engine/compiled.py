@@ -1,0 +1,123 @@
+"""A lockstep step as one compiled function: element-wise passes are fused into few kernels.
+
+The step is first traced with its mapping and differentiation worked out, then handed to
+``torch.compile``. A trace is a list of tensor operations; equal traces on equal shapes share one
+compiled function, so later stages and other seeds do not compile again.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from engram.errors import bad
+
+COMPILERS = ("g++", "clang++", "c++", "cl")
+_KNOWN: dict[Any, Callable[..., Any]] = {}
+
+
+def need_compiler(device: torch.device) -> None:
+    """Refuse to compile where nothing can: Triton for CUDA, a C++ compiler for the CPU."""
+    if device.type == "cuda":
+        found = importlib.util.find_spec("triton") is not None
+        wanted = "False, because the package triton is not installed"
+    else:
+        found = any(map(shutil.which, (os.environ.get("CXX", ""), *COMPILERS)))
+        wanted = f"False, because no C++ compiler was found ({', '.join(COMPILERS)} or $CXX)"
+    if not found:
+        raise bad("compile", wanted, True)
+
+
+class Compiled:
+    """Calls `step` eagerly once, then traces and compiles it.
+
+    Parameters
+    ----------
+    step
+        ``step(*tensors)`` does everything in place on its arguments and returns nothing.
+    places
+        Gives the tensors. The step may read others too, such as the data, if those never change.
+    decides
+        Gives whatever else the trace depends on; equal answers with equal shapes share a trace.
+    traces
+        Steps compiled before; kept by the owner of what they read besides `places`.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., None],
+        places: Callable[[], Sequence[Tensor]],
+        decides: Callable[[], tuple[Any, ...]],
+        traces: dict[Any, tuple[Callable[..., Any], list[Tensor]]],
+    ) -> None:
+        self._step, self._places, self._decides = step, places, decides
+        self._traces = traces
+        self._warm = False
+        self._run: Callable[..., Any] | None = None
+        self._inputs: list[Tensor] = []
+
+    def __call__(self) -> None:
+        with torch.no_grad():
+            if not self._warm:  # lets sums appear and caches fill, so that a trace is complete
+                self._step(*self._places())
+                self._warm = True
+                return
+            if self._run is None:
+                self._run, self._inputs = self._compile()
+            self._run(*self._inputs)
+
+    def forget(self) -> None:
+        """Look again: shapes or static choices changed."""
+        self._run, self._inputs, self._warm = None, [], False
+
+    def _compile(self) -> tuple[Callable[..., Any], list[Tensor]]:
+        places, known = list(self._places()), self._traces
+        key = (self._decides(), tuple(map(_kind, places)), _settings())
+        if key not in known:
+            # tracing runs the step for real, on copies
+            graph = make_fx(self._step)(*(place.clone() for place in places))
+            constants = _lift(graph)
+            known[key] = _compiled(graph, [*places, *constants]), constants
+        run, constants = known[key]
+        return run, [*places, *constants]
+
+
+def _compiled(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    key = (graph.code, tuple(map(_kind, inputs)), _settings())
+    if key not in _KNOWN:
+        _KNOWN[key] = torch.compile(graph.forward, fullgraph=True, dynamic=False)
+    return _KNOWN[key]
+
+
+def _lift(graph: fx.GraphModule) -> list[Tensor]:
+    """Make every constant of a traced graph an argument; returns their values in order."""
+    values: list[Tensor] = []
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    last = inputs[-1]
+    for node in list(graph.graph.nodes):
+        if node.op != "get_attr":
+            continue
+        with graph.graph.inserting_after(last):
+            last = graph.graph.placeholder(f"constant_{len(values)}")
+        values.append(getattr(graph, node.target))
+        node.replace_all_uses_with(last)
+        graph.graph.erase_node(node)
+    graph.recompile()
+    return values
+
+
+def _kind(one: Tensor) -> tuple[Any, ...]:
+    return tuple(one.shape), one.stride(), one.dtype, one.device
+
+
+def _settings() -> tuple[Any, ...]:
+    """Settings of torch that compiled code depends on."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    return matmul.allow_tf32, cudnn.allow_tf32, torch.get_num_threads()

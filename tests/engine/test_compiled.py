@@ -1,0 +1,101 @@
+"""Compiled steps give the numbers of plain ones."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+import engram
+from engram import methods
+from engram.checks.toys import CLOSE, EXACT, clouds, copied, gap, runs_of, streams, tame, train
+from engram.engine import compiled
+from engram.engine.run import Engine
+from engram.errors import BadArgument
+from engram.memory import Memory
+
+pytestmark = [
+    pytest.mark.skipif(
+        not any(map(shutil.which, compiled.COMPILERS)), reason="no C++ compiler to test with"
+    ),
+    # torch's compiler warns of torch's own older parts
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """What torch.compile is called with; each graph is compiled for real."""
+    seen = []
+    real = torch.compile
+
+    def spy(graph, **options):
+        seen.append(graph)
+        return real(graph, **options)
+
+    monkeypatch.setattr(torch, "compile", spy)
+    monkeypatch.setattr(compiled, "_KNOWN", {})
+    return seen
+
+
+def compile_and_train(runs, together=True):
+    engine = Engine(runs, device="cpu", together=together, compile=True)
+    return {(s.run, s.stage): copied(s) for s in engine.stages()}
+
+
+def same_numbers(runs, together=True):
+    plain, fused = train(runs, together=together), compile_and_train(runs, together)
+    assert plain.keys() == fused.keys()
+    for key, one in plain.items():
+        assert gap(fused[key].tensors, one.tensors) < CLOSE, key
+        assert gap(fused[key].opt, one.opt) < CLOSE, key
+    return fused
+
+
+def test_a_group_of_unequal_sizes_with_batch_norm(compilations):
+    same_numbers(runs_of(tame(methods.RWalk()), streams(), model="normed"))
+    assert compilations, "nothing was compiled"
+
+
+def test_a_method_with_memory():
+    same_numbers(runs_of(tame(methods.AGEM(memory=Memory(total=12))), streams()[:2]))
+
+
+def test_a_single_run_with_adam_dropout_and_whole_batches():
+    training = replace(EXACT, optimizer="adam", lr=1e-3, batch_size=0, epochs=6)
+    stream = engram.class_incremental(clouds((8, 8, 8, 8)))
+    runs = runs_of(methods.Finetune(), [stream], training=training, model="dropped")
+    plain, fused = train(runs), compile_and_train(runs, together=False)
+    for key, one in plain.items():
+        assert gap(fused[key].tensors, one.tensors) < 1e-6, key  # Adam divides by small numbers
+
+
+def test_stages_and_seeds_of_equal_shape_compile_once(compilations):
+    data = engram.load("blobs")
+    stream = engram.class_incremental(data, classes_per_task=2)
+    engram.run(
+        stream, method="Finetune", epochs=2, seeds=3, together=False, compile=True, batch_size=16,
+    )  # fmt: skip
+    assert len({len(task.train) for task in stream}) == 1
+    assert len(compilations) == 1
+
+
+def test_methods_compile_apart_where_their_losses_differ(compilations):
+    stream = engram.class_incremental(engram.load("blobs"), classes_per_task=2)
+    engram.run(stream, method=["Finetune", "EWC"], epochs=2, compile=True, batch_size=16)
+    # the first task of EWC is that of Finetune; its penalty comes with the second
+    assert len(compilations) == 2
+
+
+def test_without_a_compiler(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(BadArgument, match=r"compile: expected False, because no C\+\+ compiler"):
+        engram.run(engram.load("blobs"), compile=True)
+
+
+def test_not_in_many_processes():
+    recipe = {"stream": {"data": "blobs"}, "method": "Finetune"}
+    with pytest.raises(BadArgument, match="compile: expected False with pool='processes'"):
+        engram.sweep([recipe], pool="processes", compile=True, out="x")
