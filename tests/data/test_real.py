@@ -71,6 +71,19 @@ def test_nw_ucla():
 
 
 @needs_data
+def test_nw_ucla_with_one_view_held_out():
+    drawn = real("nw_ucla")
+    data = load("nw_ucla", held="stored")
+    count = [15, 15, 14, 17, 14, 14, 14, 14, 14, 14]
+    assert data.labels[data.test].bincount().tolist() == count
+    assert data.labels[data.valid].bincount().tolist() == count
+    assert len(data.train) + len(data.valid) + len(data.test) == 1484
+    view = data.attributes["view"]
+    assert view[data.test].unique().tolist() == view[data.valid].unique().tolist() == [3]
+    assert view[drawn.test].unique().tolist() == view[data.train].unique().tolist() == [1, 2, 3]
+
+
+@needs_data
 @pytest.mark.parametrize(
     "name, shape, classes",
     [("fer2013", (1, 48, 48), 7), ("multi_domain", (3, 64, 64), 86)],

@@ -10,7 +10,14 @@ import torch
 from engram.data import Data, load, pack
 from engram.data.edges import NTU, UCLA, adjacency, bones, distance
 from engram.data.ntu import read_skeleton
-from engram.data.skeleton import Sequences, mend, normalise, resample, split_within_classes
+from engram.data.skeleton import (
+    Sequences,
+    mend,
+    normalise,
+    resample,
+    split_as_stored,
+    split_within_classes,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -59,6 +66,32 @@ def test_split_has_floors_and_leaves_the_rest_unused():
     again, other = split_within_classes(label), split_within_classes(label, seed=1)
     assert torch.equal(parts["test"], again["test"])
     assert not torch.equal(parts["test"], other["test"])
+    few = split_within_classes(torch.zeros(20, dtype=torch.long))  # pinned: results rest on it
+    assert (few["test"].tolist(), few["valid"].tolist()) == ([3, 7], [10, 12])
+
+
+def test_stored_split_cuts_each_class_with_the_last_rows_behind():
+    label = torch.tensor([0] * 150 + [1] * 173 + [2] * 5)
+    last = torch.arange(len(label)) % 3 == 0
+    parts = split_as_stored(label, last)
+    sizes = {part: label[rows].bincount(minlength=3).tolist() for part, rows in parts.items()}
+    assert sizes == {"train": [120, 139, 3], "valid": [15, 17, 1], "test": [15, 17, 1]}
+    assert torch.cat(list(parts.values())).sort().values.tolist() == list(range(len(label)))
+    assert last[parts["test"]].all()
+    assert last[parts["valid"]].all()
+    assert (~last[parts["train"]]).sum() == (~last).sum()  # none of the first rows is held out
+    again, other = split_as_stored(label, last), split_as_stored(label, last, seed=1)
+    assert torch.equal(parts["test"], again["test"])
+    assert not torch.equal(parts["test"], other["test"])
+
+
+def test_stored_split_takes_validation_rows_from_both_sides_where_few_are_last():
+    parts = split_as_stored(torch.zeros(40, dtype=torch.long), torch.arange(40) >= 35)
+    assert bool((parts["test"] >= 35).all())
+    assert (parts["valid"] >= 35).tolist() == [False, False, False, True]
+    for rows, late in ((40, 3), (2, 2)):
+        with pytest.raises(ValueError, match=f"held: .*a class of {rows} with {late}"):
+            split_as_stored(torch.zeros(rows, dtype=torch.long), torch.arange(rows) >= rows - late)
 
 
 def damaged():
@@ -130,6 +163,32 @@ def test_nw_ucla_from_json_and_packed(tmp_path):
     assert again.fingerprint() == data.fingerprint()
     assert again.classes == data.classes
     assert load("nw_ucla", root=tmp_path / "kept", frames=5).sample_shape == (3, 5, 20)
+
+
+def test_nw_ucla_can_hold_out_one_view(tmp_path):
+    folder = tmp_path / "NW-UCLA" / "all_sqe"
+    write_ucla(folder, per_class=21)
+    drawn, stored = (load("nw_ucla", root=tmp_path, frames=4, held=h) for h in ("drawn", "stored"))
+    assert drawn.fingerprint() == load("nw_ucla", root=tmp_path, frames=4).fingerprint()
+    assert torch.equal(drawn.x, stored.x)
+    assert [len(part) for part in (drawn.train, drawn.valid, drawn.test)] == [160, 20, 20]
+    assert [len(part) for part in (stored.train, stored.valid, stored.test)] == [170, 20, 20]
+    view = stored.attributes["view"]
+    assert view[stored.test].unique().tolist() == [3]
+    assert len(view[drawn.test].unique()) > 1
+    tuning = load("nw_ucla", root=tmp_path, frames=4, held="stored", split="tuning")
+    assert torch.equal(tuning.test, stored.valid)
+    assert torch.equal(tuning.train, stored.train)
+    with pytest.raises(ValueError, match="did you mean 'stored'"):
+        load("nw_ucla", root=tmp_path, held="store")
+    with pytest.raises(ValueError, match="held: expected 'drawn', the official split"):
+        load("nw_ucla", root=tmp_path, held="stored", split="official")
+    with np.load(pack(folder, tmp_path / "nw_ucla.npz")) as file:
+        arrays = dict(file)
+    assert torch.equal(load(tmp_path / "nw_ucla.npz", held="stored").test, stored.test)
+    np.savez(tmp_path / "nw_ucla.npz", **{k: v for k, v in arrays.items() if k != "view"})
+    with pytest.raises(ValueError, match=r"held: expected 'drawn'.*no view"):
+        load(tmp_path / "nw_ucla.npz", held="stored")
 
 
 def test_nw_ucla_damage_is_named(tmp_path):

@@ -74,6 +74,7 @@ def load_nw_ucla(
     frames: int = FRAMES,
     repair: str = "interpolate",
     split: str = "cil",
+    held: str = "drawn",
     seed: int = 0,
     normalised: bool = True,
     name: str = "nw_ucla",
@@ -81,13 +82,15 @@ def load_nw_ucla(
     """NW-UCLA as [N, 3, 52, 20]: all sequences together, split 8:1:1 within each class.
 
     ``split="tuning"`` tests on the validation rows and leaves the test rows out;
-    ``split="official"`` trains on views 1 and 2 and tests on view 3. Two sequences of the usual
-    distribution have a single frame; by default they are kept by repeating it.
+    ``split="official"`` trains on views 1 and 2 and tests on view 3. With ``held="stored"`` the
+    rows of a class are not drawn but cut with view 3 behind the others, training first, test last:
+    all test rows are of view 3. Two sequences of the usual distribution have a single frame; by
+    default they are kept by repeating it.
     """
     sequences = read_nw_ucla(path)
     count = len(sequences)
     notes = (f"{count} of {SEQUENCES} sequences",) if count != SEQUENCES else ()
-    options: dict[str, Any] = {"repair": repair, "split": split, "seed": seed}
+    options: dict[str, Any] = {"repair": repair, "split": split, "held": held, "seed": seed}
     return build(
         sequences, name=name, frames=whole("frames", frames, low=1), normalised=normalised,
         notes=notes, **options,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +20,7 @@ from engram.errors import bad, choose, whole
 
 REPAIRS = ("interpolate", "drop", "error")
 SPLITS = ("cil", "tuning", "official")
+HELD = ("drawn", "stored")
 MIN_FRAMES = 3
 _SHOWN = 5
 
@@ -59,6 +60,7 @@ def build(
     normalised: bool = True,
     repair: str = "interpolate",
     split: str = "cil",
+    held: str = "drawn",
     seed: int = 0,
     notes: tuple[str, ...] = (),
 ) -> Data:
@@ -73,10 +75,16 @@ def build(
     repair
         What happens to damaged sequences, see `mend`.
     split
-        ``cil``: 8:1:1 within each class (`split_within_classes`); ``tuning``: the same, with the
-        validation rows to test on and the test rows left out; ``official``: the source's.
+        ``cil``: 8:1:1 within each class; ``tuning``: the same, with the validation rows to test on
+        and the test rows left out; ``official``: the source's.
+    held
+        Which rows of a class are held out by the first two: ``drawn`` ones (`split_within_classes`)
+        or the last ``stored``, with the source's test part behind the rest (`split_as_stored`).
     """
     choose("split", split, SPLITS)
+    choose("held", held, HELD)
+    if held == "stored" and split == "official":
+        raise bad("held", "'drawn', the official split holds out no share of a class", held)
     sequences, told = mend(sequences, repair)
     x = np.stack([
         resample(normalise(one) if normalised else one, frames or len(one)).transpose(2, 0, 1)
@@ -86,7 +94,11 @@ def build(
     facts = {key: value.astype(np.int64) for key, value in sequences.attributes.items()}
     rows: dict[str, Any]
     if split in ("cil", "tuning"):
-        rows = split_within_classes(label, seed)
+        rows = (
+            split_as_stored(label, _official_test(sequences), seed)
+            if held == "stored"
+            else split_within_classes(label, seed)
+        )
         if split == "tuning":
             rows["test"] = rows.pop("valid")
     elif sequences.official_test is None:
@@ -139,15 +151,59 @@ def split_within_classes(label: Tensor, seed: int = 0) -> dict[str, Tensor]:
     {'train': 52, 'valid': 6, 'test': 6}
     """
     chosen: dict[str, list[Tensor]] = {"train": [], "valid": [], "test": []}
-    for value in label.unique().tolist():
-        rows = (label == value).nonzero()[:, 0]
-        key = keys.fold(whole("seed", seed), "skeleton split", value)
-        mixed = rows[keys.order(key, len(rows), len(rows))]
-        held, kept = len(rows) // 10, len(rows) * 8 // 10
+    for mixed in _mixed_classes(label, seed):
+        held, kept = len(mixed) // 10, len(mixed) * 8 // 10
         chosen["test"].append(mixed[:held])
         chosen["valid"].append(mixed[held : 2 * held])
         chosen["train"].append(mixed[2 * held : 2 * held + kept])
-    return {part: torch.cat(rows).sort().values for part, rows in chosen.items()}
+    return _sorted_parts(chosen)
+
+
+def split_as_stored(label: Tensor, last: Tensor, seed: int = 0) -> dict[str, Tensor]:
+    """Rows of train, valid and test, cut per class in that order with the rows of `last` behind.
+
+    Validation and test get a tenth each, rounded down but at least one row, training all others.
+    Within the rows of `last` [N] bool, and within the others, the seed draws the order.
+
+    Examples
+    --------
+    >>> label = torch.zeros(66, dtype=torch.long)
+    >>> parts = split_as_stored(label, torch.arange(66) % 3 == 0)
+    >>> {part: len(rows) for part, rows in parts.items()}
+    {'train': 54, 'valid': 6, 'test': 6}
+    >>> (parts["test"] % 3).unique().tolist()
+    [0]
+    """
+    chosen: dict[str, list[Tensor]] = {"train": [], "valid": [], "test": []}
+    for mixed in _mixed_classes(label, seed):
+        count, late = len(mixed), last[mixed]
+        held = max(1, count // 10)
+        if int(late.sum()) < held or count < 3:
+            wanted = f"'drawn', or 3 sequences and more in each class, {held} of its test part"
+            raise bad("held", wanted, f"stored, a class of {count} with {int(late.sum())}")
+        stored = torch.cat([mixed[~late], mixed[late]])
+        for part, rows in zip(chosen, stored.split([count - 2 * held, held, held]), strict=True):
+            chosen[part].append(rows)
+    return _sorted_parts(chosen)
+
+
+def _mixed_classes(label: Tensor, seed: int) -> Iterator[Tensor]:
+    """The rows of one class after the other, in an order that the seed draws."""
+    for value in label.unique().tolist():
+        rows = (label == value).nonzero()[:, 0]
+        key = keys.fold(whole("seed", seed), "skeleton split", value)
+        yield rows[keys.order(key, len(rows), len(rows))]
+
+
+def _sorted_parts(chosen: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
+    return {part: torch.cat(list(rows)).sort().values for part, rows in chosen.items()}
+
+
+def _official_test(sequences: Sequences) -> Tensor:
+    if sequences.official_test is None:
+        source = "the source does not tell its test part (NW-UCLA: no view)"
+        raise bad("held", f"'drawn', {source}", "stored")
+    return torch.from_numpy(sequences.official_test)
 
 
 def mend(sequences: Sequences, repair: str = "interpolate") -> tuple[Sequences, tuple[str, ...]]:
