@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from engram.errors import bad
 
@@ -69,17 +69,32 @@ class Compiled:
                 self._step(*self._places())
                 self._warm = True
                 return
-            if self._run is None:
-                self._run, self._inputs = self._compile()
-            self._run(*self._inputs)
+            if self._run is not None:
+                self._run(*self._inputs)
+                return
+            run, inputs = self._compile()
+            try:
+                run(*inputs)  # torch compiles here, before anything is computed
+            except _compiler_errors() as error:
+                reason = str(error).strip().splitlines()[0]
+                warnings.warn(f"a step was not compiled and runs as it is: {reason}", stacklevel=2)
+                run, inputs = self._step, list(self._places())
+                self._traces[self._key(inputs)] = run, []
+                run(*inputs)
+            self._run, self._inputs = run, inputs
 
     def forget(self) -> None:
         """Look again: shapes or static choices changed."""
         self._run, self._inputs, self._warm = None, [], False
 
+    def _key(self, places: Sequence[Tensor]) -> tuple[Any, ...]:
+        return self._decides(), tuple(map(_kind, places)), _settings()
+
     def _compile(self) -> tuple[Callable[..., Any], list[Tensor]]:
         places, known = list(self._places()), self._traces
-        key = (self._decides(), tuple(map(_kind, places)), _settings())
+        key = self._key(places)
+        from torch.fx.experimental.proxy_tensor import make_fx  # a second, so only if it is needed
+
         if key not in known:
             # tracing runs the step for real, on copies
             graph = make_fx(self._step)(*(place.clone() for place in places))
@@ -87,6 +102,13 @@ class Compiled:
             known[key] = _compiled(graph, [*places, *constants]), constants
         run, constants = known[key]
         return run, [*places, *constants]
+
+
+def _compiler_errors() -> tuple[type[Exception], ...]:
+    from torch._dynamo.exc import TorchDynamoException
+    from torch._inductor.exc import InductorError
+
+    return TorchDynamoException, InductorError
 
 
 def _compiled(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:

@@ -54,9 +54,12 @@ class Deck(NamedTuple):
     live: np.ndarray  # [R, S] whether a run has any row at that step
 
 
-def table(items: Sequence[Items], device: torch.device, *, class_weights: bool = False) -> Table:
-    """Stack the items of several runs."""
+def table(
+    items: Sequence[Items], device: torch.device, *, class_weights: bool = False, multiple: int = 1
+) -> Table:
+    """Stack the items of several runs, padded to a multiple of so many rows."""
     longest = max(len(one.rows) for one in items)
+    longest += -longest % multiple
 
     def padded(leaf: Tensor) -> Tensor:
         short = longest - len(leaf)

@@ -20,7 +20,7 @@ from torch.func import vmap
 from engram import keys
 from engram.engine.assemble import Assembler, at_step, no_padding
 from engram.engine.compiled import Compiled
-from engram.engine.deck import Deck
+from engram.engine.deck import Deck, Hand
 from engram.engine.graphs import Captured
 from engram.engine.mapped import as_tensors, varying, with_values
 from engram.engine.optim import Optimizer
@@ -30,6 +30,8 @@ from engram.learner.learner import Learner, competing
 from engram.learner.net import FunctionalNet
 from engram.learner.tree import leaves, pick, shapes, stack, tree_map
 from engram.methods.base import Method, overrides
+
+Dealt = tuple[Hand, Tensor, tuple[Hand, ...]]  # main batch, key, batches kept apart
 
 
 class LockstepTrainer:
@@ -85,7 +87,8 @@ class LockstepTrainer:
             if compile
             else None
         )
-        self._plain: Callable[[], None] = self._compiled or self._step
+        self._dealt: Dealt | None = None  # the rows of one step, where a compiled step reads them
+        self._plain: Callable[[], None] = self._deal_and_step if compile else self._step
         self._captured = Captured(self._plain) if capture else None
 
     def _freeze(self, training: Training) -> None:
@@ -105,11 +108,13 @@ class LockstepTrainer:
         """Take the rows of the next steps; fixed addresses where a graph was captured."""
         if self._deck is None or not self._same_shapes(deck):
             self._deck = _copy_deck(torch.clone, deck)
-            self._padded = not no_padding(deck)
+            self._padded, self._dealt = not no_padding(deck), None
             self._forget()
         else:
             for old, new in zip(_deck_leaves(self._deck), _deck_leaves(deck), strict=True):
                 old.copy_(new)
+        if self._compiled is not None and self._dealt is None:
+            self._dealt = tree_map(torch.clone, at_step(self._deck, self.step_number))
         if fixed and not self.assemble.feed.augment:
             self.step_number.zero_()
             batch = self.assemble(*at_step(self._deck, self.step_number))
@@ -160,14 +165,12 @@ class LockstepTrainer:
     # -- compilation: the step as a function of the tensors it reads and writes ------------------
     def _tensors(self) -> dict[str, Any]:
         """Everything that may differ from step to step, stage to stage, or group to group."""
-        deck = self._deck
-        optional = ("fixed_batch", "_free", "_held", "_restore", "_restore_all")
+        optional = ("fixed_batch", "_dealt", "_free", "_held", "_restore", "_restore_all")
         found = {name: getattr(self, name) for name in optional}
         return {
             "vector": self.vector, "buffers": self.buffers, "state": self.state, "opt": self.opt,
             "lr": self.lr, "live": self.live, "step_number": self.step_number, "sums": self.sums,
             "hyper": self.hyper, "assemble": self.assemble.tensors(),
-            "_deck": () if deck is None else (deck.main, deck.apart, deck.key),
             **{name: () if value is None else value for name, value in found.items()},
         }  # fmt: skip
 
@@ -181,18 +184,23 @@ class LockstepTrainer:
             self.assemble.alone, self._padded, self._uniform, self._touches,
         )  # fmt: skip
 
+    def _deal_and_step(self) -> None:
+        """Dealing stays outside: the number of steps of an epoch is no business of a trace."""
+        if self.fixed_batch is None and self._dealt is not None and self._deck is not None:
+            found = at_step(self._deck, self.step_number)
+            for place, value in zip(leaves(self._dealt), leaves(found), strict=True):
+                place.copy_(value)
+        self._compiled()  # type: ignore[misc]
+
     def _step_on(self, *tensors: Tensor) -> None:
         """One step on the given tensors in place of our own."""
         rest = iter(tensors)
         given = tree_map(lambda _: next(rest), self._tensors())
         twin = copy.copy(self)
-        deck, assemble = given.pop("_deck"), given.pop("assemble")
+        assemble = given.pop("assemble")
         for name, value in given.items():
             absent = isinstance(value, tuple) and not value
             setattr(twin, name, None if absent else value)
-        if self._deck is not None:
-            main, apart, key = deck
-            twin._deck = self._deck._replace(main=main, apart=apart, key=key)
         twin.assemble = self.assemble.on(assemble)
         twin._step()
         self._touches = twin._touches
@@ -203,7 +211,8 @@ class LockstepTrainer:
         """One optimiser step of every run."""
         batch = self.fixed_batch
         if batch is None:
-            batch = self.assemble(*at_step(self._deck, self.step_number))  # type: ignore[arg-type]
+            dealt = self._dealt or at_step(self._deck, self.step_number)  # type: ignore[arg-type]
+            batch = self.assemble(*dealt)
         total, data, terms, buffers = self._gradients(batch)
         self._mask_(total)
         if self._clip:

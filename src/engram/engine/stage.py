@@ -21,6 +21,8 @@ from engram.learner.learner import Items, Learner
 from engram.learner.tree import tree_map
 from engram.methods.base import Method, Replay
 
+ROUND = 64  # whole tasks are padded to such multiples for compiled steps: fewer shapes to compile
+
 
 @dataclass
 class StageOutcome:
@@ -67,7 +69,8 @@ def _run_stage(
 ) -> list[StageOutcome]:  # fmt: skip
     began = time.perf_counter()
     enter(learners, methods, training, stage)
-    dealer = _dealer(learners, methods[0].replay(stage), training, stage)
+    multiple = ROUND if compile else 1
+    dealer = _dealer(learners, methods[0].replay(stage), training, stage, multiple)
     _need_validation(learners, training)
     driver = Driver(learners, methods, training, dealer, mapped, capture, compile, progress)
     driver.drive()
@@ -116,16 +119,19 @@ def _check_budget(learner: Learner, method: Method) -> None:
         )  # fmt: skip
 
 
-def _dealer(learners: Sequence[Learner], replay: Replay, training: Training, stage: int) -> Dealer:
+def _dealer(
+    learners: Sequence[Learner], replay: Replay, training: Training, stage: int, multiple: int = 1
+) -> Dealer:
     device = learners[0].device
     items = [_main_items(one, replay, stage) for one in learners]
-    main = table(items, device, class_weights=training.class_weights)
+    rows = multiple if not training.batch_size else 1
+    main = table(items, device, class_weights=training.class_weights, multiple=rows)
     memory, size = [], 0
     has_memory = stage > 0 and all(len(one.exemplars) for one in learners)
     if has_memory and replay.kind in ("pair", "apart"):
         memory, size = [_memory_table(learners, None, device)], replay.size or AS_BATCH
     elif has_memory and replay.kind == "tasks":
-        memory = [_memory_table(learners, past, device) for past in range(stage)]
+        memory = [_memory_table(learners, past, device, multiple) for past in range(stage)]
         size = replay.size
     return Dealer(
         main, memory, seeds=[one.seed for one in learners], stage=stage, last=training.last,
@@ -148,10 +154,12 @@ def _main_items(learner: Learner, replay: Replay, stage: int) -> Items:
     return learner.items(torch.cat(rows), torch.cat(stages))
 
 
-def _memory_table(learners: Sequence[Learner], past: int | None, device: torch.device) -> Table:
+def _memory_table(
+    learners: Sequence[Learner], past: int | None, device: torch.device, multiple: int = 1
+) -> Table:
     found = []
     for learner in learners:
         kept = learner.exemplars
         which = slice(None) if past is None else kept.stages == past
         found.append(learner.items(kept.rows[which], kept.stages[which]))
-    return table(found, device)
+    return table(found, device, multiple=multiple)
