@@ -19,6 +19,15 @@ settings.register_profile("engram", derandomize=True, deadline=None)
 settings.load_profile("engram")
 
 
+def pytest_terminal_summary(terminalreporter):
+    """One plain line, whatever the verbosity: what ran and what failed."""
+    count = {name: len(found) for name, found in terminalreporter.stats.items()}
+    failed = count.get("failed", 0) + count.get("error", 0)
+    passed, skipped = count.get("passed", 0), count.get("skipped", 0)
+    terminalreporter.write_line("")
+    terminalreporter.write_line(f"{passed} passed, {failed} failed, {skipped} skipped")
+
+
 @pytest.fixture(scope="session")
 def engram_data() -> Path:
     """Directory of real data sets, from the environment variable ENGRAM_DATA."""

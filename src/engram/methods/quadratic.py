@@ -29,23 +29,26 @@ class _Quadratic(torch.autograd.Function):
     """sum_i W_i (x_i - a_i)^2 with its gradient 2 W (x - a) written out.
 
     Penalties are bound by passes over the parameters; a chain of operations makes more of them.
+    W (x - a) serves the value and the gradient.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(vector: Tensor, anchor: Tensor, importance: Tensor) -> Tensor:
+    def forward(vector: Tensor, anchor: Tensor, importance: Tensor) -> tuple[Tensor, Tensor]:
         moved = vector - anchor
-        return torch.dot(importance * moved, moved)
+        weighted = importance * moved
+        return torch.dot(weighted, moved), weighted
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs)
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Any:
-        vector, anchor, importance = ctx.saved_tensors
-        return (2 * slope) * importance * (vector - anchor), None, None
+    def backward(ctx: Any, slope: Tensor, _: Any) -> Any:
+        (weighted,) = ctx.saved_tensors
+        return (2 * slope) * weighted, None, None
 
 
 def penalty(vector: Tensor, anchor: Tensor, importance: Tensor, strength: float | Tensor) -> Tensor:
@@ -57,7 +60,8 @@ def penalty(vector: Tensor, anchor: Tensor, importance: Tensor, strength: float 
     >>> round(penalty(moved, torch.zeros(2), fisher, 10 / 2).item(), 6)
     0.625
     """
-    found: Tensor = _Quadratic.apply(vector, anchor, importance)  # type: ignore[no-untyped-call]
+    found: Tensor
+    found, _ = _Quadratic.apply(vector, anchor, importance)  # type: ignore[no-untyped-call]
     return strength * found
 
 
