@@ -146,6 +146,9 @@ def test_figures_are_written(tmp_path):
     )  # fmt: skip
 
     class Drawn:
+        def update_layout(self, title):
+            assert title["text"] == "x"
+
         def to_html(self, **options):
             return "<p>drawn</p>"
 

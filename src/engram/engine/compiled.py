@@ -114,6 +114,8 @@ def _compiler_errors() -> tuple[type[Exception], ...]:
 def _compiled(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
     key = (graph.code, tuple(map(_kind, inputs)), _settings())
     if key not in _KNOWN:
+        # precision is a setting of the training, so torch need not recommend another one
+        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
         _KNOWN[key] = torch.compile(graph.forward, fullgraph=True, dynamic=False)
     return _KNOWN[key]
 

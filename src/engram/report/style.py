@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Okabe and Ito's colours, which people with any common colour blindness tell apart. Yellow vanishes
-# on white and black on a dark page, so grey stands in and the dashes and markers carry the rest.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
+# on white and black on a dark page, so grey and a violet stand in, and dashes and markers carry the
+# rest.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A", "#6A3D9A")
 DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = (
     "circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "pentagon",

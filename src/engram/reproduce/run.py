@@ -159,5 +159,6 @@ def _draw(figure: Figure, result: Result | None, folder: Path) -> Sequence[Path]
         drawn = figure.draw(data)
     except ModuleNotFoundError as error:
         raise EngramError(f"{error}; the numbers of the figure are in {numbers}") from error
+    drawn.update_layout(title={"text": figure.title, "x": 0.02})
     page = drawn.to_html(include_plotlyjs=True, full_html=True)
     return [numbers, write_text(target / f"{figure.name}.html", page)]
