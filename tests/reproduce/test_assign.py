@@ -35,3 +35,10 @@ def test_real_rows_follow_the_choice(engram_data):
 def test_options_have_no_fields_of_their_own():
     with pytest.raises(BadArgument, match=r"preset\.ucla\.data_options\.held"):
         assign(PAPER, [STORED, "ucla.data_options.held.x=1"])
+
+
+def test_a_data_set_can_be_left_out():
+    figure = find_table("rwalk/fig4", assignments=["cifar=null"]).figures[0]
+    assert {made.stream["data"] for made in figure.recipes} == {"mnist"}
+    with pytest.raises(BadArgument, match=r"preset\.cifar: expected null, to leave it out"):
+        find_table("rwalk/fig4", assignments=["cifar=none"])

@@ -80,6 +80,7 @@ class LockstepTrainer:
         self._deck: Deck | None = None
         self._uniform = True
         self._taken = self.opt["t"].cpu().numpy().copy()  # [R] steps of each run's optimiser
+        self._unit = torch.ones_like(self.lr)
         self._written = compile  # the optimiser written out fuses with what surrounds it
         self._freeze(training)
         self._compiled = (
@@ -170,7 +171,7 @@ class LockstepTrainer:
         return {
             "vector": self.vector, "buffers": self.buffers, "state": self.state, "opt": self.opt,
             "lr": self.lr, "live": self.live, "step_number": self.step_number, "sums": self.sums,
-            "hyper": self.hyper, "assemble": self.assemble.tensors(),
+            "hyper": self.hyper, "_unit": self._unit, "assemble": self.assemble.tensors(),
             **{name: () if value is None else value for name, value in found.items()},
         }  # fmt: skip
 
@@ -256,9 +257,9 @@ class LockstepTrainer:
         second = [self.opt["v"]] if "v" in self.opt else []
         if self._written or (self.vector.is_cuda and self.vector.dtype != torch.float32):
             # the fused kernels take a float32 rate only, which would round a float64 run
-            # one rate and one count for all, [1]: loops stay flat, so compiled code fuses them
-            self.optimizer.update_(self.vector, total, {**self.opt, "t": steps[:1]}, self.lr[:1])
-            steps.copy_(steps[:1].expand_as(steps).clone())
+            # a factor of 1 per run gives all loops over [R, P] one shape: compiled code fuses them
+            total = total * self._unit[:, None] if self._written else total
+            self.optimizer.update_(self.vector, total, self.opt, self.lr)
             return
         rate = self.lr[0] if self.vector.is_cuda else float(self.lr[0])
         shared = steps[0]

@@ -38,7 +38,9 @@ class _Quadratic(torch.autograd.Function):
     def forward(vector: Tensor, anchor: Tensor, importance: Tensor) -> tuple[Tensor, Tensor]:
         moved = vector - anchor
         weighted = importance * moved
-        return torch.dot(weighted, moved), weighted
+        # mapped on CUDA, a dot product becomes a product of matrices, which fuses with nothing
+        found = (weighted * moved).sum() if vector.is_cuda else torch.dot(weighted, moved)
+        return found, weighted
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

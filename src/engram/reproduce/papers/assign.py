@@ -46,4 +46,7 @@ def _changed(owner: Any, path: Sequence[str], value: Any, where: str) -> Any:
         value = _changed(now, rest, value, f"{where}.{name}")
     elif isinstance(now, (bool, int, float, str, tuple)) and name != "model":
         value = convert(type(now), value, path=f"{where}.{name}")
+    elif is_dataclass(now) and value is not None:
+        expected = f"null, to leave it out, or a field of it such as {name}.data"
+        raise bad(f"{where}.{name}", expected, value)
     return replace(owner, **{name: value})
