@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ import torch
 
 from benchmarks.speed import study, throughput
 from benchmarks.speed.throughput import Enough, Lockstep, Stopwatch, Work
-from engram.engine.lockstep import LockstepTrainer
 from engram.engine.run import Engine
 from engram.errors import BadArgument
 from tests.reproduce.invented import invented_table
@@ -80,7 +78,7 @@ def test_plain_step_of_the_graph_network_is_the_engines():
         if done == 4:
             raise Enough
 
-    lock = Lockstep(work, 2, "cpu", {})
+    lock = Lockstep(work, 2, "cpu", throughput.WAYS[0])
     one, net = lock.learners[0], throughput.plain_network(run, "cpu")
     before, plain = one.vector.clone(), list(net.parameters())
     assert [f"net.{name}" for name, _ in net.named_parameters()] == list(one.networks.layout.shapes)
@@ -93,11 +91,6 @@ def test_plain_step_of_the_graph_network_is_the_engines():
     moved, wrong = (after - before).abs().sum(), (after - one.vector).abs().sum()
     assert moved > 1
     assert wrong < 1e-4 * moved  # Adam's first steps make much of a gradient's last digits
-
-
-def test_ways_are_options_of_the_trainer():
-    options = inspect.signature(LockstepTrainer).parameters
-    assert all(set(way.options) <= set(options) for way in throughput.WAYS)
 
 
 # -- the scripts ---------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from benchmarks.speed.throughput import made_images
 from engram import methods
 from engram.engine.deck import Dealer
 from engram.engine.lockstep import LockstepTrainer
+from engram.engine.lockstep_compiled import CompiledTrainer
 from engram.engine.run import Engine, Run
 from engram.engine.single import SingleTrainer
 from engram.engine.stage import _dealer, enter, run_stage
@@ -56,9 +57,8 @@ class Timed:
         dealer: Dealer = _dealer(learners, method.replay(1), training, 1)
         self.deck, self.size = dealer.epoch(0), dealer.steps_per_epoch - 1
         if self.mapped:
-            self.many = LockstepTrainer(
-                learners, many, training, capture=device == "cuda", compile=compile
-            )
+            kind = CompiledTrainer if compile else LockstepTrainer
+            self.many = kind(learners, many, training, capture=device == "cuda")
             self.many.load(self.deck, fixed=False)
             self.rates = self.many.lr.cpu().numpy()
         else:

@@ -21,7 +21,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from engram.data import Data
 from engram.engine.driver import Driver
 from engram.engine.lockstep import LockstepTrainer
+from engram.engine.lockstep_compiled import CompiledTrainer
 from engram.engine.run import Engine
 from engram.engine.run_spec import Run
 from engram.engine.stage import _dealer, enter
@@ -52,17 +53,18 @@ CLOSED = -1e9  # logit of a class that is not open yet
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train in lockstep: options of `LockstepTrainer`, and where it works."""
+    """A way to train in lockstep: the trainer, whether its step is captured, where it works."""
 
     name: str
-    options: Mapping[str, Any]
+    trainer: type[LockstepTrainer]
+    capture: bool
     devices: tuple[str, ...] = ("cpu", "cuda")
 
 
 WAYS = (
-    Way("mapped", {"capture": False}),
-    Way("captured", {"capture": True}, devices=("cuda",)),
-    Way("compiled", {"capture": True, "compile": True}, devices=("cuda",)),
+    Way("mapped", LockstepTrainer, capture=False),
+    Way("captured", LockstepTrainer, capture=True, devices=("cuda",)),
+    Way("compiled", CompiledTrainer, capture=True, devices=("cuda",)),
 )
 
 
@@ -219,7 +221,7 @@ def time_eager(work: Work, device: str, seconds: float = SECONDS) -> Stopwatch:
 class Lockstep:
     """Runs in the first stage of a study, driven as the engine drives them."""
 
-    def __init__(self, work: Work, runs: int, device: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, work: Work, runs: int, device: str, way: Way) -> None:
         specs = work.runs(runs)
         engine, training = Engine(specs, device=device), specs[0].training
         self.learners, methods = [engine.learner(s) for s in specs], [s.method for s in specs]
@@ -228,7 +230,7 @@ class Lockstep:
         self.driver = Driver(
             self.learners, methods, training, self.dealer, True, False, False, None
         )
-        self.driver.trainer = LockstepTrainer(self.learners, methods, training, **options)
+        self.driver.trainer = way.trainer(self.learners, methods, training, capture=way.capture)
         self.driver.epochs = ENDLESS
 
     def drive(self, progress: Callable[[int, int], None]) -> None:
@@ -244,7 +246,7 @@ def time_lockstep(
     work: Work, runs: int, device: str, way: Way, seconds: float = SECONDS
 ) -> Stopwatch:
     watch = Stopwatch(device, seconds)
-    Lockstep(work, runs, device, way.options).drive(watch)
+    Lockstep(work, runs, device, way).drive(watch)
     return watch
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from engram.engine.deck import Dealer, Deck
 from engram.engine.evaluate import evaluate, validate
 from engram.engine.lockstep import LockstepTrainer
+from engram.engine.lockstep_compiled import CompiledTrainer
 from engram.engine.schedule import Schedule
 from engram.engine.single import SingleTrainer
 from engram.engine.training import Training
@@ -40,9 +41,8 @@ class Driver:
         self.stage, self.mapped, self.progress = learners[0].stage, mapped, progress
         self.trainer: LockstepTrainer | SingleTrainer
         if mapped:
-            self.trainer = LockstepTrainer(
-                learners, methods, training, capture=capture, compile=compile
-            )
+            kind = CompiledTrainer if compile else LockstepTrainer
+            self.trainer = kind(learners, methods, training, capture=capture)
         else:
             self.trainer = SingleTrainer(learners[0], methods[0], training)
         self.schedule = Schedule(training, len(learners))

@@ -1,14 +1,13 @@
 """Many runs at once: one step of all runs is one mapped function, updated in place.
 
 Everything a step reads or writes has a fixed address, so on CUDA the step is captured once as a
-graph and replayed; on the CPU the same function runs eagerly. On both it can be compiled first.
+graph and replayed; on the CPU the same function runs eagerly.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from torch.func import vmap
 
 from engram import keys
 from engram.engine.assemble import Assembler, at_step, no_padding
-from engram.engine.compiled import Compiled
 from engram.engine.deck import Deck, Hand
 from engram.engine.graphs import Captured
 from engram.engine.mapped import as_tensors, varying, with_values
@@ -28,7 +26,7 @@ from engram.engine.training import Training
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner, competing
 from engram.learner.net import FunctionalNet
-from engram.learner.tree import leaves, pick, shapes, stack, tree_map
+from engram.learner.tree import leaves, pick, stack, tree_map
 from engram.methods.base import Method, overrides
 
 Dealt = tuple[Hand, Tensor, tuple[Hand, ...]]  # main batch, key, batches kept apart
@@ -37,6 +35,8 @@ Dealt = tuple[Hand, Tensor, tuple[Hand, ...]]  # main batch, key, batches kept a
 class LockstepTrainer:
     """Trains R learners of equal shapes through one stage."""
 
+    lists_held = True  # parameters that may not move as a list of places, where runs agree
+
     def __init__(
         self,
         learners: Sequence[Learner],
@@ -44,7 +44,6 @@ class LockstepTrainer:
         training: Training,
         *,
         capture: bool = False,
-        compile: bool = False,
     ) -> None:
         first = learners[0]
         found = varying(methods)
@@ -80,23 +79,12 @@ class LockstepTrainer:
         self._deck: Deck | None = None
         self._uniform = True
         self._taken = self.opt["t"].cpu().numpy().copy()  # [R] steps of each run's optimiser
-        self._unit = torch.ones_like(self.lr)
-        self._written = compile  # the optimiser written out fuses with what surrounds it
         self._freeze(training)
-        self._compiled = (
-            Compiled(self._step_on, self._places, self._decides, self.networks.traces)
-            if compile
-            else None
-        )
-        self._dealt: Dealt | None = None  # the rows of one step, where a compiled step reads them
-        self._plain: Callable[[], None] = self._deal_and_step if compile else self._step
-        self._captured = Captured(self._plain) if capture else None
+        self._captured = Captured(self._one) if capture else None
 
     def _freeze(self, training: Training) -> None:
         free = torch.stack([one.free for one in self.learners])
-        # places that may not move: a list is quick, but its length changes from stage to stage,
-        # and a compiled step wants equal shapes in all of them
-        same = not self._written and bool((free == free[0]).all())
+        same = self.lists_held and bool((free == free[0]).all())
         held = (~free[0]).nonzero()[:, 0]
         self._free = None if same else free
         self._held = held if same and len(held) else None
@@ -109,18 +97,14 @@ class LockstepTrainer:
         """Take the rows of the next steps; fixed addresses where a graph was captured."""
         if self._deck is None or not self._same_shapes(deck):
             self._deck = _copy_deck(torch.clone, deck)
-            self._padded, self._dealt = not no_padding(deck), None
+            self._padded = not no_padding(deck)
             self._forget()
         else:
             for old, new in zip(_deck_leaves(self._deck), _deck_leaves(deck), strict=True):
                 old.copy_(new)
-        if self._compiled is not None and self._dealt is None:
-            self._dealt = tree_map(torch.clone, at_step(self._deck, self.step_number))
         if fixed and not self.assemble.feed.augment:
             self.step_number.zero_()
-            batch = self.assemble(*at_step(self._deck, self.step_number))
-            # a compiled step reads every leaf by address, so none may be a broadcast view
-            self.fixed_batch = batch if self._compiled is None else tree_map(_dense, batch)
+            self.fixed_batch = self.assemble(*at_step(self._deck, self.step_number))
 
     def renew(self, key: Tensor) -> None:
         """Take the keys [R, 1] of another epoch over the loaded rows."""
@@ -149,7 +133,7 @@ class LockstepTrainer:
         for step in range(start, stop):
             if not self._uniform:
                 self.live.copy_(torch.as_tensor(live[:, step]))
-            self._captured() if self._captured is not None else self._plain()
+            self._captured() if self._captured is not None else self._one()
             self.steps += 1
 
     def _set_uniform(self, uniform: bool) -> None:
@@ -158,62 +142,23 @@ class LockstepTrainer:
         self._uniform = uniform
 
     def _forget(self) -> None:
-        """Shapes or static choices changed: nothing recorded or compiled holds any more."""
-        for recorded in (self._captured, self._compiled):
-            if recorded is not None:
-                recorded.forget()
+        """Shapes or static choices changed: what was recorded does not hold any more."""
+        if self._captured is not None:
+            self._captured.forget()
 
-    # -- compilation: the step as a function of the tensors it reads and writes ------------------
-    def _tensors(self) -> dict[str, Any]:
-        """Everything that may differ from step to step, stage to stage, or group to group."""
-        optional = ("fixed_batch", "_dealt", "_free", "_held", "_restore", "_restore_all")
-        found = {name: getattr(self, name) for name in optional}
-        return {
-            "vector": self.vector, "buffers": self.buffers, "state": self.state, "opt": self.opt,
-            "lr": self.lr, "live": self.live, "step_number": self.step_number, "sums": self.sums,
-            "hyper": self.hyper, "_unit": self._unit, "assemble": self.assemble.tensors(),
-            **{name: () if value is None else value for name, value in found.items()},
-        }  # fmt: skip
+    def _one(self) -> None:
+        """What is repeated, and captured where steps are."""
+        self._step()
 
-    def _places(self) -> list[Tensor]:
-        return list(leaves(self._tensors()))
-
-    def _decides(self) -> tuple[Any, ...]:
-        """What the trace of a step depends on besides shapes; the networks own the traces."""
-        return (
-            repr(self.method), self.training, shapes(self._tensors()), id(self.assemble.feed),
-            self.assemble.alone, self._padded, self._uniform, self._touches,
-        )  # fmt: skip
-
-    def _deal_and_step(self) -> None:
-        """Dealing stays outside: the number of steps of an epoch is no business of a trace."""
-        if self.fixed_batch is None and self._dealt is not None and self._deck is not None:
-            found = at_step(self._deck, self.step_number)
-            for place, value in zip(leaves(self._dealt), leaves(found), strict=True):
-                place.copy_(value)
-        self._compiled()  # type: ignore[misc]
-
-    def _step_on(self, *tensors: Tensor) -> None:
-        """One step on the given tensors in place of our own."""
-        rest = iter(tensors)
-        given = tree_map(lambda _: next(rest), self._tensors())
-        twin = copy.copy(self)
-        assemble = given.pop("assemble")
-        for name, value in given.items():
-            absent = isinstance(value, tuple) and not value
-            setattr(twin, name, None if absent else value)
-        twin.assemble = self.assemble.on(assemble)
-        twin._step()
-        self._touches = twin._touches
-        self.sums.update((k, v) for k, v in twin.sums.items() if k not in self.sums)
+    def _rows(self) -> Dealt:
+        return at_step(self._deck, self.step_number)  # type: ignore[arg-type]
 
     @torch.no_grad()
     def _step(self) -> None:
         """One optimiser step of every run."""
         batch = self.fixed_batch
         if batch is None:
-            dealt = self._dealt or at_step(self._deck, self.step_number)  # type: ignore[arg-type]
-            batch = self.assemble(*dealt)
+            batch = self.assemble(*self._rows())
         total, data, terms, buffers = self._gradients(batch)
         self._mask_(total)
         if self._clip:
@@ -255,10 +200,8 @@ class LockstepTrainer:
     def _update_uniform(self, total: Tensor) -> None:
         steps = self.opt["t"]
         second = [self.opt["v"]] if "v" in self.opt else []
-        if self._written or (self.vector.is_cuda and self.vector.dtype != torch.float32):
+        if self.vector.is_cuda and self.vector.dtype != torch.float32:
             # the fused kernels take a float32 rate only, which would round a float64 run
-            # a factor of 1 per run gives all loops over [R, P] one shape: compiled code fuses them
-            total = total * self._unit[:, None] if self._written else total
             self.optimizer.update_(self.vector, total, self.opt, self.lr)
             return
         rate = self.lr[0] if self.vector.is_cuda else float(self.lr[0])
@@ -372,10 +315,6 @@ def _copy_deck(f: Any, deck: Deck) -> Deck:
     return deck._replace(
         main=tree_map(f, deck.main), apart=tree_map(f, deck.apart), key=f(deck.key)
     )
-
-
-def _dense(leaf: Tensor) -> Tensor:
-    return leaf.clone(memory_format=torch.contiguous_format)
 
 
 def _spread(live: Tensor, like: Tensor) -> Tensor:

@@ -1,0 +1,113 @@
+"""Runs in lockstep with a compiled step.
+
+A trace holds for all stages, seeds and groups whose tensors have the same shapes. So everything
+whose shape would change from stage to stage stays out of it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram.engine.assemble import at_step
+from engram.engine.compiled import Compiled
+from engram.engine.deck import Deck
+from engram.engine.lockstep import Dealt, LockstepTrainer
+from engram.engine.training import Training
+from engram.learner.learner import Learner
+from engram.learner.tree import leaves, shapes, tree_map
+from engram.methods.base import Method
+
+OPTIONAL = ("fixed_batch", "_dealt", "_free", "_restore_all")
+
+
+class CompiledTrainer(LockstepTrainer):
+    """A `LockstepTrainer` whose step is one compiled function of the tensors it uses."""
+
+    lists_held = False  # a mask: the length of a list changes as classes open
+
+    def __init__(
+        self,
+        learners: Sequence[Learner],
+        methods: Sequence[Method],
+        training: Training,
+        *,
+        capture: bool = False,
+    ) -> None:
+        super().__init__(learners, methods, training, capture=capture)
+        self._unit = torch.ones_like(self.lr)  # [R]
+        self._dealt: Dealt | None = None  # the rows of one step, at fixed addresses
+        self._compiled = Compiled(self._step_on, self._places, self._decides, self.networks.traces)
+
+    def load(self, deck: Deck, fixed: bool) -> None:
+        before = self._deck
+        super().load(deck, fixed)
+        if self._deck is not before:  # other shapes
+            self._dealt = tree_map(torch.clone, super()._rows())
+        if self.fixed_batch is not None:  # read by address, so no leaf may be a broadcast view
+            self.fixed_batch = tree_map(_dense, self.fixed_batch)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._compiled.forget()
+
+    def _one(self) -> None:
+        """Dealing stays outside: the number of steps of an epoch is no business of a trace."""
+        if self.fixed_batch is None and self._dealt is not None:
+            found = at_step(self._deck, self.step_number)  # type: ignore[arg-type]
+            for place, value in zip(leaves(self._dealt), leaves(found), strict=True):
+                place.copy_(value)
+        self._compiled()
+
+    def _rows(self) -> Dealt:
+        return self._dealt if self._dealt is not None else super()._rows()
+
+    def _update_uniform(self, total: Tensor) -> None:
+        """The optimiser written out, because it fuses with what surrounds it.
+
+        A factor of 1 per run gives all loops over [R, P] the same shape; others would not fuse.
+        """
+        total = total * self._unit[:, None]
+        self.optimizer.update_(self.vector, total, self.opt, self.lr)
+
+    # -- the step as a function of tensors -------------------------------------------------------
+    def _tensors(self) -> dict[str, Any]:
+        """Everything that may differ from step to step, stage to stage, or group to group."""
+        found = {name: getattr(self, name) for name in OPTIONAL}
+        return {
+            "vector": self.vector, "buffers": self.buffers, "state": self.state, "opt": self.opt,
+            "lr": self.lr, "live": self.live, "step_number": self.step_number, "sums": self.sums,
+            "hyper": self.hyper, "_unit": self._unit, "assemble": self.assemble.tensors(),
+            **{name: () if value is None else value for name, value in found.items()},
+        }  # fmt: skip
+
+    def _places(self) -> list[Tensor]:
+        return list(leaves(self._tensors()))
+
+    def _decides(self) -> tuple[Any, ...]:
+        """What the trace of a step depends on besides shapes; the networks own the traces."""
+        return (
+            repr(self.method), self.training, shapes(self._tensors()), id(self.assemble.feed),
+            self.assemble.alone, self._padded, self._uniform, self._touches,
+        )  # fmt: skip
+
+    def _step_on(self, *tensors: Tensor) -> None:
+        """One step on the given tensors in place of our own."""
+        rest = iter(tensors)
+        given = tree_map(lambda _: next(rest), self._tensors())
+        twin = copy.copy(self)
+        twin.assemble = self.assemble.on(given.pop("assemble"))
+        for name, value in given.items():
+            absent = isinstance(value, tuple) and not value
+            setattr(twin, name, None if absent else value)
+        twin._step()
+        self._touches = twin._touches
+        self.sums.update((k, v) for k, v in twin.sums.items() if k not in self.sums)
+
+
+def _dense(leaf: Tensor) -> Tensor:
+    return leaf.clone(memory_format=torch.contiguous_format)
