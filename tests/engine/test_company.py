@@ -150,3 +150,56 @@ def test_verbs_run_one_at_a_time():
 
     entered([Counts()] * 3)
     assert most[0] == 1
+
+
+def test_verbs_that_ask_for_nothing_share_a_thread():
+    seen: list[threading.Thread] = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Looks(Method):
+        def start(self, learner: Learner, task: Any) -> None:
+            seen.append(threading.current_thread())
+
+    methods: list[Method] = [Looks()] * 3
+    learners = entered(methods)
+    seen.clear()
+    company.each(learners, methods, "start")
+    assert len(seen) == 3
+    assert len(set(seen)) == 1
+
+
+@pytest.mark.parametrize("asking", [{1}, {0, 2}, {1, 2}])
+def test_those_who_ask_are_answered_together(asking, monkeypatch):
+    order: list[int] = []
+    passes: list[int] = []
+    answer = company._answer
+    monkeypatch.setattr(
+        company, "_answer", lambda asked: passes.append(len(asked)) or answer(asked)
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Some(Method):
+        def finish(self, learner: Learner, task: Any) -> None:
+            order.append(learner.seed)
+            if learner.seed in asking:
+                learner.state = {"found": learner.average_gradient(likelihood)}
+
+    methods: list[Method] = [Some()] * 3
+    together = entered(methods)
+    company.each(together, methods, "finish")
+    assert order == [0, 1, 2]
+    assert passes == [len(asking)]
+    for place, learner in enumerate(entered(methods)):
+        methods[place].finish(learner, learner.task)
+        assert bool(learner.state) == (place in asking)
+        assert gap(together[place].state, learner.state) < 1e-12
+
+
+def test_an_error_ends_the_threads_that_wait():
+    methods: list[Method] = [Fails()] * 3
+    learners, before = entered(methods), set(threading.enumerate())
+    with pytest.raises(KeyError, match="mine"):
+        company.each(learners, methods, "finish")
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive()

@@ -40,8 +40,25 @@ def test_extend_keeps_words_apart() -> None:
     assert frame["metric"].tolist() == ["m", "n", "m", "n"]
 
 
+def test_arrays_may_change_after_they_were_added() -> None:
+    task, value = np.array([0, 1], np.int16), np.array([0.5, 0.25])
+    rows = Rows(recipe="r")
+    rows.add_array("m", value, task=task)
+    task[:], value[:] = 9, 9
+    assert rows.frame()[["task", "value"]].to_numpy().tolist() == [[0, 0.5], [1, 0.25]]
+
+
 @pytest.mark.parametrize(
-    ("field", "value"), [("stage", 40_000), ("task", 1.5), ("seed", 2**31), ("cls", float("nan"))]
+    ("field", "value"),
+    [
+        ("stage", 40_000),
+        ("task", 1.5),
+        ("seed", 2**31),
+        ("cls", float("nan")),
+        ("task", np.array([0, 40_000])),
+        ("cls", -(2**31) - 1),
+        ("seed", 2**80),
+    ],
 )
 def test_numbers_that_do_not_fit_are_refused(field: str, value: float) -> None:
     with pytest.raises(BadArgument, match=field):

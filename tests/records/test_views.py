@@ -62,6 +62,16 @@ def test_the_lowest_stored_score_still_beats_a_closed_column() -> None:
     assert predict(round_scores(scores), items, stage=0, head="single").max() < 2
 
 
+def test_rounded_scores_are_finite_and_order_like_the_scores() -> None:
+    given = np.array([np.nan, -np.inf, -1e6, -65519.0, -0.1, 0.0, 0.1, 65519.0, 1e6, np.inf])
+    for kind in (np.float32, np.float64):
+        rounded = round_scores(given.astype(kind))
+        assert rounded.dtype == np.float16
+        assert rounded[:4].tolist() == [-65504.0] * 4
+        assert rounded[-3:].tolist() == [65504.0] * 3
+        np.testing.assert_array_equal(rounded[4:7], np.array([-0.1, 0, 0.1], np.float16))
+
+
 def test_micro_and_macro_task_accuracy() -> None:
     # [T-M1] a task with classes of 30 and 10 items and class accuracies 0.5 and 1
     items = Items(

@@ -1,16 +1,18 @@
 """Host verbs of many learners, with their heavy passes mapped together.
 
 ``start`` and ``finish`` are plain Python for one learner. Run one after the other, their importance
-passes would dominate a study of hundreds of runs. So each learner's verb runs in a thread of its
-own, one at a time, until it asks for an average gradient; when all have asked (or are done), one
-mapped pass answers them together. Method code does not notice.
+passes would dominate a study of hundreds of runs. So verbs run in a thread, one after the other,
+until one asks for an average gradient: it pauses with its thread, and another thread goes on with
+the rest. When all have asked (or are done), one mapped pass answers them together. Method code does
+not notice, and verbs that ask for nothing cost no thread of their own.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,40 +26,69 @@ from engram.methods.base import Method, overrides
 ENTRIES_AT_ONCE = 1 << 28  # input or gradient entries of one mapped pass
 
 
+class _Request(NamedTuple):
+    """What a verb asks for; see `Learner.average_gradient`."""
+
+    learner: Learner
+    items: Items
+    term: Term
+    transform: Transform
+    size: int
+    batch_statistics: bool
+
+
 class _Worker:
-    """A verb of one learner that pauses where it asks for an average gradient."""
+    """A thread that runs verbs until one asks for an average gradient, and pauses there.
 
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.request: tuple[Any, ...] | None = None
+    `rest`, (learner, verb) pairs, is shared by all workers, of which only one runs at a time.
+    """
+
+    def __init__(self, rest: deque[tuple[Learner, Callable[..., None]]]) -> None:
+        self.request: _Request | None = None
         self.answer: Tensor | None = None
-        self.error: BaseException | None = None
-        self.done = False
-        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
-        self._call = call
-        threading.Thread(target=self._main, daemon=True).start()
-
-    def _main(self) -> None:
+        self._error: BaseException | None = None
+        self._rest = rest
+        # two locks that one thread takes and the other frees; a Semaphore does it ten times slower
+        self._go, self._back = threading.Lock(), threading.Lock()
         self._go.acquire()
-        try:
-            self._call()
-        except BaseException as error:  # handed to the caller of `resume`
-            self.error = error
-        self.done = True
-        self._back.release()
+        self._back.acquire()
+
+    def start(self) -> None:
+        """Run verbs of `rest` until one asks or none is left."""
+        threading.Thread(target=self._main, daemon=True).start()
+        self._wait()
 
     def resume(self) -> None:
-        """Run until the next request or the end."""
-        self.request = None
+        """Go on after an answer until the next request or the end."""
         self._go.release()
-        self._back.acquire()
-        if self.error is not None:
-            raise self.error
+        self._wait()
 
-    def ask(self, *request: Any) -> Tensor:
+    def abandon(self) -> None:
+        """Let a paused verb fail, so that its thread ends."""
+        self.answer = None
+        self._go.release()
+
+    def _wait(self) -> None:
+        self._back.acquire()
+        if self._error is not None:
+            raise self._error
+
+    def _main(self) -> None:
+        try:
+            while self._rest:
+                learner, verb = self._rest.popleft()
+                learner._average = self._ask
+                verb(learner, learner.task)
+        except BaseException as error:  # handed to the caller of `start` or `resume`
+            self._error = error
+        self._back.release()
+
+    def _ask(self, *request: Any) -> Tensor:
         """Called inside the thread: pause, and return the answer."""
-        self.request = request
+        self.request = _Request(*request)
         self._back.release()
         self._go.acquire()
+        self.request = None
         if self.answer is None:
             raise RuntimeError("resumed without an answer")
         answer, self.answer = self.answer, None
@@ -85,45 +116,48 @@ def each(learners: Sequence[Learner], methods: Sequence[Method], verb: str) -> N
 
 
 def _together(learners: list[Learner], methods: list[Method], verb: str) -> None:
-    workers: list[_Worker] = []
-    for learner, method in zip(learners, methods, strict=True):
-        worker = _Worker(lambda one=learner, m=method: getattr(m, verb)(one, one.task))  # type: ignore[misc]
-        learner._average = lambda _self, *request, w=worker: w.ask(*request)
-        workers.append(worker)
+    pairs = zip(learners, methods, strict=True)
+    rest = deque((learner, getattr(method, verb)) for learner, method in pairs)
+    waiting: list[_Worker] = []
     try:
-        waiting = list(range(len(workers)))
-        while waiting:
-            for index in waiting:
-                workers[index].resume()
-            waiting = [i for i in waiting if not workers[i].done]
-            for part in _alike(waiting, workers):
-                requests = [workers[i].request for i in part]
-                answers = _answer([learners[i] for i in part], requests)
-                for index, answer in zip(part, answers, strict=True):
-                    workers[index].answer = answer
+        while rest:
+            waiting.append(_Worker(rest))
+            waiting[-1].start()
+        while waiting := [worker for worker in waiting if worker.request is not None]:
+            for part in _alike(waiting):
+                answers = _answer([worker.request for worker in part if worker.request])
+                for worker, answer in zip(part, answers, strict=True):
+                    worker.answer = answer
+            for worker in waiting:
+                worker.resume()
     finally:
+        rest.clear()
+        for worker in waiting:  # some are left only if one failed
+            if worker.request is not None:
+                worker.abandon()
         for learner in learners:
             learner._average = None
 
 
-def _alike(waiting: Sequence[int], workers: Sequence[_Worker]) -> list[list[int]]:
+def _alike(waiting: Sequence[_Worker]) -> list[list[_Worker]]:
     """Those who ask the same: learners may take different ways through their method."""
-    found: dict[Any, list[int]] = {}
-    for index in waiting:
-        _, term, transform, size, batch_statistics = workers[index].request or (None,) * 5
-        # a term made inside the verb is another object for each learner, of the same code
-        kind = (getattr(term, "__code__", term), transform, size == 1, batch_statistics)
-        found.setdefault(kind, []).append(index)
+    found: dict[Any, list[_Worker]] = {}
+    for worker in waiting:
+        if (asked := worker.request) is not None:
+            # a term made inside the verb is another object for each learner, of the same code
+            code = getattr(asked.term, "__code__", asked.term)
+            kind = (code, asked.transform, asked.size == 1, asked.batch_statistics)
+            found.setdefault(kind, []).append(worker)
     return list(found.values())
 
 
-def _answer(learners: list[Learner], requests: list[Any]) -> list[Tensor]:
+def _answer(requests: list[_Request]) -> list[Tensor]:
     """One mapped pass for all; runs are cut into chunks that fit in memory."""
-    items: list[Items] = [request[0] for request in requests]
-    term, transform, batch_statistics = requests[0][1], requests[0][2], requests[0][4]
-    full = all(request[3] == len(one.rows) for request, one in zip(requests, items, strict=True))
-    size = max(request[3] for request in requests)
-    if not full and any(request[3] != size for request in requests):
+    learners, items = [one.learner for one in requests], [one.items for one in requests]
+    _, _, term, transform, _, batch_statistics = requests[0]
+    full = all(one.size == len(one.items.rows) for one in requests)
+    size = max(one.size for one in requests)
+    if not full and any(one.size != size for one in requests):
         raise ValueError("learners of one group asked for gradients of different group sizes")
     groups = 1 if full else max(-(-len(one.rows) // size) for one in items)
     sample = learners[0].stream.data.x[:1]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from engram.errors import bad
 from engram.records import views
 from engram.records.items import Items
-from engram.records.table import Rows
+from engram.records.table import Rows, whole_or_refuse
 
 
 def record_stage(
@@ -46,12 +47,37 @@ def record_stage(
             said = views.predict(rounded, items, stage=stage, head=head)
         add_predicted(rows, said, items, stage=stage, head=head, average=average, **run)
     if stage == 0:
-        table = views.class_table(np.zeros(len(items), np.int64), items)
-        task, column = np.nonzero(table.number)
-        cls = items.classes[column]
-        rows.add_array(
-            "class_count", table.number[task, column], stage=0, task=task, cls=cls, **run
-        )
+        layout = _layout(items, stage)
+        place = {"task": layout.task, "cls": layout.cls}
+        rows.add_array("class_count", layout.number, stage=0, **place, **run)
+
+
+class _Layout(NamedTuple):
+    """Which rows describe a stage, whatever was predicted."""
+
+    tasks: npt.NDArray[Any]  # [T] all tasks
+    where: tuple[npt.NDArray[Any], ...]  # [m] each cells of the class table that hold items
+    task: npt.NDArray[Any]  # [m] of these cells
+    cls: npt.NDArray[Any]  # [m]
+    number: npt.NDArray[Any]  # [m] items in them
+    opened: npt.NDArray[Any]  # columns opened so far
+    opened_cls: npt.NDArray[Any]
+
+
+@functools.lru_cache(maxsize=4)  # runs that share their items are recorded one after the other
+def _layout(items: Items, stage: int) -> _Layout:
+    number = views.class_table(np.zeros(len(items), np.int64), items).number
+    where = np.nonzero(number)
+    opened = np.flatnonzero(items.opening <= stage)
+    return _Layout(
+        tasks=whole_or_refuse("task", np.arange(items.tasks)),
+        where=where,
+        task=whole_or_refuse("task", where[0]),
+        cls=whole_or_refuse("cls", items.classes[where[1]]),
+        number=number[where],
+        opened=opened,
+        opened_cls=whole_or_refuse("cls", items.classes[opened]),
+    )
 
 
 def add_predicted(
@@ -73,21 +99,23 @@ def add_predicted(
     if score in views.SET_SCORES and not items.multilabel:
         raise bad("score", "accuracy, since the predictions are single labels", score)
     place = {"stage": stage, "head": head, **run}
+    by_class = views.class_table(said, items).accuracy
     if items.multilabel and score != "accuracy":
         chosen = score or "precision_weighted_jaccard"
         accuracy = views.set_scores(said, items, stage=stage, score=chosen)
+    elif average == "macro":
+        accuracy = views.macro(by_class)
     else:
         accuracy = views.task_accuracy(said, items, average=average)
     if items.multilabel:
         for name in views.SET_SCORES:
             overall = views.overall_set_score(said, items, stage=stage, score=name)
             rows.add(name, overall, **place)
-    rows.add_array("accuracy", accuracy, task=np.arange(items.tasks), **place)
-    table = views.class_table(said, items)
-    task, column = np.nonzero(table.number)
-    cls, value = items.classes[column], table.accuracy[task, column]
-    rows.add_array("class_accuracy", value, task=task, cls=cls, **place)
-    opened = np.flatnonzero(items.opening <= stage)
-    share = views.predicted_share(said, items, stage=stage)
+    layout = _layout(items, stage)
+    rows.add_array("accuracy", accuracy, task=layout.tasks, **place)
+    rows.add_array(
+        "class_accuracy", by_class[layout.where], task=layout.task, cls=layout.cls, **place
+    )
+    share = views.predicted_share(said, items, stage=stage)[layout.opened]
     # In the multi view a column of a later task cannot be predicted for a seen task's item.
-    rows.add_array("predicted", share[opened], cls=items.classes[opened], **place)
+    rows.add_array("predicted", share, cls=layout.opened_cls, **place)

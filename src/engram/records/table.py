@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,12 @@ ABSENT: dict[str, Any] = {
     "recipe": "", "label": "", "order": "", "head": "", "seed": 0, "stage": -1, "step": -1,
     "task": -1, "cls": -1,
 }  # fmt: skip
+_LIMITS = {
+    name: (int(np.iinfo(kind).min), int(np.iinfo(kind).max))  # type: ignore[type-var]
+    for name, kind in NUMBERS.items()
+    if name != "value"
+}
+_Column = int | npt.NDArray[Any]  # of one chunk; a whole number or word is the same in all its rows
 
 
 @functools.cache
@@ -64,8 +71,7 @@ class Rows:
         self._own: dict[str, Any] = {}
         self.bind(recipe=recipe, label=label, seed=seed, order=order)
         self._words: dict[str, dict[str, int]] = {name: {} for name in NAMES}
-        self._scalars: dict[tuple[str, str | int], npt.NDArray[Any]] = {}  # encoded once
-        self._chunks: list[dict[str, Any]] = []
+        self._chunks: list[dict[str, _Column]] = []
         self._lengths: list[int] = []
 
     def __len__(self) -> int:
@@ -96,64 +102,70 @@ class Rows:
             if name not in ABSENT:
                 raise unknown("place", name, ABSENT)
         given: dict[str, Any] = {**ABSENT, **self._own, **place, "metric": metric, "value": value}
-        arrays = {name: self._encode(name, one) for name, one in given.items()}
-        try:
-            shape = np.broadcast_shapes(*(a.shape for a in arrays.values() if a.ndim))
+        # Constants stay single numbers until the end: most columns of most chunks are constant.
+        chunk = {name: self._encode(name, one) for name, one in given.items()}
+        arrays = {k: a for k, a in chunk.items() if isinstance(a, np.ndarray) and a.ndim}
+        found = {a.shape for a in arrays.values()}
+        try:  # the usual case is one shape, and asking numpy would take most of the time here
+            shape = found.pop() if len(found) == 1 else np.broadcast_shapes(*found)
         except ValueError as problem:
-            shapes = {k: a.shape for k, a in arrays.items() if a.ndim}
+            shapes = {k: a.shape for k, a in arrays.items()}
             raise bad("value", "shapes that can be laid over each other", shapes) from problem
-        # Scalars stay scalars until the end: most columns of most chunks are constant.
-        self._chunks.append(
-            {k: a if not a.ndim or a.shape == shape == (a.size,)
-             else np.broadcast_to(a, shape).ravel() for k, a in arrays.items()}
-        )  # fmt: skip
+        for name, array in arrays.items():
+            if not array.shape == shape == (array.size,):
+                chunk[name] = np.broadcast_to(array, shape).ravel()
+        self._chunks.append(chunk)
         self._lengths.append(math.prod(shape))
 
     def extend(self, other: Rows) -> None:
         """Add all rows of another collection."""
-        places = {
-            name: np.array([self._code(name, word) for word in other._words[name]], np.int32)
-            for name in NAMES
-        }
+        moved: dict[str, list[int]] = {}
+        for name in NAMES:
+            codes = [self._code(name, word) for word in other._words[name]]
+            if codes != list(range(len(codes))):  # else both number their words alike
+                moved[name] = codes
         for chunk in other._chunks:
-            moved = {name: places[name][chunk[name]] for name in NAMES}
-            self._chunks.append({**chunk, **moved})
+            new = {name: _renumbered(chunk[name], codes) for name, codes in moved.items()}
+            self._chunks.append({**chunk, **new})
         self._lengths += other._lengths
 
     def _code(self, column: str, word: str) -> int:
         words = self._words[column]
         return words.setdefault(word, len(words))
 
-    def _encode(self, column: str, given: Any) -> npt.NDArray[Any]:
-        if type(given) not in (str, int):
-            return self._fresh(column, given)
-        known = self._scalars.get((column, given))
-        if known is None:
-            known = self._scalars[column, given] = self._fresh(column, given)
-        return known
+    def _encode(self, column: str, given: Any) -> _Column:
+        kind = type(given)
+        if kind is str and column in NAMES:
+            return self._code(column, given)
+        if kind is int and column in _LIMITS:
+            low, high = _LIMITS[column]
+            if low <= given <= high:
+                return int(given)
+        return self._fresh(column, given)
 
     def _fresh(self, column: str, given: Any) -> npt.NDArray[Any]:
         if column in NAMES:
-            if isinstance(given, str):
-                return np.array(self._code(column, given), np.int32)
             words = np.asarray(given, dtype=object)
             codes = [self._code(column, str(word)) for word in words.ravel()]
             return np.array(codes, np.int32).reshape(words.shape)
         if hasattr(given, "detach"):
             given = given.detach().cpu().numpy()
-        return _whole_or_refuse(column, np.asarray(given))
+        return whole_or_refuse(column, np.asarray(given))
 
     def arrow(self) -> pa.Table:
         """The rows as a pyarrow table of `schema()`."""
         import pyarrow as pa
 
         columns = []
+        starts = list(itertools.accumulate(self._lengths, initial=0))
         for name in COLUMNS:
-            joined = np.empty(len(self), np.int32 if name in NAMES else NUMBERS[name])
-            end = 0
-            for chunk, length in zip(self._chunks, self._lengths, strict=True):
-                start, end = end, end + length
-                joined[start:end] = chunk[name]
+            parts = [chunk[name] for chunk in self._chunks]
+            kind = np.int32 if name in NAMES else NUMBERS[name]
+            single = np.array([one if isinstance(one, int) else 0 for one in parts], kind)
+            joined = np.repeat(single, self._lengths)
+            for number, one in enumerate(parts):
+                if not isinstance(one, int):
+                    joined[starts[number] : starts[number + 1]] = one
             column = pa.array(joined)
             if name in NAMES:
                 words = pa.array(list(self._words[name]), pa.string())
@@ -166,15 +178,19 @@ class Rows:
         return to_frame(self.arrow())
 
 
-def _whole_or_refuse(column: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _renumbered(column: _Column, codes: list[int]) -> _Column:
+    return codes[column] if isinstance(column, int) else np.array(codes, np.int32)[column]
+
+
+def whole_or_refuse(column: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Refuse what the column's type cannot hold: a wrapped stage number would be a silent lie."""
     kind = NUMBERS[column]
-    if column == "value":
+    if column == "value" or array.dtype == kind:
         return array.astype(kind)
-    limits = np.iinfo(kind)  # type: ignore[type-var]
-    fits = array.size == 0 or (array.min() >= limits.min and array.max() <= limits.max)
-    if not fits or not np.all(array == np.round(array)):
-        raise bad(column, f"whole numbers from {limits.min} to {limits.max}", array.tolist())
+    low, high = _LIMITS[column]
+    fits = array.size == 0 or (array.min() >= low and array.max() <= high)
+    if not fits or (array.dtype.kind not in "iu" and not np.all(array == np.round(array))):
+        raise bad(column, f"whole numbers from {low} to {high}", array.tolist())
     return array.astype(kind)
 
 
@@ -199,5 +215,5 @@ def from_frame(frame: pd.DataFrame) -> pa.Table:
     for name in NAMES:
         built[name] = built[name].astype(str).astype("category")
     for name in NUMBERS:
-        built[name] = _whole_or_refuse(name, built[name].to_numpy())
+        built[name] = whole_or_refuse(name, built[name].to_numpy())
     return pa.Table.from_pandas(built, schema=schema(), preserve_index=False)

@@ -6,6 +6,8 @@ years later from the stored scores are the same numbers.
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ from engram.records.items import Bools, Ints, Items
 Floats = npt.NDArray[np.float64]
 HEADS = ("single", "multi")
 SET_SCORES = ("exact_match", "jaccard", "precision_weighted_jaccard")
+_LIMIT = float(np.finfo(np.float16).max)
 
 
 def round_scores(scores: Any) -> npt.NDArray[np.float16]:
@@ -31,9 +34,8 @@ def round_scores(scores: Any) -> npt.NDArray[np.float16]:
     """
     if hasattr(scores, "detach"):
         scores = scores.detach().cpu().float().numpy()
-    limit = float(np.finfo(np.float16).max)
-    filled = np.nan_to_num(np.asarray(scores, np.float32), nan=-limit, posinf=limit, neginf=-limit)
-    return np.clip(filled, -limit, limit).astype(np.float16)
+    filled = np.fmax(np.asarray(scores, np.float32), -_LIMIT)  # of a NaN and a number, the number
+    return np.minimum(filled, _LIMIT).astype(np.float16)
 
 
 def open_columns(items: Items, *, stage: int, head: str) -> Bools:
@@ -62,6 +64,8 @@ def predict(scores: Any, items: Items, *, stage: int, head: str) -> Ints:
     [0, 1]
     """
     table = _checked(scores, items)
+    if table.dtype == np.float16:
+        table = table.astype(np.float32)  # the same numbers, and numpy compares them faster
     masked = np.where(open_columns(items, stage=stage, head=head), table, -np.inf)
     # A NaN would win every argmax; it may not compete at all.
     return np.asarray(np.where(np.isnan(masked), -np.inf, masked).argmax(axis=-1))
@@ -99,19 +103,42 @@ class ClassTable(NamedTuple):
     number: Ints  # [T, C]
 
 
+class _Cells(NamedTuple):
+    """The true labels of all items, and the cell of the class table in which each counts."""
+
+    true: Bools  # [n, L] which labels are there
+    cell: Ints  # [labels] of the flat table
+    number: Ints  # [T * C] labels in each cell
+
+
+@functools.lru_cache(maxsize=2)  # thousands of runs are recorded one after the other
+def _cells(items: Items) -> _Cells:
+    true = items.targets >= 0
+    cell = (items.task[:, None] * items.width + items.targets)[true]
+    return _Cells(true, cell, np.bincount(cell, minlength=items.tasks * items.width))
+
+
+def _counted(found: Bools, place: Ints, size: int) -> Ints:
+    """[..., size] how many of the places [m] were found, [..., m]."""
+    if found.ndim == 1:
+        return np.bincount(place[found], minlength=size)
+    flat = found.reshape(math.prod(found.shape[:-1]), found.shape[-1])
+    counts = [np.bincount(place[one], minlength=size) for one in flat]
+    return np.array(counts, np.int64).reshape(*found.shape[:-1], size)
+
+
 def class_table(predicted: npt.NDArray[Any], items: Items) -> ClassTable:
     """Accuracy of each class among the items of each task."""
-    cells = items.tasks * items.width
-    true = items.targets >= 0  # [n, L]
-    cell = (items.task[:, None] * items.width + items.targets)[true]
-    count = np.bincount(cell, minlength=cells)
+    true, cell, number = _cells(items)
     found = hits(predicted, items)[..., true]  # [..., labels]
-    flat = found.reshape(-1, found.shape[-1])
-    sums = np.stack([np.bincount(cell[one], minlength=cells) for one in flat])
+    accuracy = _shares(_counted(found, cell, len(number)), number)
     shape = (items.tasks, items.width)
+    return ClassTable(accuracy.reshape(*found.shape[:-1], *shape), number.reshape(shape).copy())
+
+
+def _shares(counts: Ints, number: Ints) -> Floats:
     with np.errstate(invalid="ignore"):
-        accuracy = np.where(count > 0, sums / count, np.nan)
-    return ClassTable(accuracy.reshape(*found.shape[:-1], *shape), count.reshape(shape))
+        return np.asarray(np.where(number > 0, counts / number, np.nan))
 
 
 def task_accuracy(predicted: npt.NDArray[Any], items: Items, *, average: str = "micro") -> Floats:
@@ -125,12 +152,9 @@ def task_accuracy(predicted: npt.NDArray[Any], items: Items, *, average: str = "
     choose("average", average, ["micro", "macro"])
     if average == "macro":
         return macro(class_table(predicted, items).accuracy)
-    right = hits(predicted, items).any(axis=-1)  # [..., n]
-    member = items.task == np.arange(items.tasks)[:, None]  # [T, n]
-    size = member.sum(axis=1)
-    sums = right.astype(np.float64) @ member.T.astype(np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(size > 0, sums / size, np.nan))
+    right = np.asarray(hits(predicted, items).any(axis=-1))  # [..., n]
+    size = np.bincount(items.task, minlength=items.tasks)
+    return _shares(_counted(right, items.task, items.tasks), size)
 
 
 def macro(accuracy: Floats) -> Floats:
@@ -170,9 +194,10 @@ def predicted_share(predicted: npt.NDArray[Any], items: Items, *, stage: int) ->
     seen = items.task <= stage
     if predicted.dtype == np.bool_:
         return np.asarray(predicted[..., seen, :].mean(axis=-2))
-    flat = predicted[..., seen].reshape(-1, int(seen.sum()))
-    counts = np.stack([np.bincount(one, minlength=items.width) for one in flat])
-    return np.asarray(counts.reshape(*predicted.shape[:-1], -1) / max(int(seen.sum()), 1))
+    said = predicted[..., seen]
+    flat = said.reshape(math.prod(said.shape[:-1]), said.shape[-1])
+    counts = np.array([np.bincount(one, minlength=items.width) for one in flat])
+    return np.asarray(counts.reshape(*said.shape[:-1], -1) / max(said.shape[-1], 1))
 
 
 def confusion(predicted: npt.NDArray[Any], items: Items, *, stage: int) -> Floats:
