@@ -10,6 +10,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,6 +41,9 @@ class CompiledTrainer(LockstepTrainer):
     ) -> None:
         super().__init__(learners, methods, training, capture=capture)
         self._unit = torch.ones_like(self.lr)  # [R]
+        self._powers = self.optimizer.powers(self.opt["t"])  # [2, R] of the step to come
+        self._scales = self.optimizer.scales(self._powers, self.lr)
+        self._betas = torch.tensor(training.betas, device=self.lr.device).double()[:, None]
         self._dealt: Dealt | None = None  # the rows of one step, at fixed addresses
         self._compiled = Compiled(self._step_on, self._places, self._decides, self.networks.traces)
 
@@ -50,6 +54,12 @@ class CompiledTrainer(LockstepTrainer):
             self._dealt = tree_map(torch.clone, super()._rows())
         if self.fixed_batch is not None:  # read by address, so no leaf may be a broadcast view
             self.fixed_batch = tree_map(_dense, self.fixed_batch)
+
+    def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
+        rates = torch.as_tensor(lr, dtype=self.lr.dtype, device=self.lr.device)
+        self._powers.copy_(self.optimizer.powers(self.opt["t"] + 1))
+        self._scales.copy_(self.optimizer.scales(self._powers, rates))
+        super().run(start, stop, lr, live)
 
     def _forget(self) -> None:
         super()._forget()
@@ -70,9 +80,13 @@ class CompiledTrainer(LockstepTrainer):
         """The optimiser written out, because it fuses with what surrounds it.
 
         A factor of 1 per run gives all loops over [R, P] the same shape; others would not fuse.
+        The scales of a step are made in the step before: made in such a loop, they would be made
+        for every parameter.
         """
         total = total * self._unit[:, None]
-        self.optimizer.update_(self.vector, total, self.opt, self.lr)
+        self.optimizer.update_(self.vector, total, self.opt, self.lr, self._scales)
+        self._powers.mul_(self._betas)
+        self._scales.copy_(self.optimizer.scales(self._powers, self.lr))
 
     # -- the step as a function of tensors -------------------------------------------------------
     def _tensors(self) -> dict[str, Any]:
@@ -81,7 +95,8 @@ class CompiledTrainer(LockstepTrainer):
         return {
             "vector": self.vector, "buffers": self.buffers, "state": self.state, "opt": self.opt,
             "lr": self.lr, "live": self.live, "step_number": self.step_number, "sums": self.sums,
-            "hyper": self.hyper, "_unit": self._unit, "assemble": self.assemble.tensors(),
+            "hyper": self.hyper, "_unit": self._unit, "_powers": self._powers,
+            "_scales": self._scales, "assemble": self.assemble.tensors(),
             **{name: () if value is None else value for name, value in found.items()},
         }  # fmt: skip
 

@@ -68,8 +68,22 @@ class Optimizer:
             eps=EPS, maximize=False,
         )  # fmt: skip
 
-    def update_(self, vector: Tensor, grad: Tensor, opt: Opt, lr: Tensor) -> None:
-        """The same step written out, for learning rates and step counts that differ per run."""
+    def powers(self, t: Tensor) -> Tensor:
+        """[2, ...] both betas to the power of `t`, in double precision."""
+        return torch.stack([beta ** t.double() for beta in self.betas])
+
+    def scales(self, powers: Tensor, lr: Tensor) -> Tensor:
+        """[2, ...] Adam's corrections of a step: rate over the first moment's, and the second's."""
+        first, second = 1 - powers
+        return torch.stack([lr / first, second.rsqrt()]).to(lr.dtype)
+
+    def update_(
+        self, vector: Tensor, grad: Tensor, opt: Opt, lr: Tensor, scales: Tensor | None = None
+    ) -> None:
+        """The same step written out, for learning rates and step counts that differ per run.
+
+        `scales` are those of this step, where the caller keeps them.
+        """
         opt["t"].add_(1)
         rate = lr.unsqueeze(-1)  # [..., 1]
         if self.decay and self.kind != "adamw":
@@ -83,8 +97,9 @@ class Optimizer:
         if self.decay and self.kind == "adamw":
             vector.mul_(1 - rate * self.decay)
         first, second = self.betas
-        t = opt["t"].to(vector.dtype).unsqueeze(-1)
+        if scales is None:
+            scales = self.scales(self.powers(opt["t"]), lr)
+        step, spread = scales.unsqueeze(-1)  # [..., 1] each
         opt["m"].lerp_(grad, 1 - first)
         opt["v"].mul_(second).addcmul_(grad, grad, value=1 - second)
-        root = (opt["v"].sqrt() / (1 - second**t).sqrt()).add_(EPS)
-        vector.sub_(rate / (1 - first**t) * opt["m"] / root)
+        vector.sub_(step * opt["m"] / (opt["v"].sqrt() * spread + EPS))
