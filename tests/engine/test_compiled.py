@@ -104,6 +104,14 @@ def test_methods_compile_apart_where_their_losses_differ(compilations):
     assert len(compilations) == 2
 
 
+def test_compiled_functions_do_not_hold_the_data(compilations):
+    stream = engram.class_incremental(engram.load("blobs"), classes_per_task=2)
+    engram.run(stream, method="Finetune", epochs=2, compile=True, batch_size=16)
+    owner = compilations[0].__self__
+    assert not [v for v in vars(owner).values() if isinstance(v, torch.Tensor)]
+    assert not list(owner.buffers())
+
+
 def test_without_a_compiler(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(BadArgument, match=r"compile: expected False, because no C\+\+ compiler"):

@@ -47,7 +47,8 @@ class Compiled:
     decides
         Gives whatever else the trace depends on; equal answers with equal shapes share a trace.
     traces
-        Steps compiled before; kept by the owner of what they read besides `places`.
+        Steps compiled before, None for those that torch cannot compile; kept by the owner of what
+        they read besides `places`.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Compiled:
         step: Callable[..., None],
         places: Callable[[], Sequence[Tensor]],
         decides: Callable[[], tuple[Any, ...]],
-        traces: dict[Any, tuple[Callable[..., Any], list[Tensor]]],
+        traces: dict[Any, tuple[Callable[..., Any], list[Tensor]] | None],
     ) -> None:
         self._step, self._places, self._decides = step, places, decides
         self._traces = traces
@@ -79,7 +80,7 @@ class Compiled:
                 reason = str(error).strip().splitlines()[0]
                 warnings.warn(f"a step was not compiled and runs as it is: {reason}", stacklevel=2)
                 run, inputs = self._step, list(self._places())
-                self._traces[self._key(inputs)] = run, []
+                self._traces[self._key(inputs)] = None
                 run(*inputs)
             self._run, self._inputs = run, inputs
 
@@ -100,8 +101,8 @@ class Compiled:
             graph = make_fx(self._step)(*(place.clone() for place in places))
             constants = _lift(graph)
             known[key] = _compiled(graph, [*places, *constants]), constants
-        run, constants = known[key]
-        return run, [*places, *constants]
+        found = known[key]
+        return (self._step, places) if found is None else (found[0], [*places, *found[1]])
 
 
 def _compiler_errors() -> tuple[type[Exception], ...]:
@@ -122,17 +123,19 @@ def _compiled(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., 
 
 def _lift(graph: fx.GraphModule) -> list[Tensor]:
     """Make every constant of a traced graph an argument; returns their values in order."""
-    values: list[Tensor] = []
-    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    last = inputs[-1]
+    found: dict[str, fx.Node] = {}
+    last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
     for node in list(graph.graph.nodes):
         if node.op != "get_attr":
             continue
-        with graph.graph.inserting_after(last):
-            last = graph.graph.placeholder(f"constant_{len(values)}")
-        values.append(getattr(graph, node.target))
-        node.replace_all_uses_with(last)
+        if node.target not in found:
+            with graph.graph.inserting_after(last):
+                last = found[node.target] = graph.graph.placeholder(f"constant_{len(found)}")
+        node.replace_all_uses_with(found[node.target])
         graph.graph.erase_node(node)
+    values = [getattr(graph, name) for name in found]
+    for name in found:  # compiled functions outlive the data, so they must not hold it
+        delattr(graph, name)
     graph.recompile()
     return values
 
