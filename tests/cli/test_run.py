@@ -117,7 +117,12 @@ def interrupt_after(monkeypatch, stages):
     def stage(self, *args):
         usual(self, *args)
         if next(count) == stages:
-            signal.raise_signal(signal.SIGINT)
+            # a test started in the background would inherit that Ctrl-C is ignored
+            before = signal.signal(signal.SIGINT, signal.default_int_handler)
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                signal.signal(signal.SIGINT, before)
 
     monkeypatch.setattr(progress.Meter, "stage", stage)
 
