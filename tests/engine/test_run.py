@@ -234,3 +234,37 @@ def test_scores_are_those_of_the_learner():
             rows = torch.cat([task.test for task in stream.tasks])
             logits = learner.net()(learner.feed(rows)).logits.float().numpy()
             assert np.allclose(after.scores, logits, atol=1e-6)
+
+
+class TestOneByOne:
+    """Mapped convolutions are slow on CUDA; no device is needed to ask who goes alone."""
+
+    @staticmethod
+    def engine(layer: nn.Module, **options: Any) -> Engine:
+        class Net(nn.Sequential):
+            features = 6
+
+        runs = [replace(one_run(seed), model=Net(layer, nn.Flatten())) for seed in range(2)]
+        runs = [replace(run, model=runs[0].model) for run in runs]
+        engine = Engine(runs, device="cpu", **options)
+        assert engine.groups() == [[0, 1]]
+        engine.device = torch.device("cuda")
+        return engine
+
+    def test_convolutions_go_alone_on_cuda(self):
+        convolution, identity = nn.Conv2d(2, 2, 1), nn.Identity()
+        assert self.engine(convolution).apart([0, 1])
+        assert not self.engine(identity).apart([0, 1])
+
+    def test_what_is_asked_for_wins(self):
+        assert not self.engine(nn.Conv2d(2, 2, 1), together=True).apart([0, 1])
+        assert self.engine(nn.Identity(), together=False).apart([0, 1])
+
+
+def test_a_model_that_cannot_be_mapped_says_that_it_is_not_compiled(monkeypatch):
+    monkeypatch.setattr(running, "need_compiler", lambda device: None)
+    engine = Engine([one_run()], device="cpu", compile=True)
+    net = engine._networks(engine.runs[0]).train.get_submodule("net")
+    net.mappable, net.unmappable = False, ("it branches on values",)
+    with pytest.warns(UserWarning, match="and is not compiled: it branches on values"):
+        assert not engine.maps([0])

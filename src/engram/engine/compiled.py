@@ -75,7 +75,10 @@ class Compiled:
                 return
             run, inputs = self._compile()
             try:
-                run(*inputs)  # torch compiles here, before anything is computed
+                with warnings.catch_warnings():
+                    # precision is a setting of the training; torch need not recommend another
+                    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+                    run(*inputs)  # torch compiles here, before anything is computed
             except _compiler_errors() as error:
                 reason = str(error).strip().splitlines()[0]
                 warnings.warn(f"a step was not compiled and runs as it is: {reason}", stacklevel=2)
@@ -94,9 +97,9 @@ class Compiled:
     def _compile(self) -> tuple[Callable[..., Any], list[Tensor]]:
         places, known = list(self._places()), self._traces
         key = self._key(places)
-        from torch.fx.experimental.proxy_tensor import make_fx  # a second, so only if it is needed
-
         if key not in known:
+            from torch.fx.experimental.proxy_tensor import make_fx  # takes a second to import
+
             # tracing runs the step for real, on copies
             graph = make_fx(self._step)(*(place.clone() for place in places))
             constants = _lift(graph)
@@ -115,8 +118,6 @@ def _compiler_errors() -> tuple[type[Exception], ...]:
 def _compiled(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
     key = (graph.code, tuple(map(_kind, inputs)), _settings())
     if key not in _KNOWN:
-        # precision is a setting of the training, so torch need not recommend another one
-        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
         _KNOWN[key] = torch.compile(graph.forward, fullgraph=True, dynamic=False)
     return _KNOWN[key]
 

@@ -188,9 +188,10 @@ class Engine:
         run = self.runs[group[0]]
         net = self._networks(run).train.get_submodule("net")
         if not getattr(net, "mappable", True):
-            if self.together:
+            if self.together or self.compile:
                 reason = "; ".join(getattr(net, "unmappable", ())) or "it cannot be mapped"
-                warnings.warn(f"the model trains one run at a time: {reason}", stacklevel=2)
+                how = "one run at a time" + (" and is not compiled" if self.compile else "")
+                warnings.warn(f"the model trains {how}: {reason}", stacklevel=2)
             return False
         if self.compile:
             return True
@@ -202,11 +203,11 @@ class Engine:
             return True
         return self._tiny(group)
 
-    def _apart(self, group: Sequence[int]) -> bool:
+    def apart(self, group: Sequence[int]) -> bool:
         """Whether mapped runs go one by one all the same.
 
         Mapped convolutions become grouped ones, which CUDA does more slowly than one after the
-        other (measured for 3 to 15 runs of the CIFAR network).
+        other (measured for 3 runs of the CIFAR network).
         """
         if self.together is not None:
             return not self.together
@@ -237,7 +238,7 @@ class Engine:
         """
         for group in self.groups():
             mapped = self.maps(group)
-            parts = [group] if mapped and not self._apart(group) else [[p] for p in group]
+            parts = [group] if mapped and not self.apart(group) else [[p] for p in group]
             for part in parts:
                 if deadline is not None and time.monotonic() > deadline:
                     return

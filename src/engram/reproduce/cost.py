@@ -72,7 +72,7 @@ def estimate(
     known: dict[Any, tuple[float, float]] = {}
     costs: list[Cost] = []
     for group in engine.groups():
-        lockstep = engine.maps(group) and together is not False
+        lockstep = engine.maps(group) and not engine.apart(group)
         timed = group if lockstep else group[:1]
         runs = [engine.runs[place] for place in timed]
         for run in runs:

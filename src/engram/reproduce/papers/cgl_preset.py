@@ -75,7 +75,7 @@ class Preset:
     gem_scope
         Which classes compete for GEM's memories: those open ``then``.
     precision
-        As in `Training`; ``tf32`` makes the ST-GCN several times as fast on CUDA.
+        As in `Training`; ``tf32`` makes the products of the ST-GCN quicker on CUDA.
     gcn, stgcn
         Options of the two models.
     widths, depths
