@@ -54,21 +54,26 @@ class Meter(Watcher):
             self.bar.update(task, completed=self.work.before)
 
     def step(self, plans: Sequence[Plan], stage: int, done: int, total: int) -> None:
+        if not self._due():  # thousands of plans may step together, more often than is shown
+            return
         for plan in plans:
             self.work.reach(plan, stage + done / max(total, 1))
         self._show(plans, stage)
 
     def stage(self, plan: Plan, stage: int, rows: Rows) -> None:
         self.work.reach(plan, stage + 1.0)
-        if "diverged" in set(rows.frame()["metric"]):
+        if "diverged" in rows.metrics:
             self.work.reach(plan, float(len(plan.run.stream)))
         self._show([plan], stage)
 
+    def _due(self) -> bool:
+        every = QUIET_EVERY if self.bar is None else BAR_EVERY
+        return time.monotonic() - self._spoke >= every
+
     def _show(self, plans: Sequence[Plan], stage: int) -> None:
-        now = time.monotonic()
-        if now - self._spoke < (QUIET_EVERY if self.bar is None else BAR_EVERY):
+        if not self._due():
             return
-        self._spoke = now
+        self._spoke = now = time.monotonic()
         if self.bar is not None:
             self.bar.update(
                 self.bar.task_ids[0], completed=self.work.done, description=title(plans, stage)

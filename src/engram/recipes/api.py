@@ -12,9 +12,10 @@ from engram.engine.run_spec import Run
 from engram.engine.training import Training
 from engram.errors import bad, choose, unknown
 from engram.methods.base import Method
-from engram.recipes.execute import Plan, Watcher, execute
+from engram.recipes.execute import Watcher, execute
 from engram.recipes.names import build_method, method_label, plain_method
 from engram.recipes.plain import from_plain, to_plain
+from engram.recipes.plan import Plan
 from engram.recipes.plans import plans_of
 from engram.recipes.processes import spread
 from engram.recipes.recipe import Recipe, _seeds, content_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ import numpy as np
 
 from engram.engine import checkpoint
 from engram.engine.evaluate import test_items
-from engram.engine.run import Engine, Stage
-from engram.engine.run_spec import Run, check_exemplars
+from engram.engine.run import Engine
+from engram.engine.run_spec import check_exemplars
 from engram.learner.learner import Learner
+from engram.recipes.plan import Plan
+from engram.recipes.rows import Done, group_rows
 from engram.records import (
     Items,
     Prediction,
@@ -23,28 +25,10 @@ from engram.records import (
     RunDirectory,
     environment,
     read,
-    record_stage,
 )
 from engram.streams.core import Stream
 
 CHECKPOINT_RUNS = 32  # larger groups are repeated from their start when a process dies
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Plan:
-    """One run and the names under which its numbers are kept."""
-
-    run: Run
-    content: Mapping[str, Any]  # the recipe as plain values
-    recipe: str  # its id
-    label: str
-    order: str = ""
-    keep: str = "scores"
-    average: str = "micro"
-
-    @property
-    def key(self) -> tuple[str, int, str]:
-        return self.recipe, self.run.seed, self.order
 
 
 class Watcher:
@@ -116,7 +100,7 @@ def execute(
         return _asked(read(folder.path), plans)
     recipes = {plan.recipe: dict(plan.content) for plan in plans}
     return Result(
-        _joined(book.rows),
+        Rows.joined(book.rows).frame(),
         recipes=recipes,
         predictions=book.predictions,
         items=book.items,
@@ -130,13 +114,6 @@ def _asked(result: Result, plans: Sequence[Plan]) -> Result:
     recipes, seeds, orders = (set(part) for part in zip(*(p.key for p in plans), strict=True))
     present = {run.recipe for run in result.runs}
     return result.select(recipe=recipes & present, seed=seeds, order=orders)
-
-
-def _joined(rows: Iterable[Rows]) -> Any:
-    together = Rows()
-    for one in rows:
-        together.extend(one)
-    return together.frame()
 
 
 def _finished(plan: Plan, folder: RunDirectory | None) -> bool:
@@ -176,16 +153,17 @@ def _run(
         here = [plans[p] for p in places]
         return lambda done, total: watcher.step(here, stage, done, total)
 
-    pending: list[tuple[Plan, Stage, Rows]] = []
+    pending: list[Done] = []
     for stage in engine.stages(
         resume=resume, progress=progress, deadline=deadline, stop_inside=checkpoints
     ):
         plan = plans[stage.run]
-        pending.append((plan, stage, _rows(plan, stage, book.items[plan.recipe, plan.order])))
+        pending.append((plan, stage, book.items[plan.recipe, plan.order]))
         if stage.last_of_group:
-            _write(pending, book, checkpoints)
-            for done_plan, done_stage, rows in pending:
-                watcher.stage(done_plan, done_stage.stage, rows)
+            rows = group_rows(pending)
+            _write(pending, rows, book, checkpoints)
+            for (done_plan, done_stage, _), own in zip(pending, rows, strict=True):
+                watcher.stage(done_plan, done_stage.stage, own)
             pending = []
     if book.folder is not None:
         seconds = time.perf_counter() - began
@@ -193,10 +171,13 @@ def _run(
 
 
 def _prepare(plans: Sequence[Plan], book: _Book) -> None:
+    known: dict[tuple[int, bool], Items] = {}  # the methods of a study share their streams
     for plan in plans:
         if (plan.recipe, plan.order) not in book.items:
-            multilabel = plan.run.training.loss == "bce"
-            items = stream_items(plan.run.stream, multilabel=multilabel)
+            multilabel, stream = plan.run.training.loss == "bce", plan.run.stream
+            if (id(stream), multilabel) not in known:
+                known[id(stream), multilabel] = stream_items(stream, multilabel=multilabel)
+            items = known[id(stream), multilabel]
             book.items[plan.recipe, plan.order] = items
             # Items explain stored predictions; a study of orders that keeps counts has none, and
             # would write thousands of files before its first step.
@@ -207,72 +188,15 @@ def _prepare(plans: Sequence[Plan], book: _Book) -> None:
             book.folder.write_recipe(recipe, content)
 
 
-def _rows(plan: Plan, stage: Stage, items: Items) -> Rows:
-    """Everything the long table keeps of one stage of one run."""
-    rows = Rows(recipe=plan.recipe, label=plan.label, seed=plan.run.seed, order=plan.order)
-    learner, outcome = stage.learner, stage.outcome
-    if learner.diverged >= 0:
-        rows.add("diverged", 1.0, stage=stage.stage)
-    else:
-        record_stage(rows, outcome.scores, items, stage=stage.stage, average=plan.average)
-    for step, scores in outcome.curve:
-        _add_curve(rows, scores, items, stage.stage, step, plan.average)
-    size = learner.nbytes()
-    facts = {
-        "seconds": outcome.seconds,
-        "steps": outcome.steps,
-        "parameters": learner.vector.numel(),
-        "state_bytes": size["state"],
-        "memory_items": len(learner.exemplars),
-        "memory_bytes": size["exemplars"],
-    }
-    numbers = [(name, float(value), -1) for name, value in facts.items()]
-    numbers += [
-        (f"loss/{name}", value, step)
-        for step, terms in outcome.losses
-        for name, value in terms.items()
-    ]
-    names, values, steps = zip(*numbers, strict=True)
-    rows.add_array(list(names), np.array(values), stage=stage.stage, step=np.array(steps))
-    if len(learner.exemplars):
-        counts = learner.exemplars.counts(items.width).numpy()
-        rows.add_array("memory_count", counts, stage=stage.stage, cls=items.classes)
-    if stage.stage == 0:
-        _add_chance(rows, items)
-    return rows
-
-
-def _add_curve(
-    rows: Rows, scores: np.ndarray, items: Items, stage: int, step: int, average: str
-) -> None:
-    from engram.records import predict, round_scores
-    from engram.records.views import HEADS, task_accuracy
-
-    for head in HEADS:
-        said = predict(round_scores(scores), items, stage=stage, head=head)
-        value = task_accuracy(said, items, average=average)
-        task = np.arange(len(value))
-        rows.add_array("accuracy", value, stage=stage, step=step, task=task, head=head)
-
-
-def _add_chance(rows: Rows, items: Items) -> None:
-    """What guessing gives: one over the number of competing classes."""
-    task = np.arange(items.tasks)
-    single = 1 / np.array([(items.opening <= k).sum() for k in task])
-    multi = 1 / items.visible.sum(1)
-    rows.add_array("chance", single, stage=0, task=task, head="single")
-    rows.add_array("chance", multi, stage=0, task=task, head="multi")
-
-
-def _write(pending: Sequence[tuple[Plan, Stage, Rows]], book: _Book, checkpoints: bool) -> None:
+def _write(pending: Sequence[Done], rows: Sequence[Rows], book: _Book, checkpoints: bool) -> None:
     predictions, ledgers = [], []
-    for plan, stage, _ in pending:
-        if stage.learner.diverged < 0:
+    for plan, stage, items in pending:
+        if stage.learner.diverged < 0 and plan.keep != "counts":
             parameters = stage.learner.vector if plan.keep == "parameters" else None
             predictions.append(
                 Prediction.of(
                     stage.outcome.scores,
-                    book.items[plan.recipe, plan.order],
+                    items,
                     recipe=plan.recipe,
                     seed=plan.run.seed,
                     order=plan.order,
@@ -294,16 +218,14 @@ def _write(pending: Sequence[tuple[Plan, Stage, Rows]], book: _Book, checkpoints
             )
     kept = [p for p in predictions if p is not None]
     if book.folder is None:
-        book.rows += [rows for _, _, rows in pending]
+        book.rows += rows
         book.predictions += kept
         book.ledgers += ledgers
         return
     if checkpoints:  # before the rows: a recorded stage must never lack its checkpoint
         for plan, stage, _ in pending:
             checkpoint.save(stage.learner, book.folder.checkpoint_path(*plan.key))
-    joined = pending[0][2]
-    for _, _, rows in pending[1:]:
-        joined.extend(rows)
+    joined = Rows.joined(rows)
     book.folder.append(joined, predictions=kept, ledger={"runs": ledgers} if ledgers else None)
     if checkpoints:
         for plan, _, _ in pending:

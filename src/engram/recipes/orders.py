@@ -12,7 +12,8 @@ import numpy as np
 from engram.engine.run_spec import Run
 from engram.errors import bad, choose
 from engram.metrics.order import OrderDisparity, order_disparity
-from engram.recipes.execute import Plan, Watcher, execute
+from engram.recipes.execute import Watcher, execute
+from engram.recipes.plan import Plan
 from engram.recipes.recipe import Recipe
 from engram.records import Result
 from engram.streams.core import Stream

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engram.data import Data
-from engram.recipes.execute import Plan
 from engram.recipes.plain import to_plain
+from engram.recipes.plan import Plan
 from engram.recipes.recipe import Recipe
 from engram.streams.core import Stream
 

@@ -120,7 +120,7 @@ class Rows:
     def extend(self, other: Rows) -> None:
         """Add all rows of another collection."""
         moved: dict[str, list[int]] = {}
-        for name in NAMES:
+        for name in () if other._words is self._words else NAMES:
             codes = [self._code(name, word) for word in other._words[name]]
             if codes != list(range(len(codes))):  # else both number their words alike
                 moved[name] = codes
@@ -128,6 +128,42 @@ class Rows:
             new = {name: _renumbered(chunk[name], codes) for name, codes in moved.items()}
             self._chunks.append({**chunk, **new})
         self._lengths += other._lengths
+
+    @classmethod
+    def joined(cls, several: Sequence[Rows]) -> Rows:
+        """The rows of several collections, which stay as they are."""
+        together = cls()
+        if several:  # words are only ever added, so sharing them harms nobody
+            together._words = several[0]._words
+        for one in several:
+            together.extend(one)
+        return together
+
+    def parts(self, size: int) -> list[Rows]:
+        """The rows in portions of `size`, each a collection that shares this one's words.
+
+        Examples
+        --------
+        >>> rows = Rows(recipe="r")
+        >>> rows.add_array("accuracy", [0.9, 0.4, 0.8, 0.7], task=[0, 1, 0, 1])
+        >>> [part.frame()["value"].tolist() for part in rows.parts(2)]
+        [[0.9, 0.4], [0.8, 0.7]]
+        """
+        columns = self._columns()
+        found = []
+        for start in range(0, len(self), size):
+            part = Rows()
+            part._words, part._lengths = self._words, [min(size, len(self) - start)]
+            part._chunks = [{k: a[start : start + size] for k, a in columns.items()}]
+            found.append(part)
+        return found
+
+    @property
+    def metrics(self) -> set[str]:
+        """The metrics of which there are numbers."""
+        words = list(self._words["metric"])
+        codes = (np.unique(np.asarray(chunk["metric"])).tolist() for chunk in self._chunks)
+        return {words[code] for some in codes for code in some}
 
     def _code(self, column: str, word: str) -> int:
         words = self._words[column]
@@ -157,6 +193,17 @@ class Rows:
         import pyarrow as pa
 
         columns = []
+        for name, joined in self._columns().items():
+            column = pa.array(joined)
+            if name in NAMES:
+                words = pa.array(list(self._words[name]), pa.string())
+                column = pa.DictionaryArray.from_arrays(column, words)
+            columns.append(column)
+        return pa.table(columns, schema=schema())
+
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        """[rows] numbers, or codes of words, of every column."""
+        found = {}
         starts = list(itertools.accumulate(self._lengths, initial=0))
         for name in COLUMNS:
             parts = [chunk[name] for chunk in self._chunks]
@@ -166,12 +213,8 @@ class Rows:
             for number, one in enumerate(parts):
                 if not isinstance(one, int):
                     joined[starts[number] : starts[number + 1]] = one
-            column = pa.array(joined)
-            if name in NAMES:
-                words = pa.array(list(self._words[name]), pa.string())
-                column = pa.DictionaryArray.from_arrays(column, words)
-            columns.append(column)
-        return pa.table(columns, schema=schema())
+            found[name] = joined
+        return found
 
     def frame(self) -> pd.DataFrame:
         """The rows as a pandas frame."""

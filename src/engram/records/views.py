@@ -131,12 +131,13 @@ def class_table(predicted: npt.NDArray[Any], items: Items) -> ClassTable:
     """Accuracy of each class among the items of each task."""
     true, cell, number = _cells(items)
     found = hits(predicted, items)[..., true]  # [..., labels]
-    accuracy = _shares(_counted(found, cell, len(number)), number)
+    accuracy = shares(_counted(found, cell, len(number)), number)
     shape = (items.tasks, items.width)
     return ClassTable(accuracy.reshape(*found.shape[:-1], *shape), number.reshape(shape).copy())
 
 
-def _shares(counts: Ints, number: Ints) -> Floats:
+def shares(counts: Ints, number: Ints) -> Floats:
+    """Counts over numbers, NaN where there is nothing to count."""
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(number > 0, counts / number, np.nan))
 
@@ -154,7 +155,7 @@ def task_accuracy(predicted: npt.NDArray[Any], items: Items, *, average: str = "
         return macro(class_table(predicted, items).accuracy)
     right = np.asarray(hits(predicted, items).any(axis=-1))  # [..., n]
     size = np.bincount(items.task, minlength=items.tasks)
-    return _shares(_counted(right, items.task, items.tasks), size)
+    return shares(_counted(right, items.task, items.tasks), size)
 
 
 def macro(accuracy: Floats) -> Floats:

@@ -1,0 +1,59 @@
+"""Rows of a group of runs: together where they are alike, alone where not."""
+
+from __future__ import annotations
+
+import pytest
+
+from engram.engine.run import Engine
+from engram.recipes import Recipe, plans_of
+from engram.recipes.execute import stream_items
+from engram.recipes.rows import group_rows, run_rows
+
+
+def finished(method, training, **further):
+    """What `execute` holds of every stage of runs in two orders with two seeds."""
+    recipes = [
+        Recipe.of({
+            "stream": {"data": "blobs", "order": order}, "method": method, "seeds": 2,
+            "training": {"epochs": 2, **training}, "model": {"name": "mlp", "hidden": [4]},
+            **further,
+        })
+        for order in (list(range(10)), list(range(9, -1, -1)))
+    ]  # fmt: skip
+    plans = plans_of(recipes)
+    engine = Engine([plan.run for plan in plans], device="cpu", together=True)
+    group = []
+    for stage in engine.stages():
+        plan = plans[stage.run]
+        group.append((plan, stage, stream_items(plan.run.stream, multilabel=False)))
+        if stage.last_of_group:
+            yield group
+            group = []
+
+
+@pytest.mark.parametrize("method", ["Finetune", "ER", "EWC"])
+def test_together_as_alone(method):
+    for group in finished(method, {}, average="macro"):
+        assert len(group) == 4
+        for rows, one in zip(group_rows(group), group, strict=True):
+            assert to_list(rows) == to_list(run_rows(*one))
+
+
+def test_a_diverged_run_says_so_and_the_others_go_on():
+    group = next(finished("Finetune", {}))
+    group[1][1].learner.diverged = 0
+    rows = group_rows(group)
+    assert ["diverged" in one.metrics for one in rows] == [False, True, False, False]
+    assert "accuracy" not in rows[1].metrics
+    assert "accuracy" in rows[2].metrics
+
+
+def test_curves_are_kept():
+    group = next(finished("Finetune", {"evaluate_every": 1}))
+    for rows, one in zip(group_rows(group), group, strict=True):
+        assert to_list(rows) == to_list(run_rows(*one))
+        assert (rows.frame().query("metric == 'accuracy'")["step"] > 0).any()
+
+
+def to_list(rows):
+    return rows.frame().astype(str).values.tolist()
