@@ -75,12 +75,12 @@ def test_order_disparity_takes_all_orders_at_once():
         rows.append(one)
     made = result(*rows)
     pairs = [(0, 1), (2, 3)]
-    values = measures.order_disparity(recipes, pairs, which="aopd")(made)
+    values = measures.order_disparities(recipes, pairs)["aopd"](made)
     assert values == pytest.approx([100 * (0.5 + 0.7) / 2, np.nan], nan_ok=True)
-    single = measures.order_disparity(recipes, [(c,) for c in range(4)], which="mopd")(made)
+    single = measures.order_disparities(recipes, [(c,) for c in range(4)])["mopd"](made)
     assert single[0] == pytest.approx(80)
     more = [*recipes, base.change(stream={**base.stream, "order": [0, 2, 1, 3]})]
-    assert np.isnan(measures.order_disparity(more, pairs, which="aopd")(made)).all()
+    assert np.isnan(measures.order_disparities(more, pairs)["aopd"](made)).all()
 
 
 def test_differences_need_both():

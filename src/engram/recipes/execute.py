@@ -45,7 +45,7 @@ class Watcher:
 
 
 @dataclass
-class _Book:
+class Book:
     """Rows and predictions gathered in memory, and written where there is a directory."""
 
     folder: RunDirectory | None
@@ -87,17 +87,12 @@ def execute(
     checkpoint. `deadline` (``time.monotonic``) stops cleanly between groups of runs. `compile`
     fuses the operations of a training step, see `engram.run`.
     """
-    watcher = watcher or Watcher()
-    for run in {(id(p.run.stream), id(p.run.method)): p.run for p in plans}.values():
-        check_exemplars(run)
-    folder = RunDirectory(out) if out is not None else None
-    book = _Book(folder)
-    open_plans = [plan for plan in plans if not _finished(plan, folder)]
-    watcher.begin(plans, len(plans) - len(open_plans))
-    if open_plans:
-        _run(open_plans, book, device, together, compile, watcher, deadline, group_size)
-    if folder is not None:
-        return _asked(read(folder.path), plans)
+    book = perform(
+        plans, out=out, device=device, together=together, compile=compile, watcher=watcher,
+        deadline=deadline, group_size=group_size,
+    )  # fmt: skip
+    if book.folder is not None:
+        return _asked(read(book.folder.path), plans)
     recipes = {plan.recipe: dict(plan.content) for plan in plans}
     return Result(
         Rows.joined(book.rows).frame(),
@@ -107,6 +102,30 @@ def execute(
         ledger=book.ledgers,
         environment=[environment(device)],
     )
+
+
+def perform(
+    plans: Sequence[Plan],
+    *,
+    out: str | Path | None = None,
+    device: Any = "auto",
+    together: bool | None = None,
+    compile: bool = False,
+    watcher: Watcher | None = None,
+    deadline: float | None = None,
+    group_size: int = 0,
+) -> Book:
+    """As `execute`, for callers that read what they need themselves."""
+    watcher = watcher or Watcher()
+    for run in {(id(p.run.stream), id(p.run.method)): p.run for p in plans}.values():
+        check_exemplars(run)
+    folder = RunDirectory(out) if out is not None else None
+    book = Book(folder)
+    open_plans = [plan for plan in plans if not _finished(plan, folder)]
+    watcher.begin(plans, len(plans) - len(open_plans))
+    if open_plans:
+        _run(open_plans, book, device, together, compile, watcher, deadline, group_size)
+    return book
 
 
 def _asked(result: Result, plans: Sequence[Plan]) -> Result:
@@ -125,7 +144,7 @@ def _finished(plan: Plan, folder: RunDirectory | None) -> bool:
 
 def _run(
     plans: Sequence[Plan],
-    book: _Book,
+    book: Book,
     device: Any,
     together: bool | None,
     compile: bool,
@@ -170,7 +189,7 @@ def _run(
         book.folder.append(None, environment=environment(engine.device, seconds=seconds))
 
 
-def _prepare(plans: Sequence[Plan], book: _Book) -> None:
+def _prepare(plans: Sequence[Plan], book: Book) -> None:
     known: dict[tuple[int, bool], Items] = {}  # the methods of a study share their streams
     for plan in plans:
         if (plan.recipe, plan.order) not in book.items:
@@ -188,7 +207,7 @@ def _prepare(plans: Sequence[Plan], book: _Book) -> None:
             book.folder.write_recipe(recipe, content)
 
 
-def _write(pending: Sequence[Done], rows: Sequence[Rows], book: _Book, checkpoints: bool) -> None:
+def _write(pending: Sequence[Done], rows: Sequence[Rows], book: Book, checkpoints: bool) -> None:
     predictions, ledgers = [], []
     for plan, stage, items in pending:
         if stage.learner.diverged < 0 and plan.keep != "counts":

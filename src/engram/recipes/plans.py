@@ -13,7 +13,7 @@ from engram.streams.core import Stream
 
 def recipe_plans(recipe: Recipe, stream: Stream) -> list[Plan]:
     """One plan per seed of a recipe."""
-    content = recipe.plain()
+    content = dict(recipe.content)
     content["stream"] = {**content["stream"], "head": stream.head}
     return [
         Plan(

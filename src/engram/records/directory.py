@@ -10,14 +10,20 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from engram.errors import RecordError, bad
+from engram.records.arrange import arrange
 from engram.records.files import plain, read_json, read_yaml, write_json, write_yaml
 from engram.records.items import Items, read_items, write_items
 from engram.records.parts import Problem, read_parts, write_part
 from engram.records.predictions import Prediction, Predictions, write_predictions
 from engram.records.table import Rows, to_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _counter = itertools.count()
 _IDENTITY = ("method", "stream", "model", "training", "memory", "detectors")
@@ -254,10 +260,26 @@ def _stages(
         return {}
     parts = read_parts(files)
     problems.update({p.file: p for p in parts.problems})
-    frame = to_frame(parts.table)
-    ended = frame[(frame["step"] == -1) & (frame["stage"] >= 0)]
-    columns = ended[["recipe", "seed", "order", "stage"]].drop_duplicates()
+    return ended_stages(to_frame(parts.table))
+
+
+def ended_stages(frame: pd.DataFrame) -> dict[tuple[str, int, str], set[int]]:
+    """Stages with end-of-stage rows in a long table, per (recipe, seed, order).
+
+    Examples
+    --------
+    >>> rows = Rows(recipe="r", seed=3)
+    >>> rows.add_array("accuracy", [0.9, 0.8], stage=[0, 1], task=0)
+    >>> ended_stages(rows.frame())
+    {('r', 3, ''): {0, 1}}
+    """
+    stage = frame["stage"].to_numpy()
+    ended = frame[(frame["step"].to_numpy() == -1) & (stage >= 0)]
+    arranged = arrange(ended)
+    span = int(stage.max(initial=0)) + 1
+    number = np.unique(arranged.run * span + ended["stage"].to_numpy())
     found: dict[tuple[str, int, str], set[int]] = {}
-    for recipe, seed, order, stage in columns.itertuples(index=False):
-        found.setdefault((str(recipe), int(seed), str(order)), set()).add(int(stage))
+    for code in number.tolist():
+        run, last = divmod(code, span)
+        found.setdefault(tuple(arranged.runs[run]), set()).add(last)
     return found

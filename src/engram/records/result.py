@@ -38,6 +38,8 @@ class Result:
         Files that could not be read, the access ledger, the facts about software and device.
     head
         Head view of `matrix` for all runs instead of each stream's own.
+    arranged
+        The runs of the table, where they are known already.
 
     Examples
     --------
@@ -63,11 +65,12 @@ class Result:
         ledger: Sequence[Mapping[str, Any]] = (),
         environment: Sequence[Mapping[str, Any]] = (),
         head: str | None = None,
+        arranged: _arrange.Arranged | None = None,
     ) -> None:
         if head is not None:
             choose("head", head, HEADS)
         self._frame = _arrange.tidy(frame)
-        self._arranged = _arrange.arrange(self._frame)
+        self._arranged = arranged or _arrange.arrange(self._frame)
         self.recipes = {key: dict(value) for key, value in (recipes or {}).items()}
         if not isinstance(predictions, Predictions):
             predictions = Predictions(memory=predictions or ())
@@ -214,11 +217,19 @@ class Result:
 
     # -- other views -------------------------------------------------------------------------
 
-    def _like(self, frame: pd.DataFrame, *, head: str | None) -> Result:
+    def _like(
+        self, frame: pd.DataFrame, *, head: str | None, arranged: _arrange.Arranged | None = None
+    ) -> Result:
         return Result(
             frame, recipes=self.recipes, predictions=self.predictions, items=self._items,
             problems=self._problems, ledger=self.ledger, environment=self.environment, head=head,
+            arranged=arranged,
         )  # fmt: skip
+
+    def ends(self) -> Result:
+        """Only the numbers at the ends of stages: no curves, no losses, so a far smaller table."""
+        rows = self._frame["step"].to_numpy() == -1
+        return self._like(self._frame[rows], head=self._head)
 
     def view(self, *, head: str) -> Result:
         """The same runs seen through another head: ``single`` or ``multi``."""
@@ -227,7 +238,7 @@ class Result:
         found = [str(h) for h in self._frame.loc[rows, "head"].unique()]
         if head not in found:
             raise bad("head", f"a view that was recorded ({', '.join(found) or 'none'})", head)
-        return self._like(self._frame, head=head)
+        return self._like(self._frame, head=head, arranged=self._arranged)
 
     def select(self, **wanted: Any) -> Result:
         """Only the runs with these properties: label, recipe, seed, order (a value or several)."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from engram.errors import choose
 from engram.reproduce.table import Floats, Measure
 
 if TYPE_CHECKING:
@@ -101,15 +101,14 @@ def constant(*values: float) -> Measure:
     return lambda result: np.array(values, np.float64)
 
 
-def order_disparity(
+def order_disparities(
     recipes: Sequence[Recipe],
     units: Sequence[Sequence[int]],
     *,
-    which: str,
     head: str = "single",
     percent: bool = True,
-) -> Measure:
-    """AOPD or MOPD of one method over all its orders, one value per seed.
+) -> dict[str, Measure]:
+    """AOPD and MOPD of one method over all its orders, one value per seed.
 
     Parameters
     ----------
@@ -121,22 +120,35 @@ def order_disparity(
     """
     from engram import metrics
 
-    choose("which", which, DISPARITIES)
+    # both come out of one pass over thousands of runs
+    known: WeakKeyDictionary[Result, dict[str, Floats]] = WeakKeyDictionary()
 
-    def measure(result: Result) -> Floats:
+    def found(result: Result) -> dict[str, Floats]:
+        if result not in known:
+            known[result] = both(result)
+        return known[result]
+
+    def both(result: Result) -> dict[str, Floats]:
         runs = runs_of(result, recipes, head)
         seeds = recipes[0].seeds
         if runs is None:
-            return np.full(len(seeds), np.nan)
+            return {which: np.full(len(seeds), np.nan) for which in DISPARITIES}
         accuracy = runs.class_accuracy()
         table = np.stack([accuracy[list(unit)].mean(axis=1) for unit in units], axis=-1)
         orders = {recipe.order for recipe in recipes}
-        values = []
+        place: dict[int, list[int]] = {seed: [] for seed in seeds}
+        every = runs.runs
+        for i, run in enumerate(every):
+            place.setdefault(run.seed, []).append(i)
+        values: dict[str, list[float]] = {which: [] for which in DISPARITIES}
         for seed in seeds:
-            mine = [i for i, run in enumerate(runs.runs) if run.seed == seed]
-            whole = {runs.runs[i].order for i in mine} == orders
-            found = metrics.order_disparity(table[mine]) if whole else None
-            values.append(np.nan if found is None else float(getattr(found, which)))
-        return np.array(values) * (100.0 if percent else 1.0)
+            whole = {every[i].order for i in place[seed]} == orders
+            one = metrics.order_disparity(table[place[seed]]) if whole else None
+            for which, several in values.items():
+                several.append(np.nan if one is None else float(getattr(one, which)))
+        return {k: np.array(v) * (100.0 if percent else 1.0) for k, v in values.items()}
 
-    return measure
+    def pick(which: str) -> Measure:
+        return lambda result: found(result)[which]
+
+    return {which: pick(which) for which in DISPARITIES}

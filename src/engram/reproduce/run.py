@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engram.errors import EngramError, RecordError, number
-from engram.recipes import Watcher, execute
+from engram.recipes import Watcher
+from engram.recipes.execute import perform
 from engram.records import Result, RunDirectory, read
+from engram.records.directory import ended_stages
 from engram.reproduce.output import merge_frame
 from engram.reproduce.planning import Plan, plan
 from engram.reproduce.registry import find_table
@@ -104,12 +106,13 @@ def reproduce(
     folder = Path(out) if out is not None else default_out(whole, embedded=embedded)
     made = planned or plan(whole, data, cells=cells, out=folder, device=device, measure=False)
     result = _train(made, folder, device, watcher, deadline, group_size, compile)
-    lines = tuple(_line(*pair, result) for pair in zip(made.cells, made.entries, strict=True))
-    directory = RunDirectory(folder)
+    ends = None if result is None else result.ends()  # no cell is about a curve
+    lines = tuple(_line(*pair, ends) for pair in zip(made.cells, made.entries, strict=True))
     if lines:  # before the figures, which may fail for want of a drawing library
         merge_frame(folder / FILE, lines)
     figures = [p for figure in made.figures for p in _draw(figure, result, folder)]
-    left = sum(len(directory.finished(*r.key)) < len(r.run.stream) for r in made.runs)
+    ended = {} if ends is None else ended_stages(ends.frame())
+    left = sum(len(ended.get(r.key, ())) < len(r.run.stream) for r in made.runs)
     return Reproduction(made, folder, lines, tuple(figures), left)
 
 
@@ -123,7 +126,7 @@ def _train(
     directory = RunDirectory(folder)
     if deadline is None or time.monotonic() < deadline:
         try:
-            execute(
+            perform(
                 made.runs, out=folder, device=device, watcher=watcher, deadline=deadline,
                 group_size=group_size, compile=compile,
             )  # fmt: skip

@@ -244,7 +244,7 @@ def recipe(
 
 def in_orders(made: Recipe, orders: Sequence[Order]) -> tuple[Recipe, ...]:
     """The recipe once per class order; all have its id."""
-    return tuple(made.change(stream={**made.stream, "order": list(order)}) for order in orders)
+    return tuple(made.in_order(order) for order in orders)
 
 
 def grid(preset: Preset, dataset: str, method: str) -> dict[tuple[float, ...], Recipe]:

@@ -29,7 +29,12 @@ def draw_task_level(data: pd.DataFrame) -> Any:
         )  # fmt: skip
         shown.add(str(method))
     figure.update_yaxes(range=[0, 1.02])
-    figure.update_layout(height=240 * len(panels), legend={"orientation": "h", "y": -0.08})
+    figure.update_yaxes(title="accuracy", col=1)
+    # the same axis everywhere: a task learnt late begins far to the right
+    ticks = sorted({1, (1 + tasks) // 2, tasks})
+    figure.update_xaxes(range=[0.6, tasks + 0.4], tickvals=ticks)
+    figure.update_xaxes(title="tasks learnt", row=len(panels))
+    figure.update_layout(height=240 * len(panels), legend={"orientation": "h", "y": -0.14})
     return figure
 
 
@@ -49,6 +54,8 @@ def draw_plane(data: pd.DataFrame) -> Any:
         trace.hovertemplate = f"{row['source']}<br>F %{{x:.3f}}, I %{{y:.3f}}"
         figure.add_trace(trace, row=1, col=names.index(row["dataset"]) + 1)
         shown.add(name)
+    for name, symbol in (("ours", "circle"), ("the paper", "circle-open")):
+        figure.add_trace(_key(name, symbol), row=1, col=1)
     figure.update_xaxes(title="forgetting", zeroline=True)
     figure.update_yaxes(title="intransigence", zeroline=True)
     return figure
@@ -61,15 +68,22 @@ def draw_grid(data: pd.DataFrame, axis: str) -> Any:
     names = list(dict.fromkeys(data["dataset"]))
     figure = make_subplots(rows=1, cols=len(names), subplot_titles=names)
     looks = _looks(data["method"])
+    named, methods = list(dict.fromkeys(data[axis])), list(looks)
     for (dataset, method), rows in data.groupby(["dataset", "method"], sort=False):
         place = names.index(dataset) + 1
-        trace = _line(rows[axis], rows["accuracy"], str(method), looks, place == 1)
+        x = rows[axis]
+        if axis == "strategy":  # side by side, or the intervals would cover each other
+            beside = 0.08 * (methods.index(str(method)) - (len(methods) - 1) / 2)
+            x = [named.index(name) + beside for name in x]
+        trace = _line(x, rows["accuracy"], str(method), looks, place == 1)
         if rows["std"].notna().any():
             trace.error_y = {"array": rows["std"].fillna(0).tolist(), "thickness": 1}
         if axis == "strategy":
             trace.mode = "markers"
         figure.add_trace(trace, row=1, col=place)
     figure.update_xaxes(title="samples per class" if axis == "samples" else axis)
+    if axis == "strategy":
+        figure.update_xaxes(tickvals=list(range(len(named))), ticktext=named)
     figure.update_yaxes(title="average accuracy")
     return figure
 
@@ -78,6 +92,14 @@ def _looks(names: Any) -> Mapping[str, Any]:
     from engram.report.style import styles
 
     return styles(list(dict.fromkeys(map(str, names))))
+
+
+def _key(name: str, symbol: str) -> Any:
+    """An entry of the legend without data."""
+    import plotly.graph_objects as go
+
+    marker = {"symbol": symbol, "color": "gray", "size": 11}
+    return go.Scatter(x=[None], y=[None], name=name, mode="markers", marker=marker)
 
 
 def _line(x: Any, y: Any, name: str, looks: Mapping[str, Any], legend: bool) -> Any:
