@@ -183,6 +183,33 @@ class Numbers(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hasty(Method):
+    """Takes for granted that every call of interval comes at its end."""
+
+    pace: int = 30
+
+    def start(self, learner, task):
+        learner.state = {"ends": torch.zeros(())}
+
+    def step(self, before, after, grad, state):
+        return state
+
+    def interval(self, after, state):
+        return {"ends": state["ends"] + 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeless(Method):
+    def interval(self, after, state):
+        return state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle(Method):
+    pace: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
 class Mixes(Method):
     def scores(self, output, state):
         return output.logits - output.logits.mean(0)
@@ -222,6 +249,9 @@ BROKEN = {
     Hoards: "resume is uninterrupted",
     Grows: "state is a tree of tensors",
     Numbers: "state is a tree of tensors",
+    Hasty: "interval waits",
+    Timeless: "declarations",
+    Idle: "declarations",
     Mixes: "scores row by row",
     Sleeps: "beats chance",
     NoOp: "it does something",

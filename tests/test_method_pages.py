@@ -28,7 +28,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 INDEX = DOCS / "methods" / "README.md"
 SHOWN = re.compile(r"^```python run\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
-VERBS = ("replay", "networks", "start", "loss", "gradient", "step", "finish", "scores")
+VERBS = ("replay", "networks", "start", "loss", "gradient", "step", "interval", "finish", "scores")
 NO_NAME = "no such name"
 
 

@@ -29,6 +29,7 @@ def walked(method: RWalk, state: State, steps: int = 4) -> State:
     for gradient, update in list(zip(GRADIENTS, UPDATES, strict=True))[:steps]:
         after = at + torch.tensor(update, dtype=torch.float64)
         state = method.step(at, after, torch.tensor(gradient, dtype=torch.float64), state)
+        state = method.interval(after, state)  # it counts for itself
         at = after
     return state
 

@@ -171,8 +171,8 @@ def _one_broken_class() -> Data:
 
 def check_it_does_something(method: Method) -> None:
     """From the second task on, weights or scores differ from those of plain finetuning."""
-    verbs = ("replay", "loss", "gradient", "step", "scores", "start", "finish", "networks")
-    if not any(overrides(method, verb) for verb in verbs):
+    verbs = ("replay", "loss", "gradient", "step", "interval", "scores", "start", "finish")
+    if not any(overrides(method, verb) for verb in (*verbs, "networks")):
         raise DoesNotApply("it is finetuning")
     mine, plain = (train(runs_of(one, streams()[:1])) for one in (tame(method), Finetune()))
     last = max(mine)

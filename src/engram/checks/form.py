@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, fields, is_dataclass
 
 from engram.checks.report import require
-from engram.methods.base import Method
+from engram.methods.base import Method, pace_of
 from engram.methods.base import Replay as Declared
 from engram.recipes.names import build_method, plain_method
 
@@ -49,9 +49,10 @@ def check_recipe_round_trip(method: Method) -> None:
 
 
 def check_declarations(method: Method) -> None:
-    """The declarations `replay`, `reads` and `head` have values that the engine knows."""
+    """The declarations `replay`, `reads`, `head` and `pace` have values that the engine knows."""
     require(method.reads in READS, f"reads must be one of {READS}, it is {method.reads!r}")
     require(method.head in HEADS, f"head must be one of {HEADS}, it is {method.head!r}")
+    pace_of(method)
     for stage in range(3):
         first, second = method.replay(stage), method.replay(stage)
         require(isinstance(first, Declared), f"replay({stage}) must return a Replay, not {first!r}")

@@ -16,8 +16,8 @@ from engram.checks.moment import Moment, moment
 from engram.checks.report import Broken, DoesNotApply, require
 from engram.checks.toys import gap, same, tame
 from engram.learner.batch import Batch
-from engram.learner.tree import leaves, tree_map
-from engram.methods.base import Method, overrides
+from engram.learner.tree import leaves, shapes, tree_map
+from engram.methods.base import Method, overrides, pace_of
 from engram.models.output import Output
 
 
@@ -73,6 +73,35 @@ def check_step_is_pure(method: Method) -> None:
     require(shape, "step must return a state with the keys and shapes it was given")
 
 
+def check_interval_waits(method: Method) -> None:
+    """`interval` modifies nothing and leaves the state alone until `pace` steps were taken."""
+    pace = pace_of(method)
+    if not pace:
+        raise DoesNotApply("no interval of its own")
+    at = moment(tame(method))
+    learner = at.learners[0]
+    vector, state = learner.vector, learner.state
+    grad = torch.linspace(-1, 1, len(vector), dtype=vector.dtype)
+    for step in range(1, pace + 1):
+        before, vector = vector, vector - 0.01 * grad
+        state = at.method.step(before, vector, grad, state)
+        kept, dice = tree_map(torch.clone, (vector, state)), _dice()
+        found = at.method.interval(vector, state)
+        again = at.method.interval(vector, state)
+        require(same((vector, state), kept), "interval modifies its inputs: return {**state, ...}")
+        require(_dice() == dice, "interval uses a global generator")
+        require(same(found, again), "interval gives other states for the same inputs")
+        require(
+            shapes(found) == shapes(state),
+            "interval must return a state with the keys and shapes it was given",
+        )
+        require(
+            step == pace or same(found, state),
+            f"interval changes the state after step {step}, before its pace of {pace}: it may be "
+            "called after any step, so count steps in the state and use torch.where",
+        )
+
+
 def check_scores_row_by_row(method: Method) -> None:
     """The scores of a row do not depend on the rows beside it."""
     at = moment(tame(method), stage=2)
@@ -98,6 +127,8 @@ def check_maps_without_host_decisions(method: Method) -> None:
         if overrides(at.method, "step"):
             moved = vector - total
             state = vmap(trainer._mapped_step)(vector, moved, data, state, trainer.hyper)
+        if at.method.pace:
+            state = vmap(trainer._mapped_interval)(vector, state, trainer.hyper)
         return total, terms, state
 
     inputs = (trainer.vector, trainer.buffers, trainer.state, at.batch)

@@ -23,6 +23,7 @@ METHOD_CHECKS: tuple[Check, ...] = (
     form.check_declarations,
     purity.check_loss_is_pure,
     purity.check_step_is_pure,
+    purity.check_interval_waits,
     purity.check_scores_row_by_row,
     purity.check_maps_without_host_decisions,
     equality.check_lockstep_is_the_loop,

@@ -7,6 +7,7 @@ graph and replayed; on the CPU the same function runs eagerly.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner, competing
 from engram.learner.net import FunctionalNet
 from engram.learner.tree import leaves, pick, stack, tree_map
-from engram.methods.base import Method, overrides
+from engram.methods.base import Method, overrides, pace_of
 
 Dealt = tuple[Hand, Tensor, tuple[Hand, ...]]  # main batch, key, batches kept apart
 
@@ -71,9 +72,10 @@ class LockstepTrainer:
         self.step_number = torch.zeros(1, dtype=torch.long, device=device)
         self.live = torch.ones(len(learners), dtype=torch.bool, device=device)
         self.sums: dict[str, Tensor] = {}
-        self.steps = 0
+        self.steps = np.zeros(len(learners), dtype=int)  # [R] of each run in this stage
         self.fixed_batch: Batch | None = None
         self._follows, self._clip = overrides(self.method, "step"), training.clip
+        self._pace = math.gcd(*map(pace_of, methods))
         self._touches: bool | None = None  # whether the loss writes penalties on the vector
         self._padded = True
         self._deck: Deck | None = None
@@ -81,6 +83,7 @@ class LockstepTrainer:
         self._taken = self.opt["t"].cpu().numpy().copy()  # [R] steps of each run's optimiser
         self._freeze(training)
         self._captured = Captured(self._one) if capture else None
+        self._captured_interval = Captured(self._one_interval) if capture else None
 
     def _freeze(self, training: Training) -> None:
         free = torch.stack([one.free for one in self.learners])
@@ -130,11 +133,22 @@ class LockstepTrainer:
         self._set_uniform(bool(same) and bool(now.all()))
         self._taken += now.sum(1)
         self.step_number.fill_(start)
+        due = self._due(now)
+        one = self._captured or self._one
+        one_interval = self._captured_interval or self._one_interval
         for step in range(start, stop):
             if not self._uniform:
                 self.live.copy_(torch.as_tensor(live[:, step]))
-            self._captured() if self._captured is not None else self._one()
-            self.steps += 1
+            one()
+            if due[step - start]:
+                one_interval()
+
+    def _due(self, live: np.ndarray) -> np.ndarray:
+        """Count the steps to come; says which of them end an interval of any run."""
+        counts = self.steps[:, None] + live.cumsum(1)
+        self.steps += live.sum(1)
+        ends = counts % self._pace == 0 if self._pace else np.zeros_like(live)
+        return np.asarray((ends & live).any(0))
 
     def _set_uniform(self, uniform: bool) -> None:
         if uniform != self._uniform:
@@ -143,12 +157,17 @@ class LockstepTrainer:
 
     def _forget(self) -> None:
         """Shapes or static choices changed: what was recorded does not hold any more."""
-        if self._captured is not None:
-            self._captured.forget()
+        for recorded in (self._captured, self._captured_interval):
+            if recorded is not None:
+                recorded.forget()
 
     def _one(self) -> None:
         """What is repeated, and captured where steps are."""
         self._step()
+
+    def _one_interval(self) -> None:
+        """The same for `interval`."""
+        self._interval()
 
     def _rows(self) -> Dealt:
         return at_step(self._deck, self.step_number)  # type: ignore[arg-type]
@@ -188,6 +207,15 @@ class LockstepTrainer:
     ) -> Any:
         return with_values(self.method, hyper).step(before, after, data, state)
 
+    @torch.no_grad()
+    def _interval(self) -> None:
+        """The method's `interval` for every run; those that are not at its end stay as they are."""
+        found = vmap(self._mapped_interval)(self.vector, self.state, self.hyper)
+        self._assign(self.state, found)
+
+    def _mapped_interval(self, after: Tensor, state: Any, hyper: Any) -> Any:
+        return with_values(self.method, hyper).interval(after, state)
+
     def _mask_(self, vector: Tensor) -> None:
         if self._held is not None:
             vector.index_fill_(1, self._held, 0.0)
@@ -222,6 +250,8 @@ class LockstepTrainer:
         """Write a new tree into the old one's places, for runs that are live."""
 
         def write(old: Tensor, new: Tensor) -> None:
+            if new is old:  # handed through: a masked write would still pass over it
+                return
             new = new.to(old.dtype)
             old.copy_(new if self._uniform else torch.where(_spread(self.live, old), new, old))
 

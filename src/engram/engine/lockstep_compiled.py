@@ -45,7 +45,11 @@ class CompiledTrainer(LockstepTrainer):
         self._scales = self.optimizer.scales(self._powers, self.lr)
         self._betas = torch.tensor(training.betas, device=self.lr.device).double()[:, None]
         self._dealt: Dealt | None = None  # the rows of one step, at fixed addresses
-        self._compiled = Compiled(self._step_on, self._places, self._decides, self.networks.traces)
+        traces = self.networks.traces
+        self._compiled = Compiled(self._step_on, self._places, self._decides, traces)
+        self._compiled_interval = Compiled(
+            self._interval_on, self._interval_places, self._interval_decides, traces
+        )
 
     def load(self, deck: Deck, fixed: bool) -> None:
         before = self._deck
@@ -64,6 +68,7 @@ class CompiledTrainer(LockstepTrainer):
     def _forget(self) -> None:
         super()._forget()
         self._compiled.forget()
+        self._compiled_interval.forget()
 
     def _one(self) -> None:
         """Dealing stays outside: the number of steps of an epoch is no business of a trace."""
@@ -72,6 +77,9 @@ class CompiledTrainer(LockstepTrainer):
             for place, value in zip(leaves(self._dealt), leaves(found), strict=True):
                 place.copy_(value)
         self._compiled()
+
+    def _one_interval(self) -> None:
+        self._compiled_interval()
 
     def _rows(self) -> Dealt:
         return self._dealt if self._dealt is not None else super()._rows()
@@ -112,16 +120,36 @@ class CompiledTrainer(LockstepTrainer):
 
     def _step_on(self, *tensors: Tensor) -> None:
         """One step on the given tensors in place of our own."""
-        rest = iter(tensors)
-        given = tree_map(lambda _: next(rest), self._tensors())
-        twin = copy.copy(self)
-        twin.assemble = self.assemble.on(given.pop("assemble"))
-        for name, value in given.items():
-            absent = isinstance(value, tuple) and not value
-            setattr(twin, name, None if absent else value)
+        twin = self._twin(self._tensors(), tensors)
         twin._step()
         self._touches = twin._touches
         self.sums.update((k, v) for k, v in twin.sums.items() if k not in self.sums)
+
+    def _twin(self, own: dict[str, Any], tensors: Sequence[Tensor]) -> CompiledTrainer:
+        """The trainer with the given tensors in place of its own."""
+        rest, twin = iter(tensors), copy.copy(self)
+        given = tree_map(lambda _: next(rest), own)
+        if "assemble" in given:
+            twin.assemble = self.assemble.on(given.pop("assemble"))
+        for name, value in given.items():
+            absent = isinstance(value, tuple) and not value
+            setattr(twin, name, None if absent else value)
+        return twin
+
+    # -- an interval, likewise -------------------------------------------------------------------
+    def _interval_tensors(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("vector", "state", "hyper", "live")}
+
+    def _interval_places(self) -> list[Tensor]:
+        return list(leaves(self._interval_tensors()))
+
+    def _interval_decides(self) -> tuple[Any, ...]:
+        """The first word keeps these traces apart from those of steps."""
+        found = self._interval_tensors()
+        return "interval", repr(self.method), shapes(found), self._uniform
+
+    def _interval_on(self, *tensors: Tensor) -> None:
+        self._twin(self._interval_tensors(), tensors)._interval()
 
 
 def _dense(leaf: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from engram.engine.training import Training
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner, competing
 from engram.learner.net import BoundNet
-from engram.methods.base import Method, Terms, overrides
+from engram.methods.base import Method, Terms, overrides, pace_of
 
 
 class SingleTrainer:
@@ -40,7 +40,7 @@ class SingleTrainer:
         self.sums: dict[str, Tensor] = {}
         self.steps = 0
         self._projects = overrides(method, "gradient")
-        self._follows = overrides(method, "step")
+        self._follows, self._pace = overrides(method, "step"), pace_of(method)
         self._clip = training.clip
         self._autocast = training.precision == "bf16"
         self._freeze(learner.free, training)
@@ -63,7 +63,9 @@ class SingleTrainer:
         for step in range(start, stop):
             hand, key, apart = single_steps(deck, step)
             self._step(self.assemble(hand, key, apart), lr)
-            self.steps += 1
+            self.steps += 1  # of the stage
+            if self._pace and self.steps % self._pace == 0:
+                self._interval()
 
     def _step(self, batch: Batch, lr: float) -> None:
         learner, flat = self.learner, None
@@ -95,6 +97,10 @@ class SingleTrainer:
             if self._held is not None:
                 data = data.index_fill(0, self._held, 0.0)
             learner.state = self.method.step(before, learner.vector, data, learner.state)
+
+    def _interval(self) -> None:
+        learner = self.learner
+        learner.state = self.method.interval(learner.vector, learner.state)
 
     def _loss(self, batch: Batch) -> Terms:
         self.net.begin(batch.key)

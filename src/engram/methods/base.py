@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from engram.errors import choose, whole
+from engram.errors import bad, choose, whole
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
@@ -81,6 +81,20 @@ class Method:
         """Pure, after the optimiser: vectors [P]; `grad` leaves penalties out."""
         return state
 
+    @property
+    def pace(self) -> int:
+        """`interval` is called after every so many steps of a task; 0: never. Fixed for a stage."""
+        return 0
+
+    def interval(self, after: Tensor, state: State) -> State:
+        """Pure, after `step`: what is too dear to be done in every step.
+
+        It may be called after other steps as well, for the sake of another run or another part of a
+        Join. So count the steps of the task in `step`, and leave the state as it is
+        (``torch.where``) unless the count is a multiple of `pace`.
+        """
+        return state
+
     def finish(self, learner: Learner, task: Task) -> None:
         """After a task: importance passes, memory, second stages."""
 
@@ -108,3 +122,13 @@ class Method:
 def overrides(method: Method, verb: str) -> bool:
     """Whether a method has its own form of a verb."""
     return method.brings(verb)
+
+
+def pace_of(method: Method) -> int:
+    """A method's pace; refused if an interval is missing, or would never be called."""
+    pace, name = whole("pace", method.pace), type(method).__name__
+    if pace and not method.brings("interval"):
+        raise bad("pace", f"0, because {name} has no interval of its own", pace)
+    if method.brings("interval") and not method.brings("pace"):
+        raise bad("pace", f"the number of steps after which {name}.interval is called", pace)
+    return pace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory
-from engram.methods.base import Gradient, Method, Replay, State, Terms, overrides
+from engram.methods.base import Gradient, Method, Replay, State, Terms, overrides, pace_of
 from engram.models.output import Output
 from engram.streams.core import Stream, Task
 
@@ -69,6 +70,10 @@ class Join(Method):
     def memory_budget(self) -> Memory | None:
         budgets = (part.memory_budget for part in self.parts)
         return next((budget for budget in budgets if budget is not None), None)
+
+    @property
+    def pace(self) -> int:
+        return math.gcd(*map(pace_of, self.parts))
 
     def brings(self, verb: str) -> bool:
         """Whether some part has its own form of a verb."""
@@ -131,6 +136,13 @@ class Join(Method):
         for i, part in enumerate(self.parts):
             if overrides(part, "step"):
                 changed[str(i)] = part.step(before, after, grad, part_state(state, i))
+        return changed
+
+    def interval(self, after: Tensor, state: State) -> State:
+        changed = dict(state)
+        for i, part in enumerate(self.parts):
+            if part.pace:
+                changed[str(i)] = part.interval(after, part_state(state, i))
         return changed
 
     def scores(self, output: Output, state: State) -> Tensor:

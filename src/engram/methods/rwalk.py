@@ -122,31 +122,22 @@ class RWalk(Anchored):
         learner.state = {"running": zero} | learner.state | fresh
 
     def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
-        followed = grad
+        followed, squared = grad, grad.square()
         if self.grad == "total" and "importance" in state:
             pull = slope(before, state["anchor"], state["importance"], self.factor())
             followed = grad + pull
-        steps = state["steps"] + 1
-        due = steps % self.every == 0
         state = {
             **state,
-            "steps": steps,
+            "steps": state["steps"] + 1,
             "drop": torch.addcmul(state["drop"], followed, before - after),
         }
         if self.impl == "paper":
-            state["running"] = self._running(state, grad.square())
-        gain = torch.where(due, self._gain(state, after), 0.0)
-        if self.impl == "agem":
-            state = self._agem(state, grad.square(), due)
-        return state | {
-            "earned": state["earned"] + gain,
-            "drop": torch.where(due, 0.0, state["drop"]),
-            "origin": torch.where(due, after, state["origin"]),
-        }
-
-    def _running(self, state: State, squared: Tensor) -> Tensor:
-        moved = moving(state["running"], squared, self.alpha, self.alpha_on)
-        return self._begun(state, squared, moved)
+            moved = moving(state["running"], squared, self.alpha, self.alpha_on)
+            return state | {"running": self._begun(state, squared, moved)}
+        state["total"] = state["total"] + squared
+        if self.every > 1:  # else the first step ends an interval, which sets F
+            state["running"] = self._begun(state, squared, state["running"])
+        return state
 
     def _begun(self, state: State, squared: Tensor, later: Tensor) -> Tensor:
         """The first step of the first task, when nothing is anchored yet, may set F."""
@@ -154,11 +145,23 @@ class RWalk(Anchored):
             return later
         return torch.where(state["steps"] == 1, squared, later)
 
-    def _agem(self, state: State, squared: Tensor, due: Tensor) -> State:
-        total = state["total"] + squared
-        moved = moving(state["running"], total / self.every, self.alpha, self.alpha_on)
-        kept = self._begun(state, squared, state["running"])
-        return state | {"total": total, "running": torch.where(due, moved, kept)}
+    @property
+    def pace(self) -> int:
+        return self.every
+
+    def interval(self, after: Tensor, state: State) -> State:
+        due = state["steps"] % self.every == 0
+        gain = torch.where(due, self._gain(state, after), 0.0)
+        ended = {
+            "earned": state["earned"] + gain,
+            "drop": torch.where(due, 0.0, state["drop"]),
+            "origin": torch.where(due, after, state["origin"]),
+        }
+        if self.impl == "agem":
+            mean = state["total"] / self.every
+            moved = moving(state["running"], mean, self.alpha, self.alpha_on)
+            ended["running"] = torch.where(due, moved, state["running"])
+        return state | ended
 
     def _gain(self, state: State, after: Tensor) -> Tensor:
         moved = after - state["origin"]

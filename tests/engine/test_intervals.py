@@ -1,0 +1,288 @@
+"""`interval` is called when it must be: alone, in lockstep, joined, compiled."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import pytest
+import torch
+
+from engram.checks.moment import moment
+from engram.checks.toys import CLOSE, EXACT, clouds, copied, gap, runs_of, same, streams, train
+from engram.engine import compiled, lockstep
+from engram.engine.lockstep import LockstepTrainer
+from engram.engine.run import Engine
+from engram.errors import BadArgument
+from engram.learner.tree import leaves
+from engram.memory import Memory
+from engram.methods import ER, Finetune, Join, RWalk
+from engram.methods.base import Method, pace_of
+from engram.streams import class_incremental
+from tests.methods.interval_twin import Stepwise, Ticks
+
+MEMORY = Memory(total=12)
+VARIANTS = {
+    "default": {},
+    "every step": {"every": 1},
+    "seven": {"every": 7},
+    "seven without flush": {"every": 7, "flush": False},
+    "agem": {"impl": "agem", "kl_half": False, "avg": "agem_accumulate", "every": 3},
+    "agem every step": {"impl": "agem", "every": 1},
+    "agem from zero": {"impl": "agem", "every": 3, "init": "zero"},
+    "clamp": {"clamp": "task", "every": 3},
+    "total": {"grad": "total", "every": 3},
+    "alpha": {"alpha_on": "running", "alpha": 0.3, "every": 4},
+    "samples": {"every": 3, "memory": MEMORY},
+}
+LONG = replace(EXACT, iterations=22, evaluate_every=5)  # longer than ten steps, cut into chunks
+EQUAL = [class_incremental(clouds(), order=list(range(6)))] * 2
+KINDS = {"equal": EQUAL, "unequal": streams()}
+compiler = pytest.mark.skipif(
+    not any(map(shutil.which, compiled.COMPILERS)), reason="no C++ compiler to test with"
+)
+
+
+def stepwise(method: Method) -> Method:
+    """The same with Stepwise in place of RWalk."""
+    if isinstance(method, Join):
+        return Join(*map(stepwise, method.parts))
+    if not isinstance(method, RWalk):
+        return method
+    return Stepwise(**{f.name: getattr(method, f.name) for f in fields(method)})
+
+
+def is_stepwise(method, kind, together, training=EXACT):
+    mine, twins = (
+        train(runs_of(one, KINDS[kind], training=training), together=together)
+        for one in (method, stepwise(method))
+    )
+    assert mine.keys() == twins.keys()
+    for key, twin in twins.items():
+        assert same(mine[key].tensors, twin.tensors), key
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
+class TestRWalk:
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+    def test_is_bitwise_its_stepwise_form(self, options, kind, together):
+        is_stepwise(RWalk(strength=0.1, **options), kind, together)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_in_chunks(self, kind, together):
+        is_stepwise(RWalk(strength=0.1), kind, together, LONG)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_with_old_moments(self, kind, together):
+        """The optimiser's count goes on from task to task, that of intervals does not."""
+        training = replace(EXACT, optimizer="adam", lr=1e-3, optim_reset=False, epochs=3)
+        is_stepwise(RWalk(strength=0.1, every=4), kind, together, training)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_joined(self, kind, together):
+        parts = ER(memory=MEMORY), RWalk(strength=0.1, every=3), RWalk(strength=0.2, every=7)
+        is_stepwise(Join(*parts), kind, together)
+
+
+def test_a_twin_can_differ():
+    off = train(runs_of(RWalk(strength=0.1, every=3), EQUAL), together=True)
+    twin = train(runs_of(Stepwise(strength=0.1, every=4), EQUAL), together=True)
+    assert not any(same(off[key].tensors, twin[key].tensors) for key in off)
+
+
+# -- how often -------------------------------------------------------------------------------------
+def counts(found, part=None):
+    """(steps, ends, calls) of every run and stage."""
+    states = {key: one.state if part is None else one.state[part] for key, one in found.items()}
+    return {key: tuple(int(s[n]) for n in ("steps", "ends", "calls")) for key, s in states.items()}
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
+def test_no_more_often_than_needed(together):
+    for steps, ends, calls in counts(train(runs_of(Ticks(), EQUAL), together=together)).values():
+        assert ends == calls == steps // 2
+
+
+def test_unequal_numbers_of_steps():
+    alone = train(runs_of(Ticks(every=3), streams()))
+    mapped = train(runs_of(Ticks(every=3), streams()), together=True)
+    assert len({steps for (_, stage), (steps, *_) in counts(alone).items() if stage == 0}) > 1
+    for key, (steps, ends, calls) in counts(mapped).items():
+        assert ends == steps // 3 == counts(alone)[key][1]
+        assert ends <= calls <= steps
+        assert gap(mapped[key].state["seen"], alone[key].state["seen"]) < CLOSE
+    assert any(calls > ends for _, ends, calls in counts(mapped).values())
+
+
+def test_a_run_that_waits_is_left_alone():
+    for steps, ends, calls in counts(
+        train(runs_of(Ticks(every=1), streams()), together=True)
+    ).values():
+        assert steps == ends == calls
+
+
+def test_runs_that_meet_again():
+    """Optimisers that have taken equal numbers of steps, of which unequal ones in this stage."""
+    data = clouds((8, 8, 16, 16, 32, 32, 16, 16))  # tasks of 1, 2, 4 and 2 steps per epoch
+    orders = (0, 1, 4, 5, 2, 3, 6, 7), (2, 3, 6, 7, 0, 1, 4, 5)
+    training = replace(EXACT, optim_reset=False, epochs=2, evaluate_every=1)
+    runs = runs_of(Ticks(every=3), streams(data, orders), training=training)
+    mapped = counts(train(runs, together=True))
+    assert [mapped[run, stage][0] for stage in (0, 1) for run in (0, 1)] == [2, 4, 8, 4]
+    for steps, ends, _ in mapped.values():
+        assert ends == steps // 3
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_joined_paces(kind, together):
+    join = Join(Ticks(every=4), Finetune(), Ticks(every=6))
+    assert join.pace == 2
+    assert join.brings("interval")
+    found = train(runs_of(join, KINDS[kind], training=LONG), together=together)
+    single = train(runs_of(Ticks(every=4), KINDS[kind], training=LONG), together=together)
+    for key, (steps, ends, calls) in counts(found, "0").items():
+        assert ends == steps // 4
+        assert calls >= steps // 2
+        assert same(found[key].state["0"]["seen"], single[key].state["seen"])
+    for steps, ends, calls in counts(found, "2").values():
+        assert ends == steps // 6
+        assert calls >= steps // 2
+
+
+def test_join_without_paces():
+    join = Join(Finetune(), ER())
+    assert join.pace == 0
+    assert not join.brings("interval")
+
+
+def test_methods_of_a_group_may_differ_in_pace():
+    """By a float field: the divisor of all is called, each run counts."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Scaled(Ticks):
+        scale: float = 1.0
+
+        @property
+        def pace(self):
+            return int(2 * self.scale)
+
+        def interval(self, after, state):
+            due = state["steps"] % (2 * self.scale) == 0
+            return {**state, "calls": state["calls"] + 1, "ends": state["ends"] + due}
+
+    runs = [
+        replace(run, method=Scaled(scale=scale))
+        for run, scale in zip(runs_of(Scaled(), EQUAL, training=LONG), (2.0, 3.0), strict=True)
+    ]
+    for (run, _), (steps, ends, calls) in counts(train(runs, together=True)).items():
+        assert (ends, calls) == (steps // (4, 6)[run], steps // 2)
+
+
+# -- captured --------------------------------------------------------------------------------------
+class Recorded:
+    """Stands in for a CUDA graph: counts calls, and what is thrown away."""
+
+    def __init__(self, step):
+        self.step, self.calls, self.forgotten = step, 0, 0
+
+    def __call__(self):
+        self.calls += 1
+        self.step()
+
+    def forget(self):
+        self.forgotten += 1
+
+
+def test_captured_apart_from_the_step_and_at_fixed_addresses(monkeypatch):
+    monkeypatch.setattr(lockstep, "Captured", Recorded)
+    at = moment(Ticks(every=2))
+    trainer = LockstepTrainer(at.learners, [at.method] * 2, EXACT, capture=True)
+    trainer.load(at.deck, fixed=False)
+    steps = at.deck.live.shape[1]
+    places = [leaf.data_ptr() for leaf in leaves(trainer.state)]
+    rates, everyone = trainer.lr.numpy().copy(), np.ones((2, steps), dtype=bool)
+    for _ in range(3):
+        trainer.run(0, steps, rates, everyone)
+    step, interval = trainer._captured, trainer._captured_interval
+    assert (step.calls, interval.calls) == (3 * steps, 3 * steps // 2)
+    assert [leaf.data_ptr() for leaf in leaves(trainer.state)] == places
+    before = step.forgotten, interval.forgotten
+    trainer.run(0, steps, rates, everyone & [[True], [False]])  # steps with a mask are others
+    assert (step.forgotten, interval.forgotten) == (before[0] + 1, before[1] + 1)
+
+
+# -- compiled --------------------------------------------------------------------------------------
+@compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled(kind, monkeypatch):
+    graphs = []
+    real = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda graph, **how: graphs.append(graph) or real(graph, **how)
+    )
+    monkeypatch.setattr(compiled, "_KNOWN", {})
+    runs = runs_of(Join(RWalk(strength=0.1, every=3), Ticks(every=2)), KINDS[kind], training=LONG)
+    engine = Engine(runs, device="cpu", together=True, compile=True)
+    fused = {(s.run, s.stage): copied(s) for s in engine.stages()}
+    plain = train(runs, together=True)
+    for key, one in plain.items():
+        assert gap(fused[key].tensors, one.tensors) < CLOSE, key
+    assert counts(fused, "1") == counts(plain, "1")
+    sizes = sorted(len(graph.__self__.graph.nodes) for graph in graphs)
+    assert len(sizes) > 1
+    assert sizes[0] < sizes[-1] / 2, "an interval is a function of its own"
+
+
+@compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_traces_are_kept_apart():
+    runs = runs_of(Ticks(), EQUAL)
+    engine = Engine(runs, device="cpu", together=True, compile=True)
+    list(engine.stages())
+    keys = [key[0] for key in engine._networks(runs[0]).traces]
+    assert any(decides[0] == "interval" for decides in keys)
+    assert any(decides[0] != "interval" for decides in keys)
+
+
+# -- what is refused -------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Idle(Method):
+    pace: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeless(Method):
+    def interval(self, after, state):
+        return state
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (Idle(), "pace: expected 0, because Idle has no interval of its own, got 3"),
+        (Timeless(), "pace: expected the number of steps after which Timeless.interval is called"),
+        (Idle(pace=-1), "pace: expected a whole number of at least 0, got -1"),
+        (Join(Ticks(), Idle()), "Idle has no interval"),
+        (Join(Ticks(), Timeless()), r"Timeless\.interval is called"),
+    ],
+)
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
+def test_pace_and_interval_go_together(method, words, together):
+    with pytest.raises(BadArgument, match=words):
+        train(runs_of(method, EQUAL), together=together)
+
+
+def test_a_pace_of_zero_is_no_pace():
+    assert pace_of(Stepwise()) == pace_of(Finetune()) == pace_of(Idle(pace=0)) == 0
+
+
+def test_nothing_is_called_without_a_pace(monkeypatch):
+    def refuse(self):
+        raise AssertionError("an interval of a method without one")
+
+    monkeypatch.setattr(LockstepTrainer, "_interval", refuse)
+    train(runs_of(Finetune(), streams()), together=True)
