@@ -143,6 +143,22 @@ def test_gcn_published_sizes():
     assert wide.features == 64
 
 
+@pytest.mark.parametrize(
+    "shape, persons",
+    [((2, 4, 5), "concat"), ((2, 4, 5, 2), "concat"), ((2, 4, 5, 2), "first")],
+)
+def test_gcn_finds_its_nodes_in_memory(shape, persons):
+    """Samples stored in the network's order are matrices already; others are copied first."""
+    net = GCN(shape, edges=EDGES, persons=persons)
+    x, axes = torch.randn(3, *shape), net.memory_order
+    back = [1 + axes.index(axis) for axis in range(len(axes))]
+    stored = x.permute(0, *(1 + axis for axis in axes)).contiguous().permute(0, *back)
+    nodes = net.nodes(stored)
+    assert torch.equal(nodes, net.nodes(x))
+    assert nodes.data_ptr() == stored.data_ptr()
+    assert nodes.stride(-1) == 1
+
+
 def test_gcn_persons():
     x = draw(3, 2, 4, 5, 2).float()
     first = GCN((2, 4, 5, 2), edges=EDGES, persons="first").eval()

@@ -18,7 +18,9 @@ CROP_PADDING = 4
 class Feed:
     """Inputs of any rows, in any leading shape, on one device.
 
-    Everything here works row by row, so a row's input does not depend on its company.
+    Everything here works row by row, so a row's input does not depend on its company. `order`, the
+    axes of a sample as a network wants them in memory, changes no value: a network that would
+    permute them finds them so, instead of copying every batch.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class Feed:
         dtype: torch.dtype = torch.float32,
         view: View | None = None,
         augment: tuple[str, ...] = (),
+        order: tuple[int, ...] | None = None,
     ) -> None:
         for name in augment:
             if name not in AUGMENTATIONS:
@@ -37,20 +40,28 @@ class Feed:
             raise bad("augment", "images of shape (channels, height, width)", data.sample_shape)
         self.data, self.view, self.augment = data, view, augment
         self.device, self.dtype = device, dtype
-        # rows as flat vectors: whatever the memory format of the images, a batch is contiguous
-        self._x = data.x.flatten(1).to(device) if isinstance(data.x, Tensor) else None
+        axes = tuple(range(len(data.sample_shape))) if order is None else order
+        self._stored = tuple(data.sample_shape[axis] for axis in axes)
+        self._back = (0, *(1 + axes.index(axis) for axis in range(len(axes))))
+        # rows as flat vectors: whatever the memory format of the images, a batch is dense
+        self._x = self._flat(data.x, axes).to(device) if isinstance(data.x, Tensor) else None
         shape = (-1, *[1] * (len(data.sample_shape) - 1))
         self._mean = torch.tensor(data.mean, device=device, dtype=dtype).reshape(shape)
         self._scale = 1 / torch.tensor(data.std, device=device, dtype=dtype).reshape(shape)
+
+    @staticmethod
+    def _flat(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+        return x.permute(0, *(1 + axis for axis in axes)).flatten(1)
 
     def __call__(self, rows: Tensor, stages: Tensor | None = None) -> Tensor:
         """Inputs [..., *sample] of rows [...]; `stages` matter where tasks have a view."""
         flat = rows.reshape(-1)
         if self._x is not None:
-            raw = self._x.index_select(0, flat)
+            raw = self._x.index_select(0, flat).reshape(len(flat), *self._stored)
+            raw = raw.permute(self._back)
         else:
             raw = self.data.gather(flat).to(self.device)
-        raw = raw.reshape(len(flat), *self.data.sample_shape)
+            raw = raw.reshape(len(flat), *self.data.sample_shape)
         if raw.dtype != torch.uint8:
             x = raw.to(self.dtype)
         elif raw.is_cuda and self.dtype == torch.float32:
