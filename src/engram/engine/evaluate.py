@@ -22,9 +22,13 @@ ENTRIES_AT_ONCE = 1 << 27
 
 def test_items(stream: Stream) -> tuple[Tensor, Tensor]:
     """(rows, stages) of all test items, task after task."""
-    rows = torch.cat([task.test for task in stream.tasks])
-    sizes = [len(task.test) for task in stream.tasks]
-    return rows, torch.repeat_interleave(torch.arange(len(stream)), torch.tensor(sizes))
+    if "_test_items" not in stream.__dict__:  # many runs go over one stream, stage after stage
+        rows = torch.cat([task.test for task in stream.tasks])
+        sizes = torch.tensor([len(task.test) for task in stream.tasks])
+        stages = torch.repeat_interleave(torch.arange(len(stream)), sizes)
+        stream.__dict__["_test_items"] = rows, stages
+    found: tuple[Tensor, Tensor] = stream.__dict__["_test_items"]
+    return found
 
 
 @torch.no_grad()

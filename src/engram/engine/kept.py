@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from engram.learner.learner import Learner
-from engram.streams.guard import Ledger
 
 
 class Kept:
@@ -24,9 +23,9 @@ class Kept:
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
         self.values = {name: getattr(learner, name) for name in self.FIELDS}
-        self.ledger = learner.ledger.to_dict()
+        self.ledger = learner.ledger.copy()
 
     def restore(self) -> None:
         for name, value in self.values.items():
             setattr(self.learner, name, value)
-        self.learner.ledger = Ledger.from_dict(self.ledger)
+        self.learner.ledger = self.ledger.copy()

@@ -17,7 +17,6 @@ from engram.learner.learner import Learner
 from engram.learner.tree import tree_map
 from engram.methods.base import Method
 from engram.streams.core import Stream
-from engram.streams.guard import Ledger
 
 
 class Prefixes:
@@ -68,9 +67,9 @@ class Prefixes:
 
 def copy_learner(source: Learner, target: Learner) -> None:
     """Let `target` know all that `source` knows; tensors are shared, since stages replace them."""
-    target.open_classes(source.stage)
+    target.meet(source.stage)
     for name in ("vector", "free", "exemplars", "diverged"):
         setattr(target, name, getattr(source, name))
     for name in ("buffers", "state", "opt"):
         setattr(target, name, tree_map(lambda leaf: leaf, getattr(source, name)))
-    target.ledger = Ledger.from_dict(source.ledger.to_dict())
+    target.ledger = source.ledger.copy()

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -109,28 +110,24 @@ class Engine:
     # -- preparation -----------------------------------------------------------------------------
     def learner(self, run: Run) -> Learner:
         """A fresh learner for a run."""
-        feed, networks = self._feed(run), self._networks(run)
+        networks = self._networks(run)
+        feed = self._feed(run, networks)
         skeleton = self._skeletons.setdefault(self._shape(run, networks), networks)
-        initial = networks.initial()
-        made = Learner(
+        return Learner(
             networks=skeleton, stream=run.stream, feed=feed, seed=run.seed, scope=run.scope,
-            reads=run.method.reads,
+            reads=run.method.reads, initial=networks.initial(),
         )  # fmt: skip
-        made.vector = initial[0].to(self.device, feed.dtype).clone()
-        made.buffers = {k: v.to(self.device) for k, v in initial[1].items()}
-        return made
 
-    def _feed(self, run: Run) -> Feed:
+    def _feed(self, run: Run, networks: Networks) -> Feed:
         key = (
-            id(run.stream.data),
-            id(run.stream.view),
-            run.training.augment,
-            run.training.precision,
-        )
+            id(run.stream.data), id(run.stream.view), run.training.augment,
+            run.training.precision, networks.memory_order,
+        )  # fmt: skip
         if key not in self._feeds:
             self._feeds[key] = Feed(
                 run.stream.data, device=self.device, dtype=DTYPES[run.training.precision],
                 view=run.stream.view, augment=run.training.augment,
+                order=networks.memory_order,
             )  # fmt: skip
         return self._feeds[key]
 
@@ -163,17 +160,19 @@ class Engine:
     def _shape(self, run: Run, networks: Networks) -> Any:
         """What runs must share to be trained with one skeleton."""
         model = repr(run.model) if isinstance(run.model, (str, dict)) else id(run.model)
-        kinds = tuple(type(m).__name__ for m in networks.train.modules())
-        return (model, kinds, tuple(networks.layout.shapes.items()), run.training.loss,
-                run.training.precision, run.method.head)  # fmt: skip
+        return (model, networks.form, run.training.loss, run.training.precision, run.method.head)
 
     def groups(self) -> list[list[int]]:
         """Places of runs that train together."""
+        return [list(group) for group in self._groups]
+
+    @cached_property  # asked for more than once, and thousands of runs are compared
+    def _groups(self) -> list[list[int]]:
         found: dict[Any, list[list[int]]] = {}
         for place, run in enumerate(self.runs):
             networks = self._networks(run)
             key = (self._shape(run, networks), run.training, run.scope, len(run.stream),
-                   id(self._feed(run)), len(run.stream.order))  # fmt: skip
+                   id(self._feed(run, networks)), len(run.stream.order))  # fmt: skip
             for group in found.setdefault(key, []):
                 room = not self.group_size or len(group) < self.group_size
                 if room and varying([self.runs[group[0]].method, run.method]) is not None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from engram.engine import company
-from engram.engine.deck import AS_BATCH, Dealer, Table, table
+from engram.engine.deck import AS_BATCH, Dealer, table
 from engram.engine.driver import Driver, Progress
 from engram.engine.evaluate import evaluate
 from engram.engine.optim import Optimizer
@@ -68,7 +68,7 @@ def _run_stage(
     mapped: bool, capture: bool, compile: bool, progress: Progress | None,
 ) -> list[StageOutcome]:  # fmt: skip
     began = time.perf_counter()
-    enter(learners, methods, training, stage)
+    enter(learners, methods, training, stage, mapped=mapped)
     multiple = ROUND if compile else 1
     dealer = _dealer(learners, methods[0].replay(stage), training, stage, multiple)
     _need_validation(learners, training)
@@ -88,18 +88,24 @@ def _run_stage(
 
 
 def enter(
-    learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int
-) -> None:
-    """Open the task's classes, let methods prepare, renew the optimiser."""
-    for learner in learners:
+    learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int, *,
+    mapped: bool = False,
+) -> None:  # fmt: skip
+    """Open the task's classes, let methods prepare, renew the optimiser.
+
+    Mapped runs are stacked before they train, so their optimisers need no copies of their own.
+    """
+    copies = torch.stack([one.vector for one in learners]).unbind(0)  # one call, not thousands
+    for learner, vector in zip(learners, copies, strict=True):
         learner.open_classes(stage)
-        learner.vector = learner.vector.clone()
+        learner.vector = vector
     company.each(learners, methods, "start")
     optimizer = Optimizer.of(training)
+    fresh = optimizer.fresh(learners[0].vector)
     for learner in learners:
         if training.optim_reset or not learner.opt:
-            learner.opt = optimizer.fresh(learner.vector)
-        else:
+            learner.opt = fresh if mapped else optimizer.fresh(learner.vector)
+        elif not mapped:
             learner.opt = tree_map(torch.clone, learner.opt)
 
 
@@ -129,9 +135,11 @@ def _dealer(
     memory, size = [], 0
     has_memory = stage > 0 and all(len(one.exemplars) for one in learners)
     if has_memory and replay.kind in ("pair", "apart"):
-        memory, size = [_memory_table(learners, None, device)], replay.size or AS_BATCH
+        memory, size = [table(_memory(learners), device)], replay.size or AS_BATCH
     elif has_memory and replay.kind == "tasks":
-        memory = [_memory_table(learners, past, device, multiple) for past in range(stage)]
+        kept = _memory(learners)
+        past = [[_of_stage(one, k) for one in kept] for k in range(stage)]
+        memory = [table(items, device, multiple=multiple) for items in past]
         size = replay.size
     return Dealer(
         main, memory, seeds=[one.seed for one in learners], stage=stage, last=training.last,
@@ -141,25 +149,26 @@ def _dealer(
 
 
 def _main_items(learner: Learner, replay: Replay, stage: int) -> Items:
-    rows, stages = [learner.task.train], [torch.full_like(learner.task.train, stage)]
-    if replay.kind == "union":
-        rows.append(learner.exemplars.rows)
-        stages.append(learner.exemplars.stages)
-    elif replay.kind in ("past", "complete"):
-        for k in range(stage):
-            rows.append(learner.stream.tasks[k].train)
-            stages.append(torch.full_like(rows[-1], k))
+    own, kept = learner.task.train, learner.exemplars
+    if replay.kind not in ("past", "complete"):
+        mine = learner.items()
+        if replay.kind != "union" or not len(kept):
+            return mine
+        pairs = zip(mine, learner.items(kept.rows, kept.stages), strict=True)
+        return Items(*map(torch.cat, pairs))
+    rows, stages = [own], [torch.full_like(own, stage)]
+    for k in range(stage):
+        rows.append(learner.stream.tasks[k].train)
+        stages.append(torch.full_like(rows[-1], k))
     if replay.kind == "complete":
         return learner.complete_items(torch.cat(rows), torch.cat(stages))
     return learner.items(torch.cat(rows), torch.cat(stages))
 
 
-def _memory_table(
-    learners: Sequence[Learner], past: int | None, device: torch.device, multiple: int = 1
-) -> Table:
-    found = []
-    for learner in learners:
-        kept = learner.exemplars
-        which = slice(None) if past is None else kept.stages == past
-        found.append(learner.items(kept.rows[which], kept.stages[which]))
-    return table(found, device, multiple=multiple)
+def _memory(learners: Sequence[Learner]) -> list[Items]:
+    return [one.items(one.exemplars.rows, one.exemplars.stages) for one in learners]
+
+
+def _of_stage(items: Items, stage: int) -> Items:
+    which = items.stages == stage
+    return Items(*(leaf[which] for leaf in items))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -74,18 +75,40 @@ class Networks:
         self.traces: dict[Any, Any] = {}  # compiled training steps of these networks
         rows = getattr(networks["net"], "class_rows", ())
         self.class_rows = [f"net.{name}" for name in rows]
+        # axes of a sample as the main network wants them in memory; None: as they are
+        orders = (getattr(module, "memory_order", None) for module in networks["net"].modules())
+        self.memory_order: tuple[int, ...] | None = next(filter(None, orders), None)
         for skeleton in (self.train, self.eval):
             skeleton.requires_grad_(False)
         # copies: a single run binds the skeleton to its own weights and leaves them there
         buffers = dict(self.train.named_buffers())
         self._vector = self.layout.flatten(p.detach() for p in self.train.parameters())
+        self._free: dict[bytes, Tensor] = {}
         self._buffers = {k: buffers[k].detach().clone() for k in self.buffer_names}
 
     def initial(self) -> tuple[Tensor, dict[str, Tensor]]:
         """The weights and buffers the modules came with, whatever was trained since."""
         return self._vector.clone(), {k: v.clone() for k, v in self._buffers.items()}
 
+    @cached_property
+    def form(self) -> Any:
+        """What networks must share to be trained with one skeleton."""
+        kinds = tuple(type(module).__name__ for module in self.train.modules())
+        return kinds, tuple(self.layout.shapes.items())
+
+    def free(self, seen: Tensor) -> Tensor:
+        """[P] everything but the rows of classes not seen [C] yet; to be copied, not written."""
+        key = bytes(seen.numpy())
+        if key not in self._free:  # a thousand runs open the same columns, stage by stage
+            free = torch.ones_like(self._vector, dtype=torch.bool)
+            views, shut = self.layout(free), (~seen).to(free.device)
+            for name in self.class_rows:
+                views[name][shut] = False
+            self._free[key] = free
+        return self._free[key]
+
     def to(self, device: torch.device, dtype: torch.dtype) -> Networks:
+        self._free.clear()
         for skeleton in (self.train, self.eval):
             skeleton.to(device=device, dtype=dtype)
         self._vector = self._vector.to(device, dtype)

@@ -63,12 +63,13 @@ class Learner:
     """
 
     def __init__(
-        self, *, networks: Networks, stream: Stream, feed: Feed, seed: int, scope: str, reads: str
-    ) -> None:
+        self, *, networks: Networks, stream: Stream, feed: Feed, seed: int, scope: str, reads: str,
+        initial: tuple[Tensor, dict[str, Tensor]] | None = None,
+    ) -> None:  # fmt: skip
         self.networks, self.stream, self.feed, self.seed = networks, stream, feed, seed
         self.scope = choose("scope", scope, SCOPES)
         self.device, self.stage = feed.device, -1
-        vector, buffers = networks.initial()
+        vector, buffers = initial or networks.initial()
         self.vector = vector.to(self.device, feed.dtype)
         self.buffers = {k: v.to(self.device) for k, v in buffers.items()}
         self.free = torch.ones_like(self.vector, dtype=torch.bool)
@@ -105,13 +106,14 @@ class Learner:
 
     def open_classes(self, stage: int) -> None:
         """Enter a task: its new columns open, everything except unopened columns may move."""
+        self.meet(stage)
+        self.free = self.networks.free(self.seen).to(self.device, copy=True)
+
+    def meet(self, stage: int) -> None:
+        """Enter a task without a word on what may move: for a learner that copies another."""
         self.stage = stage
         self.guard = MethodView(self.stream, stage, reads=self.reads, ledger=self.ledger)
         self.opened = torch.where(self.stream.opening <= stage, self.stream.opening, -1)
-        self.free = torch.ones_like(self.vector, dtype=torch.bool)
-        views, shut = self.layout(self.free), (~self.seen).to(self.device)
-        for name in self.networks.class_rows:
-            views[name][shut] = False
 
     def snapshot(self) -> dict[str, Any]:
         """A frozen copy of the weights, for `net.frozen`."""
@@ -131,6 +133,9 @@ class Learner:
     # -- the only door to data -------------------------------------------------------------------
     def items(self, rows: Tensor | None = None, stages: Tensor | None = None) -> Items:
         """Checked (row, stage) pairs with the labels that were visible at their stage."""
+        if self.guard is not None and stages is None and (rows is None or rows is self.task.train):
+            self.guard.allow_task()
+            return task_items(self.stream, self.stage)
         rows = self.task.train if rows is None else rows
         if stages is None:
             stages = torch.full_like(rows, self.stage)
@@ -160,7 +165,7 @@ class Learner:
 
     def labels(self, rows: Tensor) -> Tensor:
         """[n, L] visible labels of rows of the current task, as output columns."""
-        return self.items(rows).y
+        return self.items(rows).y.clone()  # items of a whole task are shared
 
     def batch(self, rows: Tensor | None = None, stages: Tensor | None = None) -> Batch:
         """Inputs and visible labels; without arguments, the current task's training rows."""
@@ -247,6 +252,16 @@ class Learner:
             "parameters": nbytes(self.vector), "state": nbytes(self.state),
             "exemplars": len(self.exemplars) * self.stream.data.sample_bytes,
         }  # fmt: skip
+
+
+def task_items(stream: Stream, stage: int) -> Items:
+    """The training rows of a task with their labels; made once for all runs over the stream."""
+    known: dict[int, Items] = stream.__dict__.setdefault("_task_items", {})
+    if stage not in known:
+        rows = stream.tasks[stage].train
+        stages = torch.full_like(rows, stage)
+        known[stage] = Items(rows, stages, visible_labels(stream, rows, stages))
+    return known[stage]
 
 
 def visible_labels(stream: Stream, rows: Tensor, stages: Tensor) -> Tensor:

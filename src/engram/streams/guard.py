@@ -63,6 +63,12 @@ class Ledger:
                 ledger.record(int(stage), kind, count)
         return ledger
 
+    def copy(self) -> Ledger:
+        """A ledger with the same counts, which goes on by itself."""
+        twin = Ledger()
+        twin._counts = {stage: dict(kinds) for stage, kinds in self._counts.items()}
+        return twin
+
     def __repr__(self) -> str:
         return f"Ledger({', '.join(f'{kind} {self.total(kind)}' for kind in KINDS)})"
 
@@ -151,6 +157,10 @@ earlier tasks it must declare reads = "past".
             raise AccessError(self._complaint(rows[refused], stages[refused]))
         for kind, count in zip(KINDS, totals[:-1], strict=True):
             self.ledger.record(self.stage, kind, count)
+
+    def allow_task(self) -> None:
+        """Count the reading of all training rows of the current task, which always is allowed."""
+        self.ledger.record(self.stage, "train", len(self.train))
 
     def _check_shapes(self, *parts: Tensor | None) -> None:
         named = dict(zip(("rows", "stages", "memory_rows", "memory_stages"), parts, strict=True))
