@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from engram.data.core import Data
 from engram.engine.training import Training
@@ -72,6 +73,47 @@ class TestGoldens:
         shares = attention(z, edges, softmax=True)
         assert torch.allclose(shares[:, [0, 2, 3]].sum(-1), torch.ones(3))
         assert torch.allclose(shares[:, [1, 4]], torch.ones(3, 2))
+
+    def test_softmax_of_a_target_does_not_depend_on_the_height_of_others(self) -> None:
+        edges = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
+        z = torch.tensor([200.0, 200.0, 1.0, 1.0])[None, :, None]
+        assert attention(z, edges, softmax=True).tolist() == [[1, 1, 1, 1]]
+
+    def test_softmax_and_its_slope_over_wide_spreads(self) -> None:
+        edges = torch.tensor([[0, 1, 2, 3, 4, 1], [1, 0, 3, 4, 3, 2]])
+        heights = torch.tensor([400.0, 300.0, 1.0, -2.0, 0.5], dtype=torch.float64)
+        z = heights[None, :, None].clone().requires_grad_()
+
+        def by_target(z: Tensor) -> Tensor:
+            e = torch.nn.functional.leaky_relu(attention(z, edges), 0.2)[0]
+            shares = torch.zeros_like(e)
+            for node in range(5):
+                here = edges[1] == node
+                if here.any():
+                    shares[here] = torch.softmax(e[here], -1)
+            return shares
+
+        expected, found = by_target(z), attention(z, edges, softmax=True)[0]
+        assert torch.allclose(found, expected, atol=1e-12)
+        assert 0.01 < expected[2] < 0.99  # a target of two edges, hundreds below the highest
+        weights = torch.arange(1.0, 7.0, dtype=torch.float64)
+        (slope,) = torch.autograd.grad((expected * weights).sum(), z)
+        (own,) = torch.autograd.grad((found * weights).sum(), z)
+        assert slope.abs().sum() > 0.01
+        assert torch.allclose(own, slope, atol=1e-12)
+
+    def test_softmax_mapped_over_runs_and_traced(self) -> None:
+        edges = torch.tensor([[0, 1, 2, 3, 1], [1, 0, 1, 1, 2]])
+        z = 30 * torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+
+        def slopes(z: Tensor) -> Tensor:
+            return torch.func.grad(lambda one: attention(one, edges, True).square().sum())(z)
+
+        mapped = torch.func.vmap(slopes)
+        apart = torch.stack([slopes(one) for one in z])
+        assert torch.isfinite(apart).all()
+        assert torch.allclose(mapped(z), apart, atol=1e-6)
+        assert torch.allclose(make_fx(mapped)(z)(z), apart, atol=1e-6)
 
     def test_penalty(self) -> None:  # [T-W2]
         importance = torch.tensor([100 * 0.04 + 10000 * 0.01])

@@ -31,9 +31,14 @@ def attention(z: Tensor, edges: Tensor, softmax: bool = False) -> Tensor:
     if not softmax:
         return e
     e = F.leaky_relu(e, 0.2)
-    raised = (e - e.detach().amax(-1, keepdim=True)).exp()
+    # The highest edge of each target becomes 1: with one maximum for all targets, those far below
+    # it would vanish. Not differentiated, since any constant per target cancels.
+    at = target.expand(e.shape)
+    floor = e.new_full((*e.shape[:-1], z.shape[-2]), -torch.inf)
+    peaks = floor.scatter_reduce(-1, at, e.detach(), "amax")  # [B, V]
+    raised = (e - peaks.gather(-1, at)).exp()
     together = (target[:, None] == target[None, :]).to(e.dtype)  # [E, E] same target
-    shares: Tensor = raised / (raised @ together).clamp(min=1e-30)
+    shares: Tensor = raised / (raised @ together)
     return shares
 
 
