@@ -12,6 +12,7 @@ from engram.engine import company
 from engram.engine.run import Engine
 from engram.engine.stage import enter
 from engram.learner.learner import Learner
+from engram.learner.tree import leaves, stack
 from engram.methods.base import Method
 from engram.methods.fisher import bernoulli, likelihood
 from engram.streams import class_incremental
@@ -42,6 +43,19 @@ def entered(methods: list[Method], model: str = "plain") -> list[Learner]:
     learners = [engine.learner(run) for run in runs]
     enter(learners, methods, EXACT, 0)
     return learners
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_batches_of_all_are_those_of_each(size):
+    learners = entered([Asks()] * 3)
+    items = [learner.items() for learner in learners]
+    groups = max(-(-len(one.rows) // size) for one in items)
+    found = company._batches(learners, items, size, groups)
+    pairs = zip(learners, items, strict=True)
+    expected = stack([one.grouped(its, size, 0, groups) for one, its in pairs])
+    for mine, theirs in zip(leaves(found), leaves(expected), strict=True):
+        assert mine.dtype == theirs.dtype
+        assert torch.equal(mine, theirs)
 
 
 @pytest.mark.parametrize("model", ["plain", "normed", "dropped"])

@@ -159,3 +159,22 @@ class TestParts:
         assert size == {
             "parameters": 8 * len(one.vector), "state": 24, "exemplars": 4 * DATA.sample_bytes,
         }  # fmt: skip
+
+
+def test_items_of_a_task_are_shared_but_labels_are_the_callers_own():
+    one, other = made(), made()
+    for learner in (one, other):
+        learner.open_classes(1)
+    one.labels(STREAM[1].train).fill_(-1)
+    expected = visible_labels(STREAM, STREAM[1].train, torch.ones_like(STREAM[1].train))
+    assert torch.equal(other.labels(STREAM[1].train), expected)
+    assert torch.equal(other.items().y, expected)
+
+
+def test_what_may_move_is_the_learners_own():
+    one, other = made(), made()
+    for learner in (one, other):
+        learner.open_classes(0)
+    one.free.fill_(False)
+    assert other.free.any()
+    assert not other.free.all()  # columns of later tasks are shut

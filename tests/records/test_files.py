@@ -70,3 +70,11 @@ def test_only_old_leftovers_are_removed(tmp_path: Path) -> None:
     assert files.remove_leftovers(tmp_path) == [old]
     assert young.exists()
     assert data.exists()
+
+
+def test_long_lists_are_written_compactly(tmp_path):
+    long = {"runs": [{"seed": seed} for seed in range(200)]}
+    short = {"runs": long["runs"][:3]}
+    assert files.write_json(tmp_path / "long.json", long).read_text().count("\n") == 1
+    assert files.write_json(tmp_path / "short.json", short).read_text().count("\n") > 3
+    assert files.read_json(tmp_path / "long.json") == long

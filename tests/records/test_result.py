@@ -291,3 +291,13 @@ def test_the_import_is_light() -> None:
     code = "import sys, engram.records; print({'pandas', 'pyarrow', 'torch'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_ends_leave_curves_out() -> None:
+    rows = Rows(recipe="r", label="ER")
+    rows.add("accuracy", 0.9, stage=0, task=0, head="single")
+    rows.add("accuracy", 0.5, stage=0, task=0, head="single", step=10)
+    rows.add("loss/task", 2.0, stage=0, step=10)
+    ends = Result(rows.frame()).ends()
+    assert ends.frame()["value"].tolist() == [0.9]
+    assert ends.matrix.tolist() == [[[0.9]]]

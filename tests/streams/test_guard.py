@@ -178,3 +178,18 @@ def test_one_ledger_serves_all_stages_and_survives_json():
 def test_bad_arguments_are_refused(act, message):
     with pytest.raises(ValueError, match=message):
         act()
+
+
+def test_a_whole_task_is_counted_as_its_rows_are():
+    one, other = MethodView(STREAM, 1), MethodView(STREAM, 1)
+    one.allow_task()
+    other.allow(other.train, at(other.train, 1))
+    assert one.ledger.to_dict() == other.ledger.to_dict()
+
+
+def test_a_copied_ledger_goes_on_by_itself():
+    ledger = Ledger()
+    ledger.record(0, "train", 5)
+    twin = ledger.copy()
+    twin.record(0, "train", 1)
+    assert (ledger.total("train"), twin.total("train")) == (5, 6)

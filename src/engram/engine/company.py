@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from engram import keys
+from engram.learner.batch import Batch
 from engram.learner.gradients import Term, Transform, Weights, average_gradient
-from engram.learner.learner import Items, Learner
+from engram.learner.learner import Items, Learner, competing
 from engram.learner.tree import stack
 from engram.methods.base import Method, overrides
 
@@ -175,6 +177,33 @@ def _answer(requests: list[_Request]) -> list[Tensor]:
     return answers
 
 
+def _batches(learners: list[Learner], items: list[Items], size: int, groups: int) -> Batch:
+    """`Learner.grouped` of every run, [R, groups, size, ...], in a few calls for all of them."""
+    first = learners[0]
+    device, dtype, feed = first.device, first.feed.dtype, first.feed
+    runs, place = len(learners), torch.arange(groups * size)
+    ends = [len(one.rows) - 1 for one in items]
+    index = [place.clamp(max=end) for end in ends]  # padding repeats a real row, weight 0
+    rows, stage, y = (
+        torch.stack([leaf[where] for leaf, where in zip(leaves, index, strict=True)]).to(device)
+        for leaves in zip(*items, strict=True)
+    )
+    real = place <= torch.tensor(ends)[:, None]
+    tables = [competing(o.scope, o.opened, o.stream.visible, o.stage) for o in learners]
+    spread = stage[..., None].expand(*stage.shape, tables[0].shape[-1])
+    open_ = torch.stack(tables).to(device).gather(1, spread)
+    now = torch.tensor([one.stage for one in learners]).to(device)
+    old = (stage < now[:, None]).to(dtype)
+    key = torch.tensor([keys.fold(one.seed, "host", one.stage) for one in learners]).to(device)
+    parts = (feed(rows, stage), y, real.to(device, dtype), stage, old, open_)
+    opened = torch.stack([one.opened for one in learners]).to(device)
+    return Batch._make([
+        *(leaf.reshape(runs, groups, size, *leaf.shape[2:]) for leaf in parts),
+        opened[:, None].expand(-1, groups, -1), now[:, None].expand(-1, groups),
+        keys.fold(key[:, None], torch.arange(groups, device=device)), (),
+    ])  # fmt: skip
+
+
 def _mapped(
     learners: list[Learner], items: list[Items], term: Term, transform: Transform,
     size: int, groups: int, batch_statistics: bool,
@@ -182,8 +211,7 @@ def _mapped(
     networks = learners[0].networks
     vectors = torch.stack([one.vector for one in learners])
     buffers = stack([one.buffers for one in learners])
-    pairs = zip(learners, items, strict=True)
-    batches = stack([one.grouped(its, size, 0, groups) for one, its in pairs])
+    batches = _batches(learners, items, size, groups)
 
     def one_run(vector: Tensor, own: Any, batch: Any) -> Tensor:
         return average_gradient(

@@ -13,6 +13,7 @@ from typing import Any
 
 from engram.errors import RecordError
 
+MOST_INDENTED = 100  # entries of a list in a JSON file
 _counter = itertools.count()  # two threads of one process may write the same name
 
 
@@ -72,7 +73,12 @@ def write_text(path: str | os.PathLike[str], content: str) -> Path:
 
 def write_json(path: str | os.PathLike[str], content: Any) -> Path:
     """Write JSON atomically; numpy numbers, tuples and paths become plain values first."""
-    return write_text(path, json.dumps(plain(content), indent=1, sort_keys=False) + "\n")
+    found = plain(content)
+    # indented text is made by slow code: for people where it is short, compact where it is long
+    several = isinstance(found, dict) and any(
+        isinstance(part, list) and len(part) > MOST_INDENTED for part in found.values()
+    )
+    return write_text(path, json.dumps(found, indent=None if several else 1) + "\n")
 
 
 def write_yaml(path: str | os.PathLike[str], content: Any) -> Path:
