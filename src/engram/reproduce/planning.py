@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engram.data.catalogue import missing_rows
+from engram.data.catalogue import KNOWN, find, missing_rows, search_root
 from engram.data.core import Data
 from engram.errors import BadArgument
+from engram.models import build as build_model
 from engram.recipes import Plan as RunPlan
 from engram.recipes import Recipe
 from engram.recipes.plain import to_plain
@@ -19,7 +20,7 @@ from engram.records import RunDirectory
 from engram.reproduce.cells import Cell, choose_cells
 from engram.reproduce.cost import Cost, estimate
 from engram.reproduce.measures import constant
-from engram.reproduce.table import SUBSET, Entry, Figure, Table, run_key
+from engram.reproduce.table import SUBSET, Entry, Figure, Table, run_key, words
 from engram.streams.core import Stream
 
 
@@ -53,15 +54,27 @@ class Plan:
 
 
 class _Shelf:
-    """Data and streams, each loaded once; what cannot be loaded is remembered with the reason."""
+    """Data and streams, each loaded once; what cannot be loaded is remembered with the reason.
 
-    def __init__(self, root: str | None) -> None:
+    `settings` are the user's changes of the preset. With some, only data that is not here is a
+    reason not to run: everything else is a mistake in them, and raised before anything trains.
+    """
+
+    def __init__(self, root: str | None, settings: Mapping[str, str]) -> None:
         self.root = root
+        self.settings = settings
         self.data: dict[str, Data | str] = {}
         self.streams: dict[str, Stream] = {}
         # By identity: cells share recipe objects, and a study of orders has thousands of runs.
         self._sources: dict[int, tuple[Recipe, str]] = {}
         self._runs: dict[int, list[RunPlan]] = {}
+        self._models: set[str] = set()  # those that were tried
+
+    def refused(self, error: BadArgument) -> str:
+        """The reason not to run a cell, unless settings are to blame."""
+        if self.settings:
+            raise BadArgument(f"{error} (with {words(self.settings)})") from error
+        return str(error)
 
     def find(self, recipe: Recipe) -> Data | str:
         source = self._source(recipe)
@@ -69,8 +82,19 @@ class _Shelf:
             try:
                 self.data[source] = recipe.data(self.root)
             except BadArgument as error:
-                self.data[source] = str(error)
+                absent = not self._mistaken(recipe)
+                self.data[source] = str(error) if absent else self.refused(error)
         return self.data[source]
+
+    def _mistaken(self, recipe: Recipe) -> bool:
+        """Whether a name or option is wrong, rather than files being absent or damaged."""
+        name = str(recipe.stream["data"])
+        known = KNOWN.get(name)
+        if known is None:
+            return os.sep not in name
+        root = search_root(self.root)
+        here = known.make is not None or (root is not None and find(name, root) is not None)
+        return here and bool(recipe.stream.get("data_options"))
 
     def _source(self, recipe: Recipe) -> str:
         if id(recipe) not in self._sources:
@@ -90,8 +114,18 @@ class _Shelf:
     def runs(self, recipe: Recipe) -> list[RunPlan]:
         self._source(recipe)
         if id(recipe) not in self._runs:
-            self._runs[id(recipe)] = recipe_plans(recipe, self.stream(recipe))
+            stream = self.stream(recipe)
+            self._try_model(recipe, stream)
+            self._runs[id(recipe)] = recipe_plans(recipe, stream)
         return self._runs[id(recipe)]
+
+    def _try_model(self, recipe: Recipe, stream: Stream) -> None:
+        """Build the model once where settings may have spoilt it; training would be too late."""
+        shape = stream.data.sample_shape
+        key = repr((recipe.model, shape))
+        if self.settings and key not in self._models:
+            build_model(recipe.model, sample_shape=shape, classes=len(stream.order), seed=0)
+            self._models.add(key)
 
     def why_not(self, recipes: Iterable[Recipe]) -> str:
         """Why some recipe cannot be run here, "" if all can."""
@@ -102,7 +136,7 @@ class _Shelf:
             try:
                 self.runs(recipe)
             except BadArgument as error:
-                return str(error)
+                return self.refused(error)
         return ""
 
     def reasons(self, recipes: Iterable[Recipe]) -> list[str]:
@@ -140,7 +174,10 @@ def plan(
         Time a few steps of every group of runs on the device.
     """
     chosen = choose_cells(table.cells, cells) if cells else table.cells
-    shelf = _Shelf(None if data_root is None else str(data_root))
+    if data_root is not None:
+        search_root(str(data_root))  # a folder that is not there is no reason, but a mistake
+    shelf = _Shelf(None if data_root is None else str(data_root), table.settings)
+    _try_recipes(table, shelf)
     entries = tuple(_entry(table, cell, shelf) for cell in chosen)
     figures, absent = _figures(table, shelf)
     runs = _runs(entries, figures, shelf)
@@ -152,11 +189,22 @@ def plan(
     )  # fmt: skip
 
 
+def _try_recipes(table: Table, shelf: _Shelf) -> None:
+    """Complain about settings that no recipe takes, in cells that were not asked for as well."""
+    if not shelf.settings:
+        return
+    for cell in table.cells:
+        try:
+            table.entry(cell)
+        except BadArgument as error:
+            shelf.refused(error)
+
+
 def _entry(table: Table, cell: Cell, shelf: _Shelf) -> Entry:
     try:
         entry = table.entry(cell)
     except BadArgument as error:  # a method or model that this version does not have
-        return Entry(missing=str(error))
+        return Entry(missing=shelf.refused(error))
     if entry.missing:
         return entry
     if entry.counted is not None:
@@ -176,7 +224,8 @@ def _counted(entry: Entry, shelf: _Shelf) -> Entry:
     try:
         stream = shelf.stream(recipe)
     except BadArgument as error:
-        return replace(entry, missing=str(error))
+        missing = isinstance(shelf.find(recipe), str)
+        return replace(entry, missing=str(error) if missing else shelf.refused(error))
     return replace(entry, measure=constant(float(count(stream))))
 
 

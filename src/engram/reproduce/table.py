@@ -103,6 +103,10 @@ class Table:
         Drawn from the same runs; a figure of the paper is a table without cells.
     preset
         The object that holds the choices which the paper leaves open.
+    settings
+        Where `preset` is not the one the paper is reproduced with: field to value.
+    parts
+        Fields of the preset that matter for one data set only: field to the data set's name.
     """
 
     name: str
@@ -111,6 +115,8 @@ class Table:
     entry: Callable[[Cell], Entry] = _no_entry
     figures: tuple[Figure, ...] = ()
     preset: Any = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -124,6 +130,17 @@ class Table:
 def run_key(recipe: Recipe) -> tuple[str, str, tuple[int, ...]]:
     """Recipes with equal keys are the same runs."""
     return recipe.id, recipe.order, recipe.seeds
+
+
+def words(settings: Mapping[str, str]) -> str:
+    """Settings as text.
+
+    Examples
+    --------
+    >>> words({"mnist.epochs": "1", "seeds": "3"})
+    'mnist.epochs=1; seeds=3'
+    """
+    return "; ".join(f"{key}={value}" for key, value in settings.items())
 
 
 def facts(preset: Any) -> Mapping[str, Any]:

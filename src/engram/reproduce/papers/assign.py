@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from engram.errors import bad, unknown
-from engram.recipes.plain import convert
+from engram.recipes.plain import convert, to_plain
 
 Preset = TypeVar("Preset")
+_ABSENT = object()
 
 
 def assign(preset: Preset, assignments: Sequence[str]) -> Preset:
@@ -50,3 +52,26 @@ def _changed(owner: Any, path: Sequence[str], value: Any, where: str) -> Any:
         expected = f"null, to leave it out, or a field of it such as {name}.data"
         raise bad(f"{where}.{name}", expected, value)
     return replace(owner, **{name: value})
+
+
+def changes(base: Any, preset: Any) -> dict[str, str]:
+    """Where a preset differs from another one, as assignments; how they were written is no matter.
+
+    Examples
+    --------
+    >>> from engram.reproduce.papers.rwalk_preset import PAPER
+    >>> changes(PAPER, assign(PAPER, ["seeds=5", "mnist.epochs=2", "mnist.epochs=1", "cifar=null"]))
+    {'mnist.epochs': '1', 'cifar': 'null'}
+    """
+    return dict(_changes(to_plain(base), to_plain(preset), ""))
+
+
+def _changes(base: Any, now: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(base, Mapping) and isinstance(now, Mapping):
+        for key in dict.fromkeys([*base, *now]):
+            where = f"{path}.{key}" if path else key
+            yield from _changes(base.get(key, _ABSENT), now.get(key, _ABSENT), where)
+    elif now is _ABSENT:  # an option that was left out again
+        yield path, "default"
+    elif base != now:
+        yield path, now if isinstance(now, str) else json.dumps(now)

@@ -13,6 +13,7 @@ from engram.recipes import Recipe
 from engram.reproduce import measures
 from engram.reproduce.cells import Cell, cells_of
 from engram.reproduce.papers import cgl_figures as figures
+from engram.reproduce.papers.assign import changes
 from engram.reproduce.papers.cgl_preset import (
     EMBEDDED,
     GRIDS,
@@ -58,8 +59,12 @@ PLAIN = ("BARE", "REPLAY")  # methods without details that text and code tell di
 def build(name: str, *, embedded: bool = False, assignments: Sequence[str] = ()) -> Table:
     """A table or figure; `assignments` change the preset."""
     small = embedded and name not in WITHOUT_DATA
-    preset = assigned(EMBEDDED if small else PAPER, assignments)
-    common: dict[str, Any] = {"name": f"cgl/{name}", "title": TITLES[name], "preset": preset}
+    base = EMBEDDED if small else PAPER
+    preset = assigned(base, assignments)
+    common: dict[str, Any] = {
+        "name": f"cgl/{name}", "title": TITLES[name], "preset": preset,
+        "settings": changes(base, preset), "parts": {"ucla": UCLA, "ntu": NTU},
+    }  # fmt: skip
     if name.startswith("fig"):
         return Table(figures=figures.build(name, preset), **common)
     cells = cells_of("cgl", name)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from engram.errors import bad, unknown, whole
+from engram.errors import bad, choose, number, unknown, whole
+from engram.learner.learner import SCOPES
 from engram.recipes import Recipe
 from engram.reproduce.papers.assign import assign
 from engram.streams.orders import all_task_orders, class_order, random_class_orders
@@ -129,6 +130,14 @@ class Preset:
             whole(name, getattr(self, name), 1)
         for name in ("task_orders", "class_orders", "stgcn_task_orders", "stgcn_class_orders"):
             whole(name, getattr(self, name))
+        whole("epochs", self.epochs, 1)
+        whole("batch_size", self.batch_size)
+        number("lr", self.lr, open_low=True)
+        for name in ("scope", "gem_scope"):
+            choose(name, getattr(self, name), ("auto", *SCOPES))
+        for name in ("widths", "depths"):
+            for value in getattr(self, name):
+                whole(name, value, 1)
 
     def protocol(self, dataset: str) -> Protocol:
         """The protocol of a data set as the paper names it."""

@@ -9,6 +9,7 @@ from typing import Any
 from engram.reproduce import measures
 from engram.reproduce.cells import Cell, cells_of
 from engram.reproduce.papers import rwalk_figures as figures
+from engram.reproduce.papers.assign import changes
 from engram.reproduce.papers.rwalk_preset import (
     EMBEDDED,
     HEAD,
@@ -39,12 +40,16 @@ POINTS = 3.0  # tolerance in percent, .03 for shares
 
 def build(name: str, *, embedded: bool = False, assignments: Sequence[str] = ()) -> Table:
     """A table or figure; `assignments` change the preset."""
-    preset = assigned(EMBEDDED if embedded else PAPER, assignments)
+    base = EMBEDDED if embedded else PAPER
+    preset = assigned(base, assignments)
+    common: dict[str, Any] = {
+        "name": f"rwalk/{name}", "title": TITLES[name], "preset": preset,
+        "settings": changes(base, preset), "parts": {"mnist": "MNIST", "cifar": "CIFAR-100"},
+    }  # fmt: skip
     if name.startswith("fig"):
-        made = figures.build(name, preset)
-        return Table(name=f"rwalk/{name}", title=TITLES[name], figures=(made,), preset=preset)
+        return Table(figures=(figures.build(name, preset),), **common)
     cells = cells_of("rwalk", name)
-    if embedded and name in ("1", "3"):
+    if preset.cifar is None and name in ("1", "3"):
         cells = tuple(cell for cell in cells if cell["dataset"] == "MNIST")
     makers: dict[str, Callable[[Cell], Entry]] = {
         "1": lambda cell: _trained(preset, row_of(cell), cell),
@@ -52,9 +57,7 @@ def build(name: str, *, embedded: bool = False, assignments: Sequence[str] = ())
         "3": lambda cell: _trained(preset, replace(row_of(cell), samples=True), cell),
         "4": _layer,
     }
-    return Table(
-        name=f"rwalk/{name}", title=TITLES[name], cells=cells, entry=makers[name], preset=preset
-    )
+    return Table(cells=cells, entry=makers[name], **common)
 
 
 def row_of(cell: Cell) -> Row:

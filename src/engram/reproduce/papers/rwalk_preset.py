@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engram.errors import bad, choose, unknown
+from engram.errors import bad, choose, number, unknown, whole
+from engram.learner.learner import SCOPES
+from engram.memory.catalogue import policies
 from engram.recipes import Recipe
 from engram.reproduce.papers.assign import assign
 
@@ -35,6 +37,14 @@ class Protocol:
     valid: float = 0.0
     lr: float = 1e-3
     samples: tuple[int, ...] = ()  # sizes of the study of memory sizes
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "classes_per_task", "epochs", "every", "memory_per_class"):
+            whole(name, getattr(self, name), 1)
+        for size in self.samples:
+            whole("samples", size, 1)
+        number("lr", self.lr, open_low=True)
+        number("valid", self.valid, 0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +105,13 @@ class Preset:
     def __post_init__(self) -> None:
         choose("mix", self.mix, MIXES)
         choose("reference", self.reference, REFERENCES)
+        choose("policy", self.policy, policies())
+        for name in ("scope_multi", "scope_single", "scope_samples"):
+            choose(name, getattr(self, name), ("auto", *SCOPES))
+        for name in ("seeds", "per_class_20", "epochs_20"):
+            whole(name, getattr(self, name), 1)
+        whole("batch_size", self.batch_size)
+        number("strength_20", self.strength_20)
 
     def protocol(self, dataset: str) -> Protocol:
         """The protocol of a data set as the paper names it."""
