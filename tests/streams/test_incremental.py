@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -8,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.data.core import Data
-from engram.streams import class_incremental, joint, task_incremental
+from engram.errors import BadArgument
+from engram.streams import (
+    blurry,
+    class_incremental,
+    domain_incremental,
+    hierarchical,
+    joint,
+    new_instances,
+    permuted,
+    task_incremental,
+)
 from tests.streams.toys import renamed, same, toy
 
 DATA = toy(7, 15)
@@ -179,12 +190,39 @@ def test_own_validation_rows_are_used_and_cannot_be_asked_for_twice():
 def test_classes_without_rows():
     names = ["a", "b", "ghost"]
     data = Data.from_arrays(torch.rand(20, 2), [0, 1] * 10, classes=names)
-    assert class_incremental(data).order == (0, 1)
+    assert class_incremental(data, order=["b", "a"]).order == (1, 0)
+    assert joint(data, order=["a", "b"]).order == (0, 1)
     with pytest.raises(ValueError, match=r"classes that have training rows, got \['ghost'\]"):
         class_incremental(data, order=["a", "ghost"])
     few = Data.from_arrays(torch.rand(13, 2), [0] * 10 + [1] * 3)  # too few for a test row
     with pytest.raises(ValueError, match=r"test rows for task 1 \(classes \[1\]\)"):
         class_incremental(few, classes_per_task=1)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        class_incremental,
+        task_incremental,
+        joint,
+        partial(blurry, tasks=2),
+        partial(new_instances, tasks=2),
+        partial(permuted, tasks=2),
+        partial(domain_incremental, by="camera"),
+        partial(hierarchical, hierarchy={"letters": ["a", "b"]}, first=1),
+    ],
+)
+def test_a_class_without_training_rows_is_named(scenario):
+    y = [0, 1, 2] * 20
+    data = Data.from_arrays(
+        torch.rand(60, 2), y, classes=["a", "b", "ghost", "spirit"],
+        attributes={"camera": torch.arange(60) // 30},
+    )  # fmt: skip
+    seen = data.labels[data.train] != 2  # its test rows are still there
+    data = replace(data, train=data.train[seen])
+    wanted = r"training rows for every class of 'data', or .*none for \['ghost', 'spirit'\]"
+    with pytest.raises(BadArgument, match=wanted):
+        scenario(data)
 
 
 def test_rows_of_two_labels_come_with_both_tasks_but_on_one_side():

@@ -39,15 +39,27 @@ def check_seed(seed: int | None) -> int:
     return 0 if seed is None else whole("seed", seed)
 
 
-def ordered_classes(data: Data, order: Sequence[Any] | None, seed: int | None) -> list[int]:
-    """Classes of a stream: as asked, or all that have training rows, shuffled by the seed."""
-    check_seed(seed)
+def all_classes(
+    data: Data, way_out: str = "labels that count only the classes there are"
+) -> list[int]:
+    """Every class of the data; refused if one has no training rows, since results would not say."""
     present = classes_in(data, data.train)
+    empty = [name for i, name in enumerate(data.classes) if i not in present]
+    if empty:
+        raise bad("data", f"training rows for every class of {data.name!r}, or {way_out}",
+                  f"none for {empty}")  # fmt: skip
+    return sorted(present)
+
+
+def ordered_classes(data: Data, order: Sequence[Any] | None, seed: int | None) -> list[int]:
+    """Classes of a stream: those asked for, or all, shuffled by the seed."""
+    check_seed(seed)
     if order is None:
-        ids = sorted(present)
+        ids = all_classes(data, "an `order` that names the classes to learn")
         if seed is None:
             return ids
         return [ids[i] for i in keys.order(keys.fold(seed, "classes"), len(ids), len(ids)).tolist()]
+    present = classes_in(data, data.train)
     if isinstance(order, str) or not isinstance(order, (Sequence, Tensor)) or not len(order):
         raise bad("order", "a list of class ids or names", order)
     ids = [class_id(f"order[{i}]", wanted, data) for i, wanted in enumerate(order)]

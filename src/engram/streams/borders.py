@@ -11,7 +11,14 @@ from torch import Tensor
 
 from engram.data.core import Data
 from engram.errors import bad, number, whole
-from engram.streams._classes import check_seed, check_tasks, cut, domain_tasks, ordered_classes
+from engram.streams._classes import (
+    all_classes,
+    check_seed,
+    check_tasks,
+    cut,
+    domain_tasks,
+    ordered_classes,
+)
 from engram.streams._rows import by_class, check_valid, deal, hold_out, rows_with, shuffled
 from engram.streams.core import Stream
 
@@ -112,7 +119,7 @@ def new_instances(data: Data, *, tasks: int, seed: int = 0, valid: float = 0.0) 
     for k in range(tasks):
         rows, held = hold_out(data, train[k], valid, seed)
         parts.append({"train": rows, "valid": held if valid else own[k], "test": test[k]})
-    made = domain_tasks(data, parts, ordered_classes(data, None, None))
+    made = domain_tasks(data, parts, all_classes(data))
     check_tasks(made, valid)
     return Stream(data=data, tasks=tuple(made), name="new_instances")
 

@@ -8,7 +8,7 @@ from typing import Any
 from engram import keys
 from engram.data.core import Data
 from engram.errors import bad, unknown, whole
-from engram.streams._classes import check_seed, check_tasks, domain_tasks, ordered_classes
+from engram.streams._classes import all_classes, check_seed, check_tasks, domain_tasks
 from engram.streams._rows import check_valid, hold_out
 from engram.streams.core import Stream
 from engram.streams.views import Permuted, Rotated, View
@@ -62,7 +62,7 @@ def domain_incremental(
         parts.append({"train": train, "valid": held, "test": test.sort().values,
                       "domain": f"{by}={value}"})  # fmt: skip
         _check_domain(data, by, value, len(train), len(test))
-    tasks = domain_tasks(data, parts, ordered_classes(data, None, None))
+    tasks = domain_tasks(data, parts, all_classes(data))
     check_tasks(tasks, valid)
     return Stream(data=data, tasks=tuple(tasks), name="domain_incremental")
 
@@ -134,6 +134,6 @@ def _same_rows(
     held = held if valid else data.valid.sort().values
     test = data.test.sort().values
     parts = [{"train": train, "valid": held, "test": test, "domain": text} for text in names]
-    tasks = domain_tasks(data, parts, ordered_classes(data, None, None))
+    tasks = domain_tasks(data, parts, all_classes(data))
     check_tasks(tasks, valid)
     return Stream(data=data, tasks=tuple(tasks), name=name, view=view)

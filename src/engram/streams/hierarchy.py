@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engram.data.core import Data
 from engram.errors import bad, number, unknown, whole
-from engram.streams._classes import check_seed, check_tasks, class_id
+from engram.streams._classes import all_classes, check_seed, check_tasks, class_id
 from engram.streams._rows import by_class, rows_with, shuffled
 from engram.streams._schedule import draw_schedule
 from engram.streams.core import Stream, Task
@@ -83,7 +83,8 @@ def hierarchical(
     families = _families(data, hierarchy)
     twofold = hierarchical_data(data, hierarchy=hierarchy)
     if tasks is None:
-        groups = draw_schedule(families, _present(data), first, classes_per_task, seed)
+        every = all_classes(data, "`tasks` that name the classes to learn")
+        groups = draw_schedule(families, every, first, classes_per_task, seed)
     else:
         groups = _given(twofold, families, tasks, first)
     rows = _Rows(data, families, (valid, post_valid), (super_share, sub_share), cap,

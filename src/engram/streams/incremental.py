@@ -27,7 +27,7 @@ def class_incremental(
         size of every task.
     order
         Class ids or names in order of introduction; classes not named are left out. None takes
-        all classes with training rows, by id or, with a `seed`, shuffled.
+        all classes, by id or, with a `seed`, shuffled; each must then have training rows.
     seed
         Shuffles the classes when `order` is None, and draws the validation rows.
     valid
@@ -77,8 +77,14 @@ def task_incremental(
     return Stream(data=data, tasks=tuple(tasks), name="task_incremental", head="multi")
 
 
-def joint(data: Data, *, valid: float = 0.0, seed: int | None = None) -> Stream:
-    """All classes in one task: ordinary training, the ceiling of a stream.
+def joint(
+    data: Data,
+    *,
+    order: Sequence[int | str] | None = None,
+    valid: float = 0.0,
+    seed: int | None = None,
+) -> Stream:
+    """All classes, or those of `order`, in one task: ordinary training, the ceiling of a stream.
 
     Examples
     --------
@@ -86,6 +92,6 @@ def joint(data: Data, *, valid: float = 0.0, seed: int | None = None) -> Stream:
     >>> joint(data)
     Stream('joint': 1 task, 4 classes, single head)
     """
-    ids = ordered_classes(data, None, None)
+    ids = ordered_classes(data, order, None)
     tasks = class_tasks(data, [ids], valid, check_seed(seed))
     return Stream(data=data, tasks=tuple(tasks), name="joint")
