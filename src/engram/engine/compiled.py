@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx
 
 from engram.errors import bad
+from engram.models.context import PLAIN
 
 COMPILERS = ("g++", "clang++", "c++", "cl")
 _KNOWN: dict[Any, Callable[..., Any]] = {}
@@ -100,8 +101,12 @@ class Compiled:
         if key not in known:
             from torch.fx.experimental.proxy_tensor import make_fx  # takes a second to import
 
-            # tracing runs the step for real, on copies
-            graph = make_fx(self._step)(*(place.clone() for place in places))
+            # tracing runs the step for real, on copies; a trace cannot hold kernels of our own
+            token = PLAIN.set(True)
+            try:
+                graph = make_fx(self._step)(*(place.clone() for place in places))
+            finally:
+                PLAIN.reset(token)
             constants = _lift(graph)
             known[key] = _compiled(graph, [*places, *constants]), constants
         found = known[key]

@@ -153,4 +153,4 @@ class CompiledTrainer(LockstepTrainer):
 
 
 def _dense(leaf: Tensor) -> Tensor:
-    return leaf.clone(memory_format=torch.contiguous_format)
+    return leaf.clone()  # keeps a dense order of axes, makes others contiguous

@@ -14,6 +14,9 @@ from engram.keys import Key
 
 ROW_WEIGHTS: ContextVar[Tensor | None] = ContextVar("row weights of this pass", default=None)
 KEY: ContextVar[Key | None] = ContextVar("key of this pass", default=None)
+PLAIN: ContextVar[bool] = ContextVar(
+    "no kernels of our own: the pass is being traced", default=False
+)
 _CALLS: ContextVar[dict[int, int] | None] = ContextVar("calls in this pass", default=None)
 
 

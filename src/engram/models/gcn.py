@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.errors import choose, whole
+from engram.models import graph_ops
 from engram.models.layers import BatchNorm, Dropout
 from engram.models.shapes import skeleton
 from engram.models.skeletons import Pairs, WithConstants, adjacency, bones, both_ways
@@ -23,8 +25,20 @@ class GraphLayer(nn.Module):
         nn.init.xavier_uniform_(self.linear.weight)
 
     def forward(self, h: Tensor, neighbours: Tensor) -> Tensor:
-        near = torch.relu(neighbours @ self.linear(h) + self.bias)  # [B, V, W]
-        y: Tensor = self.norm(near + torch.relu(self.residual(h)))
+        near = neighbours @ self.linear(h)  # [B, V, W]
+        if self.training and graph_ops.applies(near):
+            return self._fused(near, F.linear(h, self.residual.weight))
+        y: Tensor = self.norm(torch.relu(near + self.bias) + torch.relu(self.residual(h)))
+        return y
+
+    def _fused(self, near: Tensor, far: Tensor) -> Tensor:
+        """The same as the last two lines of `forward`, in training."""
+        norm = self.norm
+        real = norm.real_rows(near)
+        y, mean, var = graph_ops.mix(
+            near, far, self.bias, self.residual.bias, real, *norm.factors(), norm.eps
+        )
+        norm.observe(mean, var, real.sum() * near.shape[1])
         return y
 
 
@@ -98,8 +112,11 @@ class GCN(WithConstants):
         return h  # [B, V, W]
 
     def body(self, z: Tensor) -> Tensor:
-        total = (torch.sigmoid(self.gate(z)) * z).sum(1)
-        graph = torch.cat([total, z.amax(1)], -1)  # [B, 2 W]
+        if graph_ops.applies(z):
+            parts = graph_ops.read(z, self.gate.weight[0], self.gate.bias[0])
+        else:
+            parts = (torch.sigmoid(self.gate(z)) * z).sum(1), z.amax(1)
+        graph = torch.cat(parts, -1)  # [B, 2 W]
         y: Tensor = self.norm(torch.relu(self.hidden(self.dropout(graph))))
         return y
 

@@ -69,7 +69,7 @@ class BatchNorm(nn.Module):
             return self._stock(x)
         if not self.training:
             return self._scale(x - self._spread(self.mean, x), self.var, x)
-        return self._train(x, weights)
+        return self._train(x)
 
     def _stock(self, x: Tensor) -> Tensor:
         fold = self.axis == -1 and x.ndim > 2
@@ -84,23 +84,34 @@ class BatchNorm(nn.Module):
         )
         return y.reshape(x.shape) if fold else y
 
-    def _train(self, x: Tensor, weights: Tensor | None) -> Tensor:
+    def real_rows(self, x: Tensor) -> Tensor:
+        """[B] 1 for rows of x that count in this pass, 0 for padding."""
+        weights = ROW_WEIGHTS.get()
         if weights is None:
-            real = torch.ones(len(x), dtype=x.dtype, device=x.device)
-        else:
-            real = (weights > 0).to(x.dtype)  # [B]
-            if len(real) != len(x):
-                real = self._stretch(real, len(x))
+            return torch.ones(len(x), dtype=x.dtype, device=x.device)
+        real = (weights > 0).to(x.dtype)
+        return real if len(real) == len(x) else self._stretch(real, len(x))
+
+    def _train(self, x: Tensor) -> Tensor:
+        real = self.real_rows(x)
+        y, mean, var = normalise(x, real, *self.factors(), eps=self.eps, axis=self.axis)
+        self.observe(mean, var, real.sum() * (x.numel() // (len(x) * self.features)))
+        return y
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """[F] what normalised values are multiplied with, and what is added."""
         one, zero = torch.ones_like(self.mean), torch.zeros_like(self.mean)
-        weight = one if self.weight is None else self.weight
-        bias = zero if self.bias is None else self.bias
-        y, mean, var = normalise(x, real, weight, bias, eps=self.eps, axis=self.axis)
-        count = real.sum() * (x.numel() // (len(x) * self.features))
-        rate = self.momentum * (count > 1).to(x.dtype)
+        return (
+            one if self.weight is None else self.weight,
+            zero if self.bias is None else self.bias,
+        )
+
+    def observe(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
+        """Move the running statistics by those of a batch with `count` values per channel."""
+        rate = self.momentum * (count > 1).to(mean.dtype)
         unbiased = var.detach() * (count / (count - 1).clamp(min=1))
         self.mean = self.mean + rate * (mean.detach() - self.mean)
         self.var = self.var + rate * (unbiased - self.var)
-        return y
 
     def _scale(self, centred: Tensor, var: Tensor, x: Tensor) -> Tensor:
         factor = (var + self.eps).rsqrt()
