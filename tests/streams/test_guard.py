@@ -187,6 +187,30 @@ def test_a_whole_task_is_counted_as_its_rows_are():
     assert one.ledger.to_dict() == other.ledger.to_dict()
 
 
+@pytest.mark.parametrize("bad_row", [-1, 10_000, "future"])
+def test_rows_of_now_are_refused_as_any(bad_row):
+    view = MethodView(STREAM, 1)
+    wrong = int(STREAM[2].train[0]) if bad_row == "future" else bad_row
+    with pytest.raises(AccessError):
+        view.allow_now(torch.tensor([int(view.train[0]), wrong]))
+
+
+def test_rows_of_now_and_of_the_memory_are_counted_as_by_allow():
+    one, other = MethodView(STREAM, 1), MethodView(STREAM, 1)
+    mixed = torch.cat([one.train[:4], one.valid[:2]])
+    for rows in (one.train[:7], mixed, NONE):
+        one.allow_now(rows)
+        other.allow(rows, at(rows, 1))
+    kept = STREAM[0].train[:5]
+    both, when = torch.cat([kept, one.train[:2]]), torch.tensor([0] * 5 + [1] * 2)
+    for rows, stages in ((kept, at(kept, 0)), (both, when), (NONE, NONE)):
+        one.allow_memory(rows, stages)
+        other.allow(rows, stages, rows, stages)
+    assert one.ledger.to_dict() == other.ledger.to_dict()
+    with pytest.raises(AccessError):  # a memory may not bring rows of tasks to come
+        one.allow_memory(kept, at(kept, 2))
+
+
 def test_a_copied_ledger_goes_on_by_itself():
     ledger = Ledger()
     ledger.record(0, "train", 5)

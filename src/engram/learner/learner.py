@@ -136,16 +136,20 @@ class Learner:
         if self.guard is not None and stages is None and (rows is None or rows is self.task.train):
             self.guard.allow_task()
             return task_items(self.stream, self.stage)
-        rows = self.task.train if rows is None else rows
+        if self.guard is None:
+            raise AccessError("the learner has not entered a task yet")
+        rows, kept = self.task.train if rows is None else rows, self.exemplars
         if stages is None:
             stages = torch.full_like(rows, self.stage)
-        if rows.shape != stages.shape:
+            self.guard.allow_now(rows)
+        elif rows.shape != stages.shape:
             raise bad(
                 "stages", f"one stage per row, shape {tuple(rows.shape)}", tuple(stages.shape)
             )
-        if self.guard is None:
-            raise AccessError("the learner has not entered a task yet")
-        self.guard.allow(rows, stages, self.exemplars.rows, self.exemplars.stages)
+        elif rows is kept.rows and stages is kept.stages:
+            self.guard.allow_memory(rows, stages)
+        else:
+            self.guard.allow(rows, stages, kept.rows, kept.stages)
         return Items(rows, stages, visible_labels(self.stream, rows, stages))
 
     def complete_items(self, rows: Tensor, stages: Tensor) -> Items:

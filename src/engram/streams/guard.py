@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -162,6 +164,21 @@ earlier tasks it must declare reads = "past".
         """Count the reading of all training rows of the current task, which always is allowed."""
         self.ledger.record(self.stage, "train", len(self.train))
 
+    def allow_now(self, rows: Tensor) -> None:
+        """As `allow`, for rows as of the current task; quick where all are training rows."""
+        if rows.ndim == 1 and len(rows) and _within(rows, len(self.stream.data)):
+            train, valid = (self._table(kind, rows.device)[rows] for kind in ("train", "valid"))
+            if bool(train.all()) and not bool(valid.any()):
+                return self.ledger.record(self.stage, "train", len(rows))
+        return self.allow(rows, torch.full_like(rows, self.stage))
+
+    def allow_memory(self, rows: Tensor, stages: Tensor) -> None:
+        """As `allow`, for all that the memory holds; quick where all of it is of earlier tasks."""
+        known = rows.ndim == 1 and rows.shape == stages.shape and len(rows)
+        if known and _within(rows, len(self.stream.data)) and _within(stages, self.stage):
+            return self.ledger.record(self.stage, "memory", len(rows))
+        return self.allow(rows, stages, rows, stages)
+
     def _check_shapes(self, *parts: Tensor | None) -> None:
         named = dict(zip(("rows", "stages", "memory_rows", "memory_stages"), parts, strict=True))
         for first, second in (("rows", "stages"), ("memory_rows", "memory_stages")):
@@ -172,12 +189,13 @@ earlier tasks it must declare reads = "past".
                 raise bad(second, f"shape {tuple(a.shape)} [n], as {first}", tuple(b.shape))
 
     def _table(self, kind: str, device: torch.device) -> Tensor:
-        """[N] whether a row is of this kind in the current task."""
-        if (kind, device) not in self._tables:
+        """[N] whether a row is of this kind in the current task; all runs of a stream share it."""
+        known: dict[Any, Tensor] = self.stream.__dict__.setdefault("_kind_tables", {})
+        if (kind, self.stage, device) not in known:
             table = torch.zeros(len(self.stream.data), dtype=torch.bool)
             table[getattr(self.task, kind).cpu()] = True
-            self._tables[kind, device] = table.to(device)
-        return self._tables[kind, device]
+            known[kind, self.stage, device] = table.to(device)
+        return known[kind, self.stage, device]
 
     def _in_memory(self, rows: Tensor, stages: Tensor, kept: Tensor | None,
                    kept_stages: Tensor | None) -> Tensor:  # fmt: skip
@@ -230,6 +248,11 @@ earlier tasks it must declare reads = "past".
         found = _uses(self.stream, row)
         lost = " and not in the memory" if stage < self.stage else ""
         return f"is {found}{lost}"
+
+
+def _within(numbers: Tensor, stop: int) -> bool:
+    low, high = torch.aminmax(numbers)
+    return int(low) >= 0 and int(high) < stop
 
 
 def _uses(stream: Stream, row: int) -> str:
