@@ -71,7 +71,7 @@ def draw_grid(data: pd.DataFrame, axis: str) -> Any:
     named, methods = list(dict.fromkeys(data[axis])), list(looks)
     for (dataset, method), rows in data.groupby(["dataset", "method"], sort=False):
         place = names.index(dataset) + 1
-        x = rows[axis]
+        x = rows[axis].tolist()
         if axis == "strategy":  # side by side, or the intervals would cover each other
             beside = 0.08 * (methods.index(str(method)) - (len(methods) - 1) / 2)
             x = [named.index(name) + beside for name in x]
