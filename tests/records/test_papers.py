@@ -80,6 +80,20 @@ def test_doubts_are_joined() -> None:
     assert (reference("confer", 3)["doubt"] == "").all()
 
 
+def test_remarks_about_units_and_other_tables_are_no_doubts() -> None:
+    said = [flag["reason"] for paper in ("CGL", "RWalk") for flag in flags(paper)]
+    assert sum(text.startswith("std > 1 (unit: ") for text in said) == 19
+    cgl = reference("cgl", 2)
+    doubted = cgl[cgl["doubt"] != ""]
+    assert doubted[["dataset", "setting", "method", "metric"]].to_numpy().tolist() == [
+        ["UCLA-CIL", "task-order", "MAS", "MOPD"]
+    ]
+    assert "98.7" in doubted["doubt"].iloc[0]
+    assert "unit" not in doubted["doubt"].iloc[0]
+    rwalk = reference("rwalk", 3)
+    assert rwalk[rwalk["doubt"] != ""]["params"].unique().tolist() == ["lambda=300000"]
+
+
 def test_forgetting_columns_of_confer_are_rotated_back() -> None:
     rotated, printed = (
         reference("confer", 6),

@@ -21,6 +21,9 @@ _KEYS = (
     "table", "dataset", "setting", "order", "augmentation", "method", "nd_method", "stage",
     "metric",
 )  # fmt: skip
+# Notes of the list that leave the printed number as good as any: about its unit, and about another
+# table of the same paper.
+_REMARKS = ("std > 1 (unit: ", "same lambda gives slightly different ")
 # Task-IL tables whose forgetting columns are rotated as well; the other Task-IL ones are not.
 _ROTATED_TASK_TABLES = ("4", "8")
 
@@ -116,9 +119,11 @@ def _paper(paper: str) -> pd.DataFrame:
 
 
 def _doubts(printed: pd.DataFrame) -> list[str]:
-    """All reasons to doubt each row, joined by semicolons."""
+    """All reasons to doubt each row, joined by semicolons; mere remarks are none."""
     reasons: list[list[str]] = [[] for _ in range(len(printed))]
     for flag in flags(str(printed["paper"].iloc[0])):
+        if flag["reason"].startswith(_REMARKS):
+            continue
         for row in np.flatnonzero(matches(printed, flag)):
             reasons[row].append(flag["reason"])
     return ["; ".join(one) for one in reasons]
