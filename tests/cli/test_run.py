@@ -54,6 +54,25 @@ def test_set_reaches_training_method_model_and_stream(engram):
     assert result.cost()["memory_items"].max() == 40
 
 
+def test_skeletons_need_no_edges_and_a_bare_name_sets_them(engram):
+    few = (
+        "-s",
+        "stream.data_options={per_class: 10, frames: 4}",
+        "-s",
+        "epochs=1",
+        "-s",
+        "width=4",
+    )
+    for more in ((), ("-s", "edges=ucla")):
+        engram("run", "--data", "skeletons", "--model", "gcn", *few, *more, "-o", f"out{len(more)}")
+    plain, named = package.read("out0"), package.read("out2")
+    (recipe,) = named.recipes.values()
+    assert recipe["model"] == {"name": "gcn", "width": 4, "edges": "ucla"}
+    np.testing.assert_array_equal(plain.matrix, named.matrix)
+    done = engram("run", "--data", "skeletons", "--model", "gcn", *few, "-s", "edgs=ucla", code=2)
+    assert "did you mean 'edges'" in done.stderr
+
+
 def test_a_bare_name_concerns_the_methods_that_know_it():
     recipes = asked.contents(data="blobs", methods=["Finetune", "EWC"])
     asked.assign(recipes, "strength=7")

@@ -43,6 +43,18 @@ def test_hand_to_foot(name, joints):
     assert len({child for child, _ in pairs}) == joints - 1
 
 
+@pytest.mark.parametrize(("name", "joints"), [("ucla", 20), ("ntu", 25)])
+def test_the_number_of_joints_decides_the_skeleton(name, joints):
+    assert bones(None, joints) == bones(name, joints) == bones(SKELETONS[name], joints)
+    assert GCN((3, 4, joints)).edges.tolist() == GCN((3, 4, joints), edges=name).edges.tolist()
+    assert torch.equal(STGCN((3, 4, joints)).graph, STGCN((3, 4, joints), edges=name).graph)
+    for other in {20, 25, 30} - {joints}:  # five joints must not stay without a bone
+        with pytest.raises(ValueError, match=f"{other} joints, got '{name}, which has {joints}'"):
+            bones(name, other)
+    with pytest.raises(ValueError, match="edges: expected 'ucla', 'ntu' or"):
+        bones(None, 21)
+
+
 def test_adjacency_has_both_directions_and_no_loop():
     matrix = adjacency(bones(EDGES, 5), 5)
     assert torch.equal(matrix, matrix.T)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import hashlib
 import itertools
 import json
@@ -125,7 +126,13 @@ def assign(recipes: Sequence[Content], assignment: str) -> None:
                 raise
             failures.append(error)
     if len(failures) == len(recipes):
-        raise next((one for one in failures if "did you mean" in str(one)), failures[0])
+        raise max(failures, key=lambda error: _closeness(key, str(error)))
+
+
+def _closeness(key: str, complaint: str) -> float:
+    """How near the name that a complaint proposes is to what was written."""
+    guess = re.search(r"did you mean '(.*?)'", complaint)
+    return difflib.SequenceMatcher(None, key, guess[1]).ratio() if guess else 0.0
 
 
 def _methods(content: Content) -> Iterator[Content]:

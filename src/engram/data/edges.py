@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -23,7 +25,7 @@ NTU: Edges = _bones(
     "1-2 2-21 3-21 4-3 5-21 6-5 7-6 8-7 9-21 10-9 11-10 12-11 13-1 14-13 15-14 16-15 17-1 18-17 "
     "19-18 20-19 22-23 23-8 24-25 25-12"
 )
-_BY_JOINTS = {20: UCLA, 25: NTU}
+BY_JOINTS = {20: UCLA, 25: NTU}
 
 
 def bones(joints: int) -> Edges:
@@ -34,13 +36,13 @@ def bones(joints: int) -> Edges:
     >>> bones(20)[:3]
     ((0, 1), (1, 2), (3, 2))
     """
-    if joints not in _BY_JOINTS:
-        raise bad("joints", f"one of {sorted(_BY_JOINTS)}", joints)
-    return _BY_JOINTS[joints]
+    if joints not in BY_JOINTS:
+        raise bad("joints", f"one of {sorted(BY_JOINTS)}", joints)
+    return BY_JOINTS[joints]
 
 
-def adjacency(edges: Edges, joints: int) -> Tensor:
-    """[V, V] symmetric 0/1 matrix without self loops.
+def adjacency(edges: Sequence[tuple[int, int]], joints: int) -> Tensor:
+    """[V, V] symmetric 0/1 matrix without self loops, not normalised.
 
     Examples
     --------

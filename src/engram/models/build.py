@@ -49,6 +49,19 @@ def models() -> dict[str, str]:
     return {name: (inspect.getdoc(make) or "").split("\n")[0] for name, make in _MODELS.items()}
 
 
+def model_options(name: str) -> tuple[str, ...]:
+    """What can be set of a model, besides the shape of its samples.
+
+    Examples
+    --------
+    >>> model_options("cnn")
+    ('dropout',)
+    """
+    if name not in _MODELS:
+        raise unknown("model", name, _MODELS)
+    return tuple(inspect.signature(_MODELS[name]).parameters)[1:]
+
+
 def build(
     spec: Spec,
     *,

@@ -9,36 +9,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from engram.data import edges as known
+from engram.data.edges import adjacency
 from engram.errors import bad, unknown
+
+__all__ = ["Pairs", "SKELETONS", "WithConstants", "adjacency", "bones", "both_ways", "partitions"]
 
 Pairs = Sequence[tuple[int, int]]
 
-# (child, parent), joints counted from 1
-SKELETONS: dict[str, tuple[tuple[int, int], ...]] = {
-    "ucla": (
-        *((1, 2), (2, 3), (4, 3), (5, 3), (6, 5), (7, 6), (8, 7), (9, 3), (10, 9), (11, 10)),
-        *((12, 11), (13, 1), (14, 13), (15, 14), (16, 15), (17, 1), (18, 17), (19, 18), (20, 19)),
-    ),
-    "ntu": (
-        *((1, 2), (2, 21), (3, 21), (4, 3), (5, 21), (6, 5), (7, 6), (8, 7), (9, 21), (10, 9)),
-        *((11, 10), (12, 11), (13, 1), (14, 13), (15, 14), (16, 15), (17, 1), (18, 17), (19, 18)),
-        *((20, 19), (22, 23), (23, 8), (24, 25), (25, 12)),
-    ),
+# (child, parent), joints counted from 1, as a user would give them
+SKELETONS: dict[str, known.Edges] = {
+    name: tuple((child + 1, parent + 1) for child, parent in pairs)
+    for name, pairs in (("ucla", known.UCLA), ("ntu", known.NTU))
 }
 
 
 def bones(edges: str | Pairs | None, joints: int) -> list[tuple[int, int]]:
     """(child, parent) pairs counted from 0, checked against the number of joints.
 
+    None takes the skeleton with that many joints, 20 or 25.
+
     Examples
     --------
     >>> bones([(1, 2), (3, 2)], joints=3)
     [(0, 1), (2, 1)]
+    >>> bones(None, joints=20) == bones("ucla", joints=20)
+    True
     """
     if isinstance(edges, str):
         if edges not in SKELETONS:
             raise unknown("edges", edges, SKELETONS)
+        if len(SKELETONS[edges]) + 1 != joints:  # a tree
+            expected = f"the skeleton of samples with {joints} joints"
+            raise bad("edges", expected, f"{edges}, which has {len(SKELETONS[edges]) + 1}")
         edges = SKELETONS[edges]
+    if edges is None and joints in known.BY_JOINTS:
+        return list(known.bones(joints))
     if edges is None or not len(edges):
         names = ", ".join(map(repr, SKELETONS))
         raise bad("edges", f"{names} or (child, parent) pairs of joints counted from 1", edges)
@@ -61,20 +67,6 @@ def bones(edges: str | Pairs | None, joints: int) -> list[tuple[int, int]]:
 def both_ways(pairs: Pairs) -> Tensor:
     """[2, E] (source, target) of every bone in both directions."""
     return torch.tensor([*pairs, *((b, a) for a, b in pairs)]).T.contiguous()
-
-
-def adjacency(pairs: Pairs, joints: int) -> Tensor:
-    """[V, V] matrix with A[target, source] = 1, no self loops, no normalisation.
-
-    Examples
-    --------
-    >>> adjacency([(0, 1)], 3).tolist()
-    [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
-    """
-    source, target = both_ways(pairs)
-    matrix = torch.zeros(joints, joints)
-    matrix[target, source] = 1.0
-    return matrix
 
 
 def partitions(pairs: Pairs, joints: int) -> Tensor:

@@ -16,12 +16,14 @@ from engram.engine.run_spec import Run
 from engram.engine.training import Training
 from engram.errors import bad, choose, unknown, whole
 from engram.methods.base import Method
+from engram.models.build import model_options
 from engram.recipes.names import build_method, method_label, plain_method
 from engram.recipes.plain import from_plain, to_plain
 from engram.records import KEEP
 from engram.streams.core import Stream
 
 SECTIONS = ("stream", "model", "method", "training", "seeds", "keep", "average", "label")
+DEFAULT_MODEL = "mlp"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,7 +41,7 @@ class Recipe:
 
     stream: Mapping[str, Any]
     method: Method
-    model: Any = "mlp"
+    model: Any = DEFAULT_MODEL
     training: Training = field(default_factory=Training)
     seeds: tuple[int, ...] = (0,)
     keep: str = "scores"
@@ -59,7 +61,7 @@ class Recipe:
         return cls(
             stream=_stream_section(content["stream"]),
             method=method,
-            model=_model_section(content.get("model", "mlp")),
+            model=_model_section(content.get("model", DEFAULT_MODEL)),
             training=from_plain(Training, content.get("training", {}), path="training"),
             seeds=_seeds(content.get("seeds", 1)),
             keep=choose("keep", content.get("keep", "scores"), KEEP),
@@ -211,8 +213,9 @@ def set_value(content: dict[str, Any], assignment: str) -> None:
     >>> content = {"stream": {"data": "digits"}, "method": {"name": "EWC"}}
     >>> set_value(content, "epochs=3")
     >>> set_value(content, "method.strength=10")
-    >>> content["training"], content["method"]
-    ({'epochs': 3}, {'name': 'EWC', 'strength': 10})
+    >>> set_value(content, "hidden=[32]")
+    >>> content["training"], content["method"], content["model"]
+    ({'epochs': 3}, {'name': 'EWC', 'strength': 10}, {'name': 'mlp', 'hidden': [32]})
     """
     import yaml
 
@@ -227,6 +230,7 @@ def set_value(content: dict[str, Any], assignment: str) -> None:
     for name in path[:-1]:
         inner = target.get(name)
         if not isinstance(inner, dict):
+            inner = DEFAULT_MODEL if inner is None and name == "model" else inner
             inner = (
                 {} if inner is None else {"name": inner} if name != "stream" else {"data": inner}
             )
@@ -239,7 +243,10 @@ def _home(content: Mapping[str, Any], key: str) -> str:
     """The section a bare field name belongs to."""
     method = build_method(content.get("method", "Finetune"))
     kind = _stream_section(content.get("stream", {"data": "digits"}))["kind"]
+    model = _model_section(content.get("model", DEFAULT_MODEL))
+    model = model["name"] if isinstance(model, dict) else model
     owners = {
+        "model": set(model_options(model) if isinstance(model, str) else ()),
         "training": {f.name for f in fields(Training)},
         "method": {f.name for f in fields(method)},
         "stream": {*(streams.SCENARIOS[kind].__kwdefaults__ or ()), "data", "kind", "online"},
