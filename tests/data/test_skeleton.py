@@ -18,6 +18,8 @@ from engram.data.skeleton import (
     split_as_stored,
     split_within_classes,
 )
+from engram.errors import BadArgument
+from engram.models.stgcn import STGCN
 
 RNG = np.random.default_rng(0)
 
@@ -232,11 +234,10 @@ def test_raw_ntu_keeps_the_two_bodies_that_move_most(tmp_path):
     file = tmp_path / "S001C001P001R001A001.skeleton"
     file.write_text(skeleton_text({"1": still, "2": walker, "3": runner}))
     out = read_skeleton(file)
-    assert out.shape == (300, 25, 6)
+    assert out.shape == (4, 25, 6)
     assert np.allclose(out[1:4, :, :3], runner[1:], atol=1e-5)
     assert (out[0, :, :3] == 0).all()
     assert np.allclose(out[:4, :, 3:], walker, atol=1e-5)
-    assert (out[4:] == 0).all()
     file.write_text(skeleton_text({"1": still})[:200])
     with pytest.raises(ValueError, match="early end"):
         read_skeleton(file)
@@ -245,6 +246,15 @@ def test_raw_ntu_keeps_the_two_bodies_that_move_most(tmp_path):
         read_skeleton(file)
     file.write_text("one")
     with pytest.raises(ValueError, match="numbers of"):
+        read_skeleton(file)
+    file.write_text("-4\n")
+    with pytest.raises(ValueError, match=r"A001\.skeleton: expected a number of frames.* got -4"):
+        read_skeleton(file)
+    file.write_text("1\n-1\n")
+    with pytest.raises(ValueError, match="a number of bodies in frame 0"):
+        read_skeleton(file)
+    file.write_text(f"{10**15}\n0\n0\n")  # no room is asked for before the end is found
+    with pytest.raises(ValueError, match="early end"):
         read_skeleton(file)
 
 
@@ -258,20 +268,78 @@ def test_raw_ntu_by_name(tmp_path):
             (folder / name).write_text(skeleton_text({"7": body}))
     (folder / "S001C001P003R001A001.skeleton").write_text(skeleton_text({"7": body}))
     (folder / "S001C001P002R002A001.skeleton").write_text(skeleton_text({}))
-    data = load("ntu60", root=tmp_path)
+    data = load("ntu60", root=tmp_path, classes=2)
     assert data.x.shape == (20, 6, 300, 25)
+    assert (data.x[:, :, 5:] == 0).all()
     assert [len(part) for part in (data.train, data.valid, data.test)] == [16, 2, 2]
-    assert data.classes[0] == "drink water"
+    assert data.classes == ("drink water", "eat meal")
     assert data.attributes["view"][:3].tolist() == [1, 1, 1]
-    assert data.notes == (
-        "21 sequences, the published count is 6667",
-        "1 sequences with no body left out: S001C001P002R002A001",
-    )
-    both = load("ntu60", root=tmp_path, split="official", classes=None, persons="first", frames=5)
+    assert data.notes == ("1 sequences with no body left out: S001C001P002R002A001",)
+    both = load("ntu60", root=tmp_path, split="official", classes=["reading", 0, 1],
+                persons="first", frames=5)  # fmt: skip
     assert both.x.shape == (31, 3, 5, 25)
+    assert both.classes == ("reading", "drink water", "eat meal")
     assert both.attributes["subject"][both.test].tolist() == [3]
+    assert both.labels.bincount().tolist() == [10, 11, 10]
+    assert (both.attributes["action"] == torch.tensor([11, 1, 2])[both.labels]).all()
     with pytest.raises(ValueError, match="no body"):
-        load("ntu60", root=tmp_path, repair="error")
+        load("ntu60", root=tmp_path, classes=2, repair="error")
+
+
+def test_ntu_without_a_class_is_refused(tmp_path):
+    for action in (1, 2):
+        for i in range(10):
+            name = f"S001C001P001R{i + 1:03d}A{action:03d}.skeleton"
+            body = RNG.normal(size=(4, 25, 3))
+            (tmp_path / name).write_text(skeleton_text({"7": body}))
+    assert len(load(tmp_path, classes=2)) == 20
+    for asked in (3, ["eat meal", "brush teeth"]):
+        with pytest.raises(ValueError, match=r"training sequences .*none of \['brush teeth'\]"):
+            load(tmp_path, classes=asked)
+    for asked in ("eat meal", [], [0, 0], [60], [-1], [0.5], ["eat"], 0, True):
+        with pytest.raises(BadArgument, match="classes"):
+            load(tmp_path, classes=asked)
+    (tmp_path / "S001C001P001R001A000.skeleton").write_text(skeleton_text({}))
+    with pytest.raises(ValueError, match="A001"):
+        load(tmp_path, classes=2)
+
+
+def test_raw_ntu_of_odd_lengths(tmp_path):
+    def write(name, frames, missing=()):
+        body = RNG.normal(size=(frames, 25, 3))
+        body[list(missing)] = np.nan
+        (tmp_path / f"S001C001P001R{name}A001.skeleton").write_text(skeleton_text({"7": body}))
+
+    for number in range(10, 20):
+        write(f"{number:03d}", 4)
+    write("001", 1)
+    write("002", 2)
+    write("003", 304)
+    write("004", 6, missing=(2, 3))
+    write("005", 5, missing=(2, 3, 4))  # a body in two frames only
+    data = load(tmp_path, classes=1)
+    stem = "S001C001P001R{}A001".format
+    assert data.notes == (
+        f"1 sequences with more than 300 frames cut: {stem('003')}",
+        f"1 sequences with frames without a body kept as they are: {stem('004')}",
+        "3 sequences with fewer than 3 frames kept by repeating frames: "
+        + ", ".join(map(stem, ("001", "002", "005"))),
+    )
+    filled = (data.x != 0).any(-1).any(1).sum(-1)  # [N] frames with a body
+    assert filled[:5].tolist() == [3, 3, 300, 4, 3]
+    assert torch.equal(data.x[0, :, 0], data.x[0, :, 2])
+    dropped = load(tmp_path, classes=1, repair="drop")
+    assert len(dropped) == 10
+    assert len(dropped.notes) == 3
+    files = [
+        tmp_path / f"{stem(number)}.skeleton" for number in ("003", "004", "001", "002", "005")
+    ]
+    for file, wanted in zip(
+        files, ("more than 300", "without a body", "fewer than 3"), strict=False
+    ):
+        with pytest.raises(ValueError, match=f"none with .*{wanted}.*{file.stem}"):
+            load(tmp_path, classes=1, repair="error")
+        file.unlink()
 
 
 def ntu_rows(count):
@@ -294,6 +362,7 @@ def test_prepared_forms_of_ntu_agree(tmp_path):
     npz = tmp_path / "NTU60_CS.npz"
     np.savez(npz, x_train=flat, y_train=hot, x_test=flat, y_test=hot)
     from_npz, from_paddle = load(npz), load(paddle)
+    assert from_npz.notes == ("20 sequences, the published count is 6667",)
     assert from_npz.x.shape == (20, 6, 300, 25)
     assert torch.equal(from_npz.x, from_paddle.x)
     assert torch.equal(from_npz.y, from_paddle.y)
@@ -305,6 +374,62 @@ def test_prepared_forms_of_ntu_agree(tmp_path):
     assert torch.equal(load("ntu60", root=tmp_path).y, from_npz.y)
     first = load(npz, frames=20, persons="first", classes=12)
     assert torch.equal(first.x, torch.from_numpy(rows[:, :, :20, :, 0].copy()))
+    apart = load(npz, persons="apart")
+    assert torch.equal(apart.x, torch.from_numpy(rows[kept]))
+    assert torch.equal(apart.train, from_npz.train)
+
+
+def test_persons_apart_are_averaged_by_st_gcn(tmp_path):
+    rows, label = ntu_rows(24)
+    npz = tmp_path / "NTU60_CS.npz"
+    np.savez(npz, x_train=rows.transpose(0, 2, 4, 3, 1).reshape(24, 300, 150), y_train=label)
+    data = load(npz, persons="apart", frames=8)
+    assert data.sample_shape == (3, 8, 25, 2)
+    net = STGCN(data.sample_shape, width=4).eval()
+    assert net.blocks[0].spatial.in_channels == 3
+    assert torch.allclose(net(data.x[:2]), net(data.x[:2].flip(-1)), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ((["a"], [0, 1, 2]), "names: expected a list of 3 names, one per row, got 1"),
+        ((3, [0, 1, 2]), "names: expected a list of 3 names, one per row, got 'int'"),
+        ((["a", "b", "c"], 7), "labels: expected a list of 3 labels, got 'int'"),
+        ((["a", "b", "c"], {0: 1, 1: 2, 2: 3}), "labels: expected a list of 3 labels, got 'dict'"),
+        ((["a", "b", "c"], "012"), "labels: expected a list of 3 labels, got 'str'"),
+        ((["a", "b", "c"], [0, 1]), "labels: expected 3 labels, one per row, got 2"),
+        ((["a", "b", "c"], [0, 1, 60]), r"whole numbers from 0 to 59, got \[60\]"),
+        ((["a", "b", "c"], [0, -1, 2]), r"whole numbers from 0 to 59, got \[-1\]"),
+        ((["a", "b", "c"], [0, 0.5, 2]), r"whole numbers from 0 to 59, got \[0.5\]"),
+        ((["a", "b", "c"], ["x", "y", "z"]), "whole numbers from 0 to 59"),
+        ((["a", "b", "c"], [None, 0, 1]), "whole numbers from 0 to 59"),
+        ((["a", "b", "c"], [[0], [1], [2]]), "one whole number per row"),
+        ((["a", "b", "c"], [[0], [1, 2], [2]]), "one whole number per row"),
+        (["a"], r"\(names, labels\) of 3 rows"),
+        ({"names": 1}, r"\(names, labels\) of 3 rows"),
+    ],
+)
+def test_paddle_labels_are_checked(tmp_path, content, complaint):
+    rows = np.ones((3, 3, 300, 25, 2), np.float32)
+    np.save(tmp_path / "train_data.npy", rows)
+    (tmp_path / "train_label.pkl").write_bytes(pickle.dumps(content))
+    with pytest.raises(BadArgument, match=rf"train_label\.pkl: .*{complaint}"):
+        load(tmp_path, classes=3)
+
+
+def test_paddle_rows_of_one_and_two_frames_are_told(tmp_path):
+    rows, _ = ntu_rows(12)
+    rows[3, :, 1:], rows[4, :, 2:], rows[5, :, 4] = 0, 0, 0
+    names = [f"row {i}" for i in range(12)]
+    np.save(tmp_path / "train_data.npy", rows)
+    (tmp_path / "train_label.pkl").write_bytes(pickle.dumps((names, [0] * 12)))
+    assert load(tmp_path, classes=1).notes == (
+        "1 sequences with frames without a body kept as they are: row 5",
+        "2 sequences with fewer than 3 frames kept by repeating frames: row 3, row 4",
+    )
+    with pytest.raises(ValueError, match="frames without a body"):
+        load(tmp_path, classes=1, repair="error")
 
 
 def test_prepared_forms_are_checked(tmp_path):
@@ -313,8 +438,6 @@ def test_prepared_forms_are_checked(tmp_path):
     with pytest.raises(ValueError, match=r"train_data\.npy: expected \[N, 3, 300, 25, 2\]"):
         load(tmp_path)
     np.save(tmp_path / "train_data.npy", np.zeros((3, 3, 300, 25, 2), np.float32))
-    with pytest.raises(ValueError, match=r"\(names, labels\) of 3 rows"):
-        load(tmp_path)
     with pytest.raises(ValueError, match="classes: expected at most 60"):
         load(tmp_path, classes=61)
     with pytest.raises(ValueError, match="persons"):

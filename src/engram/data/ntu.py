@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
 from engram.data.arrays import Array
 from engram.data.core import Data
 from engram.data.packed import read_npz
 from engram.data.pickles import read_pickle
-from engram.data.skeleton import SPLITS, Sequences, build, resample
+from engram.data.skeleton import SPLITS, Sequences, build, filled
 from engram.errors import BadArgument, bad, choose, whole
 
 JOINTS, AXES, PERSONS, FRAMES = 25, 3, 2, 300
+_SHOWN = 5  # wrong labels in an error
 CIL_SEQUENCES = 6667  # first ten classes of the cross-subject training part
 TRAIN_SUBJECTS = (1, 2, 4, 5, 8, 9, 13, 14, 15, 16, 17, 18, 19, 25, 27, 28, 31, 34, 35, 38)
 _TITLES = """
@@ -45,7 +48,7 @@ def is_ntu(path: Path) -> bool:
 def load_ntu(
     path: Path,
     *,
-    classes: int | None = 10,
+    classes: int | Sequence[int | str] | None = 10,
     persons: str = "concat",
     frames: int = FRAMES,
     repair: str = "interpolate",
@@ -61,71 +64,120 @@ def load_ntu(
         Folder of .skeleton files, folder with train_data.npy and train_label.pkl, or an npz with
         x_train, y_train (x_test, y_test).
     classes
-        The first so many of 60; None for all.
+        The first so many of 60, or a list of ids (from 0) and names; None for all. Each must have
+        training sequences.
     persons
         ``concat``: the axes of both bodies as channels (zeros where there is one body);
+        ``apart``: an axis of their own, [N, 3, T, 25, 2], over which ST-GCN takes the mean;
         ``first``: only the first body, [N, 3, T, 25].
     frames
         Other than 300: the filled frames are resampled to that many.
+    repair
+        What happens to damaged sequences, see `engram.data.skeleton.mend`.
     split
         ``cil``: the cross-subject training part alone, 8:1:1 within each class; ``tuning``: the
         same, tested on its validation rows; ``official``: cross-subject training and test parts.
     """
-    choose("persons", persons, ("concat", "first"))
-    count = len(CLASSES) if classes is None else whole("classes", classes, low=1)
-    if count > len(CLASSES):
-        raise bad("classes", f"at most {len(CLASSES)}", classes)
+    choose("persons", persons, ("concat", "apart", "first"))
+    chosen = _chosen(classes)
     whole("frames", frames, low=1)
     wanted = choose("split", split, SPLITS) == "official"
-    parts = list(_parts(path, count, wanted))
+    parts = list(_parts(path, chosen, wanted))
     first = parts[0]
+    empty = [CLASSES[c] for i, c in enumerate(chosen) if i not in first.label]
+    if empty:
+        expected = f"classes with training sequences in {path} (a list selects classes)"
+        raise bad("classes", expected, f"none of {empty}")
+    axes = AXES if persons == "first" else AXES * PERSONS
     sequences = replace(
         first,
-        joints=[_cut(one, persons, frames) for part in parts for one in part.joints],
+        joints=[one[: filled(one), :, :axes] for part in parts for one in part.joints],
         label=np.concatenate([part.label for part in parts]),
         names=[name for part in parts for name in part.names],
-        classes=CLASSES[:count],
+        classes=tuple(CLASSES[c] for c in chosen),
         attributes={key: np.concatenate([part.attributes[key] for part in parts])
                     for key in first.attributes},
         official_test=np.concatenate([np.full(len(p), i > 0) for i, p in enumerate(parts)]),
     )  # fmt: skip
     notes: tuple[str, ...] = ()
-    if not wanted and count == 10 and len(sequences) != CIL_SEQUENCES:
+    if not wanted and chosen == list(range(10)) and len(sequences) != CIL_SEQUENCES:
         notes = (f"{len(sequences)} sequences, the published count is {CIL_SEQUENCES}",)
-    return build(
-        sequences, name=name, frames=None, normalised=False, repair=repair, split=split,
-        seed=seed, notes=notes,
+    data = build(
+        sequences, name=name, frames=frames, padded=frames == FRAMES, longest=FRAMES,
+        normalised=False, repair=repair, split=split, seed=seed, notes=notes,
     )  # fmt: skip
+    return _bodies_apart(data) if persons == "apart" else data
 
 
-def _cut(sequence: Array, persons: str, frames: int) -> Array:
-    """[T, V, 6] to the persons and the number of frames that were asked for."""
-    kept = sequence[..., :AXES] if persons == "first" else sequence
-    if frames == FRAMES == len(kept):
-        return kept
-    filled = np.flatnonzero((sequence != 0).any((1, 2)))
-    return resample(kept[: filled[-1] + 1] if len(filled) else kept, frames)
+def _chosen(classes: Any) -> list[int]:
+    """Ids of the classes to read, in the order of their new labels."""
+    if classes is None:
+        return list(range(len(CLASSES)))
+    if isinstance(classes, str) or not isinstance(classes, Sequence):
+        count = whole("classes", classes, low=1)
+        if count > len(CLASSES):
+            raise bad("classes", f"at most {len(CLASSES)}", classes)
+        return list(range(count))
+    ids = []
+    for one in classes:
+        if isinstance(one, str):
+            one = CLASSES.index(choose("classes", one, CLASSES))
+        if whole("classes", one) >= len(CLASSES):
+            raise bad("classes", f"ids from 0 to {len(CLASSES) - 1}", one)
+        ids.append(one)
+    if not ids or len(set(ids)) < len(ids):
+        raise bad("classes", "at least one class, each once", list(classes))
+    return ids
 
 
-def _parts(path: Path, count: int, both: bool) -> Iterator[Sequences]:
-    """The training part, then the test part if asked for; joints [300, 25, 6]."""
+def _bodies_apart(data: Data) -> Data:
+    """[N, 6, T, V] to [N, 3, T, V, 2]."""
+    x = torch.as_tensor(data.x).unflatten(1, (PERSONS, AXES)).permute(0, 2, 3, 4, 1)
+    return replace(data, x=x.contiguous())
+
+
+def _parts(path: Path, chosen: list[int], both: bool) -> Iterator[Sequences]:
+    """The training part, then the test part if asked for; joints [T, 25, 6]."""
     if path.is_file():
-        yield from _prepared(path, count, both)
+        yield from _prepared(path, chosen, both)
     elif (path / _PADDLE["train"][0]).is_file():
         for part in ("train", "val") if both else ("train",):
-            yield _paddle(path, part, count)
+            yield _paddle(path, part, chosen)
     else:
         for train in (True, False) if both else (True,):
-            yield _raw(path, count, train)
+            yield _raw(path, chosen, train)
 
 
-def _sequences(rows: Array, label: Array, names: list[str], count: int) -> Sequences:
+def _sequences(rows: Array, label: Array, names: list[str], chosen: list[int]) -> Sequences:
     """From arrays [N, 3, T, V, M]; only rows of the wanted classes are read."""
-    keep = np.flatnonzero(label < count)
+    place = np.full(len(CLASSES), -1)
+    place[chosen] = np.arange(len(chosen))
+    keep = np.flatnonzero(place[label] >= 0)
     joints = [np.array(rows[i]).transpose(1, 2, 3, 0).reshape(rows.shape[2], JOINTS, -1)
               for i in keep]  # fmt: skip
     kept = [names[i] for i in keep]
-    return Sequences(joints, label[keep], kept, CLASSES, _facts(kept))
+    return Sequences(joints, place[label[keep]], kept, CLASSES, _facts(kept))
+
+
+def _checked_labels(where: str, values: Any, rows: int) -> Array:
+    """[rows] class ids from 0, or an error that says what is wrong with them."""
+    if not isinstance(values, (list, tuple, np.ndarray)):
+        raise bad(where, f"a list of {rows} labels", type(values).__name__)
+    if len(values) != rows:
+        raise bad(where, f"{rows} labels, one per row", len(values))
+    try:
+        label = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        label = np.empty((rows, 0))
+    if label.ndim != 1:
+        raise bad(where, "one whole number per row", f"labels of shape {label.shape}")
+    good = np.zeros(rows, bool)
+    if label.dtype.kind in "iuf":
+        good = (label == np.round(label)) & (label >= 0) & (label < len(CLASSES))
+    if not good.all():
+        wrong = label[~good].tolist()[:_SHOWN]
+        raise bad(where, f"whole numbers from 0 to {len(CLASSES) - 1}", wrong)
+    return label.astype(np.int64)
 
 
 def _facts(names: list[str]) -> dict[str, Array]:
@@ -137,7 +189,7 @@ def _facts(names: list[str]) -> dict[str, Array]:
     return dict(zip(keys, facts.T, strict=True))
 
 
-def _paddle(folder: Path, part: str, count: int) -> Sequences:
+def _paddle(folder: Path, part: str, chosen: list[int]) -> Sequences:
     data, labels = (folder / one for one in _PADDLE[part])
     for file in (data, labels):
         if not file.is_file():
@@ -146,13 +198,18 @@ def _paddle(folder: Path, part: str, count: int) -> Sequences:
     if rows.ndim != 5 or rows.shape[1:] != (AXES, FRAMES, JOINTS, PERSONS):
         raise bad(str(data), f"[N, {AXES}, {FRAMES}, {JOINTS}, {PERSONS}]", rows.shape)
     content = read_pickle(labels.read_bytes(), str(labels))
-    if not isinstance(content, (tuple, list)) or len(content) < 2 or len(content[1]) != len(rows):
+    if not isinstance(content, (tuple, list)) or len(content) < 2:
         raise bad(str(labels), f"(names, labels) of {len(rows)} rows", type(content).__name__)
-    names = [one.decode() if isinstance(one, bytes) else str(one) for one in content[0]]
-    return _sequences(rows, np.asarray(content[1], np.int64), names, count)
+    titles = content[0]
+    if not isinstance(titles, (list, tuple, np.ndarray)) or len(titles) != len(rows):
+        got = len(titles) if hasattr(titles, "__len__") else type(titles).__name__
+        raise bad(f"{labels}: names", f"a list of {len(rows)} names, one per row", got)
+    names = [one.decode() if isinstance(one, bytes) else str(one) for one in titles]
+    label = _checked_labels(f"{labels}: labels", content[1], len(rows))
+    return _sequences(rows, label, names, chosen)
 
 
-def _prepared(file: Path, count: int, both: bool) -> Iterator[Sequences]:
+def _prepared(file: Path, chosen: list[int], both: bool) -> Iterator[Sequences]:
     arrays = read_npz(file)
     for part in ("train", "test") if both else ("train",):
         x, y = arrays.get(f"x_{part}"), arrays.get(f"y_{part}")
@@ -162,20 +219,22 @@ def _prepared(file: Path, count: int, both: bool) -> Iterator[Sequences]:
             wanted = f"[N, {FRAMES}, {PERSONS * JOINTS * AXES}]"
             raise bad(f"{file}: x_{part}", wanted, x.shape)
         rows = x.reshape(-1, FRAMES, PERSONS, JOINTS, AXES).transpose(0, 4, 1, 3, 2)
-        label = y.argmax(1) if y.ndim == 2 else y
-        yield _sequences(rows, label, [f"{part} row {i}" for i in range(len(x))], count)
+        label = _checked_labels(f"{file}: y_{part}", y.argmax(1) if y.ndim == 2 else y, len(x))
+        yield _sequences(rows, label, [f"{part} row {i}" for i in range(len(x))], chosen)
 
 
-def _raw(folder: Path, count: int, train: bool) -> Sequences:
+def _raw(folder: Path, chosen: list[int], train: bool) -> Sequences:
     files, labels = [], []
     for file in sorted(folder.glob("*.skeleton")):
         match = _NAME.fullmatch(file.stem)
         if match is None:
             raise bad(str(file), "a name as S001C001P001R001A001.skeleton", file.name)
-        subject, action = int(match[3]), int(match[5])
-        if action <= count and (subject in TRAIN_SUBJECTS) == train:
+        subject, action = int(match[3]), int(match[5]) - 1
+        if action < 0:
+            raise bad(str(file), "an action from A001", file.name)
+        if action in chosen and (subject in TRAIN_SUBJECTS) == train:
             files.append(file)
-            labels.append(action - 1)
+            labels.append(chosen.index(action))
     if not files:
         part = "training" if train else "test"
         raise bad("path", f".skeleton files of the cross-subject {part} part", str(folder))
@@ -185,13 +244,19 @@ def _raw(folder: Path, count: int, train: bool) -> Sequences:
 
 
 def read_skeleton(file: Path) -> Array:
-    """[300, 25, 6] from one .skeleton file: the two bodies that move most, zeros behind the end."""
+    """[T, 25, 6] from one .skeleton file: the two bodies that move most, zeros where they are not.
+
+    T is the number of frames that the file announces.
+    """
     bodies: dict[str, Array] = {}
-    words = iter(file.read_text().split())
+    content = file.read_text().split()
+    words = iter(content)
     try:
-        length = int(next(words))
+        length = _count(file, "frames", next(words))
+        if length > len(content):  # before room is made for them
+            raise StopIteration
         for frame in range(length):
-            for _ in range(int(next(words))):
+            for _ in range(_count(file, f"bodies in frame {frame}", next(words))):
                 body = next(words)
                 for _ in range(9):  # hands, confidences, lean, tracking state
                     next(words)
@@ -208,10 +273,17 @@ def read_skeleton(file: Path) -> Array:
     except ValueError as problem:
         raise bad(str(file), "the numbers of a .skeleton file", str(problem)) from None
     ranked = sorted(bodies.values(), key=_motion, reverse=True)[:PERSONS]
-    out = np.zeros((FRAMES, JOINTS, PERSONS * AXES), np.float32)
+    out = np.zeros((length, JOINTS, PERSONS * AXES), np.float32)
     for person, track in enumerate(ranked):
-        out[: min(length, FRAMES), :, person * AXES :][..., :AXES] = track[:FRAMES]
+        out[..., person * AXES :][..., :AXES] = track
     return out
+
+
+def _count(file: Path, what: str, word: str) -> int:
+    number = int(word)
+    if number < 0:
+        raise bad(str(file), f"a number of {what} of at least 0", number)
+    return number
 
 
 def _motion(track: Array) -> float:

@@ -57,6 +57,8 @@ def build(
     *,
     name: str,
     frames: int | None,
+    padded: bool = False,
+    longest: int | None = None,
     normalised: bool = True,
     repair: str = "interpolate",
     split: str = "cil",
@@ -70,6 +72,10 @@ def build(
     ----------
     frames
         Frames to resample to; None if all sequences have one length already.
+    padded
+        Bring sequences to `frames` by zeros behind the end instead.
+    longest
+        Sequences of more frames are damaged: they are cut.
     normalised
         Apply `normalise` to each sequence.
     repair
@@ -85,11 +91,13 @@ def build(
     choose("held", held, HELD)
     if held == "stored" and split == "official":
         raise bad("held", "'drawn', the official split holds out no share of a class", held)
-    sequences, told = mend(sequences, repair)
+    sequences, told = mend(sequences, repair, longest)
+    fit = pad if padded else resample
     x = np.stack([
-        resample(normalise(one) if normalised else one, frames or len(one)).transpose(2, 0, 1)
+        fit(normalise(one) if normalised else one, frames or len(one))
+        .transpose(2, 0, 1).astype(np.float32)
         for one in sequences.joints
-    ]).astype(np.float32)  # [N, C, T, V]  # fmt: skip
+    ])  # [N, C, T, V]  # fmt: skip
     label = torch.from_numpy(np.asarray(sequences.label, np.int64))
     facts = {key: value.astype(np.int64) for key, value in sequences.attributes.items()}
     rows: dict[str, Any]
@@ -139,6 +147,30 @@ def resample(sequence: Array, frames: int) -> Array:
     [0, 1, 3]
     """
     return sequence[np.linspace(0, len(sequence) - 1, frames).astype(np.int64)]
+
+
+def pad(sequence: Array, frames: int) -> Array:
+    """`frames` frames, zeros behind the end.
+
+    Examples
+    --------
+    >>> pad(np.ones((2, 1, 1)), 4).ravel().tolist()
+    [1.0, 1.0, 0.0, 0.0]
+    """
+    return np.concatenate([sequence, np.zeros_like(sequence, shape=(
+        frames - len(sequence), *sequence.shape[1:]))])  # fmt: skip
+
+
+def filled(sequence: Array) -> int:
+    """Frames up to the last one with a body.
+
+    Examples
+    --------
+    >>> filled(np.array([0.0, 1.0, 0.0, 2.0, 0.0])[:, None, None])
+    4
+    """
+    there = np.flatnonzero((sequence != 0).any((1, 2)))
+    return int(there[-1]) + 1 if len(there) else 0
 
 
 def split_within_classes(label: Tensor, seed: int = 0) -> dict[str, Tensor]:
@@ -206,17 +238,22 @@ def _official_test(sequences: Sequences) -> Tensor:
     return torch.from_numpy(sequences.official_test)
 
 
-def mend(sequences: Sequences, repair: str = "interpolate") -> tuple[Sequences, tuple[str, ...]]:
+def mend(
+    sequences: Sequences, repair: str = "interpolate", longest: int | None = None
+) -> tuple[Sequences, tuple[str, ...]]:
     """Repair damaged sequences and say what was done.
 
     ==================  ===================================  =====================  ========
     damage              repair="interpolate"                 "drop"                 "error"
     ==================  ===================================  =====================  ========
+    over the longest    cut behind `longest` frames          left out               raises
+    no body at all      left out                             left out               raises
     nan or inf joints   filled linearly over time from the   left out               raises
                         frames that have the joint; left out
                         if no frame has it
+    frames without a    kept as zeros                        left out               raises
+    body before others
     under 3 frames      kept, frames repeated up to 3        left out               raises
-    no body at all      left out                             left out               raises
     ==================  ===================================  =====================  ========
     """
     choose("repair", repair, REPAIRS)
@@ -224,7 +261,7 @@ def mend(sequences: Sequences, repair: str = "interpolate") -> tuple[Sequences, 
     if len(shapes) > 1:
         raise bad("joints", "sequences of one number of joints and axes", sorted(shapes))
     told: list[str] = []
-    for damage, found, cure, how in _DAMAGES:
+    for damage, found, cure, how in (*_too_long(longest), *_DAMAGES):
         hit = [i for i, one in enumerate(sequences.joints) if found(one)]
         if not hit:
             continue
@@ -260,6 +297,10 @@ def _not_finite(one: Array) -> bool:
     return not bool(np.isfinite(one).all())
 
 
+def _has_gaps(one: Array) -> bool:
+    return not bool((one[: filled(one)] != 0).any((1, 2)).all())
+
+
 def _fill(one: Array) -> Array | None:
     """Linear in time between the frames that have the joint, constant beyond them."""
     out = one.astype(np.float64).reshape(len(one), -1).copy()  # [T, V * C]
@@ -276,6 +317,7 @@ _Damage = tuple[str, Callable[[Array], bool], Callable[[Array], Array | None], s
 _DAMAGES: tuple[_Damage, ...] = (
     ("no body", _no_body, lambda one: None, ""),
     ("nan or inf joints", _not_finite, _fill, "filled over time"),
+    ("frames without a body", _has_gaps, lambda one: one, "kept as they are"),
     (
         f"fewer than {MIN_FRAMES} frames",
         lambda one: len(one) < MIN_FRAMES,
@@ -283,6 +325,16 @@ _DAMAGES: tuple[_Damage, ...] = (
         "kept by repeating frames",
     ),
 )
+
+
+def _too_long(longest: int | None) -> tuple[_Damage, ...]:
+    if longest is None:
+        return ()
+    most = longest
+    cut: _Damage = (
+        f"more than {most} frames", lambda one: len(one) > most, lambda one: one[:most], "cut"
+    )  # fmt: skip
+    return (cut,)
 
 
 def read_packed_sequences(file: Path, *, classes: tuple[str, ...] = ()) -> Sequences:
