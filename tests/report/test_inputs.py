@@ -12,7 +12,12 @@ from engram import report
 from engram.errors import RecordError
 from engram.records import Rows, RunDirectory
 from engram.report import build, from_directories
-from engram.report.inputs import REPRODUCTION_COLUMNS, REPRODUCTION_FILE, read_reproduction
+from engram.report.inputs import (
+    OPTIONAL,
+    REPRODUCTION_COLUMNS,
+    REPRODUCTION_FILE,
+    read_reproduction,
+)
 
 HEADER = ",".join(REPRODUCTION_COLUMNS)
 LINE = 'rwalk,1,"EWC, MNIST",A,0.558,0.5612,0.0032,,,agrees,'
@@ -35,7 +40,7 @@ def test_the_file_is_the_one_that_reproductions_write():
     from engram.reproduce import output, run
 
     assert REPRODUCTION_FILE == run.FILE
-    assert REPRODUCTION_COLUMNS == output.COLUMNS
+    assert (*REPRODUCTION_COLUMNS, OPTIONAL) == output.COLUMNS
 
 
 def test_a_reproduction_is_shown_beside_the_results(tmp_path):
@@ -55,6 +60,16 @@ def test_a_reproduction_is_shown_beside_the_results(tmp_path):
     assert "rwalk, table 1" in page
     assert "EWC, MNIST" in page
     assert inputs.problems == []
+
+
+def test_settings_are_shown_where_there_are_any(tmp_path):
+    folder = trained(tmp_path / "run")
+    head = f"{HEADER},{OPTIONAL}"
+    for settings, seen in (("mnist.epochs=1", True), ("", False)):
+        (folder / REPRODUCTION_FILE).write_text(f"{head}\n{LINE},{settings}\n", "utf-8")
+        page = build(from_directories(folder), tmp_path / "r.html").read_text("utf-8")
+        assert ("mnist.epochs=1" in page) is seen
+        assert (">Settings<" in page) is seen
 
 
 def test_every_paper_table_is_a_table_of_its_own(tmp_path):

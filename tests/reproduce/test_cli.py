@@ -44,6 +44,29 @@ def test_runs_prints_and_saves(tmp_path):
     assert again.stdout.splitlines()[0].startswith("paper,table,cell")
 
 
+def test_saved_tables_grow(tmp_path):
+    some = ["--format", "csv", "--save", "out/all.csv"]
+    first = call("reproduce", "cgl/5", "--cells", "method=EWC", *some)
+    assert first.exit_code == 0, first.output
+    before = (tmp_path / "out" / "all.csv").read_text()
+    assert before == first.stdout
+    call("reproduce", "cgl/5", "--cells", "method=REPLAY", *some)
+    after = (tmp_path / "out" / "all.csv").read_text()
+    assert after.startswith(before)
+    assert len(after.splitlines()) == len(before.splitlines()) + 3
+    (tmp_path / "mine.csv").write_text("a,b\n")
+    refused = call("reproduce", "cgl/5", "--save", "mine.csv")
+    assert refused.exit_code == 2
+    assert (tmp_path / "mine.csv").read_text() == "a,b\n"
+
+
+def test_changes_of_the_preset_are_shown():
+    done = call("reproduce", "rwalk/1", *QUICK, *SOME, "--format", "csv", "--budget", "0s")
+    assert done.stdout.splitlines()[1].endswith(",mnist.epochs=1; seeds=1")
+    plain = call("reproduce", "rwalk/1", "--embedded", *SOME, "--budget", "0s", "--format", "csv")
+    assert plain.stdout.splitlines()[1].endswith("no finished run,")
+
+
 def test_dry_run_trains_nothing(tmp_path):
     done = call("reproduce", "rwalk/1", *QUICK, *SOME, "--dry-run")
     assert done.exit_code == 0, done.output

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from engram.engine.run_spec import Run
+from engram.errors import BadArgument
 from engram.recipes import Watcher, build_method
-from engram.report.inputs import REPRODUCTION_COLUMNS
 from engram.reproduce import Figure, Table, plan, reproduce
 from engram.reproduce.cost import estimate, steps_of
 from engram.reproduce.output import COLUMNS, render
@@ -132,14 +132,67 @@ def test_csv_keeps_other_cells(table, tmp_path):
     reproduce(table, out=tmp_path, cells="method=Finetune")
     reproduce(table, out=tmp_path, cells="method=ER|Quoted")
     frame = pd.read_csv(tmp_path / "reproduction.csv")
-    assert tuple(frame.columns) == COLUMNS == REPRODUCTION_COLUMNS
+    assert tuple(frame.columns) == COLUMNS
     assert len(frame) == 5
     reproduce(table, out=tmp_path)
     assert len(pd.read_csv(tmp_path / "reproduction.csv")) == 5
 
 
+def test_lines_of_other_settings_stay(table, tmp_path):
+    path = tmp_path / "reproduction.csv"
+    reproduce(table, out=tmp_path, cells="method=Quoted|ER,metric=F")
+    other = replace(table, settings={"epochs": "2", "far.lr": "0.1"}, parts={"far": "Elsewhere"})
+    made = reproduce(other, out=tmp_path, cells="method=Quoted")
+    assert [line.settings for line in made.lines] == ["epochs=2"]
+    frame = pd.read_csv(path, keep_default_na=False)
+    assert frame[["cell", "settings"]].to_numpy().tolist() == [
+        ["Blobs single-head ER", ""],
+        ["Blobs single-head Quoted", ""],
+        ["Blobs single-head Quoted", "epochs=2"],
+    ]
+    reproduce(other, out=tmp_path, cells="method=Quoted")  # replaced, in its place
+    assert pd.read_csv(path, keep_default_na=False).equals(frame)
+
+
+def test_settings_are_printed_where_there_are_any(table, tmp_path):
+    made = reproduce(table, out=tmp_path, cells="method=Quoted")
+    assert "Settings" not in render(made.lines, "markdown")
+    other = replace(table, settings={"epochs": "2"})
+    made = reproduce(other, out=tmp_path, cells="method=Quoted")
+    head, _, line = render(made.lines, "markdown").splitlines()
+    assert "Settings" in head
+    assert "epochs=2" in line
+
+
+def test_files_from_before_settings_are_read_and_kept_letter_by_letter(table, tmp_path):
+    path = tmp_path / "reproduction.csv"
+    old = "fake,1,Blobs single-head Old,F,0.10,0.123456789012345678,,,,agrees,"
+    path.write_text(f"{','.join(COLUMNS[:-1])}\n{old}\n")
+    reproduce(table, out=tmp_path, cells="method=Quoted")
+    lines = path.read_text().splitlines()
+    assert lines[:2] == [",".join(COLUMNS), f"{old},"]
+    assert len(lines) == 3
+
+
+def test_a_file_of_something_else_is_not_overwritten(table, tmp_path):
+    path = tmp_path / "reproduction.csv"
+    path.write_text("name,price\nx,1\n")
+    with pytest.raises(BadArgument, match="name,price"):
+        reproduce(table, out=tmp_path, cells="method=Quoted")
+    assert path.read_text() == "name,price\nx,1\n"
+
+
+def test_cells_that_share_a_name_replace_each_other_together(tmp_path):
+    reproduce("rwalk/4", out=tmp_path)  # the layers of a network
+    first = (tmp_path / "reproduction.csv").read_text()
+    reproduce("rwalk/4", out=tmp_path)
+    assert sorted((tmp_path / "reproduction.csv").read_text().splitlines()) == sorted(
+        first.splitlines()
+    )
+
+
 def test_figures_are_written(tmp_path):
-    recipe = small_recipe()
+    recipe, titles = small_recipe(), []
     figure = Figure(
         name="fig1", title="x", recipes=(recipe,),
         data=lambda result: pd.DataFrame({"runs": [len(result)]}), draw=lambda data: Drawn(),
@@ -147,7 +200,7 @@ def test_figures_are_written(tmp_path):
 
     class Drawn:
         def update_layout(self, title):
-            assert title["text"] == "x"
+            titles.append(title["text"])
 
         def to_html(self, **options):
             return "<p>drawn</p>"
@@ -155,7 +208,12 @@ def test_figures_are_written(tmp_path):
     made = reproduce(Table(name="fake/fig1", figures=(figure,)), out=tmp_path)
     assert [p.name for p in made.figures] == ["fig1.csv", "fig1.html"]
     assert pd.read_csv(made.figures[0])["runs"].tolist() == [2]
+    assert "settings" not in pd.read_csv(made.figures[0])
     assert made.lines == ()
+    changed = Table(name="fake/fig1", figures=(figure,), settings={"epochs": "2"})
+    made = reproduce(changed, out=tmp_path)
+    assert pd.read_csv(made.figures[0])["settings"].tolist() == ["epochs=2"]
+    assert titles == ["x", "x (epochs=2)"]
 
 
 def test_hostile_names_survive_every_format(table, tmp_path):

@@ -50,7 +50,10 @@ def command(
     ] = "table",
     save: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also write it; the ending .csv, .tex or .md decides."),
+        typer.Option(
+            metavar="FILE",
+            help="Also write it: .tex or .md these cells alone, .csv beside those it has.",
+        ),
     ] = None,
     together: Annotated[
         int, typer.Option(metavar="N", help="Most runs in lockstep (0: as many as fit).")
@@ -66,12 +69,14 @@ def command(
     from engram.errors import bad, choose
     from engram.reproduce import default_out, find_table, plan
     from engram.reproduce.duration import seconds
-    from engram.reproduce.output import FORMATS
+    from engram.reproduce.output import FORMATS, read_lines
 
     choose("--format", form, FORMATS)
     endings = {".csv": "csv", ".tex": "latex", ".md": "markdown"}
     if save is not None and save.suffix not in endings:
         raise bad("--save", "a file that ends in .csv, .tex or .md", str(save))
+    if save is not None and save.suffix == ".csv":
+        read_lines(save)  # complains about a file of something else before anything runs
     limit = None if budget is None else seconds(budget)
     if name is None:
         return _list()
@@ -173,30 +178,34 @@ def _print(made: Reproduction, form: str) -> None:
 
     from engram.cli.shell import emit, screen
     from engram.cli.show import plain_table
-    from engram.reproduce.output import SHOWN, render, texts
+    from engram.reproduce.output import render, shown, texts
 
     if not made.lines:
         return
     if form != "table":
         return emit(render(made.lines, form))
-    table = plain_table(*SHOWN)
-    for name in ("metric", "verdict", "reason"):
-        table.columns[SHOWN.index(name)].justify = "left"
+    names = shown(made.lines)
+    table = plain_table(*names)
+    for name in {"metric", "verdict", "reason", "settings"} & {*names}:
+        table.columns[names.index(name)].justify = "left"
     for line in made.lines:
-        shown = texts(line)
-        shown["reason"] = shown["reason"][:MOST_WHY]
+        said = texts(line)
+        said["reason"] = said["reason"][:MOST_WHY]
         style = STYLES[line.verdict]
-        table.add_row(*(Text(shown[k], style=style if k == "verdict" else "") for k in SHOWN))
+        table.add_row(*(Text(said[k], style=style if k == "verdict" else "") for k in names))
     return screen().print(table)
 
 
 def _save(made: Reproduction, path: Path, form: str) -> None:
     from engram.cli.shell import say
     from engram.records.files import write_text
-    from engram.reproduce.output import render
+    from engram.reproduce.output import SHORT, merge_lines, render
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    say(f"wrote {write_text(path, render(made.lines, form) + chr(10))}")
+    if form == "csv":
+        say(f"wrote {merge_lines(path, made.lines, digits=SHORT)}")
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        say(f"wrote {write_text(path, render(made.lines, form) + chr(10))}")
 
 
 def _close(made: Reproduction) -> None:

@@ -138,7 +138,7 @@ def ledger(content: Mapping[str, Any], digest: Digest) -> Table | None:
 
 def reproduction(number: int, frame: pd.DataFrame) -> Table:
     """A paper's table beside ours."""
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("cell", "Cell"),
         Column("metric", "Metric"),
         Column("paper_value", "Paper", "number"),
@@ -149,6 +149,8 @@ def reproduction(number: int, frame: pd.DataFrame) -> Table:
         Column("verdict", "Verdict"),
         Column("reason", "Reason"),
     )
+    if "settings" in frame and frame["settings"].astype(bool).any():
+        columns = (*columns, Column("settings", "Settings"))
     both = frame[["paper", "table"]].astype(str).drop_duplicates()
     title = "; ".join(f"{p}, table {t}" for p, t in both.itertuples(index=False)) or "Paper"
     note = "Low and high bound the interval of our value."

@@ -6,9 +6,9 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from engram.errors import choose
+from engram.errors import RecordError, bad, choose
 from engram.reproduce.verdict import Line
 
 if TYPE_CHECKING:
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "paper", "table", "cell", "metric", "paper_value", "ours", "difference", "low", "high",
-    "verdict", "reason",
+    "verdict", "reason", "settings",
 )  # fmt: skip
 SHOWN = ("cell", "metric", "paper", "ours", "difference", "interval", "verdict", "reason")
 FORMATS = ("table", "csv", "latex", "markdown")
-_IDENTITY = ["paper", "table", "cell", "metric"]
+SHORT = "%.6g"  # of numbers in files that people read
+_IDENTITY = ["paper", "table", "cell", "metric", "settings"]
 
 
 def to_frame(lines: Sequence[Line]) -> pd.DataFrame:
@@ -31,28 +32,72 @@ def to_frame(lines: Sequence[Line]) -> pd.DataFrame:
         (
             line.cell.paper, line.cell.table, line.cell.name, line.cell["metric"],
             line.cell.value, line.ours, line.difference, line.low, line.high,
-            line.verdict, line.reason,
+            line.verdict, line.reason, line.settings,
         )
         for line in lines
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def merge_frame(path: Path, lines: Sequence[Line]) -> Path:
-    """Write the lines into a CSV file; lines of other cells that it holds already stay."""
+def shown(lines: Sequence[Line]) -> tuple[str, ...]:
+    """The columns that people read: settings only where some line has any."""
+    return (*SHOWN, "settings") if any(line.settings for line in lines) else SHOWN
+
+
+def read_lines(path: Path) -> pd.DataFrame | None:
+    """The lines of a CSV file as text, None where there is none; other tables are refused.
+
+    Files from before there were settings are those of the preset.
+    """
+    import pandas as pd
+
+    from engram.records.files import read_text
+
+    if not path.exists():
+        return None
+    text = read_text(path)
+    header = text.partition("\n")[0].strip()
+    if header not in (",".join(COLUMNS), ",".join(COLUMNS[:-1])):
+        raise bad(str(path), f"a table with the columns {', '.join(COLUMNS)}", header)
+    try:
+        found = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    except ValueError as error:
+        raise RecordError(f"{path}: is not a whole CSV file ({error})") from error
+    return found.assign(settings=found.get("settings", ""))
+
+
+def merge_lines(path: Path, lines: Sequence[Line], *, digits: str | None = None) -> Path:
+    """Write the lines into a CSV file.
+
+    Lines that it holds already stay as they are, letter by letter, if they are about other cells
+    or were made with other settings; the others are replaced where they stand.
+    """
     import pandas as pd
 
     from engram.records.files import write_text
 
-    fresh = to_frame(lines)
-    if path.exists():
-        old = pd.read_csv(path, dtype=dict.fromkeys((*_IDENTITY, "reason"), str))
-        if list(old.columns) == list(COLUMNS):
-            keys = set(fresh[_IDENTITY].itertuples(index=False, name=None))
-            other = [k not in keys for k in old[_IDENTITY].itertuples(index=False, name=None)]
-            kept = old[pd.Series(other, index=old.index, dtype=bool)]
-            fresh = pd.concat([kept, fresh], ignore_index=True) if len(kept) else fresh
+    text = to_frame(lines).to_csv(index=False, float_format=digits)
+    fresh = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    old = read_lines(path)
+    if old is not None:
+        fresh = _merged(old, fresh)
+    path.parent.mkdir(parents=True, exist_ok=True)  # where nothing is trained, nobody made it
     return write_text(path, fresh.to_csv(index=False))
+
+
+def _merged(old: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    # Several lines may share an identity: cells of one row that differ in their stage alone.
+    by_key = dict(iter(fresh.groupby(_IDENTITY, sort=False)))
+    parts: dict[Any, pd.DataFrame] = {}
+    for place, key in enumerate(old[_IDENTITY].itertuples(index=False, name=None)):
+        if key in by_key:
+            parts.setdefault(key, by_key[key])
+        else:
+            parts[place] = old.iloc[[place]]
+    new = {key: rows for key, rows in by_key.items() if key not in parts}
+    return pd.concat([*parts.values(), *new.values()], ignore_index=True)
 
 
 def _digits(line: Line) -> int:
@@ -79,6 +124,7 @@ def texts(line: Line) -> dict[str, str]:
         "ours": f"{line.ours:.{places}f}{_own_spread(line)}" if known else "-",
         "difference": f"{line.difference:+.{places}f}" if gap else "",
         "interval": span, "verdict": line.verdict, "reason": line.reason,
+        "settings": line.settings,
     }  # fmt: skip
 
 
@@ -92,19 +138,20 @@ def render(lines: Sequence[Line], form: str) -> str:
     >>> cell = Cell("rwalk", "1", {"method": "EWC", "metric": "F"}, 0.08)
     >>> line = Line(cell, np.array([0.1]), float("nan"), float("nan"), "agrees", "")
     >>> print(render([line], "csv"))
-    paper,table,cell,metric,paper_value,ours,difference,low,high,verdict,reason
-    rwalk,1,EWC,F,0.08,0.1,0.02,,,agrees,
+    paper,table,cell,metric,paper_value,ours,difference,low,high,verdict,reason,settings
+    rwalk,1,EWC,F,0.08,0.1,0.02,,,agrees,,
     """
     choose("format", form, FORMATS[1:])
     if form == "csv":
         text = io.StringIO()
-        to_frame(lines).to_csv(text, index=False, float_format="%.6g")
+        to_frame(lines).to_csv(text, index=False, float_format=SHORT)
         return text.getvalue().rstrip("\n")
     import pandas as pd
 
     from engram.report.tables import Column, Table
     from engram.report.tables import render as write
 
-    frame = pd.DataFrame([texts(line) for line in lines], columns=list(SHOWN), dtype=object)
-    columns = tuple(Column(name, name.capitalize()) for name in SHOWN)
+    names = shown(lines)
+    frame = pd.DataFrame([texts(line) for line in lines], columns=list(names), dtype=object)
+    columns = tuple(Column(name, name.capitalize()) for name in names)
     return write(Table("reproduction", "Reproduction", columns, frame), form)

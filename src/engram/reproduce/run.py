@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,10 @@ from engram.recipes import Watcher
 from engram.recipes.execute import perform
 from engram.records import Result, RunDirectory, read
 from engram.records.directory import ended_stages
-from engram.reproduce.output import merge_frame
+from engram.reproduce.output import merge_lines, read_lines
 from engram.reproduce.planning import Plan, plan
 from engram.reproduce.registry import find_table
-from engram.reproduce.table import Entry, Figure, Table
+from engram.reproduce.table import Entry, Figure, Table, words
 from engram.reproduce.verdict import Line, judge
 
 if TYPE_CHECKING:
@@ -105,12 +105,17 @@ def reproduce(
     whole = find_table(table, embedded=embedded) if isinstance(table, str) else table
     folder = Path(out) if out is not None else default_out(whole, embedded=embedded)
     made = planned or plan(whole, data, cells=cells, out=folder, device=device, measure=False)
+    read_lines(folder / FILE)  # a file that cannot take our lines is better known now than later
     result = _train(made, folder, device, watcher, deadline, group_size, compile)
     ends = None if result is None else result.ends()  # no cell is about a curve
-    lines = tuple(_line(*pair, ends) for pair in zip(made.cells, made.entries, strict=True))
+    lines = tuple(
+        replace(_line(cell, entry, ends), settings=made.table.settings_of(cell))
+        for cell, entry in zip(made.cells, made.entries, strict=True)
+    )
     if lines:  # before the figures, which may fail for want of a drawing library
-        merge_frame(folder / FILE, lines)
-    figures = [p for figure in made.figures for p in _draw(figure, result, folder)]
+        merge_lines(folder / FILE, lines)
+    changed = words(made.table.settings)
+    figures = [p for figure in made.figures for p in _draw(figure, result, folder, changed)]
     ended = {} if ends is None else ended_stages(ends.frame())
     left = sum(len(ended.get(r.key, ())) < len(r.run.stream) for r in made.runs)
     return Reproduction(made, folder, lines, tuple(figures), left)
@@ -147,8 +152,9 @@ def _line(cell: Any, entry: Entry, result: Result | None) -> Line:
     return judge(cell, entry, np.asarray(values, np.float64))
 
 
-def _draw(figure: Figure, result: Result | None, folder: Path) -> Sequence[Path]:
+def _draw(figure: Figure, result: Result | None, folder: Path, settings: str) -> Sequence[Path]:
     from engram.records.files import write_text
+    from engram.report.style import as_plot_text
 
     if result is None:
         return []
@@ -157,11 +163,13 @@ def _draw(figure: Figure, result: Result | None, folder: Path) -> Sequence[Path]
         return []
     target = folder / "figures"
     target.mkdir(parents=True, exist_ok=True)
-    numbers = write_text(target / f"{figure.name}.csv", data.to_csv(index=False))
+    noted = data.assign(settings=settings) if settings else data
+    numbers = write_text(target / f"{figure.name}.csv", noted.to_csv(index=False))
     try:
         drawn = figure.draw(data)
     except ModuleNotFoundError as error:
         raise EngramError(f"{error}; the numbers of the figure are in {numbers}") from error
-    drawn.update_layout(title={"text": figure.title, "x": 0.02})
+    title = f"{figure.title} ({settings})" if settings else figure.title
+    drawn.update_layout(title={"text": as_plot_text(title), "x": 0.02})
     page = drawn.to_html(include_plotlyjs=True, full_html=True)
     return [numbers, write_text(target / f"{figure.name}.html", page)]

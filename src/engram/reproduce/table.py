@@ -119,6 +119,19 @@ class Table:
     parts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=())
 
+    def settings_of(self, cell: Cell) -> str:
+        """The settings that a cell is made with, as text; those of other data sets do not matter.
+
+        Examples
+        --------
+        >>> table = Table(name="x/1", settings={"a.lr": "0.1", "seeds": "3"}, parts={"a": "A"})
+        >>> table.settings_of(Cell("x", "1", {"dataset": "B"}, 1.0))
+        'seeds=3'
+        """
+        owners = {key: self.parts.get(key.partition(".")[0]) for key in self.settings}
+        own = {k: v for k, v in self.settings.items() if owners[k] in (None, cell["dataset"])}
+        return words(own)
+
     @property
     def recipes(self) -> list[Recipe]:
         """Every recipe of the table once; cells that cannot be made have none."""

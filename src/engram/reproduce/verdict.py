@@ -27,6 +27,7 @@ class Line:
     high: float
     verdict: str
     reason: str
+    settings: str = ""  # where the preset was changed
 
     @property
     def ours(self) -> float:
