@@ -73,5 +73,6 @@ def test_cells_are_the_reference_rows():
     assert (one.value, one["stage"], one.percent, one["nothing"]) == (90.3, "5", True, "")
     assert not CELLS[1].percent
     assert any(c.doubt for c in cells_of("rwalk", "3"))
-    assert cells_of("cgl", "2")[0].percent
+    assert all(c.percent for c in cells_of("cgl", "2"))
+    assert not any(c.percent for table in "1345" for c in cells_of("cgl", table))
     assert cells_of("cgl", "2")[0]["stage"] == ""

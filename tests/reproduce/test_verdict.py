@@ -7,6 +7,7 @@ import pytest
 
 from engram.reproduce.cells import Cell
 from engram.reproduce.duration import seconds, words
+from engram.reproduce.output import texts
 from engram.reproduce.table import Entry
 from engram.reproduce.verdict import interval, judge
 
@@ -27,6 +28,32 @@ def test_a_wide_interval_widens_the_tolerance_from_three_runs_on():
     assert line(0.5, [0.2, 0.9, 0.7]).verdict == "agrees"
     assert line(0.5, [0.2, 0.9]).verdict == "differs"
     assert line(0.5, [0.7]).verdict == "differs"
+
+
+def test_two_runs_have_no_interval():
+    two, three = line(50.0, [10.0, 44.0]), line(50.0, [10.0, 44.0, 30.0])
+    assert math.isnan(two.low)
+    assert math.isnan(two.high)
+    assert (three.low, three.high) == pytest.approx(interval(three.values))
+    assert texts(two)["interval"] == ""
+    assert " .. " in texts(three)["interval"]
+
+
+@pytest.mark.parametrize(
+    ("paper", "metric", "printed", "ours", "shown", "gap"),
+    [
+        ("rwalk", "A(%)", 80.3, 63.9162, "63.9", "-16.4"),
+        ("cgl", "AOPD", 96.74, 93.819, "93.8", "-2.9"),
+        ("cgl", "frac_memories", 0.05, 0.05, "0.05", "+0"),
+        ("cgl", "memory_strength", 1e6, 1e4, "10000", "-990000"),
+        ("cgl", "n_action_sequences", 1484.0, 1484.0, "1484", "+0"),
+        ("rwalk", "F", 0.12, 0.0572951, "0.0573", "-0.0627"),
+        ("rwalk", "I", 6.6e-4, -0.00123, "-0.00123", "-0.00189"),
+    ],
+)
+def test_numbers_have_the_digits_they_need(paper, metric, printed, ours, shown, gap):
+    made = judge(Cell(paper, "1", {"metric": metric}, printed), Entry(), np.array([ours]))
+    assert (texts(made)["ours"], texts(made)["difference"]) == (shown, gap)
 
 
 def test_the_papers_spread_widens_it():

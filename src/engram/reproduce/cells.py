@@ -16,6 +16,7 @@ KEYS = (
     "dataset", "setting", "order", "augmentation", "method", "nd_method", "backbone", "params",
     "stage", "metric",
 )  # fmt: skip
+DISPARITIES = ("AOPD", "MOPD")  # in percent where they are printed
 _FILTER = re.compile(r"""\s*([^=,\s]*)\s*(=)?\s*("[^"]*"|'[^']*'|[^,]*)\s*(?:,|$)""")
 
 
@@ -57,7 +58,7 @@ class Cell:
     @property
     def percent(self) -> bool:
         """Whether the paper prints this number as a percentage."""
-        return "%" in self["metric"] or self.paper in ("cgl", "cnd")
+        return "%" in self["metric"] or self.paper == "cnd" or self["metric"] in DISPARITIES
 
 
 @functools.cache

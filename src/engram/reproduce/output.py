@@ -100,31 +100,33 @@ def _merged(old: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([*parts.values(), *new.values()], ignore_index=True)
 
 
-def _digits(line: Line) -> int:
-    return 1 if line.cell.percent else 3
+def _number(line: Line, value: float, sign: str = "") -> str:
+    """A number of ours as text: percentages to a tenth, anything else to three digits or so."""
+    if line.cell.percent:
+        return f"{value:{sign}.1f}"
+    return f"{value:{sign}.3g}" if abs(value) < 1 else f"{value:{sign}.6g}"
 
 
 def _own_spread(line: Line) -> str:
     """Our spread, where the paper prints one to compare it with."""
     if math.isnan(line.cell.std) or math.isnan(line.spread):
         return ""
-    return f" ± {line.spread:.{_digits(line) + 1}f}"
+    return f" ± {line.spread:.2f}" if line.cell.percent else f" ± {line.spread:.3g}"
 
 
 def texts(line: Line) -> dict[str, str]:
     """A line as a person reads it, the paper's number as printed."""
-    places = _digits(line)
     spread = "" if math.isnan(line.cell.std) else f" ± {line.cell.std:g}"
     printed = "-" if math.isnan(line.cell.value) else f"{line.cell.value:g}{spread}"
     known = not math.isnan(line.ours)
-    span = "" if math.isnan(line.low) else f"{line.low:.{places}f} .. {line.high:.{places}f}"
+    ends = () if math.isnan(line.low) else (line.low, line.high)
     gap = known and not math.isnan(line.cell.value)
     return {
         "cell": line.cell.name, "metric": line.cell["metric"], "paper": printed,
-        "ours": f"{line.ours:.{places}f}{_own_spread(line)}" if known else "-",
-        "difference": f"{line.difference:+.{places}f}" if gap else "",
-        "interval": span, "verdict": line.verdict, "reason": line.reason,
-        "settings": line.settings,
+        "ours": f"{_number(line, line.ours)}{_own_spread(line)}" if known else "-",
+        "difference": _number(line, line.difference, "+") if gap else "",
+        "interval": " .. ".join(_number(line, end) for end in ends),
+        "verdict": line.verdict, "reason": line.reason, "settings": line.settings,
     }  # fmt: skip
 
 

@@ -12,13 +12,15 @@ from engram.reproduce.table import DOUBT, OTHER_DATA, Entry, Floats
 
 AGREES, DIFFERS, NOT_RUN, NOT_COMPARABLE = "agrees", "differs", "not run", "not comparable"
 LEVEL = 0.95
+ENOUGH = 3  # repetitions for an interval that says something
 
 
 @dataclass(frozen=True)
 class Line:
     """One cell with our number beside it.
 
-    `low` and `high` bound the mean over repetitions (t interval), NaN for fewer than two.
+    `low` and `high` bound the mean over repetitions (t interval). They are NaN for fewer than
+    `ENOUGH`: two repetitions bound a mean so loosely that anything would lie between.
     """
 
     cell: Cell
@@ -63,13 +65,13 @@ def interval(values: Floats, *, level: float = LEVEL) -> tuple[float, float]:
     return float(values.mean()) - reach, float(values.mean()) + reach
 
 
-def allowed(cell: Cell, tolerance: float, values: Floats) -> float:
-    """The largest difference that is none: tolerance, half of the interval, the paper's spread.
+def _bounds(values: Floats) -> tuple[float, float]:
+    return interval(values) if len(values) >= ENOUGH else (math.nan, math.nan)
 
-    Two repetitions bound a mean so loosely that anything would agree: their interval is shown, but
-    does not count here.
-    """
-    low, high = interval(values) if len(values) > 2 else (math.nan, math.nan)
+
+def allowed(cell: Cell, tolerance: float, values: Floats) -> float:
+    """The largest difference that is none: tolerance, half of the interval, the paper's spread."""
+    low, high = _bounds(values)
     candidates = (tolerance, (high - low) / 2, cell.std)
     return max(c for c in candidates if not math.isnan(c))
 
@@ -86,7 +88,7 @@ def judge(cell: Cell, entry: Entry, values: Floats) -> Line:
     'unexplained'
     """
     known = values[~np.isnan(values)]
-    low, high = interval(known)
+    low, high = _bounds(known)
     line = (cell, known, low, high)
     if entry.missing:
         return Line(*line, NOT_RUN, entry.missing)
