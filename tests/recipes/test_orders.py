@@ -10,7 +10,8 @@ import pytest
 import engram
 from engram import metrics
 from engram.errors import BadArgument
-from engram.recipes.orders import OrderStudy, order_plans, orders, task_orders_as_class_orders
+from engram.recipes import OrderStudy
+from engram.recipes.orders import order_plans, orders, task_orders_as_class_orders
 from engram.recipes.recipe import Recipe
 from engram.streams.orders import all_task_orders
 
@@ -40,7 +41,8 @@ def study() -> OrderStudy:
 def test_every_order_runs_once_per_seed(study):
     runs = list(study.result.select(label="Finetune").runs)
     assert len(runs) == len(set(runs)) == (math.factorial(3) + 3) * 2
-    assert study.tasks == ((0, 1), (2, 3), (4, 5))
+    assert set(study.tasks.values()) == {((0, 1), (2, 3), (4, 5))}
+    assert set(study.tasks) == {small().id, small("Replay").id}
 
 
 def test_columns_are_classes_whatever_the_order(study):
@@ -54,7 +56,7 @@ def test_columns_are_classes_whatever_the_order(study):
 def test_task_level_is_the_mean_of_the_classes_of_a_task(study):
     classes = study.class_table("Replay", seed=1)
     kept = classes[[name.startswith("t") for _, name in classes.index]]
-    expected = np.stack([kept[[a, b]].mean(axis=1) for a, b in study.tasks], axis=1)
+    expected = np.stack([kept[[a, b]].mean(axis=1) for a, b in study.tasks[small().id]], axis=1)
     found = study.performance("Replay", seed=1)
     assert found.shape == (6, 3)
     np.testing.assert_allclose(found, expected)
@@ -117,6 +119,14 @@ def test_plans_share_one_id():
         ({"task_orders": [(0, 1)]}, "task_order"),
         ({"task_orders": 0, "class_orders": [(0, 0, 1, 2, 3, 4)]}, "class_order"),
         ({"task_orders": 100}, "count"),
+        ({"task_orders": 0}, "task_orders: expected at least one order"),
+        ({"task_orders": []}, "task_orders: expected at least one order"),
+        ({"task_orders": True}, "task_orders"),
+        ({"task_orders": -1}, "task_orders"),
+        ({"task_orders": None}, "task_orders: expected a number"),
+        ({"task_orders": [1]}, "task_orders: expected a number"),
+        ({"task_orders": [(0, 1, 2), [0, 1, 2]]}, "every order once"),
+        ({"class_orders": 0.5}, "class_orders"),
     ],
 )
 def test_bad_orders_are_refused(options, complaint):
@@ -129,6 +139,100 @@ def test_unknown_names(study):
         study.performance("EWC")
     with pytest.raises(BadArgument, match="level"):
         study.performance("Finetune", level="stage")
+
+
+def test_task_level_is_the_recorded_accuracy_mapped_back(study):
+    result = study.result.select(label="Finetune", seed=0)
+    table = study.task_table("Finetune", seed=0)
+    for run, matrix in zip(result.runs, result.matrix, strict=True):
+        if run.order.startswith("t"):
+            order = [int(k) for k in run.order[1:].split("-")]
+            np.testing.assert_allclose(table.loc[(0, run.order), order], matrix[-1])
+
+
+@pytest.mark.parametrize(
+    ("stream", "tasks"),
+    [
+        ({"data": "digits", "kind": "permuted", "tasks": 3}, 3),
+        ({"data": "digits", "kind": "rotated", "angles": [0, 90]}, 2),
+        ({"data": "skeletons", "kind": "domain_incremental", "by": "view",
+          "data_options": {"per_class": 30, "frames": 3}}, 3),
+    ],
+)  # fmt: skip
+def test_streams_whose_tasks_bring_no_classes(stream, tasks):
+    study = orders(small(stream=stream, training={"epochs": 2, "batch_size": 0}), device="cpu")
+    found = study.performance("Finetune")
+    assert found.shape == (math.factorial(tasks), tasks)
+    assert np.isfinite(found).all()
+    assert np.isfinite(study.summary().to_numpy()).all()
+    assert study.disparity("Finetune")[0].mopd > 0
+    assert study.by_end("Finetune").index.tolist() == list(range(tasks))
+
+
+def test_recipes_of_different_lengths_are_kept_apart():
+    long = small(label="long")
+    short = small(
+        label="short", stream={"data": "blobs", "data_options": {"classes": 4, "per_class": 10}}
+    )
+    alone = [orders(one, device="cpu") for one in (long, short)]
+    for pair in ([long, short], [short, long]):
+        both = orders(pair, device="cpu")
+        assert {key: len(tasks) for key, tasks in both.tasks.items()} == {long.id: 3, short.id: 2}
+        for one in alone:
+            (name,) = one.names
+            for level in ("task", "class"):
+                np.testing.assert_array_equal(
+                    both.performance(name, level=level), one.performance(name, level=level)
+                )
+            assert both.extremes(name).equals(one.extremes(name))
+        assert both.summary().index.tolist() == [one.label for one in pair]
+
+
+def test_recipes_that_share_a_label_have_rows_of_their_own():
+    pair = [small(), small(training={"epochs": 1, "batch_size": 0, "lr": 1e-6})]
+    study = orders(pair, task_orders=2, device="cpu")
+    names = [f"Finetune [{one.id}]" for one in pair]
+    assert study.names == study.summary().index.tolist() == names
+    found = [study.performance(one.id) for one in pair]
+    assert not np.allclose(*found)
+    np.testing.assert_array_equal(study.performance(names[1]), found[1])
+    with pytest.raises(BadArgument, match=f"label: expected an id .*{pair[0].id}.*share"):
+        study.performance("Finetune")
+
+
+def test_recipes_that_differ_in_their_own_order_are_kept_apart(tmp_path):
+    first, second = small(), small().in_order((5, 4, 3, 2, 1, 0))
+    study = orders([first, second], task_orders=[(0, 1, 2)], device="cpu", out=tmp_path)
+    assert len(study.result) == 2
+    assert list(study.tasks.values()) == [((0, 1), (2, 3), (4, 5)), ((5, 4), (3, 2), (1, 0))]
+    alone = orders(second, task_orders=[(0, 1, 2)], device="cpu")
+    here, there = list(study.tasks)
+    np.testing.assert_allclose(study.performance(there), alone.performance("Finetune"))
+    assert not np.allclose(study.class_table(here), study.class_table(there))
+
+
+def test_classes_of_a_part_of_the_data():
+    part = small(stream={**small().stream, "order": [1, 2, 4, 5]})
+    study = orders(part, task_orders=0, class_orders=2, device="cpu")
+    assert study.class_table("Finetune").columns.tolist() == [1, 2, 4, 5]
+    with pytest.raises(BadArgument, match="under task orders"):
+        study.performance("Finetune")
+
+
+@pytest.mark.parametrize(
+    ("recipes", "complaint"),
+    [
+        ([], "recipe: expected a Recipe"),
+        (small().plain(), "recipe: expected a Recipe"),
+        ([small().plain()], r"recipe\[0\]: expected a Recipe"),
+        ("Finetune", "recipe: expected a Recipe"),
+        (None, "recipe: expected a Recipe"),
+        ([small(), small(label="other")], r"labels \['Finetune', 'other'\]"),
+    ],
+)
+def test_bad_recipes_are_refused(recipes, complaint):
+    with pytest.raises(BadArgument, match=complaint):
+        orders(recipes, device="cpu")
 
 
 @pytest.mark.parametrize(("by", "tasks"), [("subject", 10), ("view", 3)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engram.recipes.api import run, sweep
 from engram.recipes.execute import Watcher, execute
 from engram.recipes.names import build_method, method_label
-from engram.recipes.orders import OrderStudy
+from engram.recipes.order_study import OrderStudy
 from engram.recipes.plan import Plan
 from engram.recipes.plans import plans_of
 from engram.recipes.recipe import Recipe, set_value

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from engram.engine.run_spec import Run
-from engram.errors import bad, choose
-from engram.metrics.order import OrderDisparity, order_disparity
+from engram.errors import bad, whole
 from engram.recipes.execute import Watcher, execute
+from engram.recipes.order_study import CLASS, TASK, OrderStudy, Tasks
 from engram.recipes.plan import Plan
-from engram.recipes.recipe import Recipe
-from engram.records import Result
+from engram.recipes.recipe import Recipe, content_id
 from engram.streams.core import Stream
 from engram.streams.orders import (
     all_task_orders,
     class_order,
     order_name,
-    parse_order,
     random_class_orders,
     reorder,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-LEVELS = ("task", "class")
-TASK, CLASS = "t", "c"  # what an order's text begins with
 
 
 def order_plans(
@@ -41,7 +31,7 @@ def order_plans(
     stream: Stream | None = None,
     root: str | None = None,
 ) -> list[Plan]:
-    """One plan per order and seed; all share the recipe's id and are told apart by their order."""
+    """One plan per order and seed; all share one id (`study_id`), their orders tell them apart."""
     stream = recipe.build_stream(root=root) if stream is None else stream
     content = recipe.plain()
     content["stream"] = {**content["stream"], "head": stream.head}
@@ -57,7 +47,7 @@ def order_plans(
                 seed=seed,
             ),
             content=content,
-            recipe=recipe.id,
+            recipe=study_id(recipe),
             label=recipe.label,
             order=name,
             keep=recipe.keep,
@@ -86,6 +76,8 @@ def orders(
 
     Parameters
     ----------
+    recipe
+        One recipe or several; they may share a label, and differ in their numbers of tasks.
     task_orders
         ``"all"`` permutations of the tasks, a number of seeded ones, or the orders themselves.
     class_orders
@@ -103,134 +95,90 @@ def orders(
     >>> len(study.result)
     4
     """
-    recipes = [recipe] if isinstance(recipe, Recipe) else list(recipe)
+    recipes = _recipes(recipe)
     plans: list[Plan] = []
+    tasks: dict[str, Tasks] = {}
     built: dict[str, Stream] = {}
     for one in recipes:
         where = repr(one.stream)
         stream = built.setdefault(where, built.get(where) or one.build_stream(root=data))
+        tasks[study_id(one)] = tuple(task.shown for task in stream)
         plans += order_plans(
             one,
             stream=stream,
             task_orders=_task_orders(task_orders, len(stream), order_seed),
-            class_orders=_class_orders(class_orders, len(stream.order), order_seed),
+            class_orders=_class_orders(class_orders, stream.order, order_seed),
         )
+    if not plans:
+        raise bad("task_orders", "at least one order (or class_orders)", task_orders)
     result = execute(
         plans, out=out, device=device, together=True, compile=compile, watcher=watcher,
         deadline=deadline, group_size=group_size,
     )  # fmt: skip
-    return OrderStudy(result, tuple(tuple(task.new) for task in stream.tasks))
+    return OrderStudy(result, tasks)
+
+
+def _recipes(given: Any) -> list[Recipe]:
+    """The recipes of a study, which must be told apart by their ids."""
+    found = [given] if isinstance(given, Recipe) else given
+    if isinstance(found, (str, Mapping)) or not isinstance(found, Sequence) or not len(found):
+        raise bad("recipe", "a Recipe (Recipe.of makes one of a dict) or a list of them", given)
+    for i, one in enumerate(found):
+        if not isinstance(one, Recipe):
+            raise bad(f"recipe[{i}]", "a Recipe (Recipe.of makes one of a dict)", one)
+    for key, times in Counter(map(study_id, found)).items():
+        if times > 1:
+            labels = [one.label for one in found if study_id(one) == key]
+            expected = "recipes that differ in more than their labels, seeds and what they keep"
+            raise bad("recipe", expected, f"{times} times the same, labels {labels}")
+    return list(found)
+
+
+def study_id(recipe: Recipe) -> str:
+    """The recipe's id; with the stream's own order, from which the orders of a study count.
+
+    Examples
+    --------
+    >>> recipe = Recipe.of({"stream": {"data": "digits"}, "method": "ER"})
+    >>> study_id(recipe) == recipe.id, study_id(recipe.in_order((1, 0))) == recipe.id
+    (True, False)
+    """
+    if not recipe.order:
+        return recipe.id
+    stream = {**recipe.content["stream"], "counted from": recipe.order}
+    return content_id({**recipe.content, "stream": stream})
 
 
 def _task_orders(asked: Any, tasks: int, seed: int) -> list[Sequence[int]]:
-    if asked == "all":
+    if isinstance(asked, str):
+        if asked != "all":
+            raise bad("task_orders", "'all', a number, or a list of orders", asked)
         return [tuple(o) for o in all_task_orders(tasks)]
     if isinstance(asked, int):
-        return [tuple(o) for o in random_class_orders(tasks, asked, seed)] if asked else []
-    if isinstance(asked, str):
-        raise bad("task_orders", "'all', a number, or a list of orders", asked)
-    return [tuple(o) for o in asked]
+        count = whole("task_orders", asked)
+        return [tuple(o) for o in random_class_orders(tasks, count, seed)] if count else []
+    return _listed("task_orders", asked)
 
 
-def _class_orders(asked: Any, classes: int, seed: int) -> list[Sequence[int]]:
+def _class_orders(asked: Any, classes: Sequence[int], seed: int) -> list[Sequence[int]]:
     if isinstance(asked, int):
-        return [tuple(o) for o in random_class_orders(classes, asked, seed)] if asked else []
-    return [tuple(o) for o in asked]
+        count, ids = whole("class_orders", asked), sorted(classes)
+        drawn = random_class_orders(len(ids), count, seed) if count else []
+        return [tuple(ids[i] for i in order) for order in drawn]
+    return _listed("class_orders", asked)
 
 
-@dataclass(frozen=True, eq=False)
-class OrderStudy:
-    """Results under many orders, and what they say about order sensitivity."""
-
-    result: Result
-    tasks: tuple[tuple[int, ...], ...]  # class ids of each task in the recipe's own order
-
-    def performance(
-        self, label: str, *, level: str = "task", seed: int | None = None
-    ) -> np.ndarray[Any, Any]:
-        """[order, unit] final accuracy of each task or class under each order.
-
-        Task level takes the runs under task orders; class level those under class orders and the
-        task orders, which are class orders as well.
-        """
-        choose("level", level, LEVELS)
-        table = self.class_table(label, seed=seed)
-        if level == "class":
-            return table.to_numpy()
-        table = table[[name.startswith(TASK) for name in table.index.get_level_values("order")]]
-        means = [table[list(task)].to_numpy().mean(1) for task in self.tasks]
-        return np.stack(means, axis=1)
-
-    def class_table(self, label: str, *, seed: int | None = None) -> pd.DataFrame:
-        """Final accuracy per class, one row per (seed, order)."""
-        frame = self.result.frame()
-        last = frame["stage"].max()
-        head = self.result.heads[0]
-        rows = frame[
-            (frame["metric"] == "class_accuracy") & (frame["stage"] == last)
-            & (frame["step"] == -1) & (frame["head"] == head) & (frame["label"] == label)
-        ]  # fmt: skip
-        if seed is not None:
-            rows = rows[rows["seed"] == seed]
-        if rows.empty:
-            raise bad("label", f"one of {self.result.labels} with finished runs", label)
-        rows = rows.astype({"order": str})
-        found: pd.DataFrame = rows.pivot_table(
-            index=["seed", "order"], columns="cls", values="value"
-        )
-        return found
-
-    def disparity(self, label: str, *, level: str = "task") -> list[OrderDisparity]:
-        """Order disparity of each repetition (seed)."""
-        seeds = sorted({run.seed for run in self.result.select(label=label).runs})
-        return [order_disparity(self.performance(label, level=level, seed=seed)) for seed in seeds]
-
-    def summary(self, *, ddof: int = 0) -> pd.DataFrame:
-        """AOPD and MOPD of every method at task and class level, mean and spread over seeds."""
-        import pandas as pd
-
-        rows = []
-        for label in self.result.labels:
-            row: dict[str, Any] = {"label": label}
-            for level in LEVELS:
-                if level == "task" and not self._has(label, TASK):
-                    continue
-                found = self.disparity(label, level=level)
-                for name in ("aopd", "mopd"):
-                    values = np.array([getattr(one, name) for one in found])
-                    row[f"{level}_{name}"] = values.mean()
-                    row[f"{level}_{name}_std"] = (
-                        values.std(ddof=ddof) if len(values) > ddof else np.nan
-                    )
-            rows.append(row)
-        return pd.DataFrame(rows).set_index("label")
-
-    def _has(self, label: str, kind: str) -> bool:
-        return any(run.order.startswith(kind) for run in self.result.select(label=label).runs)
-
-    def extremes(self, label: str) -> pd.DataFrame:
-        """Final average accuracy and forgetting under every order, best order first."""
-        import pandas as pd
-
-        chosen = self.result.select(label=label)
-        frame = pd.DataFrame(
-            {
-                "order": [run.order for run in chosen.runs],
-                "average_accuracy": chosen.metric("average_accuracy"),
-                "forgetting": chosen.metric("forgetting"),
-            }
-        )
-        frame = frame.groupby("order", as_index=False).mean()
-        return frame.sort_values("average_accuracy", ascending=False, ignore_index=True)
-
-    def by_end(self, label: str, *, place: str = "first") -> pd.DataFrame:
-        """Mean accuracy and forgetting by the task that was learnt first, or last."""
-        choose("place", place, ("first", "last"))
-        frame = self.extremes(label)
-        frame = frame[frame["order"].str.startswith(TASK)].copy()
-        index = 0 if place == "first" else -1
-        frame[f"{place}_task"] = [parse_order(o.removeprefix(TASK))[index] for o in frame["order"]]
-        return frame.groupby(f"{place}_task")[["average_accuracy", "forgetting"]].mean()
+def _listed(argument: str, asked: Any) -> list[Sequence[int]]:
+    try:
+        found: list[Sequence[int]] = [tuple(order) for order in asked]
+    except TypeError:
+        raise bad(
+            argument, "a number, or a list of orders such as [(0, 1), (1, 0)]", asked
+        ) from None
+    twice = [order for order, times in Counter(found).items() if times > 1]
+    if twice:
+        raise bad(argument, "every order once", f"{twice} more than once")
+    return found
 
 
 def task_orders_as_class_orders(stream: Stream) -> list[list[int]]:
