@@ -329,9 +329,9 @@ def test_numbers_are_kept_where_drawing_is_not_possible(tmp_path, monkeypatch):
     some = tuple(r for r in figure.recipes if r.label.startswith("BARE"))
     monkeypatch.setitem(sys.modules, "plotly", None)
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    with pytest.raises(EngramError, match=r"plotly.*fig3-ucla\.csv"):
+    with pytest.raises(EngramError, match=r"plotly.*fig3-skeletons\.csv"):
         reproduce(replace(table, figures=(replace(figure, recipes=some),)), out=tmp_path)
-    assert (tmp_path / "figures" / "fig3-ucla.csv").exists()
+    assert (tmp_path / "figures" / "fig3-skeletons.csv").exists()
 
 
 def test_import_needs_no_plotly():

@@ -40,7 +40,7 @@ def test_runs_prints_and_saves(tmp_path):
     folder = tmp_path / "runs" / "reproduce" / "rwalk-1-embedded"
     assert len(pd.read_csv(folder / "reproduction.csv")) == 2
     again = call("reproduce", "rwalk/1", *QUICK, *SOME, "--format", "csv")
-    assert "1 runs, 1 finished before" in again.stderr
+    assert "1 run, 1 finished before" in again.stderr
     assert again.stdout.splitlines()[0].startswith("paper,table,cell")
 
 
@@ -71,7 +71,7 @@ def test_dry_run_trains_nothing(tmp_path):
     done = call("reproduce", "rwalk/1", *QUICK, *SOME, "--dry-run")
     assert done.exit_code == 0, done.output
     assert "in all" in done.stderr
-    assert "Vanilla (MNIST, single-head)" in done.stdout
+    assert "Vanilla (digits, single-head)" in done.stdout
     assert not (tmp_path / "runs").exists()
 
 
@@ -81,6 +81,15 @@ def test_dry_run_says_what_is_missing(monkeypatch):
     assert done.exit_code == 0, done.output
     assert "0 of 78 cells" in done.stderr
     assert "39 cells: data: mnist is not part of the package" in done.stderr
+
+
+def test_figures_are_counted_as_figures():
+    quick = [*QUICK, "--set", "mnist.samples=[5]", "--budget", "0s"]
+    done = call("reproduce", "rwalk/fig4", *quick)
+    assert "1 of 1 figure can be made here, from 4 runs" in done.stderr, done.output
+    assert "cells" not in done.stderr
+    other = call("reproduce", "rwalk/fig6", *quick)
+    assert "note: digits in place of CIFAR-100" in other.stderr
 
 
 def test_budget_of_nothing_says_how_to_go_on():
@@ -96,6 +105,8 @@ def test_budget_of_nothing_says_how_to_go_on():
         (["reproduce", "rwalk/1", "--format", "pdf"], "--format"),
         (["reproduce", "rwalk/1", "--save", "x.pdf"], "--save"),
         (["reproduce", "rwalk/1", "--cells", "metod=F"], "did you mean 'method'"),
+        (["reproduce", "rwalk/fig2", "--cells", "method=EWC"], "rwalk/fig2 is a figure"),
+        (["reproduce", "rwalk/fig6", "--set", "cifar=null"], "cifar: expected CIFAR-100"),
         (["reproduce", "walk/1"], "did you mean 'rwalk'"),
         (["reproduce", "rwalk/1", "--set", "epoch=3"], "preset: unknown name"),
         (["diff", "nowhere", "rwalk/1"], "run directory"),

@@ -96,7 +96,30 @@ def test_table_2_runs_only_our_method():
     recipe = entries["RWalk"].recipes[0]
     assert recipe.stream["classes_per_task"] == 5
     assert recipe.method.memory_budget.per_class * 100 == 5000
-    assert "embedded" in find_table("rwalk/2", embedded=True).entry(table.cells[2]).missing
+
+
+def test_embedded_table_2_is_small_and_marked(tmp_path):
+    table = find_table("rwalk/2", embedded=True, assignments=("seeds=1", "epochs_20=1"))
+    made = reproduce(table, out=tmp_path)
+    assert made.counts() == {"not run": 2, "not comparable": 1}
+    assert made.lines[2].reason.startswith("other data")
+    assert 0 <= made.lines[2].ours <= 100
+    (recipe,) = table.recipes
+    assert (recipe.stream["data"], recipe.training.epochs) == ("digits", 1)
+    assert recipe.method.memory_budget is not None
+
+
+def test_other_data_is_called_by_its_name():
+    for name, shown in (("fig2", "digits"), ("fig6", "digits, in place of CIFAR-100")):
+        (figure,) = find_table(f"rwalk/{name}", embedded=True).figures
+        assert figure.title.endswith(f", {shown}")
+        assert all("digits" in r.label and "MNIST" not in r.label for r in figure.recipes)
+    (figure,) = find_table("rwalk/fig2").figures
+    assert figure.title.endswith(", MNIST")
+    cell = cells_of("rwalk", "1")[0]
+    fashion = find_table("rwalk/1", assignments=["mnist.data=fashion_mnist"]).entry(cell)
+    assert fashion.reasons[0] == "other data"
+    assert "other data" not in find_table("rwalk/1").entry(cell).reasons
 
 
 def test_table_4_is_our_network(monkeypatch, tmp_path):

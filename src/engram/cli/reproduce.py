@@ -131,12 +131,21 @@ def _question(planned: Plan, folder: Path) -> None:
     from engram.cli.shell import say
 
     say(f"{planned.table.name}: {planned.table.title}")
-    cells = f"{len(planned.runnable)} of {len(planned.cells)} cells can be made here"
-    say(f"{cells}, from {len(planned.runs)} runs, {planned.done} finished before; in {folder}")
+    say(f"{_possible(planned)}, {planned.done} finished before; in {folder}")
     for note in planned.notes:
         say(f"note: {note}", style="yellow")
     for figure, why in planned.missing_figures.items():
         say(f"not run: {figure}: {why[:MOST_WHY]}", style="yellow")
+
+
+def _possible(planned: Plan) -> str:
+    """How much of a table, and of its figures, can be made, and from how many runs."""
+    drawn, figures = len(planned.figures), len(planned.table.figures)
+    parts = [f"{len(planned.runnable)} of {len(planned.cells)} cells"] if planned.cells else []
+    if figures:
+        parts.append(f"{drawn} of {figures} figure{'' if figures == 1 else 's'}")
+    runs = f"{len(planned.runs)} runs" if len(planned.runs) != 1 else "1 run"
+    return f"{' and '.join(parts)} can be made here, from {runs}"
 
 
 def _show_plan(planned: Plan, folder: Path) -> None:

@@ -27,7 +27,7 @@ class Style:
 
 
 def styles(names: Sequence[str]) -> dict[str, Style]:
-    """A style per name; the first 63 names differ in colour or marker, the first 28 in their line.
+    """A style per name; the first 72 names differ in colour or marker, the first 8 in their line.
 
     Examples
     --------

@@ -173,6 +173,8 @@ def plan(
     measure
         Time a few steps of every group of runs on the device.
     """
+    if cells and not table.cells:
+        raise BadArgument(f"cells: {table.name} is a figure; it is drawn as a whole")
     chosen = choose_cells(table.cells, cells) if cells else table.cells
     if data_root is not None:
         search_root(str(data_root))  # a folder that is not there is no reason, but a mistake
@@ -185,7 +187,8 @@ def plan(
     costs = estimate(pending, device=device, group_size=group_size) if measure else []
     return Plan(
         table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
-        runs=tuple(runs), notes=shelf.notes, done=len(runs) - len(pending), costs=tuple(costs),
+        runs=tuple(runs), notes=(*table.notes, *shelf.notes), done=len(runs) - len(pending),
+        costs=tuple(costs),
     )  # fmt: skip
 
 

@@ -82,7 +82,7 @@ def build(name: str, *, embedded: bool = False, assignments: Sequence[str] = ())
 
 def _reasons(preset: Preset, dataset: str, method: str) -> tuple[str, ...]:
     found = [SPLIT] if method in PLAIN else [SPLIT, VARIANT]
-    if preset.protocol(dataset).data not in ("nw_ucla", "ntu60"):
+    if preset.shown(dataset) != dataset:
         found.insert(0, OTHER_DATA)
     return tuple(found)
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engram.reproduce.papers.cgl_preset import METHODS
+from engram.reproduce.papers.drawing import Legend, looks
+
 if TYPE_CHECKING:
     import pandas as pd
 
+DRAWN = (*METHODS, "JOINT")
 AXES = {"average_accuracy": "average accuracy", "forgetting": "average forgetting"}
-
-
-def _looks(names: Any) -> Mapping[str, Any]:
-    from engram.report.style import styles
-
-    return styles(list(dict.fromkeys(map(str, names))))
 
 
 def line_of_bound(tasks: int) -> tuple[list[float], list[float]]:
@@ -41,12 +38,12 @@ def draw_scatter(data: pd.DataFrame) -> Any:
     kinds = list(dict.fromkeys(data["orders"]))
     titles = [f"{kind} orders" for kind in kinds]
     figure = make_subplots(rows=1, cols=len(kinds), subplot_titles=titles, shared_yaxes=True)
-    looks = _looks(data["method"])
+    styles, legend = looks(DRAWN, data["method"]), Legend()
     for (kind, method), rows in data.groupby(["orders", "method"], sort=False):
-        look, place = looks[str(method)], kinds.index(kind) + 1
+        look, place = styles[str(method)], kinds.index(kind) + 1
         trace = go.Scatter(
             x=rows["average_accuracy"].tolist(), y=rows["forgetting"].tolist(), mode="markers",
-            name=str(method), legendgroup=str(method), showlegend=place == 1,
+            name=str(method), legendgroup=str(method), showlegend=legend(str(method)),
             text=rows["order"].tolist(), hovertemplate="AA %{x:.3f}, AF %{y:.3f}<br>%{text}",
             marker={"symbol": look.symbol, "color": look.color, "opacity": 0.6, "size": 6},
         )  # fmt: skip
@@ -71,13 +68,13 @@ def draw_classes(data: pd.DataFrame) -> Any:
     kinds = list(dict.fromkeys(data["orders"]))
     titles = [f"{kind} orders" for kind in kinds]
     figure = make_subplots(rows=len(kinds), cols=1, subplot_titles=titles, shared_xaxes=True)
-    looks = _looks(data["method"])
+    styles, legend = looks(DRAWN, data["method"]), Legend()
     for (kind, method), rows in data.groupby(["orders", "method"], sort=False):
         place = kinds.index(kind) + 1
         trace = go.Box(
             x=rows["class"].tolist(), y=rows["accuracy"].tolist(), name=str(method),
-            legendgroup=str(method), showlegend=place == 1, offsetgroup=str(method),
-            marker={"color": looks[str(method)].color, "size": 3},
+            legendgroup=str(method), showlegend=legend(str(method)), offsetgroup=str(method),
+            marker={"color": styles[str(method)].color, "size": 3},
         )  # fmt: skip
         figure.add_trace(trace, row=place, col=1)
     figure.update_layout(boxmode="group", height=360 * len(kinds))
@@ -94,12 +91,12 @@ def draw_evolution(data: pd.DataFrame, axis: str) -> Any:
     metrics = list(dict.fromkeys(data["metric"]))
     titles = [AXES[name] for name in metrics]
     figure = make_subplots(rows=1, cols=len(metrics), subplot_titles=titles)
-    looks = _looks(data["method"])
+    styles, legend = looks(DRAWN, data["method"]), Legend()
     for (metric, method), rows in data.groupby(["metric", "method"], sort=False):
-        look, place = looks[str(method)], metrics.index(metric) + 1
+        look, place = styles[str(method)], metrics.index(metric) + 1
         trace = go.Scatter(
             x=rows[axis].tolist(), y=rows["value"].tolist(), mode="lines+markers",
-            name=str(method), legendgroup=str(method), showlegend=place == 1,
+            name=str(method), legendgroup=str(method), showlegend=legend(str(method)),
             line={"color": look.color, "dash": look.dash},
             marker={"symbol": look.symbol, "color": look.color},
             error_y={"array": rows["std"].tolist(), "thickness": 1},

@@ -20,6 +20,7 @@ from engram.reproduce.papers.cgl_preset import (
     recipe,
     task_orders,
 )
+from engram.reproduce.papers.drawing import frame
 from engram.reproduce.table import Figure
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ def build(name: str, preset: Preset) -> tuple[Figure, ...]:
     return tuple(makers[name](preset, dataset) for dataset in ((UCLA, NTU) if both else (UCLA,)))
 
 
-def _part(name: str, dataset: str) -> str:
-    return f"{name}-{dataset.partition('-')[0].lower()}"
+def _part(name: str, shown: str) -> str:
+    return f"{name}-{shown.partition('-')[0].lower()}"
 
 
 def orders_of(preset: Preset, model: str) -> dict[str, list[tuple[int, ...]]]:
@@ -79,12 +80,6 @@ def _recipes(
     return found
 
 
-def _frame(records: list[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(records, columns=list(columns))
-
-
 def _flat(groups: Mapping[Any, Sequence[Recipe]]) -> tuple[Recipe, ...]:
     return tuple(made for group in groups.values() for made in group)
 
@@ -102,12 +97,10 @@ def _classes(preset: Preset, dataset: str) -> Figure:
             mean: Any = runs.class_accuracy().dropna().groupby(level="order").mean()  # over seeds
             long = mean.rename_axis(columns="class").stack().rename("accuracy").reset_index()
             records += long.assign(method=method, orders=kind).to_dict("records")
-        return _frame(records, ("method", "orders", "order", "class", "accuracy"))
+        return frame(records, ("method", "orders", "order", "class", "accuracy"))
 
-    return Figure(
-        name="fig1", title="Accuracy of every class under all orders", recipes=_flat(groups),
-        data=data, draw=draw_classes,
-    )  # fmt: skip
+    title = f"Accuracy of every class under all orders, {preset.shown(dataset)}"
+    return Figure(name="fig1", title=title, recipes=_flat(groups), data=data, draw=draw_classes)
 
 
 # -- figures 3 to 6 --------------------------------------------------------------------------------
@@ -118,12 +111,12 @@ def _scatter(preset: Preset, dataset: str, name: str, model: str, kinds: Sequenc
         records: list[dict[str, Any]] = []
         for (method, kind), recipes in groups.items():
             records += points(result, recipes, {"method": method, "orders": kind})
-        return _frame(records, POINT_COLUMNS)
+        return frame(records, POINT_COLUMNS)
 
-    title = f"Accuracy against forgetting, {dataset}, {'ST-GCN' if model == 'stgcn' else 'GCN'}"
+    shown, net = preset.shown(dataset), "ST-GCN" if model == "stgcn" else "GCN"
     return Figure(
-        name=_part(name, dataset), title=title, recipes=_flat(groups), data=data,
-        draw=draw_scatter,
+        name=_part(name, shown), title=f"Accuracy against forgetting, {shown}, {net}",
+        recipes=_flat(groups), data=data, draw=draw_scatter,
     )  # fmt: skip
 
 
@@ -180,9 +173,10 @@ def _evolution(preset: Preset, dataset: str, name: str, axis: str) -> Figure:
                         "value": float(found.mean()), "std": float(found.std()),
                         "repetitions": len(found),
                     })  # fmt: skip
-        return _frame(records, ("method", axis, "metric", "value", "std", "repetitions"))
+        return frame(records, ("method", axis, "metric", "value", "std", "repetitions"))
 
     return Figure(
-        name=name, title=f"Accuracy and forgetting over the {axis} of the GCN",
+        name=name,
+        title=f"Accuracy and forgetting over the {axis} of the GCN, {preset.shown(dataset)}",
         recipes=tuple(rows.values()), data=data, draw=lambda table: draw_evolution(table, axis),
     )  # fmt: skip

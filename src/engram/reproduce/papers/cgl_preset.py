@@ -14,6 +14,7 @@ from engram.reproduce.papers.assign import assign
 from engram.streams.orders import all_task_orders, class_order, random_class_orders
 
 UCLA, NTU = "UCLA-CIL", "NTU-CIL"
+OFFICIAL = {UCLA: "nw_ucla", NTU: "ntu60"}
 METHODS = ("BARE", "EWC", "MAS", "TWP", "LwF", "GEM", "REPLAY")
 CLASSES, PER_TASK = 10, 2
 TASKS = tuple(tuple(range(c, c + PER_TASK)) for c in range(0, CLASSES, PER_TASK))
@@ -146,6 +147,17 @@ class Preset:
             raise bad("dataset", "a data set of this preset", dataset)
         return found
 
+    def shown(self, dataset: str) -> str:
+        """The name of the data that stands for a data set of the paper: its own, or another.
+
+        Examples
+        --------
+        >>> PAPER.shown(UCLA), EMBEDDED.shown(UCLA)
+        ('UCLA-CIL', 'skeletons')
+        """
+        data = self.protocol(dataset).data
+        return dataset if data == OFFICIAL[dataset] else data
+
 
 PAPER = Preset()
 # The same studies on the embedded skeletons, in two minutes on two cores.
@@ -247,7 +259,7 @@ def recipe(
                      "optimizer": "adam", "loss": preset.loss, "scope": scope,
                      "optim_reset": preset.optim_reset, **precision},
         "seeds": seeds or preset.seeds, "keep": preset.keep, "average": "macro",
-        "label": f"{method} ({dataset}{', ' if note else ''}{note})",
+        "label": f"{method} ({preset.shown(dataset)}{', ' if note else ''}{note})",
     })  # fmt: skip
 
 

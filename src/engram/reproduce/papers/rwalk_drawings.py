@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from engram.reproduce.papers.drawing import Legend, looks
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from engram.report.style import Style
+
+# -S rows follow in the same order, so that the ninth symbol is the last that is needed
+METHODS = ("Vanilla", "EWC", "PI", "RWalk", "iCaRL-hb1", "iCaRL")
 
 
 def draw_task_level(data: pd.DataFrame) -> Any:
@@ -20,14 +28,12 @@ def draw_task_level(data: pd.DataFrame) -> Any:
         rows=len(panels), cols=len(columns), shared_yaxes=True, shared_xaxes=True,
         column_titles=titles, row_titles=panels, horizontal_spacing=0.01, vertical_spacing=0.03,
     )  # fmt: skip
-    looks = _looks(data["method"])
-    shown: set[str] = set()
+    styles, legend = _looks(data["method"]), Legend()
     for (panel, method, task), rows in data.groupby(["panel", "method", "task"], sort=False):
         figure.add_trace(
-            _line(rows["stage"], rows["accuracy"], str(method), looks, str(method) not in shown),
+            _line(rows["stage"], rows["accuracy"], str(method), styles, legend),
             row=panels.index(panel) + 1, col=columns.index(task) + 1,
         )  # fmt: skip
-        shown.add(str(method))
     figure.update_yaxes(range=[0, 1.02])
     figure.update_yaxes(title="accuracy", col=1)
     # the same axis everywhere: a task learnt late begins far to the right
@@ -44,17 +50,17 @@ def draw_plane(data: pd.DataFrame) -> Any:
 
     names = list(dict.fromkeys(data["dataset"]))
     figure = make_subplots(rows=1, cols=len(names), subplot_titles=names)
-    looks, shown = _looks(data["method"]), set()
+    styles, legend = _looks(data["method"]), Legend()
     for row in data.to_dict("records"):
         name = str(row["method"])
-        trace = _line([row["forgetting"]], [row["intransigence"]], name, looks, name not in shown)
+        trace = _line([row["forgetting"]], [row["intransigence"]], name, styles, legend)
         trace.update(mode="markers", marker={"size": 11})
         if row["source"] == "paper":
             trace.marker.symbol = f"{trace.marker.symbol}-open"
         trace.hovertemplate = f"{row['source']}<br>F %{{x:.3f}}, I %{{y:.3f}}"
         figure.add_trace(trace, row=1, col=names.index(row["dataset"]) + 1)
-        shown.add(name)
-    for name, symbol in (("ours", "circle"), ("the paper", "circle-open")):
+    both = "paper" in set(data["source"])  # without its points there is nothing to tell apart
+    for name, symbol in (("ours", "circle"), ("the paper", "circle-open")) if both else ():
         figure.add_trace(_key(name, symbol), row=1, col=1)
     figure.update_xaxes(title="forgetting", zeroline=True)
     figure.update_yaxes(title="intransigence", zeroline=True)
@@ -67,15 +73,15 @@ def draw_grid(data: pd.DataFrame, axis: str) -> Any:
 
     names = list(dict.fromkeys(data["dataset"]))
     figure = make_subplots(rows=1, cols=len(names), subplot_titles=names)
-    looks = _looks(data["method"])
-    named, methods = list(dict.fromkeys(data[axis])), list(looks)
+    styles, legend = _looks(data["method"]), Legend()
+    named, methods = (list(dict.fromkeys(data[key])) for key in (axis, "method"))
     for (dataset, method), rows in data.groupby(["dataset", "method"], sort=False):
         place = names.index(dataset) + 1
         x = rows[axis].tolist()
         if axis == "strategy":  # side by side, or the intervals would cover each other
             beside = 0.08 * (methods.index(str(method)) - (len(methods) - 1) / 2)
             x = [named.index(name) + beside for name in x]
-        trace = _line(x, rows["accuracy"], str(method), looks, place == 1)
+        trace = _line(x, rows["accuracy"], str(method), styles, legend)
         if rows["std"].notna().any():
             trace.error_y = {"array": rows["std"].fillna(0).tolist(), "thickness": 1}
         if axis == "strategy":
@@ -88,10 +94,14 @@ def draw_grid(data: pd.DataFrame, axis: str) -> Any:
     return figure
 
 
-def _looks(names: Any) -> Mapping[str, Any]:
-    from engram.report.style import styles
-
-    return styles(list(dict.fromkeys(map(str, names))))
+def _looks(names: Any) -> dict[str, Style]:
+    """One look per method in all figures; with samples (-S) another marker in the same colour."""
+    named = list(dict.fromkeys(map(str, names)))
+    found = looks((*METHODS, *(f"{name}-S" for name in METHODS)), named)
+    for name in METHODS:
+        own = found[name]
+        found[f"{name}-S"] = replace(found[f"{name}-S"], color=own.color, dash=own.dash)
+    return found
 
 
 def _key(name: str, symbol: str) -> Any:
@@ -102,12 +112,12 @@ def _key(name: str, symbol: str) -> Any:
     return go.Scatter(x=[None], y=[None], name=name, mode="markers", marker=marker)
 
 
-def _line(x: Any, y: Any, name: str, looks: Mapping[str, Any], legend: bool) -> Any:
+def _line(x: Any, y: Any, name: str, styles: Mapping[str, Style], legend: Legend) -> Any:
     import plotly.graph_objects as go
 
-    look = looks[name]
+    look = styles[name]
     return go.Scatter(
-        x=list(x), y=list(y), name=name, legendgroup=name, showlegend=legend,
+        x=list(x), y=list(y), name=name, legendgroup=name, showlegend=legend(name),
         mode="lines+markers", line={"color": look.color, "dash": look.dash},
         marker={"symbol": look.symbol, "color": look.color},
     )  # fmt: skip

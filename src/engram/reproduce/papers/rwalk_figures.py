@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from engram.recipes import Recipe
 from engram.reproduce import measures
 from engram.reproduce.cells import cells_of
+from engram.reproduce.papers.drawing import frame
 from engram.reproduce.papers.rwalk_drawings import draw_grid, draw_plane, draw_task_level
 from engram.reproduce.papers.rwalk_preset import (
     HEAD,
@@ -83,20 +84,14 @@ def _average(made: Recipe, result: Result, head: str) -> Floats:
     return values[~np.isnan(values)]
 
 
-def _frame(records: list[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(records, columns=list(columns))
-
-
 def _spread(values: Floats) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
 
 
 # -- figures 2 and 6: every task over time ---------------------------------------------------------
 def _task_level(preset: Preset, name: str, dataset: str) -> Figure:
-    if dataset not in datasets(preset):
-        dataset = "MNIST"
+    instead = "" if dataset in datasets(preset) else f", in place of {dataset}"
+    dataset = "MNIST" if instead else dataset
     rows = {
         (setting, samples, method): recipe(preset, _row(dataset, setting, method, samples))
         for setting, samples, methods in PANELS
@@ -108,10 +103,10 @@ def _task_level(preset: Preset, name: str, dataset: str) -> Figure:
         for (setting, samples, method), made in rows.items():
             panel = f"{setting}{', samples' if samples else ''}"
             records += _curves(result, made, HEAD[setting], {"panel": panel, "method": method})
-        return _frame(records, ("panel", "method", "task", "stage", "accuracy", "std"))
+        return frame(records, ("panel", "method", "task", "stage", "accuracy", "std"))
 
     return Figure(
-        name=name, title=f"Accuracy of every task over time, {dataset}",
+        name=name, title=f"Accuracy of every task over time, {preset.shown(dataset)}{instead}",
         recipes=tuple(rows.values()), data=data, draw=draw_task_level,
     )  # fmt: skip
 
@@ -154,18 +149,19 @@ def _plane(preset: Preset) -> Figure:
         for (dataset, name), made in rows.items():
             lost = measures.metric("forgetting", made, head="single")(result)
             stiff = measures.intransigence(made, joint[dataset], head="single")(result)
+            shown = preset.shown(dataset)
             both = ~np.isnan(lost) & ~np.isnan(stiff)
             if both.any():
                 records.append({
-                    "dataset": dataset, "method": name, "source": "ours",
+                    "dataset": shown, "method": name, "source": "ours",
                     "forgetting": float(lost[both].mean()), "forgetting_std": _spread(lost[both]),
                     "intransigence": float(stiff[both].mean()),
                     "intransigence_std": _spread(stiff[both]),
                 })  # fmt: skip
-            printed = _printed(dataset, name) if records else {}
+            printed = _printed(dataset, name) if shown == dataset else {}
             if both.any() and printed:
-                records.append({"dataset": dataset, "method": name, "source": "paper", **printed})
-        return _frame(records, ("dataset", "method", "source", "forgetting", "forgetting_std",
+                records.append({"dataset": shown, "method": name, "source": "paper", **printed})
+        return frame(records, ("dataset", "method", "source", "forgetting", "forgetting_std",
                                 "intransigence", "intransigence_std"))  # fmt: skip
 
     return Figure(
@@ -202,10 +198,10 @@ def _grid(
             found = _average(made, result, "single")
             if len(found):
                 records.append({
-                    "dataset": dataset, "method": method, axis: value,
+                    "dataset": preset.shown(dataset), "method": method, axis: value,
                     "accuracy": float(found.mean()), "std": _spread(found),
                 })  # fmt: skip
-        return _frame(records, ("dataset", "method", axis, "accuracy", "std"))
+        return frame(records, ("dataset", "method", axis, "accuracy", "std"))
 
     return Figure(
         name=name, title=title, recipes=tuple(rows.values()), data=data,

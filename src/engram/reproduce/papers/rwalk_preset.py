@@ -13,6 +13,7 @@ from engram.recipes import Recipe
 from engram.reproduce.papers.assign import assign
 
 MULTI, SINGLE = "multi-head", "single-head"
+OFFICIAL = {"MNIST": "mnist", "CIFAR-100": "cifar100"}
 HEAD = {MULTI: "multi", SINGLE: "single"}
 MIXES = ("union", "paired")
 REFERENCES = ("last", "each")
@@ -120,6 +121,17 @@ class Preset:
             raise bad("dataset", "a data set of this preset", dataset)
         return found
 
+    def shown(self, dataset: str) -> str:
+        """The name of the data that stands for a data set of the paper: its own, or another.
+
+        Examples
+        --------
+        >>> PAPER.shown("MNIST"), EMBEDDED.shown("MNIST")
+        ('MNIST', 'digits')
+        """
+        data = self.protocol(dataset).data
+        return dataset if data == OFFICIAL[dataset] else data
+
 
 PAPER = Preset()
 # The same rows on the embedded digits, in two minutes on two cores.
@@ -160,14 +172,13 @@ class Row:
     per_class: int = 0  # 0: the protocol's
     policy: str = ""  # "": the preset's
 
-    @property
-    def label(self) -> str:
-        """A name that tells rows of one table apart."""
+    def label(self, shown: str) -> str:
+        """A name that tells rows of one table apart; `shown` names the data."""
         name = self.method + ("-S" if self.samples and "iCaRL" not in self.method else "")
         extra = [f"strength={self.strength:g}"] if self.strength else []
         extra += [f"per_class={self.per_class}"] if self.per_class else []
         extra += [self.policy] if self.policy else []
-        return " ".join([name, *extra, f"({self.dataset}, {self.setting})"])
+        return " ".join([name, *extra, f"({shown}, {self.setting})"])
 
 
 def recipe(preset: Preset, row: Row) -> Recipe:
@@ -187,7 +198,7 @@ def recipe(preset: Preset, row: Row) -> Recipe:
             "training": training,
             "seeds": preset.seeds,
             "keep": preset.keep,
-            "label": row.label,
+            "label": row.label(preset.shown(row.dataset)),
         }
     )
 
@@ -210,23 +221,26 @@ def reference(preset: Preset, dataset: str, setting: str) -> Recipe:
             "training": training,
             "seeds": preset.seeds,
             "keep": preset.keep,
-            "label": f"Joint reference ({dataset}, {setting})",
+            "label": f"Joint reference ({preset.shown(dataset)}, {setting})",
         }
     )
 
 
 def recipe_20(preset: Preset) -> Recipe:
-    """RWalk in table 2: 20 tasks of 5 classes, GEM's slim ResNet-18."""
-    base = preset.protocol("CIFAR-100")
+    """RWalk in table 2: 20 tasks of 5 classes, GEM's slim ResNet-18.
+
+    Without CIFAR-100, in the embedded form, it is MNIST's stand-in with its own tasks and network.
+    """
+    row = Row(
+        dataset="MNIST", setting=MULTI, method="RWalk", strength=preset.strength_20, samples=True
+    )
+    if preset.cifar is None:
+        return recipe(replace(preset, mnist=replace(preset.mnist, epochs=preset.epochs_20)), row)
     protocol = replace(
-        base, classes_per_task=5, model={"name": "resnet18_slim", "nf": 20},
+        preset.cifar, classes_per_task=5, model={"name": "resnet18_slim", "nf": 20},
         epochs=preset.epochs_20, memory_per_class=preset.per_class_20,
     )  # fmt: skip
-    row = Row(
-        dataset="CIFAR-100", setting=MULTI, method="RWalk", strength=preset.strength_20,
-        samples=True,
-    )  # fmt: skip
-    return recipe(replace(preset, cifar=protocol), row)
+    return recipe(replace(preset, cifar=protocol), replace(row, dataset="CIFAR-100"))
 
 
 def _stream(protocol: Protocol, setting: str, sizes: int | list[int]) -> dict[str, Any]:
