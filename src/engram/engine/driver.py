@@ -140,8 +140,9 @@ class Driver:
         for _, _, sums in self._logs:
             for value in sums.values():
                 sound &= torch.isfinite(value).cpu()
-        for r, learner in enumerate(self.learners):
-            if not sound[r] or not bool(torch.isfinite(learner.vector).all()):
+        sound &= self.trainer.finite().cpu()
+        for learner, fine in zip(self.learners, sound.tolist(), strict=True):
+            if not fine:
                 learner.diverged = self.stage
 
     def own_steps(self) -> list[int]:
@@ -151,9 +152,10 @@ class Driver:
         """Mean of every loss term since the last log, per run."""
         out: list[list[tuple[int, dict[str, float]]]] = [[] for _ in self.learners]
         for done, since, sums in self._logs:
-            host = {name: value.double().cpu().numpy() for name, value in sums.items()}
-            for r in range(len(self.learners)):
-                if since[r]:
-                    means = {name: float(value[r] / since[r]) for name, value in host.items()}
-                    out[r].append((done, means | {"total": sum(means.values())}))
+            host = [value.double().cpu().numpy() / np.maximum(since, 1) for value in sums.values()]
+            names, columns = [*sums, "total"], [*host, np.add.reduce(host)]
+            rows = zip(*(column.tolist() for column in columns), strict=True)
+            for own, steps, row in zip(out, since, rows, strict=True):
+                if steps:
+                    own.append((done, dict(zip(names, row, strict=True))))
         return out

@@ -58,15 +58,14 @@ class LockstepTrainer:
         self.opt = stack([one.opt for one in learners])
         self.hyper = as_tensors(found, self.vector)
         device = first.device
-        opened = torch.stack([one.opened for one in learners]).to(device)
-        visible = torch.stack([one.stream.visible for one in learners]).to(device)
-        scopes = [
-            competing(first.scope, o, v, first.stage) for o, v in zip(opened, visible, strict=True)
+        opened = torch.stack([one.opened for one in learners])
+        scopes = [  # per run on the host, and moved once
+            competing(first.scope, one.opened, one.stream.visible, first.stage) for one in learners
         ]
         now = torch.full((len(learners),), first.stage, device=device)
         self.assemble = Assembler(
-            first.feed, opened=opened, scopes=torch.stack(scopes), now=now, stage=first.stage,
-            alone=self.method.replay(first.stage).kind == "none",
+            first.feed, opened=opened.to(device), scopes=torch.stack(scopes).to(device), now=now,
+            stage=first.stage, alone=self.method.replay(first.stage).kind == "none",
         )  # fmt: skip
         self.lr = torch.full((len(learners),), training.lr, device=device, dtype=self.vector.dtype)
         self.step_number = torch.zeros(1, dtype=torch.long, device=device)
@@ -326,6 +325,10 @@ class LockstepTrainer:
             learner.vector = self.vector[index]
             learner.buffers, learner.state = pick(self.buffers, index), pick(self.state, index)
             learner.opt = pick(self.opt, index)
+
+    def finite(self) -> Tensor:
+        """[R] whether all weights of a run are numbers."""
+        return torch.isfinite(self.vector).all(-1)
 
     def close(self) -> None:
         self._forget()

@@ -159,6 +159,10 @@ class SingleTrainer:
         """Let the learner hold the present weights (the vector is the learner's own already)."""
         self.learner.buffers = {k: v.detach().clone() for k, v in self.net.read_buffers().items()}
 
+    def finite(self) -> Tensor:
+        """[1] whether all weights are numbers."""
+        return torch.isfinite(self.learner.vector).all().reshape(1)
+
     def close(self) -> None:
         self.current()
         self.net.release()
