@@ -12,6 +12,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from engram.errors import BadArgument
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import FunctionalNet
 from engram.memory import Memory
 from engram.methods import agem
 from engram.methods.dual import (
@@ -24,7 +27,7 @@ from engram.methods.dual import (
     value,
 )
 from engram.methods.finetune import Finetune
-from engram.methods.gem import GEM, project
+from engram.methods.gem import GEM, inner, project
 from tests.methods import small
 
 
@@ -145,6 +148,35 @@ class TestProjection:
         past, g = problem(seed, 1, 0)
         assert torch.allclose(project(g, past, eps=0.0), agem.project(g, past[0]), atol=1e-10)
 
+    @pytest.mark.parametrize("width", [1, 7, 40, 64])
+    def test_blocks_change_nothing(self, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("engram.methods.gem.NARROW", width)
+        monkeypatch.setattr("engram.methods.gem.BLOCKS", 40)
+        past, g = problem(3, 5, 1)
+        products, along = inner(past.float(), g.float())
+        rows = past.float().double()
+        assert products.dtype == torch.float64
+        assert torch.allclose(products, rows @ rows.T, rtol=1e-14, atol=1e-13)
+        assert torch.allclose(along, rows @ g.float().double(), rtol=1e-14, atol=1e-13)
+
+    def test_nearly_parallel_memories_in_single_precision(self) -> None:
+        # products of float32 would not see that these differ
+        rng = np.random.default_rng(0)
+        common = rng.standard_normal(50_000)
+        past = torch.tensor(common + 1e-4 * rng.standard_normal((9, 50_000))).float()
+        g = torch.tensor(-common + rng.standard_normal(50_000)).float()
+        rows, exact = past.double(), g.double()
+        a = rows @ rows.T + 1e-3 * torch.eye(9).double()
+        expected = exact + rows.T @ reference(a, rows @ exact)
+        found = project(g, past).double()
+        assert float((found - expected).norm() / expected.norm()) < 2e-6
+
+    def test_precision_of_the_network_is_not_that_of_the_projection(self) -> None:
+        past, g = (one.float() for one in problem(1, 3, 1))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = project(g, past, margin=0.5)
+        assert torch.equal(found, project(g, past, margin=0.5))
+
     def test_single_precision_keeps_its_type(self) -> None:
         past, g = problem(1, 3, 1)
         found = project(g.float(), past.float())
@@ -184,10 +216,16 @@ class TestRun:
         assert sum(a < -1e-8 for a in angles) < len(angles) / 2
 
     @pytest.mark.parametrize(
-        "options", [{}, {"margin": 0.0, "eps": 0.0, "size": 3, "memory": Memory(per_class=4)}]
-    )
+        "options",
+        [
+            {}, {"margin": 0.0, "eps": 0.0, "size": 3, "memory": Memory(per_class=4)},
+            {"counted": 0.3, "memory": Memory(fraction=1.0)},
+            {"counted": 0.3, "redraw": True, "memory": Memory(fraction=1.0)},
+        ],
+    )  # fmt: skip
     def test_lockstep_is_the_loop(self, options: dict[str, Any]) -> None:
-        assert small.gap([GEM(**options)] * 3) < 1e-10
+        model = small.Normed if "counted" in options else None  # where the other rows matter
+        assert small.gap([GEM(**options)] * 3, model=model) < 1e-10
 
     def test_lockstep_is_the_loop_with_many_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # with the interior method from the second past task on
@@ -199,10 +237,79 @@ class TestRun:
         assert small.gap([GEM(margin=m) for m in (0.0, 0.5, 2.0)], model=small.Normed) < 1e-10
 
 
+class TestCounted:
+    """Whole tasks pass through the network, the loss of some of their rows counts."""
+
+    @staticmethod
+    def memory_batch(learner: Learner, *, short: int = 0) -> Batch:
+        """The exemplars of the first task; padding of weight 0 behind."""
+        kept = learner.exemplars
+        batch = learner.batch(kept.rows, kept.stages)
+        real = torch.arange(len(batch.w)) < len(batch.w) - short
+        return batch._replace(w=real.double(), old=torch.ones_like(batch.w))
+
+    @staticmethod
+    def learner() -> Learner:
+        return small.after(GEM(memory=Memory(fraction=1.0)), 0, model=small.Normed)
+
+    def test_first_rows_are_what_a_smaller_memory_holds(self) -> None:
+        whole = small.after(GEM(memory=Memory(fraction=1.0)), 0).exemplars
+        part = small.after(GEM(memory=Memory(fraction=0.2)), 0).exemplars
+        assert torch.equal(whole.rows[: len(part)], part.rows)
+
+    @pytest.mark.parametrize("redraw", [False, True])
+    def test_share_is_rounded_up_and_padding_never_counts(self, redraw: bool) -> None:
+        learner = self.learner()
+        for short, expected in ((0, 9), (3, 8), (8, 7)):  # 0.2 of 43, 40, 35 rows
+            batch = self.memory_batch(learner, short=short)
+            found = GEM(counted=0.2, redraw=redraw).counts(batch)
+            assert int(found.sum()) == expected
+            assert not bool((found * (batch.w == 0)).any())
+
+    def test_redrawn_rows_differ_from_step_to_step(self) -> None:
+        batch = self.memory_batch(self.learner())
+        method = GEM(counted=0.5, redraw=True)
+        steps = [method.counts(batch._replace(key=torch.tensor(k))) for k in range(200)]
+        assert torch.equal(steps[0], method.counts(batch._replace(key=torch.tensor(0))))
+        shares = torch.stack(steps).mean(0)
+        assert bool((shares > 0.3).all())
+        assert bool((shares < 0.7).all())
+
+    def test_gradient_in_plain_torch(self) -> None:
+        learner = self.learner()
+        batch = self.memory_batch(learner)
+        vector = learner.vector.clone().requires_grad_(True)
+        net = FunctionalNet(learner.networks, vector, learner.buffers, training=True)
+        (found,) = torch.autograd.grad(GEM(counted=0.2).loss(net, batch, {})["task"], vector)
+
+        def by_hand(rows: int, counted: int) -> Tensor:
+            net = FunctionalNet(learner.networks, vector, learner.buffers, training=True)
+            logits = net(batch.x[:rows]).logits[:counted]
+            closed = logits.masked_fill(~batch.open[:counted], -1e9)
+            loss = torch.nn.functional.cross_entropy(closed, batch.y[:counted, 0])
+            return torch.autograd.grad(loss, vector)[0]
+
+        assert torch.allclose(found, by_hand(len(batch.w), 9), rtol=0, atol=1e-13)
+        assert not torch.allclose(found, by_hand(9, 9), rtol=0, atol=1e-3)  # statistics of 9 rows
+
+    def test_a_loss_of_its_own_only_where_rows_are_left_out(self) -> None:
+        assert [GEM(counted=c).brings("loss") for c in (1.0, 0.2)] == [False, True]
+
+    def test_rows_of_the_task_all_count(self) -> None:
+        every, some = (small.after(GEM(counted=c), 0).vector for c in (1.0, 0.2))
+        assert torch.allclose(every, some, rtol=0, atol=1e-14)
+
+    def test_shares_may_differ_in_lockstep(self) -> None:
+        methods = [GEM(counted=c, memory=Memory(fraction=1.0)) for c in (1.0, 0.5, 0.2)]
+        assert small.gap(methods, model=small.Normed) < 1e-10
+
+
 @pytest.mark.parametrize(
     "options,words",
     [
         ({"margin": -1.0}, "margin"),
+        ({"counted": 0.0}, "counted: expected a share above 0"),
+        ({"counted": 1.5}, "counted"),
         ({"eps": -1e-3}, "eps"),
         ({"size": -1}, "size"),
         ({"memory": None}, "memory: expected a Memory"),

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -189,8 +189,12 @@ class TestRun:
         assert small.penalty_of(method, learner, small.moved(learner))[0] > 0
 
     @pytest.mark.parametrize(
-        "options", [{}, {"beta": "double_backward"}, {"memory": Memory(per_class=2)}]
-    )
+        "options",
+        [
+            {}, {"beta": "double_backward"}, {"memory": Memory(per_class=2)}, {"steps": "twice"},
+            {"steps": "cglb", "accumulate": True, "batch_statistics": True},
+        ],
+    )  # fmt: skip
     def test_lockstep_is_the_loop(self, options: dict[str, Any]) -> None:
         methods = [TWP(strength=0.5, top=t, **options) for t in (0.01, 0.01, 0.05)]
         streams = [stream(seed) for seed in range(3)]
@@ -210,9 +214,75 @@ class TestRun:
             small.after(TWP(), 0)
 
 
+class TestSteps:
+    """Steps as CGLB takes them, against its order of backward passes in plain torch."""
+
+    EVERY: ClassVar[dict[str, Any]] = {
+        "strength": 0.5, "top": 0.05, "edge_softmax": True, "accumulate": True,
+        "batch_statistics": True,
+    }  # fmt: skip
+
+    @staticmethod
+    def twin(method: TWP, begins: list[dict[str, Any]], *, clears: bool) -> Tensor:
+        """The weights after all tasks, from where the first began and the rows of each."""
+        weights = begins[0]["vector"].clone().requires_grad_(True)
+        buffers = begins[0]["buffers"]
+        optimizer = torch.optim.SGD([weights], lr=ONCE.lr)
+        held: list[tuple[Tensor, Tensor]] = []
+
+        def net() -> FunctionalNet:
+            return FunctionalNet(begins[0]["networks"], weights, buffers, training=True)
+
+        for task, begin in enumerate(begins):
+            optimizer.zero_grad()
+            if task:  # the importances of the task before, which leave their gradients behind
+                net().task(begins[task - 1]["batch"]).backward()
+                first = weights.grad.clone().square()
+                method.topology(net(), begins[task - 1]["batch"]).backward()
+                second = weights.grad.clone().square()
+                importance = method.strength * first + method.top * second
+                held.append((importance, weights.detach().clone()))
+            for _ in range(int(ONCE.epochs)):
+                if clears:
+                    optimizer.zero_grad()
+                one = net()
+                loss = one.task(begin["batch"])
+                loss.backward(retain_graph=True)
+                for importance, anchor in held:
+                    loss = loss + (importance * (weights - anchor).square()).sum()
+                loss.backward()
+                optimizer.step()
+                buffers = {name: value.detach() for name, value in one.buffers.items()}
+        return weights.detach()
+
+    @pytest.mark.parametrize("steps", ["twice", "cglb"])
+    def test_plain_torch(self, steps: str) -> None:
+        begins: list[dict[str, Any]] = []
+
+        class Watched(TWP):
+            def start(self, learner: Learner, task: Any) -> None:
+                super().start(learner, task)
+                kept = {"networks": learner.networks, "batch": learner.batch()}
+                begins.append(kept | learner.snapshot())
+
+        method = Watched(steps=steps, **self.EVERY)
+        found = after(method, -1).vector
+        assert len(begins) == 2
+        expected = self.twin(method, begins, clears=steps == "twice")
+        assert torch.allclose(found, expected, rtol=0, atol=1e-12)
+        other = self.twin(method, begins, clears=steps != "twice")
+        assert not torch.allclose(found, other, rtol=0, atol=1e-4)
+
+    def test_only_uncleared_steps_bring_verbs(self) -> None:
+        assert not any(TWP(steps="twice").brings(verb) for verb in ("gradient", "step"))
+        assert all(TWP(steps="cglb").brings(verb) for verb in ("gradient", "step", "loss"))
+        assert "uncleared" not in after(TWP(strength=0.1, top=0.1), 0).state
+
+
 @pytest.mark.parametrize(
     "options,words",
     [
+        ({"steps": "base"}, "steps: unknown name"),
         ({"strength": -1.0}, "strength"),
         ({"top": -1.0}, "top"),
         ({"beta": "on"}, "beta: unknown name"),

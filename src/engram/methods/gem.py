@@ -7,14 +7,42 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from engram import keys
 from engram.errors import bad, whole
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
+from engram.learner.net import Net
 from engram.memory import Memory
-from engram.methods.base import Gradient, Method, Replay, State
+from engram.methods.base import Gradient, Method, Replay, State, Terms
 from engram.methods.dual import nonnegative
 from engram.methods.quadratic import check_floats
 from engram.streams.core import Task
+
+NARROW, WIDE = 1 << 14, 1 << 20  # columns of a block: fit a cache, or fill a GPU
+BLOCKS = 32  # at most so many, because each is a handful of calls
+
+
+def inner(past: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """M M' [t, t] and M g [t] of past gradients M [t, P] and the present one, in double precision.
+
+    Block by block: the gradients in double precision, twice their size, are never there at once.
+
+    Examples
+    --------
+    >>> products, along = inner(torch.tensor([[1.0, 2.0]]), torch.tensor([3.0, -1.0]))
+    >>> products.tolist(), along.tolist()
+    ([[5.0]], [1.0])
+    """
+    size = past.shape[-1]
+    width = max(WIDE if past.is_cuda else NARROW, -(-size // BLOCKS))
+    products, along = [], []
+    for start in range(0, size, width):
+        rows = past[:, start : start + width].double()
+        products.append(rows @ rows.mT)
+        along.append(rows @ gradient[start : start + width].double())
+    if len(products) == 1:
+        return products[0], along[0]
+    return torch.stack(products).sum(0), torch.stack(along).sum(0)
 
 
 def project(
@@ -32,14 +60,13 @@ def project(
     [0.0, 3.0]
     """
     # the dual is tiny; in double precision it costs nothing and nearly parallel memories are safe
-    rows = past.double()
-    products = rows @ rows.mT  # [t, t]
-    along = rows @ gradient.double()  # [t]
+    products, along = inner(past, gradient)
     count = past.shape[0]
     curvature = products + eps * torch.eye(count, dtype=products.dtype, device=past.device)
     # v = margin + u, u >= 0
     v = margin + nonnegative(curvature, along + margin * curvature.sum(-1))
-    bent = gradient + past.mT @ v.to(past.dtype)
+    with torch.autocast(past.device.type, enabled=False):  # the network's precision is not ours
+        bent = gradient + past.mT @ v.to(past.dtype)
     return torch.where((along < 0).any(), bent, gradient)
 
 
@@ -58,6 +85,12 @@ class GEM(Method):
         Keeps the problem solvable where past gradients depend on each other.
     size
         Exemplars drawn per past task and step; 0 takes all of them.
+    counted
+        Share of a past task's rows whose loss counts. The others only pass through the network, so
+        that batch normalisation sees them: ``GEM(counted=0.2, memory=Memory(fraction=1.0))`` keeps
+        whole tasks for that, as CGLB does.
+    redraw
+        Draw the rows that count at every step anew; else they are the first ones of the memory.
     memory
         What is kept of each task.
 
@@ -76,17 +109,43 @@ class GEM(Method):
     margin: float = 0.5
     eps: float = 1e-3
     size: int = 0
+    counted: float = 1.0
+    redraw: bool = False
     memory: Memory = field(default=Memory(fraction=0.2))
 
     def __post_init__(self) -> None:
         infinite = float("inf")
         check_floats(self, {"margin": (0.0, infinite), "eps": (0.0, infinite)})
         whole("size", self.size)
+        check_floats(self, {"counted": (0.0, 1.0)})
+        if self.counted == 0:
+            raise bad("counted", "a share above 0", self.counted)
         if not isinstance(self.memory, Memory):
             raise bad("memory", "a Memory such as Memory(fraction=0.2)", self.memory)
 
     def replay(self, stage: int) -> Replay:
         return Replay("tasks", self.size)
+
+    def brings(self, verb: str) -> bool:
+        return super().brings(verb) and (verb != "loss" or self.counted != 1)
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        if isinstance(self.counted, float) and self.counted == 1:
+            return super().loss(net, batch, state)
+        logits = net(batch.x, batch.w).logits  # of all rows
+        w = torch.where(batch.old > 0, batch.w * self.counts(batch), batch.w)
+        return {"task": net.networks.objective(logits, batch._replace(w=w))}
+
+    def counts(self, batch: Batch) -> Tensor:
+        """[B] 1 for the rows of a memory batch whose loss counts."""
+        real = batch.w > 0
+        number = real.sum()
+        place = torch.arange(len(real), device=real.device)  # padding is behind
+        if self.redraw:
+            place = keys.order(keys.fold(batch.key, "counted"), len(real), number).argsort()
+        # rounded up, but 0.2 of 235 is 47 whatever the rounding of 0.2
+        chosen = place < torch.ceil(number * self.counted * (1 - 1e-6))
+        return chosen.to(batch.w.dtype)
 
     def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
         gradient = grad(batch)

@@ -12,12 +12,19 @@ from engram.learner.batch import Batch
 from engram.learner.gradients import Term
 from engram.learner.learner import Learner
 from engram.learner.net import BoundNet, FunctionalNet, Net
-from engram.methods.base import State, Terms
+from engram.methods.base import Gradient, State, Terms
 from engram.methods.fisher import objective
 from engram.methods.mas import squared_norm
-from engram.methods.quadratic import Anchored, check_floats, merge
+from engram.methods.quadratic import Anchored, check_floats, merge, slope
 from engram.methods.topology import attention, graph_of, length
 from engram.streams.core import Task
+
+STEPS = ("clean", "twice", "cglb")
+
+
+def itself(gradient: Tensor) -> Tensor:
+    """A gradient as it is, for passes that average it."""
+    return gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +56,11 @@ class TWP(Anchored):
         is that of the sum of both terms.
     batch_statistics
         Batch normalisation uses the task's own statistics in the two passes (CGLB).
+    steps
+        ``clean``: the gradient of the loss; ``twice``: that of the task counts double, as where the
+        task loss is back-propagated before the penalty joins it and once more with it; ``cglb``:
+        double, and gradients of a task's steps are never cleared, so every step adds to the sum of
+        all before, which begins with the gradients of the importance pass.
     memory
         Exemplars to train on as well.
 
@@ -74,6 +86,7 @@ class TWP(Anchored):
     base: str = "loss"
     accumulate: bool = False
     batch_statistics: bool = False
+    steps: str = "clean"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,9 +95,16 @@ class TWP(Anchored):
         choose("top_norm", self.top_norm, ("l2", "l2_squared"))
         choose("layers", self.layers, ("first", "all"))
         choose("base", self.base, ("loss", "mas"))
+        choose("steps", self.steps, STEPS)
+
+    def brings(self, verb: str) -> bool:
+        # a gradient of its own costs time and cannot be joined with another's
+        return super().brings(verb) and (verb not in ("gradient", "step") or self.steps == "cglb")
 
     def start(self, learner: Learner, task: Task) -> None:
         graph_of(learner.networks, self.layers)  # refuse other models before the training
+        if self.steps == "cglb" and "uncleared" not in learner.state:
+            learner.state = {**learner.state, "uncleared": torch.zeros_like(learner.vector)}
 
     def topology(self, net: Net, batch: Batch) -> Tensor:
         """||e|| of a batch."""
@@ -102,6 +122,8 @@ class TWP(Anchored):
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         terms = super().loss(net, batch, state)
+        if self.steps != "clean":
+            terms["again"] = terms["task"]
         if self.beta == "double_backward":
             terms["beta"] = self.beta_strength * self._smooth(net, batch)
         return terms
@@ -121,6 +143,18 @@ class TWP(Anchored):
         first = slopes(objective).square().sum()
         return self.strength * first + self.top * slopes(self.topology).square().sum()
 
+    def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
+        found = grad(batch)
+        return found + state["uncleared"] if self.steps == "cglb" else found
+
+    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
+        if self.steps != "cglb":
+            return state
+        added = grad  # leaves the penalty out, whose gradient has a closed form
+        if "importance" in state:
+            added = grad + slope(before, state["anchor"], state["importance"], self.factor())
+        return {**state, "uncleared": state["uncleared"] + added}
+
     def finish(self, learner: Learner, task: Task) -> None:
         def squared(term: Term) -> Tensor:
             own = self.batch_statistics
@@ -133,4 +167,10 @@ class TWP(Anchored):
         second = squared(self.both if self.accumulate else self.topology)
         importance = self.strength * first + self.top * second
         learner.state = merge(learner.state, importance, learner.vector)
+        if self.steps == "cglb":  # a new task clears the sum, then the two passes add to it
+            own = self.batch_statistics
+            left = learner.average_gradient(
+                self.both, transform=itself, group="full", batch_statistics=own
+            )
+            learner.state = {**learner.state, "uncleared": left}
         self.store(learner, task)
