@@ -21,7 +21,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -251,10 +251,14 @@ def time_lockstep(
 
 
 def figures(
-    work: Work, runs: list[int], device: str, seconds: float = SECONDS
+    work: Work,
+    runs: list[int],
+    device: str,
+    seconds: float = SECONDS,
+    names: Collection[str] = ("mapped", "captured", "compiled"),
 ) -> Iterator[dict[str, Any]]:
     """One row per way and number of runs, the eager loop first; `ratio` is to that one."""
-    ways = [way for way in WAYS if device in way.devices]
+    ways = [way for way in WAYS if device in way.devices and way.name in names]
     cases = [(None, 1), *((way, count) for count in runs for way in ways)]
     base = 0.0
     for way, count in cases:
@@ -289,6 +293,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data", metavar="DIR", help="folder with NW-UCLA, for the gcn")
     parser.add_argument("--device", choices=("cpu", "cuda"), default=best)
     parser.add_argument("--runs", type=int, nargs="+", default=[1, 8, 32])
+    known = [way.name for way in WAYS]
+    parser.add_argument("--ways", nargs="+", choices=known, default=known)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="timed per figure")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
@@ -303,7 +309,7 @@ def main(arguments: list[str] | None = None) -> None:
         "rows_per_batch": batch, "rows": [],
     }  # fmt: skip
     print(", ".join(f"{k} {v}" for k, v in table.items() if k != "rows"), flush=True)
-    for row in figures(work, given.runs, given.device, given.seconds):
+    for row in figures(work, given.runs, given.device, given.seconds, given.ways):
         print(
             f"{row['path']:12s} {row['runs']:5d} runs {row['steps_per_second']:12,.0f} steps/s"
             f"  x{row['ratio']:8.2f}", flush=True,
