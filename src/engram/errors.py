@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -98,7 +99,7 @@ def whole(argument: str, value: Any, low: int = 0) -> int:
 def number(
     argument: str, value: Any, low: float = 0.0, high: float = float("inf"), open_low: bool = False
 ) -> float:
-    """Return `value` if it is a number in [low, high] (or (low, high]), raise otherwise.
+    """Return `value` if it is a finite number in [low, high] (or (low, high]), raise otherwise.
 
     Examples
     --------
@@ -109,6 +110,8 @@ def number(
     if not good or not (low < value if open_low else low <= value) or not value <= high:
         bracket = "(" if open_low else "["
         raise bad(argument, f"a number in {bracket}{low:g}, {high:g}]", value)
+    if math.isinf(value):
+        raise bad(argument, "a finite number", value)
     result: float = value
     return result
 

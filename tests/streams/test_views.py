@@ -142,7 +142,7 @@ def test_there_and_back_is_close_in_the_middle():
         (lambda: Rotated(angles=30), "angles: expected at least one angle"),
         (lambda: Rotated(angles="30"), r"angles\[0\]: expected a number"),
         (lambda: Rotated(angles=(1, float("nan"))), r"angles\[1\]"),
-        (lambda: Rotated(angles=(1, float("inf"))), r"angles\[1\]: expected a finite angle"),
+        (lambda: Rotated(angles=(1, float("inf"))), r"angles\[1\]: expected a finite number"),
         (
             lambda: Rotated(angles=(0,))(torch.rand(2, 3), torch.zeros(2).long()),
             "x: expected images",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engram.memory.budget import Memory
+from engram.memory.budget import Memory, check_memory
 from engram.memory.catalogue import policies
 from engram.memory.entropy import Entropy
 from engram.memory.exemplars import Exemplars
@@ -22,4 +22,5 @@ __all__ = [
     "Source",
     "Outputs",
     "policies",
+    "check_memory",
 ]

@@ -41,9 +41,10 @@ class Memory:
     per_class
         Items per class; grows with the classes. Classes with fewer rows keep all of them.
     total
-        Items in all, shared equally by the classes seen; rankings are cut from behind.
+        Items in all, shared equally by the classes seen; rankings are cut from behind. An upper
+        bound: with more than there are rows, all rows are kept.
     per_task
-        Items in all, shared equally by the tasks seen.
+        Items in all, shared equally by the tasks seen. An upper bound as well.
     fraction
         Share of every task's rows, never cut.
     policy
@@ -256,6 +257,20 @@ class Memory:
             rule=self.rule,
             pd_transform=self.pd_transform,
         )
+
+
+def check_memory(memory: object, *, optional: bool = False) -> None:
+    """Refuse what is no Memory where a method takes one.
+
+    Examples
+    --------
+    >>> check_memory(5)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: memory: expected a Memory such as Memory(total=500), got 5
+    """
+    if not isinstance(memory, Memory) and not (optional and memory is None):
+        raise bad("memory", f"a Memory such as Memory(total=500){', or None' * optional}", memory)
 
 
 def _enough(argument: str, budget: int, shares: int, what: str) -> None:

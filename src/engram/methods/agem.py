@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from engram.errors import bad, whole
+from engram.errors import whole
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
-from engram.memory import Memory
+from engram.memory import Memory, check_memory
 from engram.methods.base import Gradient, Method, Replay, State, Terms
 from engram.streams.core import Task
 
@@ -62,8 +62,7 @@ class AGEM(Method):
 
     def __post_init__(self) -> None:
         whole("size", self.size)
-        if not isinstance(self.memory, Memory):
-            raise bad("memory", "a Memory such as Memory(total=500)", self.memory)
+        check_memory(self.memory)
 
     def replay(self, stage: int) -> Replay:
         return Replay("apart", self.size)

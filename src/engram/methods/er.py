@@ -10,7 +10,7 @@ from engram.errors import choose, whole
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
-from engram.memory import Memory
+from engram.memory import Memory, check_memory
 from engram.methods.base import Method, Replay, State, Terms
 from engram.streams.core import Task
 
@@ -77,6 +77,7 @@ class ER(Method):
         choose("mix", self.mix, MIXES)
         choose("reduce", self.reduce, REDUCTIONS)
         whole("size", self.size)
+        check_memory(self.memory)
 
     def replay(self, stage: int) -> Replay:
         return Replay("pair", self.size) if self.mix == "paired" else Replay("union")

@@ -13,7 +13,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import EVAL_ROWS, Learner
 from engram.learner.net import Net
 from engram.losses import bce_rows, mean, multi_hot
-from engram.memory import Memory
+from engram.memory import Memory, check_memory
 from engram.methods.base import Method, Replay, State, Terms
 from engram.models.output import Output
 from engram.streams.core import Task
@@ -92,6 +92,7 @@ class ICaRL(Method):
     def __post_init__(self) -> None:
         choose("variant", self.variant, VARIANTS)
         choose("bce_reduction", self.bce_reduction, REDUCTIONS)
+        check_memory(self.memory)
 
     @property
     def head(self) -> str:  # type: ignore[override]

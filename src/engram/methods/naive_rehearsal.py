@@ -10,7 +10,7 @@ from engram.errors import choose, whole
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
-from engram.memory import Memory
+from engram.memory import Memory, check_memory
 from engram.methods.base import Method, Replay, State, Terms
 from engram.methods.er import halves
 from engram.streams.core import Task
@@ -66,6 +66,7 @@ class NaiveRehearsal(Method):
     def __post_init__(self) -> None:
         choose("weighting", self.weighting, WEIGHTINGS)
         whole("size", self.size)
+        check_memory(self.memory)
 
     def replay(self, stage: int) -> Replay:
         return Replay("pair", self.size)

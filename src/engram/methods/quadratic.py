@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engram.errors import bad, number
+from engram.errors import number
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
-from engram.memory import Memory
+from engram.memory import Memory, check_memory
 from engram.methods.base import Method, Replay, State, Terms
 from engram.streams.core import Task
 
@@ -152,8 +152,7 @@ class Anchored(Method):
 
     def __post_init__(self) -> None:
         check_floats(self, {"strength": (0.0, float("inf"))})
-        if self.memory is not None and not isinstance(self.memory, Memory):
-            raise bad("memory", "a Memory such as Memory(total=500), or None", self.memory)
+        check_memory(self.memory, optional=True)
 
     def factor(self) -> float | Tensor:
         """What the weighted squared distance is multiplied with."""

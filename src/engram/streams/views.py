@@ -82,8 +82,7 @@ class Rotated:
             raise bad("angles", "at least one angle in degrees", angles)
         low, high = -math.inf, math.inf
         for k, angle in enumerate(angles):
-            if not math.isfinite(number(f"angles[{k}]", angle, low, high)):
-                raise bad(f"angles[{k}]", "a finite angle in degrees", angle)
+            number(f"angles[{k}]", angle, low, high)
         self.angles = tuple(float(angle) for angle in angles)
         turns = [math.radians(angle % 360.0) for angle in self.angles]
         self.table = torch.tensor([[math.cos(t), math.sin(t)] for t in turns], dtype=torch.float64)

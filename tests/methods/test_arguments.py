@@ -1,0 +1,62 @@
+"""What every method refuses when it is made, before anything is trained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+
+import pytest
+
+import engram
+from engram import methods
+from engram.errors import BadArgument
+from engram.memory import Memory
+from engram.methods.base import Method
+
+MADE: list[Method] = [
+    getattr(methods, name)()
+    for name in methods.__all__
+    if isinstance(getattr(methods, name), type)
+    and issubclass(getattr(methods, name), Method)
+    and name not in ("Method", "Join")
+]
+FLOATS = [
+    (one, f.name) for one in MADE for f in fields(one) if isinstance(getattr(one, f.name), float)
+]
+KEEPERS = [one for one in MADE if any(f.name == "memory" for f in fields(one))]
+
+
+def name_of(value: object) -> str:
+    return type(value).__name__ if isinstance(value, Method) else str(value)
+
+
+def test_there_is_something_to_test():
+    assert {"ER", "ICaRL", "GEM", "AGEM", "NaiveRehearsal", "EWC", "RWalk"} <= set(
+        map(name_of, KEEPERS)
+    )
+    assert len(FLOATS) > 10
+
+
+@pytest.mark.parametrize("method", KEEPERS, ids=name_of)
+@pytest.mark.parametrize("wrong", [5, "herding", {"total": 5}, Memory], ids=str)
+def test_a_memory_must_be_one(method, wrong):
+    with pytest.raises(BadArgument, match="memory: expected a Memory such as"):
+        type(method)(memory=wrong)
+    assert type(method)(memory=Memory(per_class=2)).memory_budget == Memory(per_class=2)
+
+
+@pytest.mark.parametrize(("method", "name"), FLOATS, ids=name_of)
+@pytest.mark.parametrize("wrong", [math.inf, -math.inf, math.nan, "1", None], ids=str)
+def test_numbers_must_be_finite(method, name, wrong):
+    with pytest.raises(BadArgument, match=f"{name}: expected"):
+        type(method)(**{name: wrong})
+
+
+@pytest.mark.parametrize("budget", ["total", "per_task"])
+def test_a_budget_for_all_is_an_upper_bound_and_one_per_class_is_not(budget):
+    stream = engram.class_incremental(engram.load("blobs", classes=4, per_class=10))
+    method = methods.ER(memory=Memory(**{budget: 10**6}))
+    result = engram.run(stream, method=method, epochs=1, device="cpu")
+    assert result.cost()["memory_items"].tolist() == [len(stream.data.train)]
+    with pytest.raises(BadArgument, match=r"memory\.per_class: expected at most 8"):
+        engram.run(stream, method=methods.ER(memory=Memory(per_class=9)), device="cpu")
