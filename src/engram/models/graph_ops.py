@@ -234,7 +234,7 @@ def mix(
     """
     own = (near, far, bias, shift, real, weight, beta)
     y, mean, var = _Mix.apply(*(one[None] for one in own), eps)  # type: ignore[no-untyped-call]
-    return y[0], mean[0], var[0]
+    return y.squeeze(0), mean.squeeze(0), var.squeeze(0)  # y[0] would copy its gradient
 
 
 def read(z: Tensor, weight: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
@@ -247,4 +247,4 @@ def read(z: Tensor, weight: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
     (3.0, 4.0)
     """
     total, top = _Read.apply(z[None], weight[None], offset[None])  # type: ignore[no-untyped-call]
-    return total[0], top[0]
+    return total.squeeze(0), top.squeeze(0)
