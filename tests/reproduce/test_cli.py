@@ -71,6 +71,7 @@ def test_dry_run_trains_nothing(tmp_path):
     done = call("reproduce", "rwalk/1", *QUICK, *SOME, "--dry-run")
     assert done.exit_code == 0, done.output
     assert "in all" in done.stderr
+    assert "timing a few steps, group 1 of 1: Vanilla (digits, single-head)" in done.stderr
     assert "Vanilla (digits, single-head)" in done.stdout
     assert not (tmp_path / "runs").exists()
 

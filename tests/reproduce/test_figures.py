@@ -50,8 +50,8 @@ def invented(recipes, accuracy=learnt, stages=None):
         for seed in one.seeds:
             matrix = accuracy(one, seed, tasks)[:reached]
             rows.bind(recipe=one.id, label=one.label, seed=seed, order=one.order)
-            for head in ("single", "multi"):
-                rows.add_array("accuracy", matrix, stage=np.arange(reached)[:, None],
+            for head, more in (("single", 0.0), ("multi", 0.05)):
+                rows.add_array("accuracy", matrix + more, stage=np.arange(reached)[:, None],
                                task=np.arange(tasks), head=head)  # fmt: skip
             if one.stream["data"] in ("nw_ucla", "ntu60", "skeletons"):
                 order = one.stream.get("order") or range(10)
@@ -89,6 +89,16 @@ def test_every_method_stands_in_the_legend_once(name):
         assert len(shown) == len(set(shown))
         assert set(data["method"]) <= set(shown)
         assert {t.name for t in figure.draw(data).data} == set(shown)
+
+
+@pytest.mark.parametrize("name", ["rwalk/fig4", "cgl/fig1", "cgl/fig5", "cgl/fig8"])
+def test_methods_that_are_not_in_the_first_plot_have_an_entry_as_well(name):
+    figure = figures_of(name)[0]
+    data = data_of(figure)
+    plots = next(key for key in ("dataset", "orders", "metric") if key in data)
+    first = data[plots].iloc[0]
+    few = data[(data[plots] != first) | (data["method"] != "EWC")]
+    assert in_legend(figure.draw(few)).count("EWC") == 1
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -145,6 +155,14 @@ def test_curves_are_means_over_repetitions(name, tasks):
         ages = [stage - task] if task else [stage - t for t in range(1, stage + 1)]
         assert row["accuracy"] == pytest.approx(0.91 - 0.1 * np.mean(ages))
         assert row["std"] == pytest.approx(0.02 / math.sqrt(2))
+
+
+def test_every_panel_has_its_own_head():
+    (figure,) = figures_of("rwalk/fig2")
+    last = data_of(figure).query("method == 'EWC' and task == 0 and stage == 5")
+    assert last.set_index("panel")["accuracy"].to_dict() == pytest.approx(
+        {"multi-head": 0.76, "single-head": 0.71, "single-head, samples": 0.71}
+    )
 
 
 def test_stages_that_no_run_has_reached_are_left_out():

@@ -10,7 +10,7 @@ import pytest
 from engram.engine.run_spec import Run
 from engram.errors import BadArgument
 from engram.recipes import Watcher, build_method
-from engram.reproduce import Figure, Table, plan, reproduce
+from engram.reproduce import Figure, Table, cost, plan, reproduce
 from engram.reproduce.cost import estimate, steps_of
 from engram.reproduce.output import COLUMNS, render
 from tests.reproduce.invented import STEPS, cell, entry_of, small_recipe
@@ -86,6 +86,44 @@ def test_steps_are_those_of_the_engine(method, steps, tmp_path):
     rows = frame[frame.metric == "steps"].sort_values("stage")
     assert rows.value.tolist() == steps
     assert made.open_runs == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "stages"),
+    [
+        (0.001, [1, 1, 2, 10, 2, 10]),  # a warm-up, then twice
+        (0.2, [1, 1, 2, 10]),
+        (2.0, [1, 1, 1]),  # might have been loading something
+        (60.0, [1, 1]),
+    ],
+)
+def test_slow_steps_are_timed_in_small_numbers(table, monkeypatch, seconds, stages):
+    asked = []
+
+    def timed(runs, streams, steps, device, lockstep):
+        asked.append(steps)
+        return 0.005 + steps * seconds
+
+    monkeypatch.setattr(cost, "_stage_seconds", timed)
+    (found,) = plan(table, cells="method=Finetune", device="cpu").costs
+    assert asked == stages
+    assert found.step_seconds == pytest.approx(seconds, abs=0.01)
+
+
+def test_the_first_stage_of_a_timing_has_one_step():
+    recipe = small_recipe(seeds=1)
+    for steps in (1, 2, 10):
+        short = cost._short(recipe.training, steps)
+        assert (short.length(0), short.length(1)) == ((0, 1), (0, steps))
+
+
+def test_forecasts_tell_what_they_time(table):
+    heard = []
+    plan(table, device="cpu", tell=lambda *words: heard.append(words))
+    assert [(place, groups) for _, place, groups in heard] == [
+        (i, len(heard)) for i in range(len(heard))
+    ]
+    assert len(heard) >= 2
 
 
 def test_nothing_costs_nothing():

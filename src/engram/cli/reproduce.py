@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from engram.reproduce import Plan, Reproduction, Table
 
 STYLES = {"agrees": "green", "differs": "red", "not run": "dim", "not comparable": "yellow"}
+TELL_EVERY = 3.0  # seconds between lines of a forecast
 MOST_WHY = 400  # characters of a reason shown; messages may name many files
 
 
@@ -83,8 +85,9 @@ def command(
     table = find_table(name, embedded=embedded, assignments=assignments or ())
     folder = out if out is not None else default_out(table, embedded=embedded)
     planned = plan(
-        table, data, cells=cells, out=folder, device=device, measure=dry_run, group_size=together
-    )
+        table, data, cells=cells, out=folder, device=device, measure=dry_run, group_size=together,
+        tell=_teller(),
+    )  # fmt: skip
     if dry_run:
         return _show_plan(planned, folder)
     _question(planned, folder)
@@ -94,6 +97,23 @@ def command(
         _save(made, save, endings[save.suffix])
     _close(made)
     return None
+
+
+def _teller() -> Callable[[str, int, int], None]:
+    """Says which runs are being timed: at first, and then whenever some seconds have passed."""
+    import time
+
+    from engram.cli.shell import say
+
+    spoken = -TELL_EVERY
+
+    def tell(label: str, place: int, groups: int) -> None:
+        nonlocal spoken
+        if time.monotonic() - spoken >= TELL_EVERY:
+            spoken = time.monotonic()
+            say(f"timing a few steps, group {place + 1} of {groups}: {label}", style="dim")
+
+    return tell
 
 
 def _list() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +14,12 @@ from engram.recipes import Plan as RunPlan
 from engram.streams.core import Stream, Task
 
 FEW, MORE = 2, 10  # steps of the two timed stages; their difference leaves fixed costs out
-SLOW = 1.0  # seconds of a timed stage above which fewer steps, once, must do
+SLOW = 1.0  # seconds: a step that takes longer is long enough to be timed alone
+SURE = 5.0  # seconds that no start-up explains, so that there is no need to look again
 FORWARD_SHARE = 1 / 3  # of a step: evaluation does no backward pass
+
+
+Tell = Callable[[str, int, int], None]  # label, place and number of groups
 
 
 @dataclass(frozen=True)
@@ -62,29 +66,32 @@ def _rows(run: Run, stage: int) -> int:
 
 def estimate(
     plans: Sequence[RunPlan], *, device: Any = "auto", together: bool | None = None,
-    group_size: int = 0,
+    group_size: int = 0, tell: Tell | None = None,
 ) -> list[Cost]:  # fmt: skip
-    """Time a few steps of every group of runs and extrapolate."""
+    """Time a few steps of every group of runs and extrapolate; `tell` hears what is timed next."""
     if not plans:
         return []
     engine = Engine([p.run for p in plans], device=device, together=together, group_size=group_size)
     shrunk: dict[int, Stream] = {}
     known: dict[Any, tuple[float, float]] = {}
     costs: list[Cost] = []
-    for group in engine.groups():
+    groups = engine.groups()
+    for place, group in enumerate(groups):
+        if tell is not None:
+            tell(plans[group[0]].label, place, len(groups))
         lockstep = engine.maps(group) and not engine.apart(group)
         timed = group if lockstep else group[:1]
-        runs = [engine.runs[place] for place in timed]
+        runs = [engine.runs[one] for one in timed]
         for run in runs:
             if id(run.stream) not in shrunk:
                 shrunk[id(run.stream)] = _small(run.stream, run.training.batch_size)
         streams = [shrunk[id(run.stream)] for run in runs]
         if not known:  # the first steps of a process are slow
-            _stage_seconds(runs, streams, FEW, engine.device, lockstep)
+            _stage_seconds(runs, streams, 1, engine.device, lockstep)
         key = (len(runs), *_alike(runs[0]))
         if key not in known:
             known[key] = _time(runs, streams, engine.device, lockstep)
-        costs.append(_cost([plans[place] for place in group], lockstep, *known[key]))
+        costs.append(_cost([plans[one] for one in group], lockstep, *known[key]))
     return costs
 
 
@@ -120,12 +127,15 @@ def _time(
     def stage(steps: int) -> float:
         return _stage_seconds(runs, streams, steps, device, lockstep)
 
-    few = stage(FEW)
-    many = MORE if few < SLOW else 2 * FEW
-    more = stage(many)
+    one = stage(1)
+    if SLOW < one < SURE:  # the first step of a kind may wait for kernels to be loaded
+        one = min(one, stage(1))
+    if one > SLOW:
+        return one, 0.0
+    few, more = stage(FEW), stage(MORE)
     if more < SLOW:  # cheap enough to look twice: other processes only ever slow things down
-        few, more = min(few, stage(FEW)), min(more, stage(many))
-    step = max((more - few) / (many - FEW), few / FEW / 100)
+        few, more = min(few, stage(FEW)), min(more, stage(MORE))
+    step = max((more - few) / (MORE - FEW), few / FEW / 100)
     return step, max(few - FEW * step, 0.0)
 
 
@@ -149,8 +159,9 @@ def _stage_seconds(
 
 
 def _short(training: Training, steps: int) -> Training:
+    # one step of the first stage is enough to have a past
     return replace(
-        training, iterations=steps, epochs=1, first_factor=1.0, evaluate_every=0, patience=0,
+        training, iterations=steps, epochs=1, first_factor=1 / steps, evaluate_every=0, patience=0,
         restore_best=False, schedule="constant",
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from engram.recipes.plain import to_plain
 from engram.recipes.plans import recipe_plans
 from engram.records import RunDirectory
 from engram.reproduce.cells import Cell, choose_cells
-from engram.reproduce.cost import Cost, estimate
+from engram.reproduce.cost import Cost, Tell, estimate
 from engram.reproduce.measures import constant
 from engram.reproduce.table import SUBSET, Entry, Figure, Table, run_key, words
 from engram.streams.core import Stream
@@ -158,6 +158,7 @@ def plan(
     device: Any = "auto",
     measure: bool = True,
     group_size: int = 0,
+    tell: Tell | None = None,
 ) -> Plan:
     """Find out what can be run, what is finished already, and how long the rest will take.
 
@@ -172,6 +173,8 @@ def plan(
         Run directory; runs that are finished there cost nothing.
     measure
         Time a few steps of every group of runs on the device.
+    tell
+        Called with label, place and number of groups before each is timed.
     """
     if cells and not table.cells:
         raise BadArgument(f"cells: {table.name} is a figure; it is drawn as a whole")
@@ -184,7 +187,9 @@ def plan(
     figures, absent = _figures(table, shelf)
     runs = _runs(entries, figures, shelf)
     pending = _pending(runs, out)
-    costs = estimate(pending, device=device, group_size=group_size) if measure else []
+    costs = []
+    if measure:
+        costs = estimate(pending, device=device, group_size=group_size, tell=tell)
     return Plan(
         table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
         runs=tuple(runs), notes=(*table.notes, *shelf.notes), done=len(runs) - len(pending),
