@@ -89,25 +89,36 @@ def test_steps_are_those_of_the_engine(method, steps, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "stages"),
+    ("seconds", "batch", "stages"),
     [
-        (0.001, [1, 1, 2, 10, 2, 10]),  # a warm-up, then twice
-        (0.2, [1, 1, 2, 10]),
-        (2.0, [1, 1, 1]),  # might have been loading something
-        (60.0, [1, 1]),
+        (0.001, 16, [1, 1, 2, 10, 2, 10]),  # a warm-up, then twice
+        (0.2, 16, [1, 1, 2, 10]),
+        (60.0, 16, [1, 1, 1, 2]),
+        (0.001, 0, [1, 1, 2, 10, 2, 10]),
+        (60.0, 0, [1, 1, 1, 2]),
     ],
 )
-def test_slow_steps_are_timed_in_small_numbers(table, monkeypatch, seconds, stages):
-    asked = []
+def test_slow_steps_are_timed_in_small_numbers(monkeypatch, seconds, batch, stages):
+    """Steps take time by their rows; what a stage costs besides is half a step."""
+    asked, rows = [], []
+    recipe = small_recipe(seeds=1, batch_size=batch)
+    entry = replace(entry_of(cell("Finetune", "F")), recipes=(recipe,))
+    table = Table(name="t/1", cells=(cell("Finetune", "F"),), entry=lambda _: entry)
 
     def timed(runs, streams, steps, device, lockstep):
         asked.append(steps)
-        return 0.005 + steps * seconds
+        rows.append(len(streams[0].tasks[0].train))
+        share = 1.0 if batch else rows[-1] / 32
+        return (0.5 + steps) * seconds * share
 
     monkeypatch.setattr(cost, "_stage_seconds", timed)
-    (found,) = plan(table, cells="method=Finetune", device="cpu").costs
+    (found,) = plan(table, device="cpu").costs
     assert asked == stages
-    assert found.step_seconds == pytest.approx(seconds, abs=0.01)
+    assert found.step_seconds == pytest.approx(seconds)
+    if seconds > 1 and not batch:
+        assert rows == [4] * 4  # one row of eight
+    evaluation = 3 * 0.5 * seconds + 24 / (batch or 1000) * 3 * seconds / 3
+    assert found.seconds == pytest.approx(found.steps * seconds + evaluation, rel=1e-3)
 
 
 def test_the_first_stage_of_a_timing_has_one_step():

@@ -14,8 +14,8 @@ from engram.recipes import Plan as RunPlan
 from engram.streams.core import Stream, Task
 
 FEW, MORE = 2, 10  # steps of the two timed stages; their difference leaves fixed costs out
-SLOW = 1.0  # seconds: a step that takes longer is long enough to be timed alone
-SURE = 5.0  # seconds that no start-up explains, so that there is no need to look again
+SLOW = 1.0  # seconds of a stage with one step above which as few steps as possible must do
+THIN = 8  # of so many rows one is enough to time slow steps over whole tasks
 FORWARD_SHARE = 1 / 3  # of a step: evaluation does no backward pass
 
 
@@ -87,7 +87,7 @@ def estimate(
                 shrunk[id(run.stream)] = _small(run.stream, run.training.batch_size)
         streams = [shrunk[id(run.stream)] for run in runs]
         if not known:  # the first steps of a process are slow
-            _stage_seconds(runs, streams, 1, engine.device, lockstep)
+            _stage_seconds(runs, [_thinned(s) for s in streams], 1, engine.device, lockstep)
         key = (len(runs), *_alike(runs[0]))
         if key not in known:
             known[key] = _time(runs, streams, engine.device, lockstep)
@@ -124,19 +124,32 @@ def _time(
 ) -> tuple[float, float]:
     """(seconds of a step, of what a stage costs besides) of all runs at once."""
 
-    def stage(steps: int) -> float:
-        return _stage_seconds(runs, streams, steps, device, lockstep)
+    def stage(steps: int, over: Sequence[Stream] = streams) -> float:
+        return _stage_seconds(runs, over, steps, device, lockstep)
 
-    one = stage(1)
-    if SLOW < one < SURE:  # the first step of a kind may wait for kernels to be loaded
-        one = min(one, stage(1))
-    if one > SLOW:
-        return one, 0.0
+    thin = [_thinned(s) for s in streams] if not runs[0].training.batch_size else streams
+    scale = _first_rows(streams) / _first_rows(thin)
+    one = stage(1, thin)
+    if one * scale > SLOW:  # once more: the first step of a kind may wait for kernels
+        one = min(one, stage(1, thin))
+    if one * scale > SLOW:
+        step = max(stage(2, thin) - one, one / 10)
+        return step * scale, max(one - step, 0.0) * scale
     few, more = stage(FEW), stage(MORE)
     if more < SLOW:  # cheap enough to look twice: other processes only ever slow things down
         few, more = min(few, stage(FEW)), min(more, stage(MORE))
     step = max((more - few) / (MORE - FEW), few / FEW / 100)
     return step, max(few - FEW * step, 0.0)
+
+
+def _thinned(stream: Stream) -> Stream:
+    """The stream with a few of its rows; a slow step over all of them takes that much longer."""
+    tasks = tuple(replace(task, train=task.train[::THIN]) for task in stream)
+    return replace(stream, tasks=tasks)
+
+
+def _first_rows(streams: Sequence[Stream]) -> int:
+    return max(len(streams[0].tasks[0].train), 1)
 
 
 def _stage_seconds(
