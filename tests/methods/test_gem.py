@@ -105,16 +105,24 @@ class TestDual:
                 assert torch.allclose(every, guessed, atol=1e-8)
         assert quick > 20
 
-    def test_fixed_rounds_do_without_a_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("eliminates", [False, True])
+    def test_fixed_rounds_do_without_a_look(
+        self, monkeypatch: pytest.MonkeyPatch, eliminates: bool
+    ) -> None:
+        """By torch's routines, and by elimination as on CUDA."""
         monkeypatch.setattr("engram.methods.dual._may_look", lambda _q: False)
+        monkeypatch.setattr("engram.methods.dual._must_eliminate", lambda _m: eliminates)
         for seed in range(40):
             past, g = problem(seed, (7, 12, 20)[seed % 3], seed % 4)
             a, q = past @ past.T + 1e-3 * torch.eye(len(past)).double(), past @ g
             best = float(value(a, q, reference(a, q)))
             assert float(value(a, q, nonnegative(a, q))) == pytest.approx(best, rel=1e-9)
 
-    @pytest.mark.parametrize("tasks", [3, 9])
-    def test_maps_over_runs_of_which_one_is_singular(self, tasks: int) -> None:
+    @pytest.mark.parametrize("tasks, eliminates", [(3, False), (9, False), (9, True)])
+    def test_maps_over_runs_of_which_one_is_singular(
+        self, monkeypatch: pytest.MonkeyPatch, tasks: int, eliminates: bool
+    ) -> None:
+        monkeypatch.setattr("engram.methods.dual._must_eliminate", lambda _m: eliminates)
         problems = [problem(seed, tasks, 0) for seed in range(3)]
         past = torch.stack([p for p, _ in problems])
         g = torch.stack([g for _, g in problems])

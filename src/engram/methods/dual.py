@@ -70,14 +70,38 @@ def _restricted(a: Tensor, q: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
 
 def eliminate(matrix: Tensor, right: Tensor) -> Tensor:
     """Solve positive definite systems [..., t, t] by elimination: they need no pivots."""
-    count = right.shape[-1]
-    table = torch.cat([matrix, right.unsqueeze(-1)], -1)  # [..., t, t + 1]
+    return _eliminated(matrix, right.unsqueeze(-1))[..., 0]
+
+
+def _eliminated(matrix: Tensor, right: Tensor) -> Tensor:
+    """The same for several right sides [..., t, n]."""
+    count = matrix.shape[-1]
+    table = torch.cat([matrix, right], -1)  # [..., t, t + n]
     eye = torch.eye(count, dtype=matrix.dtype, device=matrix.device)
     for k in range(count):
         row = table[..., k, :] / table[..., k, k, None]
         column = table[..., :, k] - eye[k]
-        table = table - column.unsqueeze(-1) * row.unsqueeze(-2)
-    return table[..., -1]
+        table = torch.addcmul(table, column.unsqueeze(-1), row.unsqueeze(-2), value=-1)
+    return table[..., count:]
+
+
+def _must_eliminate(matrix: Tensor) -> bool:
+    """On CUDA torch's own routines cannot be captured for several runs at once."""
+    return matrix.is_cuda
+
+
+def _inverse(matrix: Tensor) -> Tensor:
+    if _must_eliminate(matrix):
+        return _eliminated(matrix, torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device))
+    found: Tensor = torch.linalg.inv_ex(matrix)[0]
+    return found
+
+
+def _solution(matrix: Tensor, right: Tensor) -> Tensor:
+    if _must_eliminate(matrix):
+        return eliminate(matrix, right)
+    found: Tensor = torch.linalg.solve_ex(matrix, right)[0]
+    return found
 
 
 def _may_look(q: Tensor) -> bool:
@@ -114,7 +138,7 @@ def _interior(a: Tensor, q: Tensor) -> Tensor:
     found, free = [x[0]], x[0] > x[1]
     ridge = a + RIDGE * torch.eye(count, dtype=a.dtype, device=a.device)
     for _ in range(GUESSES):
-        u, _ = torch.linalg.solve_ex(*_restricted(ridge, q, free))
+        u = _solution(*_restricted(ridge, q, free))
         found.append(u)
         free = torch.where(free, u, -torch.addmv(q, a, u)) > 0
     return _best(a, q, torch.stack(found))
@@ -124,7 +148,7 @@ def _round(a: Tensor, q: Tensor, x: Tensor) -> Tensor:
     """One predictor and corrector: the products of unknown and slack fall, both stay positive."""
     u, w = x
     ratio = w / u
-    inverse, _ = torch.linalg.inv_ex(a + torch.diag(ratio))
+    inverse = _inverse(a + torch.diag(ratio))
     off = torch.addmv(q, a, u)
     du = -(inverse @ off)
     change = torch.stack([du, -w - ratio * du])
