@@ -40,6 +40,7 @@ from engram.engine.stage import _dealer, enter
 from engram.engine.training import Training
 from engram.methods import Finetune
 from engram.models.build import build
+from engram.models.context import PLAIN
 from engram.models.layers import BatchNorm
 from engram.reproduce.papers.cgl_preset import PAPER, TASKS, UCLA, Protocol, in_orders, recipe
 from engram.streams import class_incremental
@@ -199,7 +200,9 @@ def plain_gcn(run: Run, device: str, net: nn.Module | None = None) -> Callable[[
 
     def step() -> None:
         optimizer.zero_grad()
+        token = PLAIN.set(True)  # torch's own operations
         logits = net(x).logits.masked_fill(closed, CLOSED)
+        PLAIN.reset(token)
         F.cross_entropy(logits, y, weight=weight).backward()
         optimizer.step()
 
