@@ -140,6 +140,40 @@ def test_gradients_of_gradients():
     assert torch.autograd.gradgradcheck(readout, (near, weight))
 
 
+def test_a_kernel_that_cannot_be_made_is_said_once(monkeypatch):
+    """No C compiler, say: the formulas take over."""
+    tries = []
+
+    def fails(name, args):
+        tries.append(name)
+        raise FileNotFoundError("no compiler")
+
+    monkeypatch.setattr(graph_ops, "_for_kernels", lambda x: True)
+    monkeypatch.setattr(graph_ops, "_kernel", fails)
+    monkeypatch.setattr(graph_ops, "_proven", {})
+    own = [one[0] for one in mix_inputs(1)]
+    with pytest.warns(UserWarning, match="without its kernels, more slowly: .*no compiler"):
+        found = graph_ops.mix(*own, EPS)
+    again = graph_ops.mix(*own, EPS)  # a second warning would be an error here
+    wanted = graph_ops.plain_mix(*(one[None] for one in own), EPS)
+    for one, two, three in zip(found, again, wanted, strict=True):
+        assert torch.equal(one, three[0])
+        assert torch.equal(two, three[0])
+    assert tries == ["mix"]
+
+
+def test_running_out_of_memory_is_not_the_kernels_fault(monkeypatch):
+    def fails(name, args):
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(graph_ops, "_for_kernels", lambda x: True)
+    monkeypatch.setattr(graph_ops, "_kernel", fails)
+    monkeypatch.setattr(graph_ops, "_proven", {})
+    with pytest.raises(torch.OutOfMemoryError):
+        graph_ops.mix(*(one[0] for one in mix_inputs(1)), EPS)
+    assert not graph_ops._proven
+
+
 def test_the_kernels_are_for_cuda_only():
     assert not graph_ops.applies(torch.zeros(1))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -105,14 +106,37 @@ def _count(x: Tensor, real: Tensor) -> Tensor:
 
 
 # -- as differentiable operations that map over runs -----------------------------------------------
+_proven: dict[str, bool] = {}  # kernels that ran, or failed to, in this process
+
+
 def _on(name: str, *args: Any) -> Any:
     """The kernel of that name on CUDA, the plain function elsewhere."""
-    if args[0].is_cuda:
-        from engram.models import graph_kernels
+    if not _for_kernels(args[0]) or not _proven.get(name, True):
+        return PLAINLY[name](*args)
+    if name in _proven:
+        return _kernel(name, args)
+    try:  # the first time it is compiled, for which a C compiler must be there
+        found = _kernel(name, args)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        _proven[name] = False
+        text = f"the graph network trains without its kernels, more slowly: {error!r}"
+        warnings.warn(text, stacklevel=2)
+        return PLAINLY[name](*args)
+    _proven[name] = True
+    return found
 
-        dense = [a.contiguous() if isinstance(a, Tensor) else a for a in args]
-        return getattr(graph_kernels, name)(*dense)
-    return PLAINLY[name](*args)
+
+def _for_kernels(x: Tensor) -> bool:
+    return x.is_cuda
+
+
+def _kernel(name: str, args: tuple[Any, ...]) -> Any:
+    from engram.models import graph_kernels
+
+    dense = [a.contiguous() if isinstance(a, Tensor) else a for a in args]
+    return getattr(graph_kernels, name)(*dense)
 
 
 class _Operation(torch.autograd.Function):
