@@ -136,7 +136,8 @@ def _kernel(name: str, args: tuple[Any, ...]) -> Any:
     from engram.models import graph_kernels
 
     dense = [a.contiguous() if isinstance(a, Tensor) else a for a in args]
-    return getattr(graph_kernels, name)(*dense)
+    with torch.cuda.device_of(args[0]):  # kernels start on the current device
+        return getattr(graph_kernels, name)(*dense)
 
 
 class _Operation(torch.autograd.Function):
