@@ -92,10 +92,13 @@ def test_absent_data_is_no_mistake_of_the_settings(monkeypatch, tmp_path):
 def test_changes_do_not_depend_on_how_they_were_written():
     paper = rwalk_preset.PAPER
     one = assign(paper, ["seeds=3", "rwalk.eps=0.01", "mnist.samples=[5]"])
-    two = assign(paper, ["seeds=4", "mnist.samples=[5]", "rwalk={eps: 1.0e-2}", "seeds=3"])
+    whole = "rwalk={eps: 1.0e-2, alpha_on: running}"
+    two = assign(paper, ["seeds=4", "mnist.samples=[5]", whole, "seeds=3"])
     assert changes(paper, one) == changes(paper, two) == {
         "mnist.samples": "[5]", "seeds": "3", "rwalk.eps": "0.01",
     }  # fmt: skip
     assert changes(paper, assign(paper, ["seeds=5", "cifar.epochs=50"])) == {}
-    assert changes(paper, assign(paper, ["ewc={}"])) == {"ewc.normalize": "default"}
+    assert changes(paper, assign(paper, ["ewc={}"])) == {
+        "ewc.normalize": "default", "ewc.alpha_on": "default",
+    }  # fmt: skip
     assert find_table("rwalk/1", embedded=True).settings == {}
