@@ -68,8 +68,8 @@ class Preset:
         Mean of features is herding; the authors' code does not normalise features.
     ewc, pi, rwalk, icarl
         Fields of the methods EWCpp, SI, RWalk, ICaRL where they differ from the defaults. Both
-        Fishers keep .9 of the old value (R2): as printed, .9 of the new batch, EWC and RWalk stay
-        further from the paper's numbers, with samples and without.
+        Fishers keep .9 of the old value (R2): as printed, .9 of the new batch, EWC and single-head
+        RWalk stay further from the paper's numbers.
     reference
         The model behind intransigence, trained from scratch on all tasks. ``last`` trains it for
         the last task only, all that tables need; ``each`` for every task. Multi-head references
