@@ -144,3 +144,62 @@ def test_from_torch_refuses_what_it_cannot_read():
         Data.from_torch([(torch.zeros(2), 0), (torch.zeros(3), 0)])
     with pytest.raises(ValueError, match="at least one row"):
         Data.from_torch([])
+
+
+def test_one_hot_targets_are_labels_and_not_two_classes():
+    ids = [2, 0, 3, 1, 2]
+    for kind in (int, float, bool, np.uint8):
+        data = Data.from_arrays(np.zeros((5, 1)), np.eye(4, dtype=kind)[ids])
+        assert data.n_classes == 4
+        assert data.y.tolist() == [[i] for i in ids]
+        assert not data.several
+    tensor = torch.nn.functional.one_hot(torch.tensor(ids))
+    assert Data.from_arrays(np.zeros((5, 1)), tensor).labels.tolist() == ids
+    named = Data.from_arrays(np.zeros((5, 1)), np.eye(4)[ids], classes=("a", "b", "c", "d"))
+    assert named.classes == ("a", "b", "c", "d")
+
+
+def test_a_class_that_only_the_test_part_has_keeps_its_column():
+    test = (np.zeros((1, 1)), np.eye(3)[[2]])
+    data = Data.from_arrays(np.zeros((2, 1)), np.eye(3)[[0, 1]], test=test)
+    assert data.labels.tolist() == [0, 1, 2]
+
+
+def test_a_multi_hot_matrix_becomes_sets_of_labels():
+    data = Data.from_arrays(np.zeros((3, 1)), [[1, 0, 1], [0, 1, 0], [1, 1, 1]])
+    assert data.y.tolist() == [[0, 2, -1], [1, -1, -1], [0, 1, 2]]
+    assert data.several
+    pair = np.array([[True, False], [True, True]])
+    assert Data.from_arrays(np.zeros((2, 1)), pair).y.tolist() == [[0, -1], [0, 1]]
+
+
+def test_sets_of_ids_stay_sets_of_ids():
+    data = Data.from_arrays(np.zeros((3, 1)), [[0, 1, -1], [1, -1, -1], [1, 0, -1]])
+    assert data.y.tolist() == [[0, 1, -1], [1, -1, -1], [1, 0, -1]]
+    assert Data.from_arrays(np.zeros((2, 1)), [[0, 2], [1, 0]]).y.tolist() == [[0, 2], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    "y, told",
+    [
+        ([[0, 1], [1, 0]], r"0 and 1 in two columns may be either .*y.argmax\(1\)"),
+        ([[1, 1], [1, 0]], "0 and 1 in two columns"),
+        ([[2, 2], [1, 0]], r"every label at most once in a row .*row 0: \[2, 2\]"),
+        ([[0, 3, 1], [1, 2, 1]], r"every label at most once in a row .*row 1: \[1, 2, 1\]"),
+        ([[0, 0, 1], [0, 0, 0]], "at least one class in every row .*none in row 1"),
+        ([[["a"]], [["b"]]], r"labels of shape \[N\] or \[N, L\]"),
+    ],
+)
+def test_label_matrices_that_mean_nothing_are_refused(y, told):
+    with pytest.raises(ValueError, match=told):
+        Data.from_arrays(np.zeros((2, 1)), y)
+
+
+def test_parts_with_unlike_numbers_of_labels_are_refused():
+    with pytest.raises(ValueError, match="as many labels per row"):
+        small(test=(np.zeros((2, 2), np.float32), [[0, 1], [1, -1]]))
+
+
+def test_names_of_an_indicator_matrix_are_as_many_as_its_columns():
+    with pytest.raises(ValueError, match="classes: expected 3 names, one per column"):
+        Data.from_arrays(np.zeros((3, 1)), np.eye(3), classes=("a", "b"))

@@ -65,28 +65,95 @@ def _refuse_channels_last(argument: str, shape: tuple[int, ...]) -> None:
 def class_ids(parts: Sequence[Any], names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
     """[N, L] class ids of all parts together, and the name of each id.
 
-    Whole numbers are ids already; anything else is named and numbered in sorted order.
+    Whole numbers are ids already; anything else is named and numbered in sorted order. A matrix
+    holds a set of ids per row, padded by -1. No set holds an id twice, so a matrix of 0 and 1 with
+    three columns or more cannot be sets of ids: it is an indicator matrix (one-hot, or multi-hot),
+    one column per class, and so is any matrix of booleans. With two columns it may be either, and
+    is refused.
 
     Examples
     --------
     >>> ids, names = class_ids([["cat", "dog"], ["cat"]], None)
     >>> ids[:, 0].tolist(), names
     ([0, 1, 0], ('cat', 'dog'))
+    >>> class_ids([[[0, 0, 1], [1, 0, 0], [0, 1, 1]]], None)[0].tolist()
+    [[2, -1], [0, -1], [1, 2]]
     """
-    raw = [np.asarray(part.cpu() if isinstance(part, Tensor) else part) for part in parts]
-    joined = np.concatenate([one[:, None] if one.ndim == 1 else one for one in raw])
-    if joined.ndim != 2:
-        raise bad("y", "labels of shape [N] or [N, L]", joined.shape)
+    joined = _joined(parts)
     if joined.dtype.kind == "f":
         if not np.array_equal(joined, np.round(joined)):
             raise bad("y", "whole numbers or names as labels", "fractions")
         joined = joined.astype(np.int64)
+    if _is_indicator(joined):
+        return _from_indicator(joined, names)
     if joined.dtype.kind in "iu":
         if joined.min(initial=0) < -1:
             raise bad("y", "class ids from 0 (-1 pads)", int(joined.min()))
         ids = torch.from_numpy(joined.astype(np.int64))
+        refuse_twice(ids)
         return ids, tuple(names or map(str, range(int(ids.max()) + 1 if len(ids) else 0)))
     return _named(joined, names)
+
+
+def _joined(parts: Sequence[Any]) -> Array:
+    """[N, L] the labels of all parts, as they were given."""
+    raw = [np.asarray(part.cpu() if isinstance(part, Tensor) else part) for part in parts]
+    raw = [one[:, None] if one.ndim == 1 else one for one in raw]
+    shapes = [one.shape for one in raw]
+    if any(len(shape) != 2 for shape in shapes):
+        raise bad("y", "labels of shape [N] or [N, L]", shapes[0] if len(raw) == 1 else shapes)
+    if len({shape[1] for shape in shapes}) > 1:
+        raise bad("y", "as many labels per row (-1 pads) in all parts", shapes)
+    return np.concatenate(raw)
+
+
+def _is_indicator(joined: Array) -> bool:
+    """Whether rows say yes or no to each class, in place of naming some."""
+    width = joined.shape[1]
+    if width == 1 or joined.dtype.kind not in "biu" or not len(joined):
+        return False
+    if joined.dtype.kind == "b":
+        return True
+    if joined.min() < 0 or joined.max() > 1:
+        return False
+    if width == 2:
+        expected = (
+            "class ids, or an indicator that cannot be mistaken for them: 0 and 1 in two columns "
+            "may be either (for one-hot rows pass y.argmax(1), for a multi-hot matrix y.astype(bool"
+            "))"
+        )
+        raise bad("y", expected, f"a matrix of 0 and 1 of shape {joined.shape}")
+    return True
+
+
+def _from_indicator(joined: Array, names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+    """Label ids of the columns that are 1 in each row, ascending, -1 behind."""
+    width = joined.shape[1]
+    if names is not None and len(names) != width:
+        raise bad("classes", f"{width} names, one per column of the indicator matrix", list(names))
+    member = torch.from_numpy(joined.astype(np.bool_))
+    count = member.sum(1)
+    if bool((count == 0).any()):
+        row = int((count == 0).nonzero()[0])
+        raise bad(
+            "y", "at least one class in every row of the indicator matrix", f"none in row {row}"
+        )
+    first = (~member).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(count.max())]
+    ids = torch.where(member.gather(1, first), first, -1)
+    return ids, tuple(names or map(str, range(width)))
+
+
+def refuse_twice(y: Tensor) -> None:
+    """Refuse rows [N, L] that hold one label twice: a set of labels has it once."""
+    if y.shape[1] == 1:
+        return
+    ordered = y.sort(dim=1).values
+    twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(1)
+    if bool(twice.any()):
+        row = int(twice.nonzero()[0])
+        raise bad(
+            "y", "every label at most once in a row (-1 pads)", f"row {row}: {y[row].tolist()}"
+        )
 
 
 def _named(joined: Array, names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.data.arrays import Inputs, class_ids, hold_out, inputs
+from engram.data.arrays import Inputs, class_ids, hold_out, inputs, refuse_twice
 from engram.errors import bad
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
@@ -70,6 +71,7 @@ class Data:
             raise bad("x", "at least one row", "none")
         if self.y.ndim != 2 or len(self.y) != len(self.x):
             raise bad("y", f"labels of shape [{len(self.x)}, L]", tuple(self.y.shape))
+        refuse_twice(self.y)
         highest = int(self.y.max())
         if highest >= len(self.classes):
             raise bad("classes", f"at least {highest + 1} names", len(self.classes))
@@ -107,6 +109,11 @@ class Data:
         """Bytes of one stored sample, the unit of memory budgets."""
         return int(self.x[:1].nbytes)
 
+    @cached_property
+    def several(self) -> bool:
+        """Whether some row has more than one label."""
+        return self.y.shape[1] > 1 and bool(((self.y >= 0).sum(1) > 1).any())
+
     @property
     def labels(self) -> Tensor:
         """[N] the first label of each row."""
@@ -141,6 +148,10 @@ class Data:
         **options: Any,
     ) -> Data:
         """Data from arrays in memory; without `test`, every fifth row of each class is held out.
+
+        `y` holds one label per row (ids or names), a set of ids per row ([N, L], -1 pads), or an
+        indicator matrix [N, classes]: booleans, or 0 and 1 in three columns or more. 0 and 1 in two
+        columns may be ids as well, and are refused.
 
         Further options are fields of Data: attributes (over all rows, in the order x, valid,
         test), mean, std, notes.

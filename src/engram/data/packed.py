@@ -119,10 +119,19 @@ def _split_arrays(file: Path, keys: dict[str, Array]) -> _Part:
         if len(x) != len(y):
             raise bad(f"{file}: {names[1].format(word)}", f"{len(x)} labels, one per row", len(y))
         xs.append(channels_first(x))
-        ys.append(y.argmax(1) if y.ndim == 2 and y.shape[1] > 1 and (y.sum(1) == 1).all() else y)
+        ys.append(y.argmax(1) if _one_hot(y) else y)
         codes.append(np.full(len(y), code, np.uint8))
     split = np.concatenate(codes)
     return _Part(np.concatenate(xs), np.concatenate(ys), split, TEST in split, keys)
+
+
+def _one_hot(y: Array) -> bool:
+    return (
+        y.ndim == 2
+        and y.shape[1] > 1
+        and bool(np.isin(y, (0, 1)).all())
+        and bool((y.sum(1) == 1).all())
+    )
 
 
 def _pixels(file: Path, keys: dict[str, Array]) -> Array:
