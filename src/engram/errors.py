@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
+import sysconfig
+import traceback
 from collections.abc import Iterable
 from typing import Any, NoReturn
+
+OWN_MODULES: set[str] = set()  # modules that were imported because a user named a class in them
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
 
 
 class EngramError(Exception):
@@ -119,3 +126,50 @@ def number(
 def refuse(argument: str, expected: str, got: Any) -> NoReturn:
     """Raise the error of `bad`."""
     raise bad(argument, expected, got)
+
+
+def own_place(error: BaseException) -> str:
+    """``file.py:7``: the innermost line of a user's own code that an error came through, if any.
+
+    A user's code begins in a module whose class was asked for by name; what that calls is the
+    user's as well, unless it belongs to the library or to an installed package.
+
+    Examples
+    --------
+    >>> own_place(ValueError("raised nowhere"))
+    ''
+    """
+    if isinstance(error, SyntaxError) and error.filename and OWN_MODULES:
+        return f"{_shown(error.filename)}:{error.lineno}" if _is_own(error.filename) else ""
+    place, entered = "", False
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file, named = frame.f_code.co_filename, frame.f_globals.get("__name__") in OWN_MODULES
+        entered = entered or named
+        if named or (entered and _is_own(file)):
+            place = f"{_shown(file)}:{line}"
+    return place
+
+
+def _is_own(file: str) -> bool:
+    path = os.path.abspath(file)
+    elsewhere = path.startswith((_PACKAGE, *_INSTALLED)) or "site-packages" in path
+    return not elsewhere and not file.startswith("<")
+
+
+def _shown(file: str) -> str:
+    """The path from here, or all of it where the file lies elsewhere."""
+    path = os.path.relpath(file)
+    return os.path.abspath(file) if path.startswith(os.pardir) else path
+
+
+def in_own_code(error: BaseException) -> str:
+    """One line about an error that came through a user's code: place, kind and message.
+
+    Nothing where it did not.
+    """
+    place = own_place(error)
+    if not place:
+        return ""
+    words = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    kind = "" if isinstance(error, EngramError) else type(error).__name__
+    return ": ".join(part for part in (place, kind, words) if part)

@@ -107,3 +107,56 @@ def test_warnings_are_one_line(capsys):
         with shell.short_warnings():
             warnings.warn("two\nlines", stacklevel=1)
     assert capsys.readouterr().err == "warning: two lines\n"
+
+
+# -- errors in a user's own code -------------------------------------------------------------------
+OWN = """from dataclasses import dataclass
+from engram import Method
+
+{top}
+@dataclass(frozen=True, kw_only=True)
+class Mine(Method):
+    strength: float = 1.0
+
+    def {verb}(self, *args):
+        {body}
+"""
+FAULTS = {
+    "verb": (OWN.format(top="", verb="start", body="1 / 0"), 10, "ZeroDivisionError: division"),
+    "loss": (OWN.format(top="", verb="loss", body="args[0].missing"), 10, "AttributeError: "),
+    "fields": (OWN.format(top="", verb="__post_init__", body="raise KeyError(3)"), 10, "KeyError"),
+    "import": (OWN.format(top="import no_such_module", verb="start", body=""), 10, "expected an"),
+    "module": (OWN.format(top="import no_such_module", verb="start", body="pass"), 4, "No module"),
+    "file": (OWN.format(top="open('no.npy')", verb="start", body="pass"), 4, "FileNotFoundError"),
+    "syntax": (OWN.format(top="def (:", verb="start", body="pass"), 4, "SyntaxError: invalid"),
+    "rows": (OWN.format(top="", verb="start", body="args[0].batch(args[1].test)"), 10, "test row"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_errors_in_user_code_are_one_line_with_file_and_line(fault, engram, tmp_path):
+    text, line, message = FAULTS[fault]
+    name = f"mine_with_a_fault_in_{fault}"  # each its own: modules stay imported
+    (tmp_path / f"{name}.py").write_text(text)
+    done = engram("run", *SMALL, "-m", f"{name}:Mine", code=2)
+    said = done.stderr.strip().splitlines()[-1]
+    assert said.startswith(f"engram: {name}.py:{line}: ")
+    assert message in said
+    assert "Traceback" not in done.output
+
+
+def test_debug_shows_the_traceback_of_user_code(tmp_path):
+    (tmp_path / "mine_to_debug.py").write_text(FAULTS["verb"][0])
+    done = process(tmp_path, "run", *SMALL, "-m", "mine_to_debug:Mine", "--debug")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_a_helper_of_user_code_is_user_code(engram, tmp_path):
+    (tmp_path / "helper_of_mine.py").write_text("def halve(x):\n    raise RuntimeError('odd')\n")
+    (tmp_path / "mine_with_helper.py").write_text(
+        OWN.format(top="import helper_of_mine", verb="finish", body="helper_of_mine.halve(1)")
+    )
+    done = engram("run", *SMALL, "-m", "mine_with_helper:Mine", code=2)
+    assert done.stderr.strip().endswith("engram: helper_of_mine.py:2: RuntimeError: odd")

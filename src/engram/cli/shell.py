@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from engram.errors import EngramError
+from engram.errors import EngramError, in_own_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,21 +64,24 @@ class Shell(TyperGroup):
         with short_warnings():
             try:
                 return super().invoke(ctx)
-            except (EngramError, OSError) as error:
-                if ctx.meta["engram.debug"] or isinstance(error, BrokenPipeError):
+            except Exception as error:
+                mends = in_own_code(error) or isinstance(error, EngramError | OSError)
+                if ctx.meta["engram.debug"] or isinstance(error, BrokenPipeError) or not mends:
                     raise
                 say(f"engram: {describe(error)}", style="red")
                 raise typer.Exit(BAD_INPUT) from None
 
 
 def describe(error: BaseException) -> str:
-    """The message of an error on one line.
+    """The message of an error on one line, with the line of a user's own code it came through.
 
     Examples
     --------
     >>> describe(OSError(28, "No space left on device", "runs"))
     "No space left on device: 'runs'"
     """
+    if own := in_own_code(error):
+        return own
     if isinstance(error, OSError) and error.strerror:
         place = f": {error.filename!r}" if error.filename is not None else ""
         return f"{error.strerror}{place}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engram import methods
-from engram.errors import bad, unknown
+from engram.errors import OWN_MODULES, bad, own_place, unknown
 from engram.methods.base import Method
 from engram.recipes.plain import from_plain, to_plain
 
@@ -36,17 +36,21 @@ def own_class(name: str, base: type[Any]) -> type[Any]:
     module_name, _, class_name = name.partition(":")
     if not module_name or not class_name:
         raise bad("method", "a name, or module:Class", name)
+    usual = list(sys.path)
     sys.path.insert(0, str(Path.cwd()))
     try:
         if module_name.endswith(".py"):
             path = Path(module_name)
             sys.path.insert(0, str(path.resolve().parent))
             module_name = path.stem
+        OWN_MODULES.add(module_name)
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if own_place(error):  # found, but something that it imports is not
+            raise
         raise bad("method", f"an importable module in {name!r} ({error})", module_name) from None
     finally:
-        del sys.path[0]
+        sys.path[:] = usual
     found = getattr(module, class_name, None)
     if found is None:
         raise unknown(

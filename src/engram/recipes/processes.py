@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engram.errors import EngramError, bad
+from engram.errors import EngramError, bad, in_own_code
 from engram.recipes.execute import execute
 from engram.recipes.plans import plans_of
 from engram.recipes.recipe import Recipe
@@ -45,5 +45,6 @@ def _one(job: tuple[dict[str, Any], str, str, str | None, int]) -> str:
     try:
         execute(plans_of([Recipe.of(content)], data), out=out, device=device)
     except Exception as error:
-        return f"{content['label']}: {type(error).__name__}: {error}"
+        words = in_own_code(error) or f"{type(error).__name__}: {error}"
+        return f"{content['label']}: {words}"
     return ""
