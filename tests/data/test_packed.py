@@ -143,8 +143,9 @@ def test_pickles_inside_are_refused(tmp_path):
 
 def full_data():
     rows = torch.arange(10)
+    second = torch.where(rows > 5, (rows + 1) % 3, -1)
     return Data(
-        x=torch.rand(10, 3), y=torch.stack([rows % 3, torch.where(rows > 5, (rows + 1) % 3, -1)], 1),
+        x=torch.rand(10, 3), y=torch.stack([rows % 3, second], 1),
         train=rows[:5], test=rows[7:], valid=rows[5:6], classes=("a", "b", "c"), name="full",
         attributes={"view": rows * 100}, attribute_names={"view": ("l", "r")},
         mean=(0.5,), std=(0.25,), notes=("one row unused",),
