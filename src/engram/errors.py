@@ -23,6 +23,10 @@ class AccessError(EngramError):
     """A method asked for data it may not see at this point of the stream."""
 
 
+class ClosedDoor(AccessError, AttributeError):
+    """A method asked its learner or its stream for a part that only the engine may use."""
+
+
 class RecordError(EngramError):
     """A file of a run directory is missing, unreadable or contradicts the others."""
 

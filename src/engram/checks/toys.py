@@ -18,6 +18,7 @@ from engram.engine.run import Engine, Stage
 from engram.engine.run_spec import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
+from engram.learner.proxy import call
 from engram.learner.tree import leaves, tree_map
 from engram.memory import Exemplars, Memory
 from engram.methods.base import Method
@@ -74,7 +75,7 @@ def model_for(method: Method, kind: str) -> Any:
     learner = Engine([run], device="cpu").learner(run)
     learner.open_classes(0)
     try:
-        method.start(learner, learner.task)
+        call(method.start, learner)
     except BadArgument as error:
         if str(error).startswith("model:"):
             return GRAPHS[kind]

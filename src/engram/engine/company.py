@@ -22,6 +22,7 @@ from engram import keys
 from engram.learner.batch import Batch
 from engram.learner.gradients import Term, Transform, Weights, average_gradient
 from engram.learner.learner import Items, Learner, competing
+from engram.learner.proxy import call
 from engram.learner.tree import stack
 from engram.methods.base import Method, overrides
 
@@ -80,7 +81,7 @@ class _Worker:
             while self._rest:
                 learner, verb = self._rest.popleft()
                 learner._average = self._ask
-                verb(learner, learner.task)
+                call(verb, learner)
         except BaseException as error:  # handed to the caller of `start` or `resume`
             self._error = error
         self._back.release()
@@ -102,7 +103,7 @@ def each(learners: Sequence[Learner], methods: Sequence[Method], verb: str) -> N
     if not any(overrides(m, verb) for m in methods):
         return
     if len(learners) == 1:
-        getattr(methods[0], verb)(learners[0], learners[0].task)
+        call(getattr(methods[0], verb), learners[0])
         return
     # only runs with equal methods may share a pass: a term may read its method's fields
     groups: list[list[int]] = []

@@ -28,6 +28,7 @@ from engram.learner.learner import Learner
 from engram.learner.tree import shapes
 from engram.methods.base import overrides
 from engram.models.build import build
+from engram.streams.outline import StreamOutline
 
 DTYPES = {
     "float32": torch.float32, "tf32": torch.float32, "float64": torch.float64,
@@ -146,7 +147,7 @@ class Engine:
             with torch.random.fork_rng(devices=[]):  # a method's own networks follow the seed, too
                 key_of_run = keys.fold(run.seed, "networks")
                 torch.default_generator.manual_seed(keys.torch_seed(key_of_run))
-                further = run.method.networks(run.stream)
+                further = run.method.networks(StreamOutline.of(run.stream))
             networks = Networks({"net": net, **further}, run.training.loss)
             self._weights[key] = networks.to(self.device, DTYPES[run.training.precision])
         return self._weights[key]

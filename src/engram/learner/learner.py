@@ -173,7 +173,9 @@ class Learner:
 
     def batch(self, rows: Tensor | None = None, stages: Tensor | None = None) -> Batch:
         """Inputs and visible labels; without arguments, the current task's training rows."""
-        return self.assemble(self.items(rows, stages))
+        batch = self.assemble(self.items(rows, stages))
+        # items of a whole task are shared between runs, but a batch is the caller's own
+        return batch._replace(y=batch.y.clone(), stage=batch.stage.clone())
 
     def assemble(self, items: Items) -> Batch:
         device = self.device

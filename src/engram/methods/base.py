@@ -19,7 +19,8 @@ from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory
 from engram.models.output import Output
-from engram.streams.core import Stream, Task
+from engram.streams.core import Task
+from engram.streams.outline import StreamOutline
 
 REPLAYS = ("none", "union", "pair", "apart", "tasks", "past", "complete")
 State = dict[str, Any]
@@ -62,7 +63,7 @@ class Method:
         """What a batch holds; fixed for a stage."""
         return Replay()
 
-    def networks(self, stream: Stream) -> Mapping[str, nn.Module]:
+    def networks(self, stream: StreamOutline) -> Mapping[str, nn.Module]:
         """Further networks of the learner, a generator say; reach them with ``net.at``."""
         return {}
 

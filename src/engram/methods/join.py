@@ -16,7 +16,8 @@ from engram.learner.net import Net
 from engram.memory import Memory
 from engram.methods.base import Gradient, Method, Replay, State, Terms, overrides, pace_of
 from engram.models.output import Output
-from engram.streams.core import Stream, Task
+from engram.streams.core import Task
+from engram.streams.outline import StreamOutline
 
 SINGLE = {"replay": "a memory or replay", "gradient": "a gradient", "scores": "scores"}
 
@@ -83,7 +84,7 @@ class Join(Method):
         owner = self._owner("replay")
         return Replay() if owner is None else self.parts[owner].replay(stage)
 
-    def networks(self, stream: Stream) -> Mapping[str, nn.Module]:
+    def networks(self, stream: StreamOutline) -> Mapping[str, nn.Module]:
         found: dict[str, nn.Module] = {}
         for part in self.parts:
             brought = part.networks(stream)

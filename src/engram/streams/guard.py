@@ -179,6 +179,41 @@ earlier tasks it must declare reads = "past".
             return self.ledger.record(self.stage, "memory", len(rows))
         return self.allow(rows, stages, rows, stages)
 
+    def allow_kept(self, rows: Tensor, stages: Tensor, held: Tensor, held_stages: Tensor) -> None:
+        """Refuse exemplars that neither were held before nor are training rows shown here.
+
+        `rows`, `stages` [n]: the new memory; `held`, `held_stages` [m]: the memory before. Nothing
+        is counted, because nothing is read.
+        """
+        self._check_shapes(rows, stages, held, held_stages)
+        if not len(rows):
+            return
+        inside = (rows >= 0) & (rows < len(self.stream.data))
+        inside &= (stages >= 0) & (stages <= self.stage)
+        safe, when = torch.where(inside, rows, 0), torch.where(inside, stages, 0)
+        now = when == self.stage
+        good = now & self._table("train", rows.device)[safe]
+        good |= ~now & self._in_memory(safe, when, held, held_stages)
+        refused = ~(inside & good)
+        if self.reads == "past":
+            refused &= ~(inside & self._trained(safe, when))
+        if bool(refused.any()):
+            row, stage = int(rows[refused][0]), int(stages[refused][0])
+            more = f" (and {int(refused.sum()) - 1} more)" if int(refused.sum()) > 1 else ""
+            raise AccessError(
+                f"task {self.stage}: exemplars hold row {row} as of task {stage}{more}, which "
+                f"{self._fault(row, stage)}. Exemplars are training rows of the current task, as "
+                "of that task, or were in the memory before."
+            )
+
+    def _trained(self, rows: Tensor, stages: Tensor) -> Tensor:
+        """[n] whether rows are training rows of the tasks `stages`."""
+        found = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        for k in stages.unique().tolist():
+            here = stages == k
+            found[here] = torch.isin(rows[here], self.stream[k].train.to(rows.device))
+        return found
+
     def _check_shapes(self, *parts: Tensor | None) -> None:
         named = dict(zip(("rows", "stages", "memory_rows", "memory_stages"), parts, strict=True))
         for first, second in (("rows", "stages"), ("memory_rows", "memory_stages")):

@@ -1,0 +1,148 @@
+"""The learner as a method sees it: what it may read, what it may write, and no way around."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram.errors import AccessError, ClosedDoor, bad
+from engram.learner.learner import Learner
+from engram.memory.exemplars import Exemplars
+from engram.streams.core import ROWS, Task
+from engram.streams.outline import StreamOutline, refuse
+
+PARTS = ("vector", "buffers", "free", "state", "opt", "exemplars")  # to be read and written
+FACTS = ("seed", "stage", "scope", "reads", "device", "task", "seen", "new", "diverged", "params",
+         "networks", "layout", "snapshot", "net", "class_weights", "nbytes")  # fmt: skip
+DOORS = ("labels", "batch", "outputs", "average_gradient")  # the ways to data, all of them guarded
+MADE = ("opened", "stream")  # copies, made on request
+CLOSED = ("feed", "guard", "ledger", "items", "complete_items", "assemble", "grouped",
+          "open_classes", "meet")  # fmt: skip
+KNOWN = (*PARTS, *FACTS, *DOORS, *MADE)
+
+
+class LearnerProxy:
+    """What ``start`` and ``finish`` (and memory policies) get in place of the engine's Learner.
+
+    Its public attributes are exactly those a method may use, so no name leads past the guard.
+    Exemplars are checked when they are assigned, before data is read, and when the verb returns.
+
+    Examples
+    --------
+    >>> from engram.checks.toys import runs_of, streams
+    >>> from engram.engine.run import Engine
+    >>> from engram.methods import Finetune
+    >>> runs = runs_of(Finetune(), streams()[:1])
+    >>> learner = Engine(runs, device="cpu").learner(runs[0])
+    >>> learner.open_classes(0)
+    >>> with lent(learner) as seen:
+    ...     seen.feed(seen.task.test)
+    Traceback (most recent call last):
+    ...
+    engram.errors.ClosedDoor: learner.feed is closed to methods: inputs and visible labels ...
+    """
+
+    __slots__ = ("_before", "_learner", "_sound")
+    _before: tuple[Tensor, Tensor]  # rows and stages of the memory when the verb began
+    _learner: Learner
+    _sound: tuple[Any, ...]
+
+    def __init__(self, learner: Learner) -> None:
+        own = object.__setattr__
+        own(self, "_learner", learner)
+        own(self, "_before", tuple(part.clone() for part in learner.exemplars[:2]))
+        own(self, "_sound", _versions(learner.exemplars))
+
+    @property
+    def opened(self) -> Tensor:
+        """[C] the stage that opened each output column, -1 = not yet."""
+        return self._learner.opened.clone()
+
+    @property
+    def stream(self) -> StreamOutline:
+        """The stream without its data."""
+        return StreamOutline.of(self._learner.stream)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in DOORS:
+            self._look_at_exemplars()
+        elif name not in PARTS and name not in FACTS:
+            refuse("learner", name, CLOSED, KNOWN)
+        return getattr(self._learner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in PARTS:
+            why = "is the engine's" if name in (*KNOWN, *CLOSED) else "does not exist"
+            raise ClosedDoor(
+                f"learner.{name} {why}: a method may assign {', '.join(PARTS)}, and keeps what it "
+                "needs in learner.state"
+            )
+        setattr(self._learner, name, value)
+        if name == "exemplars":
+            self._look_at_exemplars()
+
+    def __dir__(self) -> list[str]:
+        return sorted(KNOWN)
+
+    def __repr__(self) -> str:
+        return f"LearnerProxy(task {self._learner.stage}, seed {self._learner.seed})"
+
+    def _look_at_exemplars(self) -> None:
+        """Refuse exemplars that are not what they were, unless they may be kept."""
+        one = self._learner
+        kept = one.exemplars
+        if self._sound == _versions(kept):
+            return
+        _check_form(kept, len(one.opened))
+        assert one.guard is not None  # a proxy is lent within a task
+        one.guard.allow_kept(kept.rows, kept.stages, *self._before)
+        object.__setattr__(self, "_sound", _versions(kept))
+
+
+def _versions(kept: Any) -> tuple[Any, ...]:
+    """Changes whenever exemplars are replaced or written into."""
+    if not isinstance(kept, Exemplars):
+        return (kept,)
+    return tuple((id(part), _version(part)) for part in kept[:4])
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _check_form(kept: Any, classes: int) -> None:
+    if not isinstance(kept, Exemplars):
+        raise bad("exemplars", "Exemplars, as Memory.update returns them", kept)
+    for name, part in zip(Exemplars._fields, kept[:4], strict=False):
+        good = isinstance(part, Tensor) and part.dtype == torch.long and part.device.type == "cpu"
+        if not good or part.shape != (len(kept),):
+            expected = f"int64 numbers [{len(kept)}] on the CPU, one per item"
+            raise bad(f"exemplars.{name}", expected, part)
+    if len(kept) and not -1 <= int(kept.columns.min()) <= int(kept.columns.max()) < classes:
+        raise bad("exemplars.columns", f"output columns from -1 to {classes - 1}", kept.columns)
+
+
+@contextmanager
+def lent(learner: Learner) -> Iterator[LearnerProxy]:
+    """The proxy of a learner for the length of a verb; what the verb left is checked at its end."""
+    tasks = learner.stream.tasks
+    before = _row_versions(tasks)
+    proxy = LearnerProxy(learner)
+    yield proxy
+    proxy._look_at_exemplars()
+    if _row_versions(tasks) != before:
+        raise AccessError("the row numbers of a task were written into: work on a copy of them")
+
+
+def _row_versions(tasks: tuple[Task, ...]) -> list[int]:
+    return [_version(getattr(task, kind)) for task in tasks for kind in ROWS]
+
+
+def call(verb: Callable[..., None], learner: Learner) -> None:
+    """``method.start`` or ``method.finish`` for one learner."""
+    with lent(learner) as seen:
+        verb(seen, learner.task)

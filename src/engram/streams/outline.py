@@ -1,0 +1,104 @@
+"""What a method may know of a stream: row numbers, masks and shapes, but no data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from torch import Tensor
+
+from engram.data.core import Data
+from engram.errors import ClosedDoor, nearest
+from engram.streams.core import Stream, Task
+
+_DATA = ("x", "y", "labels", "train", "test", "valid", "attributes", "gather", "fingerprint")
+_STREAM = ("targets", "view", "pick", "to_dict", "fingerprint")
+DOOR = "inputs and visible labels come through learner.batch"
+
+
+def refuse(owner: str, name: str, closed: tuple[str, ...], known: tuple[str, ...]) -> NoReturn:
+    """Raise for an attribute that a method may not have, or that does not exist."""
+    if name.startswith("__"):  # python itself is asking: copy, pickle, inspect
+        raise AttributeError(name)
+    if name in closed:
+        raise ClosedDoor(f"{owner}.{name} is closed to methods: {DOOR}")
+    near = nearest(name, known)
+    hint = f", did you mean {near!r}?" if near else ""
+    raise AttributeError(f"{owner} has no {name!r}{hint} It has {', '.join(sorted(known))}.")
+
+
+class DataOutline:
+    """Shape and names of a data set, without its rows."""
+
+    __slots__ = ("_rows", "classes", "name", "sample_bytes", "sample_shape")
+
+    def __init__(self, data: Data) -> None:
+        self._rows, self.name, self.classes = len(data), data.name, data.classes
+        self.sample_shape, self.sample_bytes = data.sample_shape, data.sample_bytes
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.classes)
+
+    def __repr__(self) -> str:
+        return f"DataOutline({self.name!r}: {len(self)} rows of {self.sample_shape})"
+
+    def __getattr__(self, name: str) -> Any:
+        refuse("stream.data", name, _DATA, ("classes", "n_classes", "name", "sample_shape"))
+
+
+class StreamOutline:
+    """A stream as methods see it: everything but inputs and labels.
+
+    Methods get one in ``networks(stream)`` and as ``learner.stream``.
+
+    Examples
+    --------
+    >>> from engram.streams import class_incremental
+    >>> data = Data.from_arrays([[float(i)] for i in range(20)], [0, 1, 2, 3] * 5)
+    >>> stream = StreamOutline.of(class_incremental(data))
+    >>> len(stream), stream.order, stream.data.sample_shape, len(stream.tasks[0].train)
+    (2, (0, 1, 2, 3), (1,), 8)
+    >>> stream.data.x
+    Traceback (most recent call last):
+    ...
+    engram.errors.ClosedDoor: stream.data.x is closed to methods: inputs and visible labels ...
+    """
+
+    __slots__ = ("data", "head", "name", "online", "opening", "order", "position", "task_labels",
+                 "tasks", "visible")  # fmt: skip
+
+    def __init__(self, stream: Stream) -> None:
+        self.data = DataOutline(stream.data)
+        self.tasks, self.order = stream.tasks, stream.order
+        self.head, self.name = stream.head, stream.name
+        self.online, self.task_labels = stream.online, stream.task_labels
+        # copies: whoever writes into them must not open a class, or show a label, by it
+        self.position, self.opening = stream.position.clone(), stream.opening.clone()
+        self.visible: Tensor = stream.visible.clone()
+
+    @classmethod
+    def of(cls, stream: Stream) -> StreamOutline:
+        """The outline of a stream; made once."""
+        if "_outline" not in stream.__dict__:
+            stream.__dict__["_outline"] = cls(stream)
+        known: StreamOutline = stream.__dict__["_outline"]
+        return known
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    def __getitem__(self, which: int) -> Task:
+        return self.tasks[which]
+
+    def __repr__(self) -> str:
+        return f"StreamOutline({self.name!r}: {len(self)} tasks, {len(self.order)} classes)"
+
+    def __getattr__(self, name: str) -> Any:
+        refuse("stream", name, _STREAM, self.__slots__)

@@ -1,0 +1,152 @@
+"""Cheats by name: the public doors refuse them, or a check finds them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engram.checks.toys import runs_of, streams, train
+from engram.errors import AccessError, ClosedDoor
+from engram.learner.proxy import KNOWN, LearnerProxy, lent
+from engram.methods import ER, Finetune, Joint
+from engram.streams import class_incremental
+from engram.streams.outline import StreamOutline
+from tests import cheats
+
+REFUSED = {
+    cheats.ReadsTheData: "stream.data.x is closed",
+    cheats.ReadsTheLabels: "stream.targets is closed",
+    cheats.ReadsTheRawLabels: "stream.data.y is closed",
+    cheats.FeedsItself: "learner.feed is closed",
+    cheats.ReplacesTheGuard: "learner.guard is the engine's",
+    cheats.ReplacesTheLedger: "learner.ledger is the engine's",
+    cheats.WipesTheLedger: "learner.ledger is closed",
+    cheats.DeclaresThePastLate: "learner.reads is the engine's",
+    cheats.CompletesLabels: "learner.complete_items is closed",
+    cheats.EntersTheNextTask: "learner.open_classes is closed",
+    cheats.RewritesItsTask: "written into",
+    cheats.NetworkOfTheData: "stream.data.x is closed",
+    cheats.PolicyWithAView: "stream.targets is closed",
+    cheats.BatchOfTestRows: "a test row of task 0",
+    cheats.OutputsOfTestRows: "a test row of task 0",
+    cheats.ImportanceOfTestRows: "a test row of task 0",
+    cheats.BatchOfPastRows: "not in the memory",
+    cheats.KeepsTestRows: "exemplars hold row .* a test row of task 0",
+    cheats.KeepsPastRows: "exemplars hold row .* not in the memory",
+    cheats.KeepsFutureRows: "exemplars hold row .* a train row of task 1",
+    cheats.InventsStages: "exemplars hold row .* yet to come",
+    cheats.WritesIntoItsMemory: "exemplars hold row .* a test row of task 0",
+    cheats.BorrowsItsMemory: "exemplars hold row .* a test row of task 0",
+}  # fmt: skip
+
+
+def cheat_id(kind: type) -> str:
+    return kind.__name__
+
+
+def fresh_streams(count: int = 1):
+    """Streams that a cheat may spoil."""
+    return [class_incremental(one.data, order=list(one.order)) for one in streams()[:count]]
+
+
+class TestAccess:
+    @pytest.mark.parametrize("together", [False, True], ids=["alone", "in company"])
+    @pytest.mark.parametrize(("kind", "words"), REFUSED.items(), ids=map(cheat_id, REFUSED))
+    def test_a_closed_door_refuses_by_name(self, kind, words, together):
+        with pytest.raises(AccessError, match=words):
+            train(runs_of(kind(), fresh_streams(2)), together=together)
+
+    def test_the_public_names_of_a_learner_are_those_of_the_contract(self):
+        seen = []
+
+        class Looks(Finetune):
+            def start(self, learner, task):
+                seen.append(learner)
+                assert sorted(dir(learner)) == sorted(KNOWN)
+                assert not hasattr(learner, "feed")
+                for name in KNOWN:
+                    getattr(learner, name)
+
+        train(runs_of(Looks(), streams()[:1]))
+        assert isinstance(seen[0], LearnerProxy)
+
+    def test_a_stream_without_data(self):
+        stream = streams()[0]
+        outline = StreamOutline.of(stream)
+        outline.visible.fill_(True)
+        assert not stream.visible.all()  # the mask that decides is the engine's
+        assert outline.data.sample_shape == stream.data.sample_shape
+        assert [task.train.tolist() for task in outline] == [t.train.tolist() for t in stream]
+        with pytest.raises(AttributeError, match="did you mean 'order'"):
+            outline.ordr  # noqa: B018
+
+    def test_what_a_method_may_not_assign(self):
+        class Assigns(Finetune):
+            def start(self, learner, task):
+                learner.mine = 1
+
+        with pytest.raises(ClosedDoor, match=r"learner\.mine does not exist.*learner\.state"):
+            train(runs_of(Assigns(), streams()[:1]))
+
+    def test_labels_of_a_batch_are_the_methods_own(self):
+        class Scribbles(Finetune):
+            def start(self, learner, task):
+                learner.batch().y.zero_()
+                learner.batch().stage.zero_()
+
+        plain, other = (train(runs_of(one, fresh_streams())) for one in (Finetune(), Scribbles()))
+        assert all(torch.equal(plain[key].vector, other[key].vector) for key in plain)
+
+    def test_who_reads_the_past_may_keep_it(self):
+        class Late(Joint):
+            @property
+            def memory_budget(self):
+                return ER().memory
+
+            def finish(self, learner, task):
+                rows = learner.stream.tasks[0].train[:4]
+                learner.exemplars = cheats.exemplars(rows, 0)
+
+        assert len(train(runs_of(Late(), streams()[:1]))[0, 2].exemplars) == 4
+
+    def test_exemplars_of_another_form(self):
+        def kept(**changes):
+            class Odd(ER):
+                def finish(self, learner, task):
+                    items = cheats.exemplars(task.train[:4], learner.stage)
+                    learner.exemplars = items._replace(**changes)
+
+            return Odd()
+
+        for changes, words in (
+            ({"columns": torch.full((4,), 6)}, "output columns from -1 to 5"),
+            ({"stages": torch.zeros(3, dtype=torch.long)}, r"exemplars.stages: .* numbers \[4\]"),
+            ({"ranks": torch.zeros(4)}, "exemplars.ranks: expected int64"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                train(runs_of(kept(**changes), streams()[:1]))
+
+    def test_a_proxy_that_was_kept_opens_nothing_later(self):
+        held = []
+
+        class Holds(Finetune):
+            def start(self, learner, task):
+                held.append((learner, task.train))
+                first, rows = held[0]
+                if learner.stage:
+                    first.batch(rows, torch.zeros_like(rows))
+
+        (run,) = runs_of(Finetune(), streams()[:1])
+        with pytest.raises(AccessError, match="not in the memory"):
+            train([replace(run, method=Holds())])
+
+    def test_the_engine_has_the_whole_learner(self):
+        trained = train(runs_of(ER(), streams()[:1]))
+        learner = trained[0, 0].stage.learner
+        with lent(learner) as seen:
+            assert seen.vector is learner.vector
+            seen.state = {"a": torch.ones(1)}
+        assert learner.state["a"] == 1
+        assert learner.ledger.total("train") > 0
