@@ -14,7 +14,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "engram"
 
-BASE = {"errors", "keys", "losses"}
+BASE = {"errors", "keys", "losses", "yaml_text"}
 STATE = BASE | {"data", "streams", "models", "memory"}  # what a learner is built from
 ENGINE = STATE | {"learner", "methods", "metrics", "novelty"}
 STUDY = ENGINE | {"engine", "records"}
@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "keys": {"errors"},
     "losses": {"errors"},
+    "yaml_text": {"errors"},
     "data": BASE,
     "streams": BASE | {"data"},
     "models": BASE | {"data", "streams"},
@@ -33,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": {"errors"},
     "novelty": STATE | {"learner"},
     "engine": ENGINE,
-    "records": {"errors", "metrics"},
+    "records": {"errors", "metrics", "yaml_text"},
     "recipes": STUDY,
     "sweep": STUDY | {"recipes"},
     "report": {"errors", "metrics", "records", "recipes", "sweep"},

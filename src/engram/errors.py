@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 OWN_MODULES: set[str] = set()  # modules that were imported because a user named a class in them
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
+MOST = 2**63 - 1  # the largest whole number that tensors hold
 
 
 class EngramError(Exception):
@@ -32,7 +33,18 @@ class RecordError(EngramError):
 
 
 class BadArgument(EngramError, ValueError):
-    """An argument has a value that cannot work."""
+    """An argument has a value that cannot work.
+
+    `kind` tells callers that try several ways what happened: ``unknown`` (a name that is not in a
+    list of names), ``absent`` (a data set that is not here), or nothing special.
+    """
+
+    kind: str = ""
+
+    def of_kind(self, kind: str) -> BadArgument:
+        """The same error, marked."""
+        self.kind = kind
+        return self
 
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
@@ -42,9 +54,11 @@ def nearest(name: str, valid: Iterable[str]) -> str | None:
     --------
     >>> nearest("finetun", ["Finetune", "ER"])
     'Finetune'
+    >>> nearest("strenght", ["latent", "strength"]), nearest("strenght", ["latent"])
+    ('strength', None)
     """
     by_lower = {v.lower(): v for v in valid}
-    found = difflib.get_close_matches(str(name).lower(), list(by_lower), n=1, cutoff=0.5)
+    found = difflib.get_close_matches(str(name).lower(), list(by_lower), n=1, cutoff=0.6)
     return by_lower[found[0]] if found else None
 
 
@@ -77,7 +91,8 @@ def unknown(argument: str, name: object, valid: Iterable[str]) -> BadArgument:
     names = sorted(map(str, valid))
     guess = nearest(str(name), names)
     hint = f", did you mean {guess!r}?" if guess else "."
-    return BadArgument(f"{argument}: unknown name {name!r}{hint} Valid: {', '.join(names)}")
+    text = f"{argument}: unknown name {name!r}{hint} Valid: {', '.join(names)}"
+    return BadArgument(text).of_kind("unknown")
 
 
 def choose(argument: str, name: str, valid: Iterable[str]) -> str:
@@ -104,6 +119,8 @@ def whole(argument: str, value: Any, low: int = 0) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise bad(argument, f"a whole number of at least {low}", value)
+    if value > MOST:
+        raise bad(argument, f"a whole number of at most {MOST}", value)
     return value
 
 
@@ -121,6 +138,8 @@ def number(
     if not good or not (low < value if open_low else low <= value) or not value <= high:
         bracket = "(" if open_low else "["
         raise bad(argument, f"a number in {bracket}{low:g}, {high:g}]", value)
+    if isinstance(value, int) and abs(value) > MOST:
+        raise bad(argument, f"a whole number within {MOST}, or one with a point", value)
     if math.isinf(value):
         raise bad(argument, "a finite number", value)
     result: float = value

@@ -16,8 +16,8 @@ from typing import Any
 from engram.errors import BadArgument, bad, unknown
 from engram.memory.budget import BUDGETS
 from engram.recipes import Recipe, build_method, set_value
+from engram.recipes.assign import SECTIONS
 from engram.recipes.plain import to_plain
-from engram.recipes.recipe import SECTIONS
 
 Content = dict[str, Any]
 
@@ -55,11 +55,18 @@ def contents(
 
 
 def read_content(path: Path) -> Content:
-    """The plain values of a recipe file, checked, without defaults filled in."""
-    import yaml
+    """The plain values of a recipe file, without defaults filled in; `build` checks them."""
+    from engram.yaml_text import read_yaml_file
 
-    Recipe.read(path)
-    content: Content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content = read_yaml_file("recipe", path)
+    if not isinstance(content, dict):
+        raise bad(f"recipe {path}", f"a mapping with sections {', '.join(SECTIONS)}", content)
+    for name in content:
+        if name not in SECTIONS:
+            raise unknown(f"recipe {path}", name, SECTIONS)
+    for name in ("stream", "method"):
+        if name not in content:
+            raise bad(f"recipe {path}: {name}", "a section (it has no default)", "nothing")
     return content
 
 
@@ -77,8 +84,14 @@ def method_spec(text: str) -> Content:
     return {"name": "Join", "parts": [{"name": name} for name in names]}
 
 
-def _named(method: Any) -> Any:
-    return {"name": method} if isinstance(method, str) else method
+def _named(method: Any) -> Content:
+    found = {"name": method} if isinstance(method, str) else method
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+        raise bad("method", "a name, or a mapping with a name", method)
+    parts = found.get("parts", [])
+    if not isinstance(parts, list):
+        raise bad("method.parts", "a list of methods", parts)
+    return {**found, "parts": [_named(one) for one in parts]} if "parts" in found else found
 
 
 def parse_seeds(text: str) -> int | list[int]:
@@ -122,7 +135,7 @@ def assign(recipes: Sequence[Content], assignment: str) -> None:
         try:
             _put(content, key, text)
         except BadArgument as error:
-            if not str(error).startswith("--set: unknown name"):
+            if error.kind != "unknown" or not str(error).startswith("--set:"):
                 raise
             failures.append(error)
     if len(failures) == len(recipes):
@@ -192,13 +205,10 @@ def grid(recipes: Sequence[Content], axes: Sequence[str]) -> list[Content]:
 
 
 def _axis(text: str) -> list[str]:
-    import yaml
+    from engram.yaml_text import parse_yaml
 
     key, equals, values = text.partition("=")
-    try:
-        found = yaml.safe_load(f"[{values}]") if equals and key else None
-    except yaml.YAMLError:
-        found = None
+    found = parse_yaml(f"--grid {key}", f"[{values}]") if equals and key else None
     if not found:
         raise bad("--grid", "key=value,value,...", text)
     return [f"{key}={json.dumps(value)}" for value in found]

@@ -112,14 +112,13 @@ def parsed(assignments: list[str] | None) -> dict[str, Any]:
     >>> parsed(["resize=[32, 32]", "verify=false"])
     {'resize': [32, 32], 'verify': False}
     """
-    import yaml
-
     from engram.errors import bad
+    from engram.yaml_text import parse_value
 
     values = {}
     for assignment in assignments or ():
         key, equals, text = assignment.partition("=")
         if not equals or not key:
             raise bad("--set", "key=value", assignment)
-        values[key] = yaml.safe_load(text)
+        values[key] = parse_value(f"--set {key}", text)
     return values

@@ -65,11 +65,27 @@ class Shell(TyperGroup):
             try:
                 return super().invoke(ctx)
             except Exception as error:
-                mends = in_own_code(error) or isinstance(error, EngramError | OSError)
+                mends = (
+                    isinstance(error, EngramError | OSError)
+                    or is_memory(error)
+                    or in_own_code(error)
+                )
                 if ctx.meta["engram.debug"] or isinstance(error, BrokenPipeError) or not mends:
                     raise
                 say(f"engram: {describe(error)}", style="red")
                 raise typer.Exit(BAD_INPUT) from None
+
+
+def is_memory(error: BaseException) -> bool:
+    """Whether more was asked for than the machine has: torch says so in words only.
+
+    Examples
+    --------
+    >>> is_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
+    True
+    """
+    words = ("allocate memory", "not enough memory", "out of memory", "Storage size calculation")
+    return isinstance(error, MemoryError) or any(one in str(error) for one in words)
 
 
 def describe(error: BaseException) -> str:
@@ -85,7 +101,8 @@ def describe(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = f": {error.filename!r}" if error.filename is not None else ""
         return f"{error.strerror}{place}"
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    return f"out of memory: {text}" if is_memory(error) else text
 
 
 @contextmanager

@@ -154,7 +154,7 @@ def load(name_or_path: str | Path, *, root: str | Path | None = None, **options:
         if place is not None:
             return _noted(place.load(name, dict(options)))
         if known is not None or not path.exists():
-            raise _not_found(name, place_root)
+            raise _not_found(name, place_root).of_kind("absent")
     return _load_path(path, root, options)
 
 
@@ -162,14 +162,14 @@ def _load_path(path: Path, root: str | Path | None, options: dict[str, Any]) -> 
     if not path.exists() and root is not None and (Path(root) / path).exists():
         path = Path(root) / path
     if not path.exists():
-        raise bad("data", "a path that exists", str(path))
+        raise bad("data", "a path that exists", str(path)).of_kind("absent")
     place = place_of(path)
     if place is None:
         names = [name for name, _ in places_under(path)]
         raise bad(
             "data", "a packed .npz, official files of a known set, or class folders of images",
             f"{path} with the sets {names}: load one by name with root=" if names else str(path),
-        )  # fmt: skip
+        ).of_kind("absent")  # fmt: skip
     return _noted(place.load(None, dict(options)))
 
 

@@ -8,13 +8,21 @@ from typing import Any
 
 import torch
 
-from engram.data.catalogue import KNOWN, SetInfo, datasets, find, load, missing_rows, search_root
+from engram.data.catalogue import (
+    KNOWN,
+    SetInfo,
+    datasets,
+    find,
+    load,
+    missing_rows,
+    search_root,
+)
 from engram.data.core import Data
 from engram.data.formats import Place, place_of
 from engram.data.nw_ucla import read_nw_ucla
 from engram.data.packing import write_npz, write_packed
 from engram.data.skeleton import packed_arrays, read_packed_sequences
-from engram.errors import bad
+from engram.errors import BadArgument, bad
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,8 @@ def verify(
     try:
         data = load(name_or_path, root=root, **options)
     except ValueError as problem:
+        if isinstance(problem, BadArgument) and problem.kind == "absent":
+            raise
         return (Check("files read and match their checksums", False, str(problem)),)
     y, x = data.y, data.x
     finite = not isinstance(x, torch.Tensor) or x.dtype == torch.uint8 or bool(x.isfinite().all())

@@ -13,7 +13,7 @@ from engram import keys
 from engram.data.core import Data
 from engram.data.edges import UCLA
 from engram.data.skeleton import Sequences, build
-from engram.errors import whole
+from engram.errors import number, whole
 
 JOINTS, SUBJECTS = 20, 10
 VIEWS = (-0.7, 0.0, 0.7)  # radians around the vertical
@@ -132,9 +132,10 @@ def skeletons(
     """
     whole("per_class", per_class, low=10)  # one row each for validation and test
     whole("frames", frames, low=3)
+    number("noise", noise)
     key = keys.fold(whole("seed", seed), "skeletons")
-    number = torch.arange(per_class)
-    subject, view = number % SUBJECTS, (number // SUBJECTS) % len(VIEWS)
+    place = torch.arange(per_class)
+    subject, view = place % SUBJECTS, (place // SUBJECTS) % len(VIEWS)
     joints = torch.cat([
         _act(keys.fold(key, name), act, subject, view, frames, noise)
         for name, act in ACTIONS.items()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from engram.recipes.api import run, sweep
+from engram.recipes.assign import set_value
 from engram.recipes.execute import Watcher, execute
 from engram.recipes.names import build_method, method_label
 from engram.recipes.order_study import OrderStudy
 from engram.recipes.plan import Plan
 from engram.recipes.plans import plans_of
-from engram.recipes.recipe import Recipe, set_value
+from engram.recipes.recipe import Recipe
 
 __all__ = [
     "OrderStudy",

@@ -73,11 +73,17 @@ def build_method(spec: Any) -> Method:
         return spec
     if isinstance(spec, str):
         spec = {"name": spec}
-    if not isinstance(spec, Mapping) or "name" not in spec:
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
         raise bad("method", "a name, or a mapping with a name", spec)
-    cls = method_class(str(spec["name"]))
+    cls = method_class(spec["name"])
     values = {k: v for k, v in spec.items() if k != "name"}
-    if "parts" in values:
+    if "parts" in values and issubclass(cls, methods.Join):
+        if len(values) > 1:
+            raise unknown(
+                f"method.{cls.__name__}", next(k for k in values if k != "parts"), ["parts"]
+            )
+        if not isinstance(values["parts"], (list, tuple)):
+            raise bad("method.parts", "a list of methods", values["parts"])
         return cls(*(build_method(part) for part in values["parts"]))
     made: Method = from_plain(cls, values, path=f"method.{cls.__name__}")
     return made

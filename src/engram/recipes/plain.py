@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from engram.errors import bad, unknown
 
@@ -65,13 +65,22 @@ def convert(hint: Any, value: Any, *, path: str) -> Any:
     if nested is not None and isinstance(value, Mapping):
         return from_plain(nested, value, path=path)
     if nested is not None:
-        return value
+        if isinstance(value, nested) or (value is None and type(None) in get_args(hint)):
+            return value
+        raise bad(path, f"a mapping of the fields of {nested.__name__}", value)
+    if isinstance(value, bool) and not _takes_bool(hint):
+        raise bad(path, "a value that is not true or false", value)
     try:
         adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
         return adapter.validate_python(value)
     except ValidationError as error:
         reason = error.errors()[0]["msg"].lower().removeprefix("input should be ")
         raise bad(path, reason, value) from None
+
+
+def _takes_bool(hint: Any) -> bool:
+    """Whether true and false are values of their own there, and not read as 1 and 0."""
+    return bool in (hint, *get_args(hint)) or not {int, float} & {hint, *get_args(hint)}
 
 
 def _dataclass_in(hint: Any) -> type[Any] | None:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from engram.errors import RecordError
+from engram.errors import BadArgument, RecordError
+from engram.yaml_text import parse_yaml
 
 MOST_INDENTED = 100  # entries of a list in a JSON file
 _counter = itertools.count()  # two threads of one process may write the same name
@@ -140,14 +141,11 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 def read_yaml(path: str | os.PathLike[str]) -> Any:
     """The value in a YAML file; `RecordError` with its name if it is garbled."""
-    import yaml
-
     text = read_text(path)
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as problem:
-        first = str(problem).splitlines()[0]
-        raise RecordError(f"{path}: is not valid YAML ({first})") from problem
+        return parse_yaml(str(path), text)
+    except BadArgument as problem:
+        raise RecordError(f"{problem}") from problem
 
 
 def remove_leftovers(folder: str | os.PathLike[str], *, older_than: float = 86_400.0) -> list[Path]:

@@ -168,7 +168,7 @@ def _flat(content: Plain) -> dict[str, Any]:
 
 
 def _known_sections() -> tuple[str, ...]:
-    from engram.recipes.recipe import SECTIONS
+    from engram.recipes.assign import SECTIONS
 
     return SECTIONS
 

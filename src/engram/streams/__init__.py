@@ -26,7 +26,17 @@ SCENARIOS = {
     )
 }  # fmt: skip
 
+# What a scenario cannot do without, with a value that shows the form.
+NEEDED: dict[str, dict[str, str]] = {
+    "domain_incremental": {"by": "view"},
+    "permuted": {"tasks": "5"},
+    "rotated": {"angles": "[0, 30, 60]"},
+    "hierarchical": {"hierarchy": "{even: [0, 2, 4, 6, 8], odd: [1, 3, 5, 7, 9]}"},
+    "new_instances": {"tasks": "5"},
+}
+
 __all__ = [
+    "NEEDED",
     "SCENARIOS",
     "Ledger",
     "MethodView",

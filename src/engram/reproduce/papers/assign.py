@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from engram.errors import bad, unknown
 from engram.recipes.plain import convert, to_plain
+from engram.yaml_text import parse_value
 
 Preset = TypeVar("Preset")
 _ABSENT = object()
@@ -23,13 +24,11 @@ def assign(preset: Preset, assignments: Sequence[str]) -> Preset:
     >>> assign(PAPER, ["mnist.epochs=5"]).mnist.epochs
     5
     """
-    import yaml
-
     for text in assignments:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise bad("--set", "key=value", text)
-        preset = _changed(preset, key.split("."), yaml.safe_load(value), "preset")
+        preset = _changed(preset, key.split("."), parse_value(f"--set {key}", value), "preset")
     return preset
 
 

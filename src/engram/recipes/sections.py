@@ -1,0 +1,110 @@
+"""The stream and model sections of a recipe, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+from engram import streams
+from engram.errors import bad, choose, unknown
+from engram.models.build import model_options
+from engram.recipes.plain import convert
+
+DEFAULT_KIND = "class_incremental"
+DEFAULT_MODEL = "mlp"
+COMMON = ("kind", "data", "data_options", "online")  # what every stream section may have
+
+
+def stream_kind(section: Any) -> str:
+    """The scenario that a stream section names.
+
+    Examples
+    --------
+    >>> stream_kind("digits"), stream_kind({"data": "digits", "kind": "rotated"})
+    ('class_incremental', 'rotated')
+    """
+    kind = section.get("kind", DEFAULT_KIND) if isinstance(section, Mapping) else DEFAULT_KIND
+    return choose("stream.kind", kind, streams.SCENARIOS)
+
+
+def stream_options(kind: str) -> dict[str, Any]:
+    """The options of a scenario with their defaults; ``inspect.Parameter.empty`` for none.
+
+    Examples
+    --------
+    >>> stream_options("new_instances")["valid"], len(stream_options("new_instances"))
+    (0.0, 3)
+    """
+    given = inspect.signature(streams.SCENARIOS[kind]).parameters.values()
+    return {p.name: p.default for p in given if p.kind is p.KEYWORD_ONLY}
+
+
+def stream_section(section: Any) -> dict[str, Any]:
+    """A stream section with its kind, or an error that names what is wrong with it.
+
+    Examples
+    --------
+    >>> stream_section({"data": "digits", "kind": "rotated"})
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: stream.angles: expected a value, which rotated needs, ...
+    """
+    if isinstance(section, (str, os.PathLike)):
+        section = {"data": section}
+    if not isinstance(section, Mapping) or "data" not in section:
+        raise bad("stream.data", "the name or path of a data set", section)
+    source = section["data"]
+    if not isinstance(source, (str, os.PathLike)) or not str(source):
+        raise bad("stream.data", "the name or path of a data set", source)
+    kind = stream_kind(section)
+    options = section.get("data_options", {})
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise bad("stream.data_options", "a mapping of options of the data set", options)
+    if not isinstance(section.get("online", False), bool):
+        raise bad("stream.online", "true or false", section["online"])
+    scenario_options(section)
+    known = stream_options(kind)
+    for name, default in known.items():
+        if default is inspect.Parameter.empty and name not in section:
+            raise bad(f"stream.{name}", needed(kind), "nothing")
+    return {"kind": kind, **section}
+
+
+def needed(kind: str) -> str:
+    """What a scenario cannot do without, in words."""
+    shown = " ".join(f"--set '{k}={v}'" for k, v in streams.NEEDED[kind].items())
+    return f"a value, which {kind} needs, such as {shown}"
+
+
+def scenario_options(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a section gives to its scenario; wrong names and types are refused."""
+    kind = stream_kind(section)
+    hints = get_type_hints(streams.SCENARIOS[kind])
+    found = {}
+    for name, value in section.items():
+        if name in COMMON:
+            continue
+        if name not in stream_options(kind):
+            raise unknown(f"stream ({kind})", name, [*stream_options(kind), *COMMON])
+        checked = convert(hints[name], value, path=f"stream.{name}")
+        # A number written as text, such as 1e-3, which YAML takes for a word; else what was given.
+        found[name] = checked if isinstance(value, str) else value
+    return found
+
+
+def model_section(section: Any) -> Any:
+    """A model section: a name, a mapping with a name and options, or (in Python) a module."""
+    if section is None or isinstance(section, (bool, int, float, list, tuple)):
+        raise bad("model", "the name of a model, or a mapping with a name", section)
+    if isinstance(section, Mapping) and not isinstance(section.get("name"), str):
+        raise bad("model.name", "the name of a model", dict(section))
+    if isinstance(section, str):
+        model_options(section)
+    elif isinstance(section, Mapping):
+        known = model_options(section["name"])
+        for name in section:
+            if name != "name" and name not in known:
+                raise unknown(f"option of model {section['name']}", name, known)
+    return dict(section) if isinstance(section, Mapping) else section

@@ -1,0 +1,141 @@
+"""YAML, read strictly: a key that is given twice, or anything unreadable, is one clear error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from functools import cache
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from engram.errors import bad
+
+MOST_VALUES = 1_000_000  # references within references grow without bound
+
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+def parse_yaml(argument: str, text: str) -> Any:
+    r"""The plain value of a YAML text; `argument` names it in complaints.
+
+    Examples
+    --------
+    >>> parse_yaml("--set", "{lr: 0.1, hidden: [32]}")
+    {'lr': 0.1, 'hidden': [32]}
+    >>> parse_yaml("recipe", "lr: 0.1\nepochs: 3\nlr: 0.2")
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: recipe: expected every key once, got 'lr' twice, in lines 1 and 3
+    """
+    import yaml
+
+    try:
+        value = yaml.load(text, Loader=_loader())
+    except _Twice as found:
+        raise bad(argument, "every key once", _Words(found)) from None
+    except yaml.YAMLError as problem:
+        raise bad(argument, "YAML", _Words(_reason(text, problem))) from None
+    except (
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ) as problem:  # dates that are none
+        why = "nested too deeply" if isinstance(problem, RecursionError) else str(problem)
+        raise bad(argument, "YAML", _Words(f"{_start(text)} ({why})")) from None
+    if _size(value, {}) > MOST_VALUES:
+        expected = f"at most {MOST_VALUES} values, none of which contains itself"
+        raise bad(argument, expected, _Words(_start(text)))
+    return value
+
+
+def parse_value(argument: str, text: str) -> Any:
+    """As `parse_yaml`, for one value on a command line: 1e-3 is a number there.
+
+    Examples
+    --------
+    >>> parse_value("--set lr", "1e-3"), parse_value("--set lr", "'1e-3'")
+    (0.001, '1e-3')
+    """
+    value = parse_yaml(argument, text)
+    # YAML wants a point in it; without one it reads a word.
+    return float(text) if isinstance(value, str) and _EXPONENT.fullmatch(text.strip()) else value
+
+
+def read_yaml_file(argument: str, path: str | Path) -> Any:
+    """The plain value in a YAML file, which must exist and be UTF-8 text."""
+    path = Path(path)
+    if not path.is_file():
+        raise bad(argument, "an existing YAML file", str(path))
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise bad(f"{argument} {path}", "UTF-8 text", _Words(problem)) from None
+    return parse_yaml(f"{argument} {path}", text)
+
+
+class _Words(str):
+    """Text that an error shows without quotes."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: object) -> _Words:
+        return super().__new__(cls, " ".join(str(text).split()))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class _Twice(ValueError):
+    """A mapping has a key twice."""
+
+
+def _start(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:60] + "...")
+
+
+def _reason(text: str, problem: Any) -> str:
+    """Where YAML stopped making sense, in one line."""
+    mark, why = getattr(problem, "problem_mark", None), getattr(problem, "problem", None)
+    if mark is None or why is None:
+        return f"{_start(text)} ({problem})"
+    place = f"line {mark.line + 1}, " if "\n" in text.strip() else ""
+    return f"{_start(text)} ({place}column {mark.column + 1}: {why})"
+
+
+@cache
+def _loader() -> Any:
+    import yaml
+
+    class Strict(yaml.SafeLoader):
+        """The safe loader, which takes the last of equal keys; this one takes none."""
+
+        def flatten_mapping(self, node: Any) -> None:
+            # Before `<<` is resolved: what a mapping adds to the merged one may well override.
+            lines: dict[Hashable, int] = {}
+            for key_node, _ in node.value:
+                if key_node.tag == "tag:yaml.org,2002:merge":
+                    continue
+                key = self.construct_object(key_node, deep=True)
+                if not isinstance(key, Hashable):
+                    continue  # the loader's own error is about to follow
+                here = key_node.start_mark.line + 1
+                if key in lines:
+                    first = lines[key]
+                    lines_of = f"lines {first} and {here}" if first != here else f"line {here}"
+                    raise _Twice(f"{key!r} twice, in {lines_of}")
+                lines[key] = here
+            super().flatten_mapping(node)
+
+    return Strict
+
+
+def _size(value: Any, known: dict[int, float]) -> float:
+    """Values inside a value, as often as they are referred to; infinite where it holds itself."""
+    if not isinstance(value, (Mapping, list)):
+        return 1.0
+    if id(value) not in known:
+        known[id(value)] = inf  # until it is counted: who comes back here goes in a circle
+        inner = value.values() if isinstance(value, Mapping) else value
+        known[id(value)] = 1.0 + sum(_size(one, known) for one in inner)
+    return known[id(value)]
