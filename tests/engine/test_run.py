@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -268,3 +269,40 @@ def test_a_model_that_cannot_be_mapped_says_that_it_is_not_compiled(monkeypatch)
     net.mappable, net.unmappable = False, ("it branches on values",)
     with pytest.warns(UserWarning, match="and is not compiled: it branches on values"):
         assert not engine.maps([0])
+
+
+class Recurrent(nn.Module):
+    """The last output of an LSTM or GRU over the joints."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.inside = kind(2, 5, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.inside(x.flatten(2).transpose(1, 2))[0][:, -1]
+        return found
+
+
+@pytest.mark.parametrize("method", [Finetune(), EWC()], ids=["plain", "importance"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_models_with_several_seeds_train_one_at_a_time(kind, method):
+    stream = class_incremental(clouds((12, 12, 12, 12)))
+
+    def model(shape: Any) -> nn.Module:
+        return Recurrent(kind)
+
+    runs = [
+        Run(stream=stream, method=method, model=model, training=EXACT, seed=seed)
+        for seed in range(2)
+    ]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = list(Engine(runs, device="cpu").stages())
+    assert [str(one.message).split(":")[0] for one in said] == [
+        "the model trains one run at a time"
+    ]
+    assert len(found) == 4
+    for run in runs:
+        alone = list(Engine([run], device="cpu").stages())[-1].learner
+        last = next(one.learner for one in reversed(found) if one.learner.seed == run.seed)
+        assert torch.equal(alone.vector, last.vector)

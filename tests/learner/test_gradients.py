@@ -53,17 +53,17 @@ def by_loop(one: Learner, term: Any, transform: Any, group: int) -> Tensor:
 class TestThreeWays:
     def test_linear_layers(self, term, transform, monkeypatch):
         one = learner()
-        assert gradients._only_linear(one.networks)
+        assert gradients.only_linear(one.networks)
         used = []
-        original = gradients._linear_sums
+        original = gradients.linear_sums
         monkeypatch.setattr(
             gradients,
-            "_linear_sums",
+            "linear_sums",
             lambda *a: used.append(1) or original(*a),  # type: ignore[func-returns-value]
         )
         fast = one.average_gradient(term, transform=transform)
         assert used
-        monkeypatch.setattr(gradients, "_only_linear", lambda networks: False)
+        monkeypatch.setattr(gradients, "only_linear", lambda networks: False)
         mapped = one.average_gradient(term, transform=transform)
         assert len(used) == 1
         assert gap(fast, mapped) < 1e-12

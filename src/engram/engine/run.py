@@ -27,6 +27,7 @@ from engram.learner.layout import Networks
 from engram.learner.learner import Learner
 from engram.learner.tree import shapes
 from engram.methods.base import overrides
+from engram.models.adapter import adapt
 from engram.models.build import build
 from engram.streams.outline import StreamOutline
 
@@ -147,7 +148,8 @@ class Engine:
             with torch.random.fork_rng(devices=[]):  # a method's own networks follow the seed, too
                 key_of_run = keys.fold(run.seed, "networks")
                 torch.default_generator.manual_seed(keys.torch_seed(key_of_run))
-                further = run.method.networks(StreamOutline.of(run.stream))
+                brought = run.method.networks(StreamOutline.of(run.stream))
+            further = {name: adapt(module) for name, module in brought.items()}
             networks = Networks({"net": net, **further}, run.training.loss)
             self._weights[key] = networks.to(self.device, DTYPES[run.training.precision])
         return self._weights[key]
@@ -186,12 +188,11 @@ class Engine:
     def maps(self, group: Sequence[int]) -> bool:
         """Whether a group trains in lockstep."""
         run = self.runs[group[0]]
-        net = self._networks(run).train.get_submodule("net")
-        if not getattr(net, "mappable", True):
-            if self.together or self.compile:
-                reason = "; ".join(getattr(net, "unmappable", ())) or "it cannot be mapped"
+        if reasons := self._networks(run).unmappable:
+            company = len(group) > 1 and self.together is not False
+            if company or self.together or self.compile:
                 how = "one run at a time" + (" and is not compiled" if self.compile else "")
-                warnings.warn(f"the model trains {how}: {reason}", stacklevel=2)
+                warnings.warn(f"the model trains {how}: {'; '.join(reasons)}", stacklevel=2)
             return False
         if self.compile:
             return True

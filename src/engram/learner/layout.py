@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from engram.errors import choose
 from engram.learner.objectives import OBJECTIVES
+from engram.models.functional import ties
 from engram.models.layers import Dropout
 
 
@@ -70,6 +71,7 @@ class Networks:
         # whether a forward pass draws anything: keys cost time where nothing needs them
         self.draws = any(isinstance(m, Dropout) and m.p > 0 for m in self.train.modules())
         self.layout = Layout({k: p.shape for k, p in self.train.named_parameters()})
+        self.ties = ties(self.train)
         owned = set(self.train.state_dict())
         self.buffer_names = [k for k, _ in self.train.named_buffers() if k in owned]
         self.traces: dict[Any, Any] = {}  # compiled training steps of these networks
@@ -85,6 +87,12 @@ class Networks:
         self._vector = self.layout.flatten(p.detach() for p in self.train.parameters())
         self._free: dict[bytes, Tensor] = {}
         self._buffers = {k: buffers[k].detach().clone() for k in self.buffer_names}
+
+    @property
+    def unmappable(self) -> tuple[str, ...]:
+        """Why runs cannot be mapped over one skeleton; nothing if they can."""
+        found = (getattr(one, "unmappable", ()) for one in self.train.children())
+        return tuple(reason for reasons in found for reason in reasons)
 
     def initial(self) -> tuple[Tensor, dict[str, Tensor]]:
         """The weights and buffers the modules came with, whatever was trained since."""

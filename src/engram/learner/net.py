@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from engram import keys
 from engram.learner.batch import Batch
 from engram.learner.layout import Networks
 from engram.models.context import forward_context
+from engram.models.functional import call
 from engram.models.output import Output
 
 Snapshot = Mapping[str, Any]  # {"vector": Tensor, "buffers": {name: Tensor}}
@@ -51,7 +51,7 @@ class Net:
     def at(self, path: str, w: Tensor | None = None) -> Callable[..., Any]:
         """Any method of any network: ``net.at("generator.sample")(noise)``."""
 
-        def call(*args: Any) -> Any:
+        def answer(*args: Any) -> Any:
             self._calls += 1
             key = None
             if self._key is not None and self.networks.draws:
@@ -59,7 +59,7 @@ class Net:
             with forward_context(w if self._padded else None, key):
                 return self._run(path, args)
 
-        return call
+        return answer
 
     def __call__(self, x: Tensor, w: Tensor | None = None, want: tuple[str, ...] = ()) -> Output:
         """Features and logits; `want` names submodules whose outputs come back as layers.
@@ -103,12 +103,14 @@ class Net:
     def frozen(self, snapshot: Snapshot, path: str | None = None) -> Callable[..., Any]:
         """The networks with older weights, in eval mode, without gradient."""
 
-        def call(*args: Any) -> Any:
+        def answer(*args: Any) -> Any:
             weights = {**self.networks.layout(snapshot["vector"]), **snapshot["buffers"]}
             with torch.no_grad(), forward_context(None, None):
-                return functional_call(self.networks.eval, weights, (path or self.main, *args))
+                return call(
+                    self.networks.eval, weights, (path or self.main, *args), self.networks.ties
+                )
 
-        return call
+        return answer
 
 
 class FunctionalNet(Net):
@@ -147,7 +149,7 @@ class FunctionalNet(Net):
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
         # one dict: functional_call writes replaced buffers into it, a tuple would lose them
         weights = {**self._params, **self.buffers}
-        answer = functional_call(self._skeleton(), weights, (path, *args))
+        answer = call(self._skeleton(), weights, (path, *args), self.networks.ties)
         self.buffers = {k: weights[k] for k in self.buffers}
         return answer
 

@@ -8,16 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from engram.models.context import forward_context
+from engram.models.functional import call, ties
 from engram.models.layers import BatchNorm, Dropout
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _CHANNEL_DROPOUTS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _NOISY = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
+Weights = dict[str, Tensor]
 
 
 def adapt(module: nn.Module, sample_shape: tuple[int, ...] | None = None) -> nn.Module:
@@ -35,8 +37,8 @@ def adapt(module: nn.Module, sample_shape: tuple[int, ...] | None = None) -> nn.
     """
     done: dict[int, nn.Module] = {}
     result = _swap(copy.deepcopy(module), done)
-    mixing, noisy = _left_over(result)
-    reasons = mixing + noisy
+    mixing, others = _left_over(result)
+    reasons = mixing + others
     if sample_shape is not None and not reasons:
         reasons = _trial(result, sample_shape)
     found: Any = result
@@ -81,8 +83,8 @@ def _our_dropout(stock: Any) -> Dropout:
 
 
 def _left_over(module: nn.Module) -> tuple[list[str], list[str]]:
-    """Layers that mix rows without weights, and layers that draw from torch's generator."""
-    mixing, noisy = [], []
+    """Layers that mix rows without weights, and other layers that cannot be mapped."""
+    mixing, others = [], []
     for path, layer in module.named_modules():
         what = f"{path or 'the module'} ({type(layer).__name__})"
         if isinstance(layer, _BatchNorm):
@@ -90,34 +92,39 @@ def _left_over(module: nn.Module) -> tuple[list[str], list[str]]:
         elif isinstance(layer, _InstanceNorm) and layer.track_running_stats:
             mixing.append(f"{what} averages running statistics over padding rows")
         elif isinstance(layer, _NOISY):
-            noisy.append(f"{what} draws from torch's global generator")
+            others.append(f"{what} draws from torch's global generator")
         elif isinstance(layer, nn.RNNBase) and layer.dropout > 0:
-            noisy.append(f"{what} drops from torch's global generator")
-    return mixing, noisy
+            others.append(f"{what} drops from torch's global generator")
+        elif isinstance(layer, nn.RNNBase):
+            others.append(f"torch cannot map {what} over runs")
+    return mixing, others
 
 
 def _trial(module: nn.Module, sample_shape: tuple[int, ...]) -> list[str]:
-    """Map a gradient over two copies; what fails here would fail in a run."""
+    """Map what a run maps over two copies; what fails here would fail there."""
     weights = {k: v.detach() for k, v in module.named_parameters() if v.is_floating_point()}
     if not weights:
         return []
-    first = next(iter(weights.values()))
+    first, tied = next(iter(weights.values())), ties(module)
     rows = torch.zeros(2, *sample_shape, dtype=first.dtype, device=first.device)
-    buffers = {k: torch.stack([v, v]) for k, v in module.named_buffers()}
+    own = dict(module.named_buffers())
+    many, buffers = ({k: torch.stack([v, v]) for k, v in d.items()} for d in (weights, own))
+    key = torch.arange(2, device=first.device)
 
-    def total(weights: dict[str, Tensor], buffers: dict[str, Tensor], key: Tensor) -> Tensor:
-        with forward_context(torch.ones(2, device=first.device), key):
-            answer: Tensor = functional_call(module, {**weights, **buffers}, (rows,))
+    def total(weights: Weights, buffers: Weights, key: Tensor, rows: Tensor) -> Tensor:
+        with forward_context(torch.ones(len(rows), device=first.device), key):
+            answer: Tensor = call(module, {**weights, **buffers}, (rows,), tied)
         return answer.sum()
 
-    stacked = {k: torch.stack([v, v]) for k, v in weights.items()}
-    key = torch.arange(2, device=first.device)
     modes = [(layer, layer.training) for layer in module.modules()]
     try:
-        module.train()
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            vmap(grad(total))(stacked, buffers, key)
+            module.train()
+            vmap(grad(total), (0, 0, 0, None))(many, buffers, key, rows)
+            module.eval()
+            vmap(total, (0, 0, 0, None))(many, buffers, key, rows)
+            vmap(grad(total), (None, None, 0, 0))(weights, own, key, rows[:, None])  # importance
     except Exception as error:  # whatever a user's forward pass may raise
         first_line = (str(error) or repr(error)).splitlines()[0]
         return [f"mapping over runs failed: {first_line}"]
