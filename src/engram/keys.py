@@ -105,7 +105,9 @@ def below(key: Key, n: Key, *shape: int, device: torch.device | str | None = Non
     Multiply and shift on 31 bits: no floating point, so every device draws the same rows.
     """
     drawn = bits(key, *shape, device=device) >> 32
-    count = torch.as_tensor(n, device=drawn.device)
+    if isinstance(n, int):  # a number, not a tensor: a copy from the host cannot be captured
+        return (drawn * n) >> 31
+    count = n.to(drawn.device)
     return (drawn * count.reshape(*count.shape, *[1] * len(shape))) >> 31
 
 

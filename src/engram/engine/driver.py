@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engram.engine.captured import CapturedTrainer
 from engram.engine.deck import Dealer, Deck
 from engram.engine.evaluate import evaluate, validate
 from engram.engine.lockstep import LockstepTrainer
@@ -44,7 +45,8 @@ class Driver:
             kind = CompiledTrainer if compile else LockstepTrainer
             self.trainer = kind(learners, methods, training, capture=capture)
         else:
-            self.trainer = SingleTrainer(learners[0], methods[0], training)
+            alone = CapturedTrainer if capture else SingleTrainer
+            self.trainer = alone(learners[0], methods[0], training)
         self.schedule = Schedule(training, len(learners))
         self.curve: list[tuple[int, list[np.ndarray]]] = []
         self._logs: list[tuple[int, np.ndarray, dict[str, Tensor]]] = []
@@ -81,16 +83,15 @@ class Driver:
     def _chunk(self, deck: Deck, *, fixed: bool, again: bool = False) -> None:
         steps = deck.live.shape[1]
         live = deck.live & self.schedule.active[:, None]
-        if isinstance(self.trainer, LockstepTrainer):
-            self.trainer.renew(deck.key) if fixed and again else self.trainer.load(deck, fixed)
+        if fixed and again:
+            self.trainer.renew(deck.key)
+        else:
+            self.trainer.load(deck, fixed)
         every = self.training.evaluate_every
         start = 0
         while start < steps:
             stop = steps if not every else min(steps, start + every - self._done % every)
-            if isinstance(self.trainer, LockstepTrainer):
-                self.trainer.run(start, stop, self.schedule.lr, live)
-            else:
-                self.trainer.run(deck, start, stop, float(self.schedule.lr[0]))
+            self.trainer.run(start, stop, self.schedule.lr, live)
             self._done += stop - start
             self._own += live[:, start:stop].sum(1)
             self._since += live[:, start:stop].sum(1)

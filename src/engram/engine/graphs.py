@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -13,17 +14,21 @@ class Captured:
     """Runs a step eagerly a few times, then records it once and replays the recording.
 
     The step must read and write tensors at fixed addresses only. `forget` throws the recording
-    away when shapes or static choices change.
+    away when shapes or static choices change. Recordings that share a `pool` share memory.
     """
 
-    def __init__(self, step: Callable[[], None]) -> None:
-        self._step = step
+    def __init__(self, step: Callable[[], None], pool: tuple[int, int] | None = None) -> None:
+        self._step, self._pool = step, pool
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = 0
+        self._refused = False
 
     def __call__(self) -> None:
         if self._graph is not None:
             self._graph.replay()
+            return
+        if self._refused:
+            self._step()
             return
         if self._warm < WARM_STEPS:
             side = torch.cuda.Stream()
@@ -34,8 +39,18 @@ class Captured:
             self._warm += 1
             return
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                self._step()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # a host decision, say: nothing was computed yet
+            reason = str(error).strip().splitlines()[0]
+            warnings.warn(f"a step was not captured and runs as it is: {reason}", stacklevel=2)
+            torch.cuda.synchronize()
+            self._warm, self._refused = 0, True
             self._step()
+            return
         self._graph = graph
         graph.replay()  # capturing records, it does not run
 

@@ -151,8 +151,16 @@ class Engine:
                 brought = run.method.networks(StreamOutline.of(run.stream))
             further = {name: adapt(module) for name, module in brought.items()}
             networks = Networks({"net": net, **further}, run.training.loss)
-            self._weights[key] = networks.to(self.device, DTYPES[run.training.precision])
+            self._weights[key] = networks.to(
+                self.device, DTYPES[run.training.precision],
+                channels_last=self._channels_last(run),
+            )  # fmt: skip
         return self._weights[key]
+
+    def _channels_last(self, run: Run) -> bool:
+        """Images of runs that train unmapped on CUDA; a mapped convolution wants them as usual."""
+        image = len(run.stream.data.sample_shape) == 3
+        return image and self.device.type == "cuda" and not self.together and not self.compile
 
     def _brought(self, run: Run) -> Any:
         """What decides the further networks of a method: nothing, or the method and its stream."""
@@ -196,11 +204,9 @@ class Engine:
             return False
         if self.compile:
             return True
-        if self.device.type == "cuda":
-            return self.together is not False or self.capture
         if len(group) == 1 or self.together is False:
             return False
-        if self.together:
+        if self.together or self.device.type == "cuda":
             return True
         return self._tiny(group)
 
@@ -240,6 +246,8 @@ class Engine:
         for group in self.groups():
             mapped = self.maps(group)
             parts = [group] if mapped and not self.apart(group) else [[p] for p in group]
+            # a single run gains nothing from being mapped, unless its step is compiled
+            mapped = mapped and (len(parts[0]) > 1 or self.compile)
             for part in parts:
                 if deadline is not None and time.monotonic() > deadline:
                     return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,8 +30,11 @@ class SingleTrainer:
         self.learner, self.method = learner, method
         self.optimizer = Optimizer.of(training)
         learner.vector = learner.vector.clone()  # methods may have kept the old tensor as an anchor
-        self.net = BoundNet(learner.networks, learner.vector, learner.buffers)
         device = learner.device
+        self.net = BoundNet(
+            learner.networks, learner.vector, learner.buffers,
+            channels_last=learner.networks.channels_last,
+        )  # fmt: skip
         opened, visible = learner.opened.to(device), learner.stream.visible.to(device)
         self.assemble = Assembler(
             learner.feed, opened=opened, now=torch.tensor(learner.stage, device=device),
@@ -39,6 +43,7 @@ class SingleTrainer:
         )  # fmt: skip
         self.sums: dict[str, Tensor] = {}
         self.steps = 0
+        self._deck: Deck | None = None
         self._projects = overrides(method, "gradient")
         self._follows, self._pace = overrides(method, "step"), pace_of(method)
         self._clip = training.clip
@@ -58,16 +63,31 @@ class SingleTrainer:
         moves = self.optimizer.moves_still(training.optim_reset)
         self._restore = self.learner.vector[held].clone() if len(held) and moves else None
 
-    def run(self, deck: Deck, start: int, stop: int, lr: float) -> None:
-        """Steps `start` to `stop` of a deck."""
+    def load(self, deck: Deck, fixed: bool) -> None:
+        """Take the rows of the next steps."""
+        self._deck = deck
+
+    def renew(self, key: Tensor) -> None:
+        """Take the keys [1, 1] of another epoch over the loaded rows."""
+        if self._deck is not None:
+            self._deck = self._deck._replace(key=key)
+
+    def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
+        """Steps `start` to `stop` of the loaded deck (a run alone takes all of them)."""
+        rate = float(lr[0])
         for step in range(start, stop):
-            hand, key, apart = single_steps(deck, step)
-            self._step(self.assemble(hand, key, apart), lr)
+            self._one(step, rate)
             self.steps += 1  # of the stage
             if self._pace and self.steps % self._pace == 0:
                 self._interval()
 
-    def _step(self, batch: Batch, lr: float) -> None:
+    def _one(self, step: int, lr: float) -> None:
+        if self._deck is None:
+            raise ValueError("load rows before running steps")
+        hand, key, apart = single_steps(self._deck, step)
+        self._step(self.assemble(hand, key, apart), lr)
+
+    def _step(self, batch: Batch, lr: float | Tensor) -> None:
         learner, flat = self.learner, None
         if self._projects:
             flat, data = self._projected(batch)
@@ -81,26 +101,32 @@ class SingleTrainer:
         if flat is None:
             for index, mask in self._masks:
                 parts[index].mul_(mask)
-            self.optimizer.fused_(self._views, parts, self._m, self._v, learner.opt["t"], lr)
+            self._update(self._views, parts, self._m, self._v, lr)
         else:
             if self._held is not None:
                 flat.index_fill_(0, self._held, 0.0)
             if self._clip:
                 flat = flat * (self._clip / flat.norm().clamp(min=1e-12)).clamp(max=1.0)
             second = [learner.opt["v"]] if self._v else []
-            self.optimizer.fused_(
-                [learner.vector], [flat], [learner.opt["m"]], second, learner.opt["t"], lr
-            )
+            self._update([learner.vector], [flat], [learner.opt["m"]], second, lr)
         if self._restore is not None:
             learner.vector[self._held] = self._restore
         if before is not None and data is not None:
             if self._held is not None:
                 data = data.index_fill(0, self._held, 0.0)
-            learner.state = self.method.step(before, learner.vector, data, learner.state)
+            self._set_state(self.method.step(before, learner.vector, data, learner.state))
+
+    def _update(
+        self, params: list[Tensor], grads: list[Tensor], m: list[Tensor], v: list[Tensor],
+        lr: float | Tensor,
+    ) -> None:  # fmt: skip
+        self.optimizer.fused_(params, grads, m, v, self.learner.opt["t"], lr)
 
     def _interval(self) -> None:
-        learner = self.learner
-        learner.state = self.method.interval(learner.vector, learner.state)
+        self._set_state(self.method.interval(self.learner.vector, self.learner.state))
+
+    def _set_state(self, state: Any) -> None:
+        self.learner.state = state
 
     def _loss(self, batch: Batch) -> Terms:
         self.net.begin(batch.key)
@@ -119,11 +145,7 @@ class SingleTrainer:
         inputs = [*self.net.parameters, *([self.net.leaf] if self.net.touched else [])]
         found = torch.autograd.grad(total, inputs, allow_unused=True)
         self._log(terms)
-        grads = [
-            torch.zeros_like(p) if g is None else g
-            for g, p in zip(found, self.net.parameters, strict=False)
-        ]
-        return grads, found[-1] if self.net.touched else None
+        return self.net.as_laid_out(found), found[-1] if self.net.touched else None
 
     def _projected(self, batch: Batch) -> tuple[Tensor, Tensor]:
         flatten = self.learner.networks.layout.flatten

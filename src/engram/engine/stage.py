@@ -47,20 +47,24 @@ def run_stage(
     progress: Progress | None = None,
 ) -> list[StageOutcome]:
     """Train all learners on task `stage` and evaluate them on every task."""
-    with matmuls(training.precision):
+    with numerics(training.precision):
         return _run_stage(learners, methods, training, stage, mapped, capture, compile, progress)
 
 
 @contextmanager
-def matmuls(precision: str) -> Iterator[None]:
-    """Products of matrices in the given precision on CUDA, for the length of a stage."""
-    settings = torch.backends.cuda.matmul
-    before = settings.allow_tf32
-    settings.allow_tf32 = precision == "tf32" or before
+def numerics(precision: str) -> Iterator[None]:
+    """How CUDA multiplies and convolves for the length of a stage.
+
+    Torch would convolve 32-bit floats in tf32 by default; here ``float32`` means what it says.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
     try:
         yield
     finally:
-        settings.allow_tf32 = before
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
 
 
 def _run_stage(

@@ -80,6 +80,8 @@ class Networks:
         # axes of a sample as the main network wants them in memory; None: as they are
         orders = (getattr(module, "memory_order", None) for module in networks["net"].modules())
         self.memory_order: tuple[int, ...] | None = next(filter(None, orders), None)
+        # whether images and 2d convolutions keep their channels last in memory; see `to`
+        self.channels_last = False
         for skeleton in (self.train, self.eval):
             skeleton.requires_grad_(False)
         # copies: a single run binds the skeleton to its own weights and leaves them there
@@ -115,8 +117,18 @@ class Networks:
             self._free[key] = free
         return self._free[key]
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> Networks:
+    @property
+    def convolves(self) -> bool:
+        """Whether the main network has convolutions of images."""
+        return any(isinstance(m, nn.Conv2d) for m in self.train.get_submodule("net").modules())
+
+    def to(
+        self, device: torch.device, dtype: torch.dtype, *, channels_last: bool = False
+    ) -> Networks:
+        """Move everything; `channels_last` is the order in which CUDA convolves fastest."""
         self._free.clear()
+        if channels_last and self.convolves and self.memory_order is None:
+            self.channels_last, self.memory_order = True, (1, 2, 0)
         for skeleton in (self.train, self.eval):
             skeleton.to(device=device, dtype=dtype)
         self._vector = self._vector.to(device, dtype)

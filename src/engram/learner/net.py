@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from engram.learner.batch import Batch
 from engram.learner.layout import Networks
 from engram.models.context import forward_context
 from engram.models.functional import call
+from engram.models.layers import BatchNorm
 from engram.models.output import Output
 
 Snapshot = Mapping[str, Any]  # {"vector": Tensor, "buffers": {name: Tensor}}
@@ -155,19 +156,30 @@ class FunctionalNet(Net):
 
 
 class BoundNet(Net):
-    """The module itself, its parameters being views of the one vector: plain autograd."""
+    """The module itself, its parameters being views of the one vector: plain autograd.
 
-    def __init__(self, networks: Networks, vector: Tensor, buffers: Mapping[str, Tensor]) -> None:
+    With `channels_last` the weights of 2d convolutions are copies in that order of memory, which
+    spares CUDA their conversion in every pass; `begin` brings them up to date.
+    """
+
+    def __init__(
+        self, networks: Networks, vector: Tensor, buffers: Mapping[str, Tensor], *,
+        channels_last: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(networks, None, False)
         self.weights = vector
         views = networks.layout(vector)
         self._params = dict(networks.train.named_parameters())
+        self._copies = ChannelsLast(networks, vector) if channels_last else None
+        if self._copies is not None:
+            views |= self._copies.views
         for name, parameter in self._params.items():
             parameter.data = views[name]
             parameter.requires_grad_(True)
         self.parameters = list(self._params.values())
         for name, value in buffers.items():
             self._place(name, value.clone())
+        self._own_statistics(True)
         self._main = networks.train.get_submodule("net")
         self._leaf = vector.detach().requires_grad_(True)
         self.touched = False
@@ -176,12 +188,20 @@ class BoundNet(Net):
         owner, _, last = name.rpartition(".")
         self.networks.train.get_submodule(owner)._buffers[last] = value
 
+    def _own_statistics(self, own: bool) -> None:
+        """Nobody else holds the running statistics, so batch norms may write into them."""
+        for module in self.networks.train.modules():
+            if isinstance(module, BatchNorm):
+                module.in_place = own
+
     def begin(self, key: keys.Key) -> None:
         """Forget the last step."""
         self._key = key
         self._calls = 0
         self._last = (None, None)
         self.touched = False
+        if self._copies is not None:
+            self._copies.refresh()
 
     @property
     def vector(self) -> Tensor:
@@ -201,11 +221,62 @@ class BoundNet(Net):
             return self._main(*args)
         return self.networks.train(path, *args)
 
+    def as_laid_out(self, found: Sequence[Tensor | None]) -> list[Tensor]:
+        """Gradients of all parameters in the order of the vector; zeros where there is none."""
+        grads = [
+            torch.zeros_like(p) if g is None else g
+            for g, p in zip(found, self.parameters, strict=False)
+        ]
+        return grads if self._copies is None else self._copies.back(grads)
+
     def read_buffers(self) -> dict[str, Tensor]:
         current = dict(self.networks.train.named_buffers())
         return {name: current[name] for name in self.networks.buffer_names}
 
     def release(self) -> None:
         """Unbind, so that the skeleton holds no run's weights."""
+        self._own_statistics(False)
         for parameter in self.parameters:
             parameter.requires_grad_(False)
+
+
+class ChannelsLast:
+    """Copies of all 2d convolutions' weights with the channels last, made and undone at once.
+
+    One gather brings all weights into this order and another one all gradients back, so a step
+    pays for two small kernels, however many convolutions there are.
+    """
+
+    def __init__(self, networks: Networks, vector: Tensor) -> None:
+        layout, places, start = networks.layout, [], 0
+        self._which: list[tuple[int, torch.Size]] = []  # places among the parameters, shapes
+        for index, (shape, size) in enumerate(zip(layout.shapes.values(), layout.sizes)):
+            if len(shape) == 4:
+                numbers = torch.arange(start, start + size).view(shape)
+                places.append(numbers.permute(0, 2, 3, 1).reshape(-1))
+                self._which.append((index, shape))
+            start += size
+        self._source = torch.cat(places).to(vector.device)  # where each copied number stands
+        self._sizes = [len(part) for part in places]
+        self._vector = vector
+        self._order = self._source.argsort()  # the copies in the order of the vector
+        self._flat = vector[self._source]
+        names = list(layout.shapes)
+        parts = self._flat.split(self._sizes)
+        self.views = {
+            names[index]: part.view(o, h, w, i).permute(0, 3, 1, 2)
+            for (index, (o, i, h, w)), part in zip(self._which, parts, strict=True)
+        }
+
+    def refresh(self) -> None:
+        """Copy the present weights."""
+        torch.index_select(self._vector, 0, self._source, out=self._flat)
+
+    def back(self, grads: list[Tensor]) -> list[Tensor]:
+        """The gradients, those of the copies in the order of the vector."""
+        parts = [grads[index].permute(0, 2, 3, 1).reshape(-1) for index, _ in self._which]
+        ordered = torch.cat(parts).index_select(0, self._order).split(self._sizes)
+        grads = list(grads)
+        for (index, shape), part in zip(self._which, ordered, strict=True):
+            grads[index] = part.view(shape)
+        return grads

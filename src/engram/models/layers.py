@@ -16,7 +16,8 @@ class BatchNorm(nn.Module):
     """Batch normalisation whose statistics leave out rows of weight 0.
 
     On the rows that count it equals ``torch.nn.BatchNorm1d`` and ``2d``. The running statistics
-    are replaced, never changed in place, so that ``torch.func.functional_call`` hands them out. A
+    are replaced, not changed in place, so that ``torch.func.functional_call`` hands them out; only
+    where `in_place` says that nobody else holds them are they written. A
     batch with fewer than two values per channel leaves them as they are.
 
     Parameters
@@ -53,6 +54,7 @@ class BatchNorm(nn.Module):
         if axis not in (1, -1):
             raise bad("axis", "1 or -1", axis)
         self.features, self.momentum, self.eps, self.axis = features, momentum, eps, axis
+        self.in_place = False  # whether the running statistics may be written, not replaced
         self.weight = nn.Parameter(torch.ones(features)) if affine else None
         self.bias = nn.Parameter(torch.zeros(features)) if affine else None
         self.register_buffer("mean", torch.zeros(features))
@@ -75,7 +77,7 @@ class BatchNorm(nn.Module):
         fold = self.axis == -1 and x.ndim > 2
         rows = x.reshape(-1, self.features) if fold else x
         mean, var = self.mean, self.var
-        if self.training:
+        if self.training and not self.in_place:
             # through the dict: the checks of setattr cost as much as the clones
             self._buffers["mean"], self._buffers["var"] = mean, var = mean.clone(), var.clone()
         y = torch.batch_norm(

@@ -1,0 +1,116 @@
+"""One run on CUDA with its step captured as a graph: the module itself, not mapped.
+
+A step of a small network is over before the host has launched the next kernel, so replaying a
+recording is several times as fast. Everything a step reads or writes has a fixed address.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.engine.assemble import at_step
+from engram.engine.deck import Deck, Hand
+from engram.engine.graphs import Captured
+from engram.engine.single import SingleTrainer
+from engram.engine.training import Training
+from engram.learner.learner import Learner
+from engram.learner.tree import leaves, tree_map
+from engram.methods.base import Method, Terms
+
+
+class CapturedTrainer(SingleTrainer):
+    """A `SingleTrainer` that replays its steps, one recording for every length of a batch."""
+
+    def __init__(self, learner: Learner, method: Method, training: Training) -> None:
+        super().__init__(learner, method, training)
+        learner.state = tree_map(torch.clone, learner.state)  # written in place from here on
+        vector = learner.vector
+        self._lr = torch.zeros((), device=vector.device, dtype=vector.dtype)
+        self._number = torch.zeros(1, dtype=torch.long, device=vector.device)  # of the step
+        self._pool = torch.cuda.graph_pool_handle()  # recordings never run side by side
+        self._recorded: dict[int, Captured] = {}
+        self._recorded_interval = Captured(super()._interval, self._pool)
+
+    def load(self, deck: Deck, fixed: bool) -> None:
+        known, new = list(leaves(_tensors(self._deck))), list(leaves(_tensors(deck)))
+        if [one.shape for one in known] != [one.shape for one in new]:
+            self._deck = deck._replace(**tree_map(torch.clone, _tensors(deck)))
+            self._forget()
+            return
+        for place, value in zip(known, new, strict=True):
+            place.copy_(value)
+        self._deck = self._deck._replace(lengths=deck.lengths)  # type: ignore[union-attr]
+
+    def renew(self, key: Tensor) -> None:
+        if self._deck is not None:
+            self._deck.key.copy_(key)
+
+    def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
+        self._lr.fill_(float(lr[0]))
+        self._number.fill_(start)
+        super().run(start, stop, lr, live)
+
+    def _one(self, step: int, lr: float) -> None:
+        length = self._deck.lengths[step]  # type: ignore[union-attr]
+        if length not in self._recorded:
+            self._recorded[length] = Captured(partial(self._captured_step, length), self._pool)
+        self._recorded[length]()
+
+    def _captured_step(self, length: int) -> None:
+        main, key, apart = tree_map(lambda leaf: leaf[0], at_step(self._deck, self._number))  # type: ignore[arg-type]
+        main = Hand(*(leaf[:length] for leaf in main))
+        self._step(self.assemble(main, key, apart), self._lr)
+        self._number.add_(1)
+
+    def _interval(self) -> None:
+        self._recorded_interval()
+
+    def _update(
+        self, params: list[Tensor], grads: list[Tensor], m: list[Tensor], v: list[Tensor],
+        lr: float | Tensor,
+    ) -> None:  # fmt: skip
+        """All parameters as one vector: slices of it stand at odd addresses, which is slower."""
+        learner, opt = self.learner, self.learner.opt
+        flat = grads[0] if len(grads) == 1 else learner.networks.layout.flatten(grads)
+        if learner.vector.dtype == torch.float32:
+            second = [opt["v"]] if v else []
+            super()._update([learner.vector], [flat], [opt["m"]], second, lr)
+        else:  # the fused kernels take a float32 rate only, which would round a float64 run
+            self.optimizer.update_(learner.vector, flat, opt, self._lr)
+
+    def _set_state(self, state: Any) -> None:
+        def write(old: Tensor, new: Tensor) -> None:
+            if new is not old:
+                old.copy_(new)
+
+        tree_map(write, self.learner.state, state)
+
+    def _log(self, terms: Terms) -> None:
+        for name, term in terms.items():
+            if name not in self.sums:
+                self.sums[name] = torch.zeros_like(term.detach())
+            self.sums[name].add_(term.detach())
+
+    def take_log(self) -> dict[str, Tensor]:
+        sums = {name: value.clone().reshape(1) for name, value in self.sums.items()}
+        for value in self.sums.values():
+            value.zero_()
+        return sums
+
+    def close(self) -> None:
+        self._forget()
+        super().close()
+
+    def _forget(self) -> None:
+        """Shapes changed, or the stage is over: what was recorded does not hold any more."""
+        self._recorded.clear()
+        self._recorded_interval.forget()
+
+
+def _tensors(deck: Deck | None) -> dict[str, Any]:
+    return {} if deck is None else {"main": deck.main, "apart": deck.apart, "key": deck.key}

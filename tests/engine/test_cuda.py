@@ -1,0 +1,123 @@
+"""The paths that only a CUDA device takes, against the CPU in double precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from engram import methods
+from engram.checks import toys
+from engram.checks.suite import made
+from engram.data import Data
+from engram.engine.run import Engine
+from engram.engine.run_spec import Run
+from engram.engine.training import Training
+from engram.learner.tree import tree_map
+from engram.models.layers import BatchNorm
+from engram.streams import class_incremental
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+# sums in another order differ in the last bits, and a penalty's curvature lifts them
+CLOSE = 1e-9
+
+
+def trained(runs, **options):
+    engine = Engine(runs, **options)
+    found = {}
+    for stage in engine.stages():
+        one = stage.learner
+        tree = (one.vector, one.buffers, one.state, one.opt)
+        found[stage.run, stage.stage] = tree_map(lambda leaf: leaf.detach().cpu().clone(), tree)
+    return found
+
+
+def apart(first, second):
+    assert first.keys() == second.keys()
+    return max(toys.gap(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize("model", ["plain", "normed", "dropped"])
+@pytest.mark.parametrize("name", methods.__all__)
+class TestEveryMethod:
+    def runs(self, name, model, count):
+        method = toys.tight(toys.tame(made(getattr(methods, name))))
+        return toys.runs_of(method, toys.streams(orders=toys.ORDERS[:count]), model=model)
+
+    def test_captured_alone(self, name, model):
+        runs = self.runs(name, model, 1)
+        engine = Engine(runs, device="cuda")
+        assert engine.capture
+        assert not engine.maps([0])
+        assert apart(trained(runs, device="cuda"), trained(runs, device="cpu")) < CLOSE
+
+    def test_captured_in_lockstep(self, name, model):
+        runs = self.runs(name, model, 3)
+        cuda = trained(runs, device="cuda", together=True)
+        assert apart(cuda, trained(runs, device="cpu", together=False)) < CLOSE
+
+
+class Images(nn.Module):
+    """Convolutions, batch norm, pooling: what channels-last must not change."""
+
+    def __init__(self, sample_shape):
+        super().__init__()
+        self.features = 6
+        self.first, self.norm = nn.Conv2d(sample_shape[0], 4, 3, padding=1), BatchNorm(4)
+        self.second = nn.Conv2d(4, 6, 3, stride=2, bias=False)
+
+    def forward(self, x):
+        return self.second(self.norm(self.first(x)).relu()).relu().mean((-2, -1))
+
+
+def images(**training):
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 4
+    x = torch.rand(120, 3, 8, 8, generator=generator) + y[:, None, None, None] / 4
+    data = Data.from_arrays(x, y.numpy(), test=(x[:20], y[:20].numpy()), name="squares")
+    chosen = {"epochs": 3, "batch_size": 16, "optimizer": "sgd", "lr": 0.05} | training
+    training = Training(**{"precision": "float64"} | chosen)
+    stream = class_incremental(data, classes_per_task=2)
+    return [
+        Run(stream=stream, method=method, model=Images, training=training)
+        for method in (methods.Finetune(), methods.ER(), methods.SI(strength=0.1), methods.LwF())
+    ]
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {}, {"optimizer": "adam", "lr": 1e-3}, {"augment": ("flip", "crop")}, {"clip": 0.1},
+        {"iterations": 20}, {"last": "drop"}, {"schedule": "step", "milestones": (1,)},
+        {"evaluate_every": 7},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_convolutions_with_channels_last(training):
+    close = 1e-6 if training.get("optimizer") == "adam" else CLOSE
+    for run in images(**training):
+        cuda, cpu = (trained([run], device=device) for device in ("cuda", "cpu"))
+        assert apart(cuda, cpu) < close, run.method
+
+
+def test_precisions_reach_the_convolutions():
+    def away(precision):
+        run = images(precision=precision, epochs=1)[0]
+        return float((trained([run], device="cuda")[0, 1][0].double() - exact).abs().max())
+
+    exact = trained(images(epochs=1)[:1], device="cuda")[0, 1][0]
+    assert 0 < 5 * away("float32") < away("tf32")
+    assert 5 * away("tf32") < away("bf16") < 0.1
+
+
+def test_a_step_that_cannot_be_captured_runs_as_it_is():
+    class Synced(Images):
+        def forward(self, x):
+            return super().forward(x) * (1.0 if x.sum().item() > -1 else 0.0)
+
+    run = images()[0]
+    hosted = Run(stream=run.stream, method=run.method, model=Synced, training=run.training)
+    with pytest.warns(UserWarning, match="not captured"):
+        found = trained([hosted], device="cuda")
+    assert apart(found, trained([run], device="cpu")) < CLOSE
