@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from engram.checks.toys import MODELS, SAMPLE, same
+from engram.checks.toys import MODELS, SAMPLE, gap, same
 from engram.learner.layout import Layout, Networks
 from engram.learner.net import BoundNet, FunctionalNet
 from engram.models import build
@@ -116,6 +116,45 @@ class TestBoundNet:
         bound.begin(1)
         assert not torch.equal(bound(X, ONES).logits, first)
         assert not bound(X, ONES).logits.any()
+
+
+class TestChannelsLast:
+    """Another order in memory: the same numbers."""
+
+    def bound(self, channels_last):
+        net = build("lenet", sample_shape=(3, 16, 16), classes=4, seed=0, hidden=8)
+        shared = Networks({"net": net}).to(torch.device("cpu"), torch.float64)
+        vector, buffers = shared.initial()
+        return BoundNet(shared, vector, buffers, channels_last=channels_last)
+
+    def test_outputs_gradients_and_statistics(self):
+        x = torch.rand(6, 3, 16, 16, dtype=torch.float64)
+        found = []
+        for channels_last in (False, True):
+            net = self.bound(channels_last)
+            for key in range(2):  # the second pass reads weights that have moved
+                net.begin(key)
+                total = net(x.clone()).logits.square().sum()
+                grads = net.as_laid_out(torch.autograd.grad(total, net.parameters))
+                net.weights -= 0.01 * net.networks.layout.flatten(grads)
+            found.append((total.detach(), net.weights, net.read_buffers()))
+        assert gap(*found) < 1e-12
+
+    def test_weights_of_convolutions_stand_so(self):
+        net = self.bound(True)
+        kernel = net.params["net.backbone.convolutions.0.weight"]
+        assert kernel.is_contiguous(memory_format=torch.channels_last)
+        assert (
+            not self.bound(False)
+            .params["net.backbone.convolutions.0.weight"]
+            .is_contiguous(memory_format=torch.channels_last)
+        )
+
+    def test_a_parameter_without_gradient_has_zeros(self):
+        net = self.bound(True)
+        grads = net.as_laid_out([None] * len(net.parameters))
+        assert [g.shape for g in grads] == [p.shape for p in net.parameters]
+        assert not any(bool(g.any()) for g in grads)
 
 
 class TestLayout:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ class Captured:
     away when shapes or static choices change. Recordings that share a `pool` share memory.
     """
 
-    def __init__(self, step: Callable[[], None], pool: tuple[int, int] | None = None) -> None:
+    def __init__(self, step: Callable[[], None], pool: Any = None) -> None:
         self._step, self._pool = step, pool
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = 0

@@ -46,9 +46,8 @@ class Training:
         Stop after so many epochs without a better validation accuracy (0 never); go back to the
         best epoch. Both need in-task validation rows.
     precision
-        ``float32``, with torch's own settings for the device; ``tf32``: products of matrices with
-        10 bits of mantissa on CUDA, elsewhere the same as float32; ``bf16`` where autocast allows
-        it; ``float64``.
+        ``float32``; ``tf32``: products and convolutions with 10 bits of mantissa on CUDA,
+        elsewhere the same as float32; ``bf16`` where autocast allows it; ``float64``.
     evaluate_every
         Also evaluate all tasks every so many steps; 0 only after each task.
 
