@@ -189,6 +189,36 @@ class TestMerge:
         assert torch.allclose(*slopes)
         assert torch.equal(state["anchor"][0], tasks[-1][1][0])
 
+    def test_the_anchor_is_exact_where_one_task_pulls(self) -> None:
+        torch.manual_seed(0)
+        before, after = torch.randn(4000), torch.randn(4000)
+        old, new = torch.rand(4000), torch.rand(4000)
+        old[:1000] = 0.0
+        new[1000:2000] = 0.0
+        old[2000:3000] *= 1e-12  # lost in the sum
+        merged = merge(merge({}, old, before), new, after)
+        assert torch.equal(merged["anchor"][:1000], after[:1000])
+        assert torch.equal(merged["anchor"][1000:2000], before[1000:2000])
+        assert torch.equal(merged["anchor"][2000:3000], after[2000:3000])
+        between = merged["anchor"][3000:]
+        assert bool((between >= torch.minimum(before, after)[3000:]).all())
+        assert bool((between <= torch.maximum(before, after)[3000:]).all())
+        # nothing pulls a parameter that lies at the anchor of its only task
+        vector = after.clone()
+        assert not slope(vector, merged["anchor"], merged["importance"], 1e4)[:1000].any()
+
+    def test_heads_that_nothing_pulls_stand_still(self) -> None:
+        wide = {"name": "mlp", "hidden": (64,)}
+        training = Training(epochs=20, batch_size=16, lr=0.01)  # Adam, float32
+        on = small.stream(multi=True)
+        run = Run(method=EWC(), training=training, stream=on, model=wide, seed=0)
+        heads = [
+            stage.learner.params["net.head.weight"].detach().clone()
+            for stage in Engine([run], device="cpu", together=False).stages()
+        ]
+        assert torch.equal(heads[2][:2], heads[0][:2])
+        assert torch.equal(heads[2][2:4], heads[1][2:4])
+
     def test_constant_importances_normalise_to_zero(self) -> None:
         flat, every = torch.full((4,), 1e-7), torch.ones(4, dtype=torch.bool)
         assert normalised([flat], [every], "minmax_global")[0].tolist() == [0, 0, 0, 0]

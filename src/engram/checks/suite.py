@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engram import methods
-from engram.checks import equality, form, honesty, learning, oracles, policies, purity
+from engram.checks import equality, form, honesty, known, learning, oracles, policies, purity
 from engram.checks.report import Finding, Report, finding
 from engram.errors import bad, unknown
 from engram.memory import Memory, Policy
@@ -42,6 +42,7 @@ METHOD_CHECKS: tuple[Check, ...] = (
     learning.check_one_class_first,
     learning.check_task_incremental,
     learning.check_beats_chance,
+    known.check_known_classes_are_learnt,
     learning.check_state_is_a_tree_of_tensors,
     learning.check_unopened_columns_stand_still,
     learning.check_finish_leaves_statistics_alone,

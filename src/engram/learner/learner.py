@@ -216,14 +216,14 @@ class Learner:
         """Mean over groups of rows of ``transform(d term(net, batch) / d vector)``.
 
         `group` is the number of rows per gradient, 1 for per-sample gradients, ``"full"`` for one
-        gradient of the whole set. `labels` [n] replaces the visible labels. The pass is in eval
-        mode; with `batch_statistics` BatchNorm uses each group's own statistics, and still moves
-        none. `term` must not depend on anything but its arguments and the method, because runs
-        with equal methods share one mapped pass.
+        gradient of the whole set. `labels` [n] or [n, L] replaces the visible labels. The pass is
+        in eval mode; with `batch_statistics` BatchNorm uses each group's own statistics, and still
+        moves none. `term` must not depend on anything but its arguments and the method, because
+        runs with equal methods share one mapped pass.
         """
         items = self.items(rows, stages)
         if labels is not None:
-            items = items._replace(y=labels.cpu().reshape(-1, 1))
+            items = items._replace(y=labels.cpu().reshape(len(labels), -1))
         size = len(items.rows) if group == "full" else int(group)
         if self._average is not None:
             found = self._average(self, items, term, transform, size, batch_statistics)

@@ -42,7 +42,8 @@ class AGEM(Method):
     size
         Exemplars per step; 0 takes as many as the batch size.
     masks
-        The current loss covers the new classes only, the memory's the old ones only (IIRC).
+        The current loss covers the classes that the task shows (the new ones, where every task
+        brings its own), the memory's those opened before it (IIRC).
     memory
         What is kept of each class.
 
@@ -67,9 +68,14 @@ class AGEM(Method):
     def replay(self, stage: int) -> Replay:
         return Replay("apart", self.size)
 
+    def start(self, learner: Learner, task: Task) -> None:
+        if self.masks:
+            shown = learner.stream.visible[learner.stage]
+            learner.state = {"shown": shown.to(learner.device)}
+
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         if self.masks:
-            side = torch.where(batch.old[:, None] > 0, batch.known, batch.new)  # [B, C]
+            side = torch.where(batch.old[:, None] > 0, batch.known, state["shown"])  # [B, C]
             batch = batch._replace(open=batch.open & side)
         return {"task": net.task(batch)}
 
@@ -79,3 +85,4 @@ class AGEM(Method):
 
     def finish(self, learner: Learner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)
+        learner.state = {}

@@ -24,7 +24,9 @@ NOWHERE = 4.0  # distance of a class without a mean; unit vectors are never furt
 
 
 def soft_targets(y: Tensor, old_logits: Tensor, known: Tensor) -> Tensor:
-    """[B, C] one where a new class is among the labels, the old network's sigmoid for old classes.
+    """[B, C] whether a class is among the labels, the old network's sigmoid for `known` ones.
+
+    `known` [C] or [B, C] says which classes the old network answers for.
 
     Examples
     --------
@@ -55,8 +57,10 @@ class ICaRL(Method):
     """Binary cross-entropy per output, on the task and all exemplars.
 
     The target of a new class is whether it is among the labels; that of an old class is the old
-    network's sigmoid, for every row. After a task, exemplars are chosen by herding, and class means
-    of their features are taken with the present network.
+    network's sigmoid, for every row. Where a task shows classes that are not new (another domain,
+    further instances), its own rows have their labels as targets for all classes it shows, and the
+    exemplars the old network's answers. After a task, exemplars are chosen by herding, and class
+    means of their features are taken with the present network.
 
     Parameters
     ----------
@@ -106,13 +110,17 @@ class ICaRL(Method):
         if self.nme_flip and len(shape) != 3:
             raise bad("nme_flip", f"False for samples of shape {shape}, no images", True)
         # means of the network before would be wrong as soon as the weights move
-        learner.state = {"teacher": learner.snapshot()} if learner.stage else {}
+        learner.state = {}
+        if learner.stage:
+            shown = learner.stream.visible[learner.stage].to(learner.device)
+            learner.state = {"teacher": learner.snapshot(), "shown": shown}
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         logits = net(batch.x, batch.w).logits
         if "teacher" in state:
             old = net.frozen(state["teacher"])(batch.x).logits
-            targets = soft_targets(batch.y, old, batch.known)
+            told = state["shown"] & (batch.old == 0)[:, None]  # [B, C] what the task's labels say
+            targets = soft_targets(batch.y, old, batch.known & ~told)
         else:
             targets = multi_hot(batch.y, logits.shape[-1], logits.dtype)
         return {"task": mean(bce_rows(logits, targets, batch.seen, self.bce_reduction), batch.w)}

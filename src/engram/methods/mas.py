@@ -35,13 +35,22 @@ def squared_mean(net: Net, batch: Batch) -> Tensor:
 
 
 def on_last(term: Term) -> Term:
-    """The term with only the classes of the task before open."""
+    """The term with only the classes of the task before open, given as labels by `last_shown`."""
 
     def restricted(net: Net, batch: Batch) -> Tensor:
-        last = batch.opened == batch.now - 1
-        return term(net, batch._replace(open=last.expand_as(batch.open)))
+        return term(net, batch._replace(open=batch.y >= 0))
 
     return restricted
+
+
+def last_shown(learner: Learner) -> Tensor:
+    """[n, C] the classes that the task before showed, each at its own place, else -1.
+
+    They need not have been new there: a further domain shows the classes of those before it.
+    """
+    last = learner.stream.visible[learner.stage - 1]
+    columns = torch.where(last, torch.arange(len(last)), -1)
+    return columns.expand(len(learner.task.train), -1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +117,16 @@ class MAS(Anchored):
 
     def start(self, learner: Learner, task: Task) -> None:
         if self.data == "new" and learner.stage > 0:
-            self._protect(learner, on_last)
+            self._protect(learner, on_last, last_shown(learner))
 
     def finish(self, learner: Learner, task: Task) -> None:
         if self.data == "own":
             self._protect(learner, lambda term: term)
         self.store(learner, task)
 
-    def _protect(self, learner: Learner, scope: Callable[[Term], Term]) -> None:
+    def _protect(
+        self, learner: Learner, scope: Callable[[Term], Term], labels: Tensor | None = None
+    ) -> None:
         """Add the importance of the current task's rows."""
         group = self._group
         term = squared_norm if self.importance == "per_sample_abs" else squared_mean
@@ -123,7 +134,7 @@ class MAS(Anchored):
         rows = in_groups(learner, learner.task.train, group)
         found = learner.average_gradient(
             scope(term), transform=transform, group=group, rows=rows,
-            batch_statistics=self.batch_statistics,
+            labels=labels, batch_statistics=self.batch_statistics,
         )  # fmt: skip
         state: State = {"anchor": learner.vector, "importance": found}
         old = learner.state.get("importance")

@@ -92,8 +92,12 @@ def merge(state: State, importance: Tensor, anchor: Tensor) -> State:
     old, at = state["importance"], state["anchor"]
     total = old + importance
     safe = torch.where(total > 0, total, 1.0)
-    # an entry that never mattered simply follows the newest weights
-    mean = torch.where(total > 0, at + importance / safe * (anchor - at), anchor)
+    mean = at + importance / safe * (anchor - at)
+    # Where only one side pulls, the anchor is its weight bit by bit, and not the weight as a sum of
+    # rounded parts: Adam would turn that residue into steps. An entry that never mattered follows
+    # the newest weights.
+    mean = torch.where(total == old, at, mean)
+    mean = torch.where(total == importance, anchor, mean)
     apart = (old * importance / safe * (at - anchor).square()).sum()
     return {**state, "importance": total, "anchor": mean, "offset": state["offset"] + apart}
 
