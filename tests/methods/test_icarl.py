@@ -44,7 +44,7 @@ def test_targets_and_terms() -> None:
     batch = batch_of([2], opened=[0, 0, 1, -1], now=1)
     for reduction, value in (("sum", 1.829690), ("mean", 0.609897)):
         net: Any = FakeNet(logits, old)
-        state = {"teacher": {}, "shown": torch.tensor([False, False, True])}
+        state = {"teacher": {}, "shown": torch.tensor([False, False, True, False])}
         terms = ICaRL(bce_reduction=reduction).loss(net, batch, state)
         assert terms["task"].item() == pytest.approx(value, abs=1e-5)
 
