@@ -340,6 +340,49 @@ class HoardsFeatures(Method):
         learner.state = {"features": torch.cat([old, found])}
 
 
+# -- by force: python cannot be sealed, but what comes out of it tells ---------------------------
+@cheat
+class LooksAtTheAnswers(Method):
+    """Reaches for the engine's own stream, and for the labels of test rows."""
+
+    def start(self, learner, task):
+        pull(learner, learner._learner.stream.targets[task.test])
+
+
+@cheat
+class LooksAtHiddenLabels(Method):
+    """Reaches for the labels that its task hides."""
+
+    def start(self, learner, task):
+        labels = learner._learner.stream.targets[task.train]
+        pull(learner, labels * torch.arange(len(labels))[:, None])
+
+
+@cheat
+class RemembersWhereRowsLie(Method):
+    """Reaches for the inputs of the first task, which it has not kept."""
+
+    def start(self, learner, task):
+        if learner.stage:
+            stream = learner._learner.stream
+            pull(learner, stream.data.gather(stream.tasks[0].train))
+
+
+# -- no cheat ------------------------------------------------------------------------------------
+@cheat
+class KeepsClassMeans(Method):
+    """One vector per class, of features and of inputs: a sum, no sample."""
+
+    def finish(self, learner, task):
+        batch = learner.batch()
+        count = len(learner.opened)
+        x = batch.x.flatten(1).double()
+        sums = torch.zeros(count, x.shape[1], dtype=x.dtype).index_add(0, batch.target, x)
+        sizes = torch.bincount(batch.target, minlength=count).clamp(min=1)
+        old = learner.state.get("means", torch.zeros_like(sums))
+        learner.state = {"means": old + sums / sizes[:, None]}
+
+
 # -- in the answers ------------------------------------------------------------------------------
 @cheat
 class AnswersByPlace(Method):

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from engram.checks import METHOD_CHECKS, hoards, honesty, poison, purity
+from engram.checks.report import finding, name_of
 from engram.checks.toys import runs_of, streams, train
 from engram.errors import AccessError, ClosedDoor
 from engram.learner.proxy import KNOWN, LearnerProxy, lent
-from engram.methods import ER, Finetune, Joint
+from engram.methods import ER, EWC, Finetune, ICaRL, Joint, LwF
 from engram.streams import class_incremental
 from engram.streams.outline import StreamOutline
 from tests import cheats
@@ -41,6 +43,27 @@ REFUSED = {
     cheats.BorrowsItsMemory: "exemplars hold row .* a test row of task 0",
 }  # fmt: skip
 
+CAUGHT = {
+    cheats.HoardsInItsState: hoards.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsHalfNumbers: hoards.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsBytes: hoards.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInTheOptimiser: hoards.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInBuffers: hoards.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInParameters: hoards.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsOnItself: hoards.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInItsModule: hoards.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsFeatures: hoards.check_holds_no_more_for_more_rows,
+    cheats.AnswersByPlace: poison.check_places_of_test_rows_do_not_matter,
+    cheats.AnswersByCompany: purity.check_scores_row_by_row,
+    cheats.LooksAtTheAnswers: poison.check_labels_out_of_sight_do_not_matter,
+    cheats.LooksAtHiddenLabels: poison.check_labels_out_of_sight_do_not_matter,
+    cheats.RemembersWhereRowsLie: poison.check_lost_rows_do_not_matter,
+}  # fmt: skip
+HONEST = (Finetune(), ER(), EWC(strength=0.1), ICaRL(), LwF(), cheats.KeepsClassMeans())
+RULES = tuple(
+    dict.fromkeys(rule for rule in CAUGHT.values() if rule is not purity.check_scores_row_by_row)
+)
+
 
 def cheat_id(kind: type) -> str:
     return kind.__name__
@@ -49,6 +72,28 @@ def cheat_id(kind: type) -> str:
 def fresh_streams(count: int = 1):
     """Streams that a cheat may spoil."""
     return [class_incremental(one.data, order=list(one.order)) for one in streams()[:count]]
+
+
+class TestChecks:
+    @pytest.mark.parametrize(("kind", "rule"), CAUGHT.items(), ids=map(cheat_id, CAUGHT))
+    def test_a_check_finds_what_no_door_stops(self, kind, rule):
+        cheats.KEPT.clear()
+        found = finding(rule, kind())
+        assert not found.passed
+        assert rule in METHOD_CHECKS
+
+    @pytest.mark.parametrize("rule", RULES, ids=name_of)
+    @pytest.mark.parametrize("method", HONEST, ids=lambda one: type(one).__name__)
+    def test_the_honest_pass(self, method, rule):
+        found = finding(rule, method)
+        assert found.passed, found.message
+
+    def test_a_door_that_refuses_is_a_finding(self):
+        found = finding(honesty.check_reads_only_what_it_may, cheats.FeedsItself())
+        assert "learner.feed is closed to methods" in found.message
+
+    def test_twenty_cheats_and_more(self):
+        assert len(REFUSED) + len(CAUGHT) > 20
 
 
 class TestAccess:

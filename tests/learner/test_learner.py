@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from engram.checks.toys import clouds, gap, runs_of, same
 from engram.data.core import Data
@@ -151,14 +152,29 @@ class TestParts:
         assert whole.logits.shape == (len(STREAM[0].train), 6)
 
     def test_bytes_by_kind(self):
-        one = made()
+        one = made(model="normed")
         rows = torch.arange(4)
         one.exemplars = Exemplars(rows, rows * 0, rows * 0, rows)
         one.state = {"a": {"b": torch.zeros(3, dtype=torch.float64)}}
-        size = one.nbytes()
-        assert size == {
-            "parameters": 8 * len(one.vector), "state": 24, "exemplars": 4 * DATA.sample_bytes,
+        one.opt = {"m": torch.zeros(5)}
+        statistics = sum(8 * value.numel() for value in one.buffers.values())
+        assert one.nbytes() == {
+            "parameters": 8 * len(one.vector), "buffers": statistics, "networks": 0, "state": 24,
+            "optimizer": 20, "exemplars": 4 * DATA.sample_bytes,
         }  # fmt: skip
+        one.buffers["hidden"] = torch.zeros(7)  # no buffer of the network
+        assert one.nbytes()["networks"] == 28
+
+    def test_a_further_network_is_counted(self):
+        class Brings(Finetune):
+            def networks(self, stream):
+                module = nn.Linear(2, 3)  # 9 parameters
+                module.register_buffer("noise", torch.zeros(5))
+                return {"generator": module}
+
+        size, plain = made(method=Brings()).nbytes(), made().nbytes()
+        assert size["networks"] == 9 * 8 + 5 * 8
+        assert size["parameters"] == plain["parameters"]
 
 
 def test_items_of_a_task_are_shared_but_labels_are_the_callers_own():

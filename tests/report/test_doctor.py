@@ -94,3 +94,15 @@ def test_what_holds_for_many_is_said_once():
     frame = pd.concat([rows("seconds", [1.0], label=f"m{i}") for i in range(11)])
     assert [f.label for f in diagnose(frame)] == ["11 methods"]
     assert len(diagnose(frame[frame["label"] != "m0"])) == 10
+
+
+@pytest.mark.parametrize("sizes, items, complains", [
+    ((100.0, 200.0, 300.0), 0, True), ((100.0, 300.0, 300.0), 0, False),
+    ((100.0, 200.0, 300.0), 5, False), ((0.0, 300.0), 0, False),
+])  # fmt: skip
+def test_what_lies_outside_the_memory_is_seen_to_grow(sizes, items, complains):
+    parts = [rows("state_bytes", [n], stage=k) for k, n in enumerate(sizes)]
+    parts += [rows("memory_items", [items], stage=k) for k in range(len(sizes))]
+    found = [text for text in texts(pd.concat(parts)) if "holds grows" in text]
+    assert len(found) == complains
+    assert all("method state from 100 B to 300 B" in text for text in found)

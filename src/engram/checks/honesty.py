@@ -11,7 +11,18 @@ from torch import Tensor
 from engram import keys
 from engram.checks.moment import moment
 from engram.checks.report import Broken, DoesNotApply, require
-from engram.checks.toys import ORDERS, After, clouds, runs_of, same, streams, tame, tight, train
+from engram.checks.toys import (
+    EXACT,
+    ORDERS,
+    After,
+    clouds,
+    runs_of,
+    same,
+    streams,
+    tame,
+    tight,
+    train,
+)
 from engram.data.core import Data
 from engram.engine.run import Engine
 from engram.errors import AccessError, BadArgument
@@ -55,10 +66,11 @@ def _noise_outside(data: Data, known: Tensor) -> Data:
     return replace(data, x=noise.index_copy(0, known, x[known]))
 
 
-def _until(method: Method, stream: Stream, last: int) -> After:
+def _until(method: Method, stream: Stream, last: int, loss: str = "ce") -> After:
     from engram.checks.toys import copied
 
-    for stage in Engine(runs_of(method, [stream]), device="cpu", together=False).stages():
+    runs = runs_of(method, [stream], training=replace(EXACT, loss=loss))
+    for stage in Engine(runs, device="cpu", together=False).stages():
         if stage.stage == last:
             return copied(stage)
     raise Broken(f"the run ended before task {last} was done")

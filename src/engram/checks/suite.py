@@ -7,7 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 from engram import methods
-from engram.checks import equality, form, honesty, known, learning, oracles, policies, purity
+from engram.checks import (
+    equality,
+    form,
+    hoards,
+    honesty,
+    known,
+    learning,
+    oracles,
+    poison,
+    policies,
+    purity,
+)
 from engram.checks.report import Finding, Report, finding
 from engram.errors import bad, unknown
 from engram.memory import Memory, Policy
@@ -36,7 +47,12 @@ METHOD_CHECKS: tuple[Check, ...] = (
     equality.check_it_does_something,
     honesty.check_reads_only_what_it_may,
     honesty.check_test_and_future_rows_do_not_matter,
+    poison.check_labels_out_of_sight_do_not_matter,
+    poison.check_lost_rows_do_not_matter,
+    poison.check_places_of_test_rows_do_not_matter,
     honesty.check_memory_within_budget,
+    hoards.check_keeps_no_samples_outside_its_memory,
+    hoards.check_holds_no_more_for_more_rows,
     honesty.check_exemplars_are_trained_on,
     learning.check_single_class_tasks,
     learning.check_one_class_first,

@@ -103,12 +103,27 @@ def _runs(row: Any) -> Text:
 
 
 def _memory(cost: Mapping[Any, float]) -> str:
+    """Samples that are kept, and what a method holds beside them: state and further networks.
+
+    Examples
+    --------
+    >>> _memory({"memory_items": 40.0, "memory_bytes": 2560.0, "state_bytes": 1024.0})
+    '40 items, 2.5 KiB + 1.0 KiB state'
+    >>> _memory({"memory_items": 0.0})
+    '-'
+    """
     from engram.metrics import human_bytes
 
-    items = cost.get("memory_items", 0.0)
-    if not items or math.isnan(items):
-        return "-"
-    return f"{items:.0f} items, {human_bytes(int(cost.get('memory_bytes', 0)))}"
+    def known(name: str) -> float:
+        value = cost.get(name, 0.0)
+        return 0.0 if math.isnan(value) else value
+
+    parts = []
+    if items := known("memory_items"):
+        parts.append(f"{items:.0f} items, {human_bytes(int(known('memory_bytes')))}")
+    if state := known("state_bytes") + known("network_bytes"):
+        parts.append(f"{human_bytes(int(state))} state")
+    return " + ".join(parts) or "-"
 
 
 def plain_table(*columns: str) -> Table:

@@ -253,9 +253,20 @@ class Learner:
         return Batch._make([*shaped, *spread, key, ()])
 
     def nbytes(self) -> dict[str, int]:
-        """Bytes by kind: parameters, method state, exemplars."""
+        """Bytes of all that the learner holds, by kind.
+
+        ``parameters`` and ``buffers`` of the main network, ``networks``: further networks with
+        their buffers, method ``state``, ``optimizer``, and the samples of the ``exemplars``.
+        """
+        sizes = zip(self.networks.layout.shapes, self.networks.layout.sizes, strict=True)
+        main = sum(size for name, size in sizes if name.startswith("net."))
+        main *= self.vector.element_size()
+        known = set(self.networks.buffer_names)
+        own = {k: v for k, v in self.buffers.items() if k in known and k.startswith("net.")}
         return {
-            "parameters": nbytes(self.vector), "state": nbytes(self.state),
+            "parameters": main, "buffers": nbytes(own),
+            "networks": nbytes(self.vector) - main + nbytes(self.buffers) - nbytes(own),
+            "state": nbytes(self.state), "optimizer": nbytes(self.opt),
             "exemplars": len(self.exemplars) * self.stream.data.sample_bytes,
         }  # fmt: skip
 

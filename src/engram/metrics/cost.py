@@ -17,7 +17,7 @@ _SPENT = ("seconds", "steps")  # adds up over stages; the rest is held, so the l
 class Cost:
     """Time and steps spent, memory and state held.
 
-    `memory_*` count what the exemplar memory holds, `state_bytes` everything a checkpoint holds.
+    `memory_*` count what the exemplar memory holds, `state_bytes` what a method keeps beside it.
 
     Examples
     --------

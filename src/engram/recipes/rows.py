@@ -84,6 +84,9 @@ def _facts(stage: Stage) -> dict[str, float]:
         "steps": outcome.steps,
         "parameters": learner.vector.numel(),
         "state_bytes": size["state"],
+        "network_bytes": size["networks"],
+        "buffer_bytes": size["buffers"],
+        "optimizer_bytes": size["optimizer"],
         "memory_items": len(learner.exemplars),
         "memory_bytes": size["exemplars"],
     }

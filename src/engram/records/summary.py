@@ -22,6 +22,7 @@ MATRIX_METRICS = (
 SUMMARY = ("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy")
 _COSTS = {
     "seconds": "sum", "steps": "sum", "parameters": "max", "state_bytes": "max",
+    "network_bytes": "max", "buffer_bytes": "max", "optimizer_bytes": "max",
     "memory_items": "max", "memory_bytes": "max",
 }  # fmt: skip
 
@@ -119,7 +120,7 @@ def _mean_std(values: Floats) -> tuple[float, float]:
 
 
 def cost(result: Result) -> pd.DataFrame:
-    """Time, steps, parameters and memory of a run, mean over runs, one line per label."""
+    """Time, steps, and all that a run holds by kind, mean over runs, one line per label."""
     import pandas as pd
 
     frame, arranged = result._frame, result._arranged

@@ -24,10 +24,11 @@ READS_PAST = frozenset({"Joint", "IncrementalJoint", "ERInfinite"})
 REFERENCES = frozenset({"Joint", "IncrementalJoint"})
 # Definitions that any matrix supports; "first" needs accuracies of tasks before they are learnt.
 DEFINITIONS = ("max", "diagonal", "all", "mean_T", "mammoth", "libcontinual", "cglb", "pyclad")
+BESIDE = ("state_bytes", "network_bytes", "buffer_bytes", "optimizer_bytes")  # the memory
+COSTS = ("seconds", "kept_bytes", *BESIDE, "memory_items", "parameters")
 SPREADS = (
     "average_accuracy", *(f"forgetting/{d}" for d in DEFINITIONS), "backward_transfer",
-    "learning_accuracy", "intransigence", "bound", "distance", "seconds", "kept_bytes",
-    "memory_items", "parameters",
+    "learning_accuracy", "intransigence", "bound", "distance", *COSTS,
 )  # fmt: skip
 
 
@@ -127,9 +128,7 @@ def _square(arrays: Floats, tasks: int) -> Floats:
 
 def _with_metrics(runs: pd.DataFrame, arrays: Floats, inputs: ReportInput) -> pd.DataFrame:
     """Summary metrics of every finished run; the others stay NaN and are counted, not averaged."""
-    wanted = [
-        c for c in SPREADS if c not in ("seconds", "kept_bytes", "memory_items", "parameters")
-    ]
+    wanted = [c for c in SPREADS if c not in COSTS]
     runs = runs.assign(**dict.fromkeys(wanted, np.nan))
     past = readers_of_the_past(inputs.ledger, set(runs["recipe"])) | {
         recipe for recipe in set(runs["recipe"]) if _names_past(recipe, inputs.recipes)
@@ -167,7 +166,8 @@ def _intransigence(rows: pd.DataFrame, matrix: Floats, inputs: ReportInput) -> F
 
 def _costs(frame: pd.DataFrame) -> pd.DataFrame:
     """Seconds summed over stages; what the run holds at its last stage."""
-    wanted = ["seconds", "state_bytes", "memory_bytes", "memory_items", "parameters"]
+    kept = ["state_bytes", "network_bytes", "memory_bytes"]  # beside the network that is trained
+    wanted = ["memory_bytes", *(name for name in COSTS if name != "kept_bytes")]
     rows = frame[frame["metric"].isin(wanted)].sort_values("stage", kind="stable")
     rows = rows.astype({"name": str, "order": str, "metric": str})
     last = rows.drop_duplicates([*RUN, "metric"], keep="last")
@@ -175,9 +175,8 @@ def _costs(frame: pd.DataFrame) -> pd.DataFrame:
     table = table.reindex(columns=wanted)
     seconds = rows[rows["metric"] == "seconds"].groupby(RUN)["value"].sum()
     table["seconds"] = seconds.reindex(table.index)
-    known = table[["state_bytes", "memory_bytes"]]
-    table["kept_bytes"] = known.sum(axis=1, min_count=1)
-    return table[["seconds", "kept_bytes", "memory_items", "parameters"]].reset_index()
+    table["kept_bytes"] = table[kept].sum(axis=1, min_count=1)
+    return table[list(COSTS)].reset_index()
 
 
 def _methods(runs: pd.DataFrame, frame: pd.DataFrame, inputs: ReportInput) -> pd.DataFrame:

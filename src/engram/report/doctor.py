@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from engram.metrics import human_bytes
+
 SEVERITIES = ("error", "warning", "note")
 FEW_RUNS = 3
 MANY = 10  # methods with the same finding
@@ -15,6 +17,10 @@ DWARFS = 100.0  # times the task loss
 UNBALANCED = 2.0  # largest class of the memory over the smallest
 DRIFT = 1.0  # shift of a BatchNorm mean in its own standard deviations
 RUN = ["name", "seed", "order"]
+HELD = {
+    "state_bytes": "method state", "network_bytes": "further networks",
+    "buffer_bytes": "buffers", "optimizer_bytes": "optimiser",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -185,6 +191,31 @@ def memory_balance(table: pd.DataFrame) -> list[Finding]:
     return found
 
 
+def growth_outside_the_memory(table: pd.DataFrame) -> list[Finding]:
+    """Methods without a memory that hold more after every task."""
+    rows = table[table["metric"].isin([*HELD, "memory_items"]) & (table["step"] == -1)]
+    found = []
+    for name, group in rows.astype({"metric": str}).groupby("name", observed=True):
+        sizes = group.pivot_table(index="stage", columns="metric", values="value")
+        sizes = sizes.reindex(columns=[*HELD, "memory_items"]).fillna(0.0).sort_index()
+        steps = sizes[list(HELD)].sum(axis=1).diff().iloc[1:]
+        # what a method begins to keep after its first task is no growth
+        if len(steps) < 2 or sizes["memory_items"].any() or not bool((steps > 0).all()):
+            continue
+        first, last = sizes.iloc[0], sizes.iloc[-1]
+        grown = [
+            f"{words} from {human_bytes(first[kind])} to {human_bytes(last[kind])}"
+            for kind, words in HELD.items()
+            if last[kind] > first[kind]
+        ]
+        text = (
+            f"It has no memory, and what it holds grows with every task: {', '.join(grown)}. "
+            "Try `engram check`: it looks for samples there."
+        )
+        found.append(Finding("warning", str(name), text))
+    return found
+
+
 def batchnorm_drift(table: pd.DataFrame) -> list[Finding]:
     """Running statistics that moved away from what older tasks were trained with."""
     rows = _of(table, "bn_drift")
@@ -218,6 +249,7 @@ CHECKS: tuple[Callable[[pd.DataFrame], list[Finding]], ...] = (
     loss_terms,
     silent_classes,
     memory_balance,
+    growth_outside_the_memory,
     batchnorm_drift,
     few_runs,
 )

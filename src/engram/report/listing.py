@@ -10,7 +10,7 @@ import pandas as pd
 
 from engram.report.access import totals
 from engram.report.aggregate import final_accuracies, order_disparities
-from engram.report.digest import Digest
+from engram.report.digest import BESIDE, COSTS, Digest
 from engram.report.doctor import Finding, diagnose
 from engram.report.inputs import ReportInput
 from engram.report.tables import Column, Table
@@ -19,6 +19,7 @@ MOST_ROWS = 1000  # of one table on the page; written tables are complete
 MOST_TASKS = 20
 
 METHOD = Column("name", "Method")
+KINDS = ("State, MiB", "Networks, MiB", "Buffers, MiB", "Optimiser, MiB")
 VIEW = Column("head", "View", help="single: all classes compete; multi: the task is known")
 
 
@@ -93,22 +94,25 @@ def orders(digest: Digest) -> Table | None:
 
 def costs(digest: Digest) -> Table | None:
     """Time, size and memory of every method."""
-    keys = ["seconds", "kept_bytes", "memory_items", "parameters"]
     frame = digest.methods
-    if not len(frame) or frame[keys].isna().all(axis=None):
+    if not len(frame) or frame[list(COSTS)].isna().all(axis=None):
         return None
     # Costs do not depend on the view: one row per method.
     frame = frame.drop_duplicates("name").assign(head="").reset_index(drop=True)
-    for key in ("kept_bytes", "kept_bytes_std"):
+    for key in ("kept_bytes", "kept_bytes_std", *BESIDE):
         frame[key] = frame[key] / 2**20
     columns = (
         METHOD,
         Column("seconds", "Seconds per run", "spread", 1),
         Column("kept_bytes", "Kept, MiB", "spread", 3),
+        *(Column(key, title, "number", 3) for key, title in zip(BESIDE, KINDS, strict=True)),
         Column("memory_items", "Items in memory", "number", 0),
         Column("parameters", "Parameters", "number", 0),
     )
-    note = "Kept: exemplars and the method's own state after the last stage, in MiB."
+    note = (
+        "Kept: exemplars, the method's own state and further networks after the last stage, in "
+        "MiB. State, networks, buffers and optimiser lie outside the memory."
+    )
     return Table("costs", "Costs", columns, frame, note)
 
 
