@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -250,3 +251,16 @@ def test_public_names_do_not_depend_on_what_was_imported_before():
         pytest.skip("engram has no list of public names yet")
     packages = [n for n in modules(PACKAGE) if n.count(".") == 1 and not n.endswith("__main__")]
     assert kinds_of_public_names("") == kinds_of_public_names(f"import {', '.join(packages)}")
+
+
+@pytest.mark.parametrize("name", ["losses", "keys"])
+def test_a_module_is_an_attribute_from_the_start(name):
+    loaded_after(f"import engram; assert engram.{name}.__name__ == 'engram.{name}'")
+
+
+def test_every_package_is_an_attribute():
+    import engram
+
+    unwritten = {name for name in ALLOWED if find_spec(f"engram.{name}") is None}
+    for name in {*ALLOWED} - unwritten - {"__main__", "cli"}:
+        assert engram.__getattr__(name).__name__ == f"engram.{name}"

@@ -6,7 +6,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engram import methods, metrics, models, records, report
+    from engram import (  # noqa: F401 - for type checkers; modules are no part of __all__
+        checks,
+        data,
+        engine,
+        errors,
+        keys,
+        learner,
+        losses,
+        memory,
+        methods,
+        metrics,
+        models,
+        recipes,
+        records,
+        report,
+        reproduce,
+        streams,
+        yaml_text,
+    )
     from engram.data import Data, datasets, load
     from engram.engine.training import Training
     from engram.errors import AccessError, BadArgument, EngramError, RecordError
@@ -36,7 +54,14 @@ __version__ = "0.1.0"
 # Public names and their homes; a name is imported when it is first used, so that `import engram`
 # and the command line stay quick.
 _HOME = {
-    **dict.fromkeys(("methods", "metrics", "models", "records", "report"), ""),
+    **dict.fromkeys(
+        (
+            "checks", "data", "engine", "errors", "keys", "learner", "losses", "memory", "methods",
+            "metrics", "models", "recipes", "records", "report", "reproduce", "streams",
+            "yaml_text",
+        ),
+        "",
+    ),
     **dict.fromkeys(("Data", "datasets", "load"), "data"),
     **dict.fromkeys(("AccessError", "BadArgument", "EngramError", "RecordError"), "errors"),
     **dict.fromkeys(("Method", "Replay"), "methods.base"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import engram as package
 from engram.cli import catalogue, demo
 from engram.cli.listing import KINDS
 from engram.metrics import FORGETTING_DEFINITIONS
+from engram.streams import NEEDED, SCENARIOS
 from tests.cli.conftest import SMALL
 
 
@@ -154,3 +157,66 @@ def test_demo_in_small(engram, monkeypatch):
     assert f"(Finetune) loses {100 * lost:.0f} points" in done.stdout
     assert "<title>Engram demo" in Path("out/report.html").read_text(encoding="utf-8")
     assert "finished before and kept: 6 of 6 runs" in engram("demo", "--out", "out").stderr
+
+
+def test_every_definition_and_the_definition_all(engram):
+    engram("run", *SMALL, "-o", "out")
+    alone = engram("metrics", "out", "--definition", "all").stdout
+    assert re.findall(r"forgetting \((\w+)\)", alone) == ["all"]
+    every = engram("metrics", "out", "--definition", "every").stdout
+    names = [*FORGETTING_DEFINITIONS]
+    assert re.findall(r"forgetting \((\w+)\)", every) == names
+    assert engram("metrics", "out").stdout == every
+
+
+def test_classes_are_shown_by_name(engram):
+    x = np.random.default_rng(0).random((60, 4), np.float32)
+    np.savez("pets.npz", x=x, label=np.arange(60) % 4, names=["cat", "dog", "eel", "fox"])
+    done = engram("run", "--data", "pets.npz", "-s", "lr=0.1", "-o", "out")
+    assert re.search(r"never predicted .*: .*\bcat\b", done.stderr)
+    header = engram("metrics", "out", "--classes").stdout.split("class accuracy")[1].split("\n")[1]
+    assert header.split() == ["label", "cat", "dog", "eel", "fox"]
+    assert "label,cat,dog,eel,fox" in engram("metrics", "out", "--classes", "--csv").stdout
+    page = Path("report.html")
+    engram("report", "out", "-o", page)
+    assert re.search(r"never predicted .*\bcat\b", page.read_text())
+
+
+def test_reading_all_past_data_is_shown_as_memory(engram):
+    done = engram("run", *SMALL, "-m", "Finetune", "-m", "Joint", "-o", "out")
+    shown = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
+    assert "all past: 400 items, 25.0 KiB" in shown["Joint"]  # of 800, in two tasks
+    assert "past" not in shown["Finetune"]
+    cost = package.read("out").cost()
+    assert cost.loc["Joint", "past_items"] == 400
+    assert cost.loc["Joint", "past_bytes"] == 400 * 16 * 4
+    engram("report", "out", "--tables", "tables")
+    kept = pd.read_csv("tables/costs.csv").set_index("Method")["Items kept"]
+    assert kept["Joint"] == 400
+    assert kept["Finetune"] == 0
+
+
+@pytest.mark.parametrize("name", sorted(NEEDED))
+def test_streams_say_what_they_need(engram, name):
+    shown = " ".join(engram("list", "streams").stdout.split())
+    option, value = next(iter(NEEDED[name].items()))
+    assert f"Needs {option}, such as --set '{option}={value}'" in shown
+    assert f"{option} = (required)" in engram("list", "streams", name).stdout
+    data = ["--data", "digits"]
+    if name == "domain_incremental":  # by view
+        few = "stream.data_options={per_class: 30, frames: 4}"
+        data = ["--data", "skeletons", "-s", few]
+    said = engram("run", *data, "--stream", name, code=2).stderr
+    assert f"--set '{option}={value}'" in said
+    engram("run", *data, "--stream", name, "-s", f"{option}={value}", "-s", "iterations=1",
+           "--keep", "counts")  # fmt: skip
+
+
+def test_all_streams_with_a_required_option_are_listed():
+    required = {
+        name
+        for name, scenario in SCENARIOS.items()
+        for option in list(inspect.signature(scenario).parameters.values())[1:]
+        if option.default is option.empty
+    }
+    assert required == set(NEEDED)

@@ -129,3 +129,30 @@ def test_diff_of_a_run_and_a_preset():
     assert "no number carries over" in done.stderr
     same = call("diff", "mine", "mine")
     assert "same protocol" in same.stderr
+
+
+def test_nothing_to_reproduce_is_not_success(monkeypatch, tmp_path):
+    monkeypatch.delenv("ENGRAM_DATA", raising=False)
+    done = call("reproduce", "rwalk/1", "--device", "cpu")
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    said = done.stderr.splitlines()[-1]
+    for part in ("nothing of rwalk/1 can be made here", "mnist is not part of the package",
+                 "cifar100 is not part", "--data DIR", "ENGRAM_DATA", "--embedded"):  # fmt: skip
+        assert part in said
+    assert not (tmp_path / "runs").exists()
+    assert call("reproduce", "rwalk/fig3", "--device", "cpu").exit_code == 2
+
+
+def test_papers_without_a_preset_are_not_offered():
+    said = call("reproduce", "iirk/1").stderr
+    assert "Valid: cgl, rwalk" in said
+    assert "did you mean" not in said
+
+
+def test_embedded_rows_are_not_called_by_the_name_of_the_papers_data():
+    done = call("reproduce", "rwalk/1", *QUICK, *SOME, "--format", "csv")
+    cells = [line.split(",")[2] for line in done.stdout.splitlines()[1:]]
+    assert cells
+    assert all(cell.startswith("digits ") and "MNIST" not in cell for cell in cells)
+    assert "made on digits, not on the paper's data" in done.stderr

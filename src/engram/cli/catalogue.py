@@ -100,9 +100,15 @@ def _models() -> dict[str, str]:
 
 
 def _streams() -> dict[str, str]:
-    from engram.streams import SCENARIOS
+    from engram.streams import NEEDED, SCENARIOS
 
-    return {name: first_line(scenario) for name, scenario in SCENARIOS.items()}
+    return {
+        name: first_line(scenario) + "".join(
+            f" Needs {option}, such as --set '{option}={value}'."
+            for option, value in NEEDED.get(name, {}).items()
+        )
+        for name, scenario in SCENARIOS.items()
+    }  # fmt: skip
 
 
 def _recipes() -> dict[str, str]:
@@ -177,8 +183,10 @@ def settings(thing: Any) -> str:
     if is_dataclass(thing):
         return "\n".join(f"  {f.name} = {_default(f)}" for f in fields(thing) if f.init)
     given = inspect.signature(thing).parameters.values()
-    named = [p for p in given if p.default is not p.empty]
-    return "\n".join(f"  {p.name} = {p.default!r}" for p in named)
+    named = [p for p in given if p.default is not p.empty or p.kind is p.KEYWORD_ONLY]
+    return "\n".join(
+        f"  {p.name} = {'(required)' if p.default is p.empty else repr(p.default)}" for p in named
+    )
 
 
 def _default(field: Field[Any]) -> str:

@@ -17,14 +17,18 @@ if TYPE_CHECKING:
 
     from engram.records import Result
 
+EVERY = "every"  # not "all", which is a definition
 PLAIN = ("average_accuracy", "learning_accuracy", "backward_transfer", "forward_transfer")
 
 
 def command(
     directories: Directories,
     definition: Annotated[
-        str, typer.Option(metavar="NAME|all", help="Which forgetting: max, diagonal, first, ...")
-    ] = "all",
+        str, typer.Option(
+            metavar="NAME|every",
+            help="Which forgetting: max, diagonal, all, first, ...; every: side by side.",
+        ),
+    ] = EVERY,
     head: Annotated[
         str | None, typer.Option(metavar="single|multi", help="Head view (default: the stream's).")
     ] = None,
@@ -46,12 +50,12 @@ def command(
     from engram.metrics import FORGETTING_DEFINITIONS
     from engram.records import read
 
-    choose("--definition", definition, ("all", *FORGETTING_DEFINITIONS))
+    choose("--definition", definition, (EVERY, *FORGETTING_DEFINITIONS))
     result = read(*directories)
     if head is not None:
         result = result.view(head=head)
     last = None if stage is None else whole("--stage", stage, 1) - 1
-    wanted = list(FORGETTING_DEFINITIONS) if definition == "all" else [definition]
+    wanted = list(FORGETTING_DEFINITIONS) if definition == EVERY else [definition]
     tables = {"metrics": numbers(result, wanted, last, ece=calibration)}
     if classes:
         tables["class accuracy"] = _classes(result, last)
@@ -101,8 +105,8 @@ def numbers(
 
 
 def _classes(result: Result, stage: int | None) -> pd.DataFrame:
-    """Mean over runs, one line per label, columns by class id."""
-    table = result.class_accuracy(stage=stage)
+    """Mean over runs, one line per label, columns by class."""
+    table = result.class_accuracy(stage=stage).rename(columns=result.class_names)
     return table.groupby(result.run_labels, sort=False).mean().rename_axis("label")
 
 

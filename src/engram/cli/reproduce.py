@@ -91,6 +91,7 @@ def command(
     if dry_run:
         return _show_plan(planned, folder)
     _question(planned, folder)
+    _refuse_nothing(planned)
     made = _run(table, planned, folder, device, limit, together, compile)
     _print(made, form)
     if save is not None:
@@ -149,13 +150,31 @@ def _run(
 
 def _question(planned: Plan, folder: Path) -> None:
     from engram.cli.shell import say
+    from engram.reproduce.table import stand_in
 
     say(f"{planned.table.name}: {planned.table.title}")
     say(f"{_possible(planned)}, {planned.done} finished before; in {folder}")
+    others = dict.fromkeys(filter(None, map(stand_in, planned.entries)))
+    if others:
+        say(f"note: made on {', '.join(others)}, not on the paper's data", style="yellow")
     for note in planned.notes:
         say(f"note: {note}", style="yellow")
     for figure, why in planned.missing_figures.items():
         say(f"not run: {figure}: {why[:MOST_WHY]}", style="yellow")
+
+
+def _refuse_nothing(planned: Plan) -> None:
+    """A table of which nothing can be made is no result: say what is missing and how to get it."""
+    from engram.errors import EngramError
+
+    if planned.runnable or planned.figures:
+        return
+    why = dict.fromkeys(entry.missing for entry in planned.entries)
+    reasons = "; ".join(text[:MOST_WHY] for text in (*why, *planned.missing_figures.values()))
+    raise EngramError(
+        f"nothing of {planned.table.name} can be made here: {reasons}. Name the folder of the data "
+        "sets with --data DIR or ENGRAM_DATA, or try it on embedded data with --embedded"
+    )
 
 
 def _possible(planned: Plan) -> str:

@@ -42,7 +42,7 @@ def outcome(result: Result, folder: Path, *, page: Path | None = None) -> None:
     """The table of results, what to look at, and where everything lies."""
     screen().print(summary_table(result))
     footnotes(result)
-    findings(diagnose(own_view(result)))
+    findings(diagnose(own_view(result), result.class_names))
     for problem in result.problems:
         say(f"not read: {problem}", style="yellow")
     say(f"Results:  {folder}")
@@ -89,7 +89,7 @@ def summary_table(result: Result) -> Table:
             _runs(row),
             Text(pair(mean, row["average_accuracy_std"]), style="bold" if mean == best else ""),
             pair(float(row["forgetting"]), row["forgetting_std"]),
-            _memory(cost),
+            _memory(cost, past=label in past),
             f"{cost['seconds']:.1f} s" if "seconds" in cost else "-",
         )
     return table
@@ -102,8 +102,10 @@ def _runs(row: Any) -> Text:
     return Text(str(runs) if finished == runs else f"{finished} of {runs}")
 
 
-def _memory(cost: Mapping[Any, float]) -> str:
+def _memory(cost: Mapping[Any, float], *, past: bool = False) -> str:
     """Samples that are kept, and what a method holds beside them: state and further networks.
+
+    A method that reads the past must have all earlier data at hand, as if it were kept.
 
     Examples
     --------
@@ -111,6 +113,8 @@ def _memory(cost: Mapping[Any, float]) -> str:
     '40 items, 2.5 KiB + 1.0 KiB state'
     >>> _memory({"memory_items": 0.0})
     '-'
+    >>> _memory({"past_items": 40.0, "past_bytes": 2560.0}, past=True)
+    'all past: 40 items, 2.5 KiB'
     """
     from engram.metrics import human_bytes
 
@@ -119,6 +123,11 @@ def _memory(cost: Mapping[Any, float]) -> str:
         return 0.0 if math.isnan(value) else value
 
     parts = []
+    if past and "past_items" in cost:
+        size = human_bytes(int(known("past_bytes")))
+        parts.append(f"all past: {known('past_items'):.0f} items, {size}")
+    elif past:
+        parts.append("all past data")
     if items := known("memory_items"):
         parts.append(f"{items:.0f} items, {human_bytes(int(known('memory_bytes')))}")
     if state := known("state_bytes") + known("network_bytes"):

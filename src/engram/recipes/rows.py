@@ -79,7 +79,7 @@ def _memory(stages: Sequence[Stage], width: int) -> np.ndarray:
 def _facts(stage: Stage) -> dict[str, float]:
     learner, outcome = stage.learner, stage.outcome
     size = learner.nbytes()
-    return {
+    facts = {
         "seconds": outcome.seconds,
         "steps": outcome.steps,
         "parameters": learner.vector.numel(),
@@ -90,6 +90,10 @@ def _facts(stage: Stage) -> dict[str, float]:
         "memory_items": len(learner.exemplars),
         "memory_bytes": size["exemplars"],
     }
+    if learner.reads == "past":  # all of it must be at hand, as if it were kept
+        facts["past_items"] = sum(len(task.train) for task in learner.stream.tasks[: stage.stage])
+        facts["past_bytes"] = facts["past_items"] * learner.stream.data.sample_bytes
+    return facts
 
 
 def _chance(items: Sequence[Items]) -> Mapping[str, np.ndarray]:

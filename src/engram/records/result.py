@@ -215,6 +215,13 @@ class Result:
 
         return class_accuracy(self, stage=stage)
 
+    @cached_property
+    def class_names(self) -> dict[int, str]:
+        """Name of each class id, as far as the records tell."""
+        from engram.records.summary import class_names
+
+        return class_names(self)
+
     # -- other views -------------------------------------------------------------------------
 
     def _like(

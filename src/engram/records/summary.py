@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ SUMMARY = ("average_accuracy", "forgetting", "backward_transfer", "learning_accu
 _COSTS = {
     "seconds": "sum", "steps": "sum", "parameters": "max", "state_bytes": "max",
     "network_bytes": "max", "buffer_bytes": "max", "optimizer_bytes": "max",
-    "memory_items": "max", "memory_bytes": "max",
+    "memory_items": "max", "memory_bytes": "max", "past_items": "max", "past_bytes": "max",
 }  # fmt: skip
 
 
@@ -153,6 +154,18 @@ def class_accuracy(result: Result, *, stage: int | None) -> pd.DataFrame:
     names = ["recipe", "seed", "order"]
     table.index = pd.MultiIndex.from_tuples([tuple(r) for r in result.runs], names=names)
     return table
+
+
+def class_names(result: Result) -> dict[int, str]:
+    """The name of each class id, where the records have it and it is the same for all recipes."""
+    found: dict[int, set[str]] = {}
+    for run in {run.recipe: run for run in result.runs}.values():
+        if (items := result.items(run.recipe, run.order)) is not None:
+            for number, name in zip(items.classes.tolist(), items.names, strict=True):
+                found.setdefault(number, set()).add(name)
+    names = {number: next(iter(told)) for number, told in found.items() if len(told) == 1}
+    often = Counter(names.values())
+    return {n: text if often[text] == 1 else f"{text} ({n})" for n, text in names.items()}
 
 
 def describe(result: Result) -> str:

@@ -166,8 +166,10 @@ def _intransigence(rows: pd.DataFrame, matrix: Floats, inputs: ReportInput) -> F
 
 def _costs(frame: pd.DataFrame) -> pd.DataFrame:
     """Seconds summed over stages; what the run holds at its last stage."""
-    kept = ["state_bytes", "network_bytes", "memory_bytes"]  # beside the network that is trained
-    wanted = ["memory_bytes", *(name for name in COSTS if name != "kept_bytes")]
+    # Beside the network that is trained; what is read of earlier tasks must be at hand as well.
+    kept = ["state_bytes", "network_bytes", "memory_bytes", "past_bytes"]
+    names = (*COSTS, "memory_bytes", "past_items", "past_bytes")
+    wanted = [name for name in names if name != "kept_bytes"]
     rows = frame[frame["metric"].isin(wanted)].sort_values("stage", kind="stable")
     rows = rows.astype({"name": str, "order": str, "metric": str})
     last = rows.drop_duplicates([*RUN, "metric"], keep="last")
@@ -176,6 +178,7 @@ def _costs(frame: pd.DataFrame) -> pd.DataFrame:
     seconds = rows[rows["metric"] == "seconds"].groupby(RUN)["value"].sum()
     table["seconds"] = seconds.reindex(table.index)
     table["kept_bytes"] = table[kept].sum(axis=1, min_count=1)
+    table["memory_items"] = table[["memory_items", "past_items"]].sum(axis=1, min_count=1)
     return table[list(COSTS)].reset_index()
 
 

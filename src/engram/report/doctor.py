@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -32,13 +33,18 @@ class Finding:
     text: str
 
 
-def diagnose(frame: pd.DataFrame) -> list[Finding]:
+Check = Callable[[pd.DataFrame], list[Finding]]
+
+
+def diagnose(frame: pd.DataFrame, classes: Mapping[int, str] | None = None) -> list[Finding]:
     """All findings of a long table, the worst first.
 
     Parameters
     ----------
     frame
         Long table of results; a column `name` is used instead of `label` where there is one.
+    classes
+        Name of each class id, such as `Result.class_names`; ids are shown where there is none.
 
     Examples
     --------
@@ -50,7 +56,8 @@ def diagnose(frame: pd.DataFrame) -> list[Finding]:
     table = frame if "name" in frame.columns else frame.assign(name=frame["label"])
     if len(table) == 0:
         return []
-    found = [finding for check in CHECKS for finding in _gathered(check(table))]
+    silent: Check = partial(silent_classes, names=classes or {})
+    found = [one for check in (*CHECKS, silent) for one in _gathered(check(table))]
     return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.label))
 
 
@@ -149,7 +156,7 @@ def loss_terms(table: pd.DataFrame) -> list[Finding]:
     return found
 
 
-def silent_classes(table: pd.DataFrame) -> list[Finding]:
+def silent_classes(table: pd.DataFrame, names: Mapping[int, str]) -> list[Finding]:
     """Classes that were learnt but are never predicted after the last stage."""
     keys = [*RUN, "head"]
     rows = _last(_of(table, "predicted"), keys)
@@ -167,7 +174,7 @@ def silent_classes(table: pd.DataFrame) -> list[Finding]:
         view = f" ({head}-head view)" if head else ""
         text = (
             f"In {_plural(runs, 'run')} some learnt class is never predicted after the last stage"
-            f"{view}: {_list([*classes])}."
+            f"{view}: {_list([names.get(c, c) for c in classes])}."
         )
         found.append(Finding("warning", str(name), text))
     return found
@@ -242,12 +249,11 @@ def unfinished_runs(table: pd.DataFrame) -> list[Finding]:
     ]  # fmt: skip
 
 
-CHECKS: tuple[Callable[[pd.DataFrame], list[Finding]], ...] = (
+CHECKS: tuple[Check, ...] = (
     diverged_runs,
     impossible_accuracies,
     unfinished_runs,
     loss_terms,
-    silent_classes,
     memory_balance,
     growth_outside_the_memory,
     batchnorm_drift,

@@ -46,6 +46,8 @@ class ReportInput:
         Complaints of whoever read the records; they are shown at the top.
     reproductions
         Paper-against-ours tables with the columns of `REPRODUCTION_COLUMNS`.
+    classes
+        Name of each class id, as far as it is known.
 
     Examples
     --------
@@ -64,6 +66,7 @@ class ReportInput:
     ledger: Mapping[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     reproductions: list[pd.DataFrame] = field(default_factory=list)
+    classes: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _require("frame", self.frame, COLUMNS)
@@ -151,6 +154,7 @@ def from_result(result: Result, *, reproductions: Iterable[pd.DataFrame] = ()) -
         ledger={str(d.get("part", i)): _without(d, "part") for i, d in enumerate(result.ledger)},
         problems=[str(problem) for problem in result.problems],
         reproductions=list(reproductions),
+        classes=result.class_names,
     )
 
 

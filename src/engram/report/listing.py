@@ -106,12 +106,13 @@ def costs(digest: Digest) -> Table | None:
         Column("seconds", "Seconds per run", "spread", 1),
         Column("kept_bytes", "Kept, MiB", "spread", 3),
         *(Column(key, title, "number", 3) for key, title in zip(BESIDE, KINDS, strict=True)),
-        Column("memory_items", "Items in memory", "number", 0),
+        Column("memory_items", "Items kept", "number", 0),
         Column("parameters", "Parameters", "number", 0),
     )
     note = (
         "Kept: exemplars, the method's own state and further networks after the last stage, in "
-        "MiB. State, networks, buffers and optimiser lie outside the memory."
+        "MiB. State, networks, buffers and optimiser lie outside the memory. "
+        "What a method reads of earlier tasks counts as kept, since it must be at hand."
     )
     return Table("costs", "Costs", columns, frame, note)
 
@@ -174,7 +175,7 @@ def all_tables(inputs: ReportInput, digest: Digest) -> list[Table]:
     found = [
         summary(digest),
         per_task(digest),
-        findings(diagnose(digest.frame)),
+        findings(diagnose(digest.frame, inputs.classes)),
         *(reproduction(i, t) for i, t in enumerate(inputs.reproductions)),
         orders(digest),
         costs(digest),

@@ -30,7 +30,7 @@ def to_frame(lines: Sequence[Line]) -> pd.DataFrame:
 
     rows = [
         (
-            line.cell.paper, line.cell.table, line.cell.name, line.cell["metric"],
+            line.cell.paper, line.cell.table, line.name, line.cell["metric"],
             line.cell.value, line.ours, line.difference, line.low, line.high,
             line.verdict, line.reason, line.settings,
         )
@@ -122,7 +122,7 @@ def texts(line: Line) -> dict[str, str]:
     ends = () if math.isnan(line.low) else (line.low, line.high)
     gap = known and not math.isnan(line.cell.value)
     return {
-        "cell": line.cell.name, "metric": line.cell["metric"], "paper": printed,
+        "cell": line.name, "metric": line.cell["metric"], "paper": printed,
         "ours": f"{_number(line, line.ours)}{_own_spread(line)}" if known else "-",
         "difference": _number(line, line.difference, "+") if gap else "",
         "interval": " .. ".join(_number(line, end) for end in ends),

@@ -51,7 +51,7 @@ def find_table(name: str, *, embedded: bool = False, assignments: Sequence[str] 
     """
     paper, slash, table = name.strip().lower().partition("/")
     if paper not in PAPERS:
-        raise unknown("paper", paper, PAPERS)
+        raise unknown("paper", paper, WRITTEN)
     if paper not in WRITTEN:
         raise BadArgument(f"paper: {paper} has no preset in this version; there are "
                           f"{', '.join(table_names())}")  # fmt: skip

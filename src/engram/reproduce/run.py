@@ -19,7 +19,7 @@ from engram.records.directory import ended_stages
 from engram.reproduce.output import merge_lines, read_lines
 from engram.reproduce.planning import Plan, plan
 from engram.reproduce.registry import find_table
-from engram.reproduce.table import Entry, Figure, Table, words
+from engram.reproduce.table import Entry, Figure, Table, stand_in, words
 from engram.reproduce.verdict import Line, judge
 
 if TYPE_CHECKING:
@@ -109,7 +109,9 @@ def reproduce(
     result = _train(made, folder, device, watcher, deadline, group_size, compile)
     ends = None if result is None else result.ends()  # no cell is about a curve
     lines = tuple(
-        replace(_line(cell, entry, ends), settings=made.table.settings_of(cell))
+        replace(
+            _line(cell, entry, ends), settings=made.table.settings_of(cell), data=stand_in(entry)
+        )
         for cell, entry in zip(made.cells, made.entries, strict=True)
     )
     if lines:  # before the figures, which may fail for want of a drawing library

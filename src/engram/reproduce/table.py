@@ -76,6 +76,20 @@ class Entry:
     counted: tuple[Recipe, Callable[[Stream], float]] | None = None
 
 
+def stand_in(entry: Entry) -> str:
+    """The data that a number is made on where it is not the paper's, "" where it is.
+
+    Examples
+    --------
+    >>> stand_in(Entry(missing="quoted from another paper"))
+    ''
+    """
+    recipes = (*entry.recipes, *(entry.counted or ())[:1])
+    if OTHER_DATA not in entry.reasons or not recipes:
+        return ""
+    return str(recipes[0].stream["data"])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Figure:
     """A figure: what has to be run, the numbers it shows, and the drawing."""

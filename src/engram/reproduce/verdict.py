@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,21 @@ class Line:
     verdict: str
     reason: str
     settings: str = ""  # where the preset was changed
+    data: str = ""  # what stands in for the paper's data set, "" if nothing does
+
+    @property
+    def name(self) -> str:
+        """Row and column in words, with the data that the number was really made on.
+
+        Examples
+        --------
+        >>> cell = Cell("rwalk", "1", {"dataset": "MNIST", "method": "EWC"}, 0.08)
+        >>> Line(cell, np.empty(0), 0.0, 0.0, NOT_COMPARABLE, OTHER_DATA, data="digits").name
+        'digits EWC'
+        """
+        if not self.data:
+            return self.cell.name
+        return replace(self.cell, key={**self.cell.key, "dataset": self.data}).name
 
     @property
     def ours(self) -> float:
