@@ -6,19 +6,27 @@ import inspect
 import traceback
 from typing import Any
 
-from engram.errors import AccessError
+from engram.errors import AccessError, EngramError
 
+# What torch says, and what helps. Only errors that torch raised are looked up: a user's own error
+# may contain any word.
 HINTS = (
     (("data-dependent control flow", "GuardOnDataDependent", "Could not guard on"),
      "it decides by a tensor's value: use torch.where and weights in place of `if`"),
-    (("item()", ".item", "DataDependentOutput", "unbacked"),
+    ((".item()", "DataDependentOutput", "unbacked"),
      "it reads a number out of a tensor: keep it a tensor"),
     (("dynamic shape", "nonzero", "masked_select"),
      "its shape depends on values: multiply by weights in place of boolean indexing"),
-    (("randomness",),
+    (("called random operation",),
      "it draws from torch's generator: draw with engram.keys and batch.key"),
     (("one_hot",),
      "F.one_hot does not map: compare with torch.arange"),
+    (("same dtype", "expected scalar type", "must have the same dtype", "Found dtype"),
+     "two precisions meet: give new tensors the dtype of batch.x (engram.keys draws float64, "
+     "torch makes float32)"),
+    (("does not require grad",),
+     "the loss does not depend on the networks' weights; a method that trains none of them returns "
+     "0 * net.task(batch)"),
 )  # fmt: skip
 
 
@@ -45,12 +53,37 @@ def line_of(error: BaseException, target: Any) -> str:
     return f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}: {last.line}"
 
 
+def place_of(kind: type, name: str) -> str:
+    """``file.py:12: ``, where a class writes one of its functions, or nothing."""
+    found = inspect.unwrap(getattr(kind, name, None) or kind)
+    try:
+        file, line = inspect.getfile(found), inspect.getsourcelines(found)[1]
+    except (TypeError, OSError):  # made at run time
+        return ""
+    return f"{file.rsplit('/', 1)[-1]}:{line}: "
+
+
+def hint_of(error: BaseException) -> str:
+    """What usually helps against an error, or nothing."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, AccessError) and "row" in text:
+        return "read the task's own rows, or what the memory holds"
+    if isinstance(error, EngramError) or not _from_torch(error):
+        return ""
+    return next((words for signs, words in HINTS if any(sign in text for sign in signs)), "")
+
+
+def _from_torch(error: BaseException) -> bool:
+    """Whether torch raised an error: in its Python code, or below a line of anybody's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if type(error).__module__.startswith("torch") or (frames and "/torch/" in frames[-1].filename):
+        return True
+    raised = bool(frames) and (frames[-1].line or "").lstrip().startswith("raise")
+    return isinstance(error, RuntimeError | NotImplementedError) and not raised
+
+
 def blame(error: BaseException, target: Any) -> str:
     """What went wrong, where, and what usually helps."""
-    text = f"{type(error).__name__}: {error}".strip()
-    hint = next((words for signs, words in HINTS if any(sign in text for sign in signs)), "")
-    if isinstance(error, AccessError):
-        hint = "read the task's own rows, or what the memory holds"
-    where = line_of(error, target)
-    first = text.splitlines()[0]
-    return "\n".join(part for part in (where, hint, first) if part)
+    first = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    parts = (line_of(error, target), hint_of(error), first)
+    return "\n".join(part for part in parts if part)

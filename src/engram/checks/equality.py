@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from engram.checks.report import DoesNotApply, require
+from engram.checks.advice import why_company_matters, why_nothing_differs
+from engram.checks.report import Broken, DoesNotApply, require
 from engram.checks.toys import (
     CLOSE,
     EXACT,
@@ -52,12 +53,11 @@ def compare(runs: Sequence[Run]) -> None:
         other = together[key]
         for name in one.tensors:
             away = gap(other.tensors[name], one.tensors[name])
-            require(
-                away < CLOSE,
-                f"{name} of run {key[0]} after task {key[1]} differ by {away:.1e} between lockstep "
-                "and loop: take means as sum(w * l) / sum(w), pass batch.w to net, draw by "
-                "batch.key",
-            )
+            if away >= CLOSE:
+                raise Broken(
+                    f"{name} of run {key[0]} after task {key[1]} differ by {away:.1e} between "
+                    f"lockstep and loop: {why_company_matters(runs[key[0]])}"
+                )
         away = gap(torch.as_tensor(other.scores), torch.as_tensor(one.scores))
         require(away < 1e-5, f"scores after task {key[1]} differ by {away:.1e}")
         kept = same(tuple(one.exemplars[:4]), tuple(other.exemplars[:4]))
@@ -180,8 +180,8 @@ def check_it_does_something(method: Method) -> None:
     if vectors[0].shape != vectors[1].shape:
         return
     same_scores = bool((mine[last].scores == plain[last].scores).all())
-    require(
-        not (torch.equal(*vectors) and same_scores),
-        "after three tasks all numbers equal those of plain finetuning: its penalty, memory or "
-        "teacher has no effect (write penalties on net.vector, not on saved weights)",
-    )
+    if torch.equal(*vectors) and same_scores:
+        raise Broken(
+            "after three tasks all numbers equal those of plain finetuning, so it has no effect: "
+            + why_nothing_differs(method)
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, fields, is_dataclass
 
 from engram.checks.report import require
+from engram.memory import Memory
 from engram.methods.base import Method, pace_of
 from engram.methods.base import Replay as Declared
 from engram.recipes.names import build_method, plain_method
@@ -53,6 +54,12 @@ def check_declarations(method: Method) -> None:
     require(method.reads in READS, f"reads must be one of {READS}, it is {method.reads!r}")
     require(method.head in HEADS, f"head must be one of {HEADS}, it is {method.head!r}")
     pace_of(method)
+    held = [n for n, value in vars(method).items() if isinstance(value, Memory)]
+    require(
+        not held or method.memory_budget is not None,
+        f"the field {', '.join(held)} holds a Memory, but the budget is read from a field called "
+        "memory: rename it",
+    )
     for stage in range(3):
         first, second = method.replay(stage), method.replay(stage)
         require(isinstance(first, Declared), f"replay({stage}) must return a Replay, not {first!r}")

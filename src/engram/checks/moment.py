@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -66,8 +67,9 @@ def moment(
     group = runs_of(method, streams()[:runs], model=model, training=training)
     engine = Engine(group, device="cpu", together=True)
     learners, methods = [engine.learner(run) for run in group], [run.method for run in group]
-    for past in range(stage):
-        stages.run_stage(learners, methods, training, past, mapped=True)
+    for past in range(stage):  # one by one: whether the method maps is another question
+        for learner in learners:
+            stages.run_stage([learner], [method], training, past, mapped=False)
     stages.enter(learners, methods, training, stage)
     deck = stages._dealer(learners, method.replay(stage), training, stage).epoch(0)
     trainer = LockstepTrainer(learners, methods, training)
@@ -77,10 +79,10 @@ def moment(
 def spied(method: Method, verb: str, around: Callable[..., Any]) -> Method:
     """A copy of a method one of whose verbs goes through ``around(original, *args)``."""
     kind = type(method)
-    original = getattr(kind, verb)
+    written = inspect.getattr_static(kind, verb)
 
     def passed_on(self: Any, *args: Any) -> Any:
-        return around(lambda *given: original(self, *given), *args)
+        return around(written.__get__(self, type(self)), *args)
 
     spy = copy.copy(method)
     object.__setattr__(spy, "__class__", type(kind.__name__, (kind,), {verb: passed_on}))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
+
+NAMED = 12  # checks not run that are named one by one
 
 
 class Broken(Exception):
@@ -15,11 +18,16 @@ class DoesNotApply(Exception):
 
 
 class Finding(NamedTuple):
-    """What one check found."""
+    """What one check found.
+
+    A check that could only repeat what another one found is not run: its message says which one.
+    """
 
     check: str
     passed: bool
     message: str = ""
+    ran: bool = True
+    raised: bool = False  # the target's own code raised an error
 
 
 class Report(list[Finding]):
@@ -35,6 +43,13 @@ class Report(list[Finding]):
       ok    form
       FAIL  resume
             save it
+    >>> report.append(Finding("lockstep", False, "resume", ran=False))
+    >>> print(report)
+    Mine: 1 of 3 checks failed, 1 not run
+      ok    form
+      FAIL  resume
+            save it
+      not run, because "resume" failed: lockstep
     """
 
     def __init__(self, target: str, findings: Iterable[Finding] = ()) -> None:
@@ -54,17 +69,29 @@ class Report(list[Finding]):
     @property
     def failed(self) -> list[Finding]:
         """The findings that broke a rule."""
-        return [finding for finding in self if not finding.passed]
+        return [finding for finding in self if finding.ran and not finding.passed]
+
+    @property
+    def not_run(self) -> list[Finding]:
+        """The checks that another one's failure made pointless."""
+        return [finding for finding in self if not finding.ran]
 
     def __str__(self) -> str:
-        total, wrong = len(self), len(self.failed)
+        total, wrong, idle = len(self), len(self.failed), len(self.not_run)
         verdict = f"{wrong} of {total} checks failed" if wrong else f"all {total} checks passed"
-        lines = [f"{self.target}: {verdict}"]
-        for check, passed, message in self:
-            aside = f" ({message})" if passed and message else ""
-            lines.append(f"  {'ok  ' if passed else 'FAIL'}  {check}{aside}")
-            if not passed:
-                lines += [f"        {line}" for line in message.splitlines()]
+        lines = [f"{self.target}: {verdict}" + (f", {idle} not run" if idle else "")]
+        for one in self:
+            if not one.ran:
+                continue
+            aside = f" ({one.message})" if one.passed and one.message else ""
+            lines.append(f"  {'ok  ' if one.passed else 'FAIL'}  {one.check}{aside}")
+            if not one.passed:
+                lines += [f"        {line}" for line in one.message.splitlines()]
+        for cause in dict.fromkeys(one.message for one in self.not_run):
+            names = [one.check for one in self.not_run if one.message == cause]
+            shown = ", ".join(names) if len(names) <= NAMED else f"{len(names)} other checks"
+            text = f'not run, because "{cause}" failed: {shown}'
+            lines += textwrap.wrap(text, 96, initial_indent="  ", subsequent_indent="    ")
         return "\n".join(lines)
 
 
@@ -89,7 +116,34 @@ def finding(check: Callable[..., None], *args: Any) -> Finding:
     except Broken as fault:
         return Finding(name, False, str(fault))
     except Exception as error:  # a user's own code may raise anything
-        from engram.checks.blame import blame
+        from engram.checks.blame import blame, line_of
 
-        return Finding(name, False, blame(error, args[0] if args else None))
+        target = args[0] if args else None
+        return Finding(name, False, blame(error, target), raised=bool(line_of(error, target)))
     return Finding(name, True)
+
+
+def findings(
+    checks: Sequence[Callable[..., None]], target: Any, needs: Callable[[Any], Iterable[Any]]
+) -> list[Finding]:
+    """Call checks one after the other, except those that need one that failed.
+
+    Where the target's own code raises the same error again, the first check alone names it.
+    """
+    found: list[Finding] = []
+    broken: dict[str, str] = {}  # check that failed or was not run -> check that names the fault
+    errors: dict[str, str] = {}  # message of an error -> check that names it
+    for check in checks:
+        name = name_of(check)
+        cause = next((broken[n] for n in map(name_of, needs(check)) if n in broken), "")
+        if not cause:
+            one = finding(check, target)
+            cause = errors.get(one.message, "") if one.raised else ""
+            if one.raised:
+                errors.setdefault(one.message, name)
+            if not one.passed:
+                broken[name] = cause or name
+        else:
+            broken[name] = cause
+        found.append(Finding(name, False, cause, ran=False) if cause else one)
+    return found

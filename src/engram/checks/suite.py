@@ -8,6 +8,7 @@ from typing import Any
 
 from engram import methods
 from engram.checks import (
+    basics,
     equality,
     form,
     hoards,
@@ -18,8 +19,9 @@ from engram.checks import (
     poison,
     policies,
     purity,
+    verbs,
 )
-from engram.checks.report import Finding, Report, finding
+from engram.checks.report import Finding, Report, findings
 from engram.errors import bad, unknown
 from engram.memory import Memory, Policy
 from engram.memory import policies as policy_names
@@ -32,6 +34,12 @@ METHOD_CHECKS: tuple[Check, ...] = (
     form.check_frozen_dataclass_with_defaults,
     form.check_recipe_round_trip,
     form.check_declarations,
+    verbs.check_verbs_are_known,
+    basics.check_verbs_return_what_they_should,
+    honesty.check_reads_only_what_it_may,
+    honesty.check_memory_within_budget,
+    basics.check_stays_finite,
+    basics.check_single_precision,
     purity.check_loss_is_pure,
     purity.check_step_is_pure,
     purity.check_interval_waits,
@@ -44,20 +52,18 @@ METHOD_CHECKS: tuple[Check, ...] = (
     equality.check_resume_is_uninterrupted,
     equality.check_class_ids_do_not_matter,
     equality.check_a_diverging_run_harms_no_other,
-    equality.check_it_does_something,
-    honesty.check_reads_only_what_it_may,
     honesty.check_test_and_future_rows_do_not_matter,
     poison.check_labels_out_of_sight_do_not_matter,
     poison.check_lost_rows_do_not_matter,
     poison.check_places_of_test_rows_do_not_matter,
-    honesty.check_memory_within_budget,
     hoards.check_keeps_no_samples_outside_its_memory,
     hoards.check_holds_no_more_for_more_rows,
     honesty.check_exemplars_are_trained_on,
+    equality.check_it_does_something,
     learning.check_single_class_tasks,
     learning.check_one_class_first,
-    learning.check_task_incremental,
     learning.check_beats_chance,
+    learning.check_task_incremental,
     known.check_known_classes_are_learnt,
     learning.check_state_is_a_tree_of_tensors,
     learning.check_unopened_columns_stand_still,
@@ -66,6 +72,32 @@ METHOD_CHECKS: tuple[Check, ...] = (
     oracles.check_step_gets_the_plain_gradient,
     oracles.check_old_networks_are_in_eval_mode,
 )
+# What fails here fails nearly everywhere: checks behind one of these are not run if it failed.
+ROOTS: tuple[Check, ...] = (
+    form.check_declarations,
+    verbs.check_verbs_are_known,
+    basics.check_verbs_return_what_they_should,
+    honesty.check_reads_only_what_it_may,
+    honesty.check_memory_within_budget,
+    basics.check_stays_finite,
+)
+# And some need another one: runs that train together a step that maps, and so on.
+NEEDS: dict[Check, tuple[Check, ...]] = {
+    **dict.fromkeys(
+        (
+            equality.check_lockstep_with_batch_norm,
+            equality.check_lockstep_with_dropout,
+            equality.check_lockstep_with_strengths,
+            equality.check_a_diverging_run_harms_no_other,
+        ),
+        (purity.check_maps_without_host_decisions, equality.check_lockstep_is_the_loop),
+    ),
+    equality.check_lockstep_is_the_loop: (purity.check_maps_without_host_decisions,),
+    learning.check_unopened_columns_stand_still: (purity.check_maps_without_host_decisions,),
+    equality.check_it_does_something: (honesty.check_exemplars_are_trained_on,),
+    learning.check_task_incremental: (learning.check_beats_chance,),
+    known.check_known_classes_are_learnt: (learning.check_beats_chance,),
+}
 POLICY_CHECKS: tuple[Check, ...] = (
     policies.check_prefix_of_a_ranking_is_a_ranking,
     policies.check_only_the_seed_decides,
@@ -101,9 +133,18 @@ def check(target: Any) -> Report:
             reason = f"{name}() does not work ({error}): give every field a default"
             return Report(name, [Finding("frozen dataclass with defaults", False, reason)])
     if isinstance(found, Method):
-        return Report(label(found), [finding(one, found) for one in METHOD_CHECKS])
+        return Report(label(found), findings(METHOD_CHECKS, found, needs))
     policy = found.policy if isinstance(found, Memory) else found
-    return Report(label(policy), [finding(one, policy) for one in POLICY_CHECKS])
+    return Report(label(policy), findings(POLICY_CHECKS, policy, needs))
+
+
+def needs(one: Check) -> list[Check]:
+    """The checks without which another one can find nothing new."""
+    if one not in METHOD_CHECKS:
+        return []
+    place = METHOD_CHECKS.index(one)
+    roots = [root for root in ROOTS if METHOD_CHECKS.index(root) < place]
+    return [*roots, *NEEDS.get(one, ())]
 
 
 def label(target: Any) -> str:

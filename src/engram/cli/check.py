@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from engram.cli.shell import emit
+from engram.cli.shell import BAD_INPUT, emit
 from engram.errors import EngramError
 
 FAILED = 1
@@ -18,12 +18,17 @@ def command(
         str, typer.Argument(metavar="MODULE:CLASS|NAME", help="A method, policy or detector.")
     ],
 ) -> None:
-    """Try a method, own or built in, against the rules of the game."""
+    """Try a method, own or built in, against the rules of the game.
+
+    Exit code 1: a rule is broken; 2: the method's own code raised an error.
+    """
     if find_spec("engram.checks") is None:
         raise EngramError("this version has no contract suite (engram.checks)")
     from engram.checks import check
 
     report = check(target)
     emit(str(report))
+    if any(one.raised for one in report.failed):  # the same code as for any error of one's own
+        raise typer.Exit(BAD_INPUT)
     if not report.passed:
         raise typer.Exit(FAILED)

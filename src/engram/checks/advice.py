@@ -1,0 +1,108 @@
+"""Why a check failed: what could be the cause is tried out before it is said."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engram.checks.moment import Moment, moment
+from engram.checks.toys import MODELS, Trained, accuracies, tame
+from engram.engine.evaluate import evaluate
+from engram.engine.run_spec import Run
+from engram.engine.training import Training
+from engram.learner.batch import Batch
+from engram.methods.base import Method, overrides
+from engram.methods.finetune import Finetune
+
+PADDING = 5  # rows of weight 0 that are put behind a batch
+FELT = 1e-12
+
+
+def slopes(at: Moment, batch: Batch, vector: Tensor) -> dict[str, Tensor]:
+    """The gradient [P] of every loss term of the first run."""
+    weights, learner = vector.detach().clone().requires_grad_(True), at.learners[0]
+    terms = at.method.loss(at.net(batch, vector=weights), batch, learner.state)
+    found = {}
+    for name, term in terms.items():
+        (slope,) = (
+            torch.autograd.grad(term, weights, retain_graph=True, allow_unused=True)
+            if term.requires_grad
+            else (None,)
+        )
+        found[name] = torch.zeros_like(vector) if slope is None else slope
+    return found
+
+
+def why_nothing_is_learnt(method: Method, trained: Trained, training: Training) -> str:
+    """What keeps a task from being learnt, as far as can be seen from outside."""
+    at = moment(tame(method), stage=0, runs=1, training=training)
+    before, after = at.learners[0].vector, trained[0, 0].vector
+    found = slopes(at, next(at.own_batches()), before)
+    if not any(bool(slope.any()) for slope in found.values()):
+        return "the gradient of its loss is 0: the loss does not reach the networks"
+    if torch.equal(before, after):
+        return (
+            "its loss has a gradient, but the weights do not move: look at "
+            f"{_either(method, 'gradient', 'start')} (learner.free says which weights may)"
+        )
+    last = trained[max(trained)]
+    (logits,) = evaluate([last.stage.learner], [Finetune()])
+    by_scores, by_logits = accuracies(last)[-1], accuracies(last._replace(scores=logits))[-1]
+    if overrides(method, "scores") and by_logits > by_scores:
+        return (
+            f"after the last task the networks' logits are right in {by_logits:.2f} of its rows, "
+            f"scores in {by_scores:.2f}: look at scores"
+        )
+    sizes = {name: f"{float(slope.norm()):.1e}" for name, slope in found.items()}
+    return (
+        "the networks are trained, but hardly towards the labels; sizes of the terms' gradients in "
+        f"the first step: {sizes}"
+    )
+
+
+def why_nothing_differs(method: Method) -> str:
+    """Which loss terms of the second task have no gradient."""
+    at = moment(tame(method), runs=1)
+    weights = at.learners[0].vector  # away from any anchor, where a penalty has no gradient
+    moved = weights + 0.05 * torch.linspace(-1, 1, len(weights), dtype=weights.dtype)
+    found = slopes(at, next(at.own_batches()), moved)
+    idle = [repr(name) for name, slope in found.items() if not bool(slope.any())]
+    if idle:
+        return (
+            f"the gradient of {', '.join(idle)} is 0 in the second task (a penalty must be written "
+            "on net.vector, a teacher must have classes to teach)"
+        )
+    return "whatever it adds changes neither the loss nor the update"
+
+
+def why_company_matters(run: Run) -> str:
+    """Whether padding is felt, and by what; company brings padding."""
+    kind = next((name for name, model in MODELS.items() if model is run.model), "plain")
+    if _feels_padding(run.method, "plain"):
+        return "its loss feels rows of weight 0: take means as sum(w * l) / sum(w)"
+    if kind != "plain" and _feels_padding(run.method, kind):
+        return (
+            "its networks feel rows of weight 0: call net(batch.x, batch.w), so that batch "
+            "normalisation leaves padding out"
+        )
+    return (
+        "its loss does not feel padding, so look at the rest: draw by batch.key and learner.seed "
+        "only, keep nothing on self, sum over nothing but the rows of one batch"
+    )
+
+
+def _feels_padding(method: Method, kind: str) -> bool:
+    at = moment(method, runs=1, model=kind)
+    learner, batch = at.learners[0], next(at.own_batches())
+    behind = [torch.cat([leaf, leaf[:PADDING]]) for leaf in batch[:6]]
+    longer = Batch._make([*behind, *batch[6:]])
+    rows = torch.arange(len(longer.w)) < len(batch.w)
+    shift = (~rows).reshape(-1, *[1] * (batch.x.ndim - 1)).to(batch.x.dtype)
+    longer = longer._replace(x=longer.x + shift, w=torch.where(rows, longer.w, 0.0))
+    with torch.no_grad():
+        short, long = (at.method.loss(at.net(one), one, learner.state) for one in (batch, longer))
+    return any(float((short[name] - long[name]).abs()) > FELT for name in short)
+
+
+def _either(method: Method, *verbs: str) -> str:
+    return " and ".join(verb for verb in verbs if overrides(method, verb)) or "the engine"

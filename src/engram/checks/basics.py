@@ -1,0 +1,209 @@
+"""The root of the suite: a run goes through, verbs return what they should, numbers stay finite.
+
+What fails here would fail in most other checks as well, so it is named here and they are not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engram.checks.blame import place_of
+from engram.checks.moment import spied
+from engram.checks.report import Broken, require
+from engram.checks.toys import EXACT, finite, runs_of, streams, tame, train
+from engram.errors import AccessError, BadArgument
+from engram.learner.tree import leaves, shapes
+from engram.memory import Exemplars
+from engram.methods.base import Method, overrides
+from engram.streams.outline import StreamOutline
+
+SINGLE = replace(EXACT, precision="float32", epochs=1)
+BEYOND = 1e8  # a loss term of this size has diverged: the data is harmless
+LEAPS = 1e3  # a term that grows by more than this in one step did not get there by steps
+
+
+# -- return values ---------------------------------------------------------------------------------
+def check_verbs_return_what_they_should(method: Method) -> None:
+    """A short run goes through, and every verb returns what the contract says."""
+    _look_at_networks(method)
+    try:
+        train(runs_of(watched(tame(method)), streams()[:1]))
+    except AccessError:
+        return  # the next check says so
+    except BadArgument as error:
+        if not str(error).startswith("exemplars:"):
+            raise  # of the budget, which has a check of its own
+
+
+def check_single_precision(method: Method) -> None:
+    """The same in float32, which is how runs are trained unless they ask for another precision."""
+    after = train(runs_of(watched(tame(method)), streams()[:1], training=SINGLE))
+    last = after[max(after)]
+    require(last.vector.dtype == torch.float32, f"weights have become {last.vector.dtype}")
+
+
+def watched(method: Method) -> Method:
+    """The method with an eye on what each of its own verbs returns."""
+    for verb, look in LOOKS.items():
+        if overrides(method, verb):
+            place = place_of(type(method), verb)
+
+            def around(
+                original: Callable[..., Any], *args: Any, look: Any = look, place: str = place
+            ) -> Any:
+                answer = original(*args)
+                fault = look(answer, *args)
+                if fault:
+                    raise Broken(place + fault)
+                return answer
+
+            method = spied(method, verb, around)
+    return method
+
+
+def _terms(terms: Any, *_: Any) -> str:
+    if not isinstance(terms, dict) or not terms:
+        return f"loss must return {{name: term}}, it returns {_kind(terms)}"
+    for name, term in terms.items():
+        if not isinstance(name, str):
+            return f"names of loss terms are strings, not {name!r}"
+        if not isinstance(term, Tensor) or term.ndim:
+            return f"term {name!r} of loss must be a tensor without axes, it is {_kind(term)}"
+    return ""
+
+
+def _direction(found: Any, _grad: Any, _batch: Any, _state: Any) -> str:
+    one_axis = isinstance(found, Tensor) and found.ndim == 1
+    return "" if one_axis else f"gradient must return a vector [P], it returns {_kind(found)}"
+
+
+def _same_state(verb: str) -> Callable[..., str]:
+    def look(found: Any, *args: Any) -> str:
+        if isinstance(found, dict) and _tensors(found) and shapes(found) == shapes(args[-1]):
+            return ""
+        held = {k: _kind(v) for k, v in found.items()} if isinstance(found, dict) else _kind(found)
+        return (
+            f"{verb} must return a state with the keys, shapes and dtypes it was given, "
+            f"{ {k: _kind(v) for k, v in args[-1].items()} }; it returns {held}"
+        )
+
+    return look
+
+
+def _class_scores(found: Any, output: Any, _state: Any) -> str:
+    wanted = tuple(output.logits.shape)
+    good = isinstance(found, Tensor) and tuple(found.shape) == wanted
+    return "" if good else f"scores must be [rows, classes] {wanted}, they are {_kind(found)}"
+
+
+def _host(verb: str) -> Callable[..., str]:
+    def look(found: Any, learner: Any, _task: Any) -> str:
+        state, kept, weights = learner.state, learner.exemplars, learner.vector
+        if found is not None:
+            return f"{verb} edits the learner and returns nothing, it returns {_kind(found)}"
+        if not isinstance(state, dict) or not _tensors(state):
+            return (
+                f"after {verb}, learner.state must be a dict of tensors (or of dicts and tuples of "
+                f"them), it holds {_kind(_odd(state))}: only tensors can be stacked, saved, mapped"
+            )
+        if not isinstance(kept, Exemplars):
+            return (
+                f"after {verb}, learner.exemplars must be what Memory.update returns, it is "
+                f"{_kind(kept)}"
+            )
+        if not isinstance(weights, Tensor) or weights.shape != learner.free.shape:
+            want = tuple(learner.free.shape)
+            return (
+                f"after {verb}, learner.vector must have the shape {want}, it is {_kind(weights)}"
+            )
+        return ""
+
+    return look
+
+
+LOOKS: dict[str, Callable[..., str]] = {
+    "start": _host("start"), "loss": _terms, "gradient": _direction, "step": _same_state("step"),
+    "interval": _same_state("interval"), "finish": _host("finish"), "scores": _class_scores,
+}  # fmt: skip
+
+
+def _look_at_networks(method: Method) -> None:
+    found = method.networks(StreamOutline.of(streams()[0]))
+    place = place_of(type(method), "networks")
+    named = isinstance(found, Mapping) and all(
+        isinstance(name, str) and isinstance(module, nn.Module) for name, module in found.items()
+    )
+    require(named, f"{place}networks must return {{name: module}}, it returns {_kind(found)}")
+    require("net" not in found, f"{place}'net' is the main network: give yours another name")
+
+
+def _tensors(tree: Any) -> bool:
+    return all(isinstance(leaf, Tensor) for leaf in leaves(tree))
+
+
+def _odd(state: Any) -> Any:
+    if not isinstance(state, dict):
+        return state
+    return next(leaf for leaf in leaves(state) if not isinstance(leaf, Tensor))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
+    return "nothing (None)" if value is None else f"a {type(value).__name__}"
+
+
+# -- divergence ------------------------------------------------------------------------------------
+def check_stays_finite(method: Method) -> None:
+    """On harmless data no loss term, weight, state or score grows beyond all measure."""
+    seen: list[dict[str, float]] = []  # the terms of every step so far
+    stages: list[int] = []
+
+    def around(original: Callable[..., Any], net: Any, batch: Any, state: Any) -> Any:
+        terms = original(net, batch, state)
+        seen.append({name: float(term.detach()) for name, term in terms.items()})
+        stages.append(int(batch.now))
+        return terms
+
+    trained = train(runs_of(spied(tame(method), "loss", around), streams()[:1]))
+    for step, terms in enumerate(seen):
+        for name, value in terms.items():
+            if not abs(value) < BEYOND:
+                before = seen[step - 1].get(name, 0.0) if step else 0.0
+                raise Broken(_divergence(name, value, before, seen, stages[step], step))
+    for (_, stage), after in trained.items():
+        parts = {**after.tensors, "scores": torch.as_tensor(after.scores)}
+        odd = [name for name, part in parts.items() if not finite(part)]
+        require(
+            not odd,
+            f"{' and '.join(odd)} hold infinite numbers or NaN after task {stage}, while the loss "
+            f"is finite: look at {_writers(method)}",
+        )
+
+
+def _divergence(
+    name: str, value: float, before: float, seen: list[dict[str, float]], stage: int, step: int
+) -> str:
+    text = f"term {name!r} is {value:.3g} in step {step} (task {stage}) on harmless data"
+    first = next((abs(t[name]) for t in seen if t.get(name)), 0.0)
+    if abs(before) > LEAPS * max(first, 1.0):
+        return (
+            f"{text}, after {before:.1e} in the step before: it grows from step to step, so lower "
+            "its strength (SGD, learning rate 0.02, inputs of size 3; float fields above 10 are "
+            "0.1 here)"
+        )
+    return (
+        f"{text}, after {before:.3g} in the step before: look for a division by 0, the logarithm "
+        "of 0, or an exponential that overflows"
+    )
+
+
+def _writers(method: Method) -> str:
+    verbs = [v for v in ("start", "gradient", "step", "interval", "finish", "scores")
+             if overrides(method, v)]  # fmt: skip
+    return ", ".join(verbs) or "the networks"

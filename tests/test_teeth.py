@@ -1,0 +1,391 @@
+"""The suite has teeth: what does nothing, or not what its author meant, fails once, in words."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from engram import Memory, Method, Replay, keys
+from engram.checks import basics, check, equality, learning, verbs
+from engram.checks.report import Broken, finding, findings
+from engram.checks.suite import METHOD_CHECKS, NEEDS, ROOTS, needs
+from engram.methods import Finetune
+
+
+def the_fault(kind: type[Method]) -> tuple[str, str]:
+    """The only check that fails, and what it says."""
+    # classes made inside a function have no name that a recipe could write down
+    found = [one for one in check(kind).failed if one.check != "recipe round trip"]
+    assert len(found) == 1, [one.check for one in found]
+    return found[0].check, found[0].message
+
+
+def method(**verbs: object) -> type[Method]:
+    kind = type("Mine", (Method,), dict(verbs))
+    return dataclass(frozen=True, kw_only=True)(kind)
+
+
+def twice(self, net, batch, state):
+    return {"task": 2 * net.task(batch)}
+
+
+# -- names -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "verb"),
+    [
+        ("los", "loss"), ("Loss", "loss"), ("compute_loss", "loss"), ("finnish", "finish"),
+        ("on_start", "start"), ("training_step", "step"), ("score", "scores"),
+        ("gradients", "gradient"), ("network", "networks"),
+    ],
+)  # fmt: skip
+def test_misspelt_verbs_are_failures(name, verb):
+    rest = {} if verb == "loss" else {"loss": twice}
+    found, message = the_fault(method(**{name: twice}, **rest))
+    assert found == "verbs are known"
+    assert f"did you mean {verb!r}" in message
+    assert message.startswith("test_teeth.py:")
+
+
+def test_a_misspelt_declaration_is_a_failure():
+    assert "did you mean 'reads'" in the_fault(method(loss=twice, read="past"))[1]
+    assert "did you mean 'grows'" in the_fault(method(loss=twice, grow=True))[1]
+
+
+def test_helpers_beside_a_verb_are_no_misspellings():
+    kind = method(loss=twice, losses=lambda self: 1, _los=lambda self: 1, strength=1.0)
+    verbs.check_verbs_are_known(kind())
+
+
+def test_a_subclass_that_overrides_nothing_is_a_failure():
+    found, message = the_fault(method(strength=1.0))
+    assert found == "verbs are known"
+    assert "plain finetuning" in message
+    assert finding(verbs.check_verbs_are_known, Finetune()).passed
+
+
+@pytest.mark.parametrize(
+    "verb", [lambda self, net, batch: {}, lambda self, net, batch, state, more: {}, 3]
+)
+def test_wrong_arguments_are_named(verb):
+    found, message = the_fault(method(loss=verb))
+    assert found == "verbs are known"
+    assert "(net, batch, state)" in message
+
+
+# -- memory ----------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Unfilled(Method):
+    memory: Memory = field(default=Memory(total=50))
+
+    def replay(self, stage):
+        return Replay("union")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer(Method):
+    buffer: Memory = field(default=Memory(total=50))
+
+    def replay(self, stage):
+        return Replay("union")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undeclared(Method):
+    def replay(self, stage):
+        return Replay("union")
+
+    def finish(self, learner, task):
+        learner.exemplars = Memory(total=50).update(learner, task.train)
+
+
+def test_a_memory_that_is_never_filled_is_a_failure():
+    found, message = the_fault(Unfilled)
+    assert found == "exemplars are trained on"
+    assert "self.memory.update" in message
+
+
+def test_a_memory_under_another_name_is_a_failure():
+    assert the_fault(Buffer)[0] == "declarations"
+    found, message = the_fault(Undeclared)
+    assert found == "memory within budget"
+    assert "declare a field `memory: Memory`" in message
+
+
+# -- precision -------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Noise(Method):
+    single: bool = False
+
+    def loss(self, net, batch, state):
+        noise = keys.normal(batch.key, *batch.x.shape)
+        noise = noise.to(batch.x.dtype) if self.single else noise
+        return {"task": net.task(batch._replace(x=batch.x + 0.1 * noise))}
+
+
+def test_a_float64_draw_fails_in_float32():
+    found, message = the_fault(Noise)
+    assert found == "single precision"
+    assert "engram.keys draws float64" in message
+    assert finding(basics.check_single_precision, Noise(single=True)).passed
+
+
+def test_a_state_that_changes_its_precision_is_a_failure():
+    @dataclass(frozen=True, kw_only=True)
+    class Drifts(Method):
+        def start(self, learner, task):
+            learner.state = {"sum": torch.zeros_like(learner.vector)}
+
+        def step(self, before, after, grad, state):
+            return {"sum": state["sum"] + torch.ones((), dtype=torch.float64) * (after - before)}
+
+    @dataclass(frozen=True, kw_only=True)
+    class Counts(Method):
+        def start(self, learner, task):
+            learner.state = {"sum": torch.zeros((2,))}
+
+        def step(self, before, after, grad, state):
+            return {"sum": state["sum"] + keys.uniform(3, 2)}
+
+    # a scalar of another precision is cast, as always in torch; a tensor with axes is not
+    assert finding(basics.check_single_precision, Drifts()).passed
+    found, message = the_fault(Counts)
+    assert found == "verbs return what they should"
+    assert "dtypes" in message
+
+
+# -- return values ---------------------------------------------------------------------------------
+def counting(self, learner, task):
+    learner.state = {"n": torch.zeros(())}
+
+
+RETURNS = {
+    "a tensor": (method(loss=lambda self, net, batch, state: net.task(batch)), "{name: term}"),
+    "a list of terms": (
+        method(loss=lambda self, net, batch, state: {"task": [net.task(batch)]}), "without axes",
+    ),
+    "rows": (
+        method(loss=lambda self, net, batch, state: {"task": net(batch.x).logits.sum(1)}),
+        "without axes, it is a float64 tensor of shape (16,)",
+    ),
+    "start": (method(start=lambda self, learner, task: {"n": 1}), "returns nothing"),
+    "step": (
+        method(start=counting, step=lambda self, before, after, grad, state: None), "(None)",
+    ),
+    "keys": (
+        method(start=counting, step=lambda self, before, after, grad, state: {}), "the keys",
+    ),
+    "classes": (
+        method(scores=lambda self, output, state: output.logits.argmax(-1)), "[rows, classes]",
+    ),
+    "direction": (
+        method(gradient=lambda self, grad, batch, state: (grad(batch),)), "a vector [P]",
+    ),
+    "modules": (method(networks=lambda self, stream: [torch.nn.Linear(2, 2)]), "{name: module}"),
+    "weights": (
+        method(finish=lambda self, learner, task: setattr(learner, "vector", torch.ones(3))),
+        "learner.vector",
+    ),
+    "state": (
+        method(finish=lambda self, learner, task: setattr(learner, "state", {"n": [1]})),
+        "a list",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RETURNS)
+def test_wrong_return_types_are_named_once(case):
+    kind, words = RETURNS[case]
+    found, message = the_fault(kind)
+    assert found == "verbs return what they should"
+    assert words in message
+
+
+# -- divergence ------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Explodes(Method):
+    def start(self, learner, task):
+        learner.state = {"anchor": learner.vector.clone()}
+
+    def loss(self, net, batch, state):
+        pull = 1e3 * (net.vector - state["anchor"]).square().sum()
+        return {"task": net.task(batch), "pull": pull}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogOfZero(Method):
+    def loss(self, net, batch, state):
+        return {"task": net.task(batch), "odd": batch.old.sum().log() * net.vector.sum()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadScores(Method):
+    def scores(self, output, state):
+        return output.logits / 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Explodes, "term 'pull' is .* it grows from step to step, so lower its strength"),
+        (LogOfZero, "term 'odd' is -inf in step 0 .* the logarithm of 0"),
+        (BadScores, "scores hold infinite numbers .* look at scores"),
+    ],
+)
+def test_divergence_is_named_once(kind, words):
+    found, message = the_fault(kind)
+    assert found == "stays finite"
+    assert re.search(words, message)
+
+
+# -- advice ----------------------------------------------------------------------------------------
+def advice(rule: Any, kind: type[Method]) -> str:
+    """What one check says about a method that breaks it."""
+    found = finding(rule, kind())
+    assert not found.passed
+    return found.message
+
+
+def frozen(self, learner, task):
+    learner.free = torch.zeros_like(learner.free)
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ({"loss": lambda self, net, batch, state: {"task": 0 * net.task(batch)}},
+         "the loss does not reach the networks"),
+        ({"scores": lambda self, output, state: -output.logits}, "look at scores"),
+        ({"start": frozen}, "the weights do not move: look at start"),
+        ({"gradient": lambda self, grad, batch, state: 0 * grad(batch)},
+         "the weights do not move: look at gradient"),
+        ({"loss": lambda self, net, batch, state: {"task": -net.task(batch)}},
+         "hardly towards the labels"),
+    ],
+)  # fmt: skip
+def test_what_keeps_a_task_from_being_learnt_is_tried_out(own, words):
+    assert words in advice(learning.check_beats_chance, method(**own))
+
+
+def unweighted(self, net, batch, state):
+    return {"task": 2 * net.task(batch._replace(w=torch.ones_like(batch.w)))}
+
+
+def unpadded(self, net, batch, state):
+    return {"task": 2 * net.networks.objective(net(batch.x).logits, batch)}
+
+
+def test_advice_on_padding_is_true():
+    plain = advice(equality.check_lockstep_is_the_loop, method(loss=unweighted))
+    assert "sum(w * l) / sum(w)" in plain
+    assert finding(equality.check_lockstep_is_the_loop, method(loss=unpadded)()).passed
+    normed = advice(equality.check_lockstep_with_batch_norm, method(loss=unpadded))
+    assert "call net(batch.x, batch.w)" in normed
+
+
+def test_advice_does_not_blame_padding_for_everything():
+    seen: list[int] = []
+
+    def numbered(self, learner, task):
+        seen.append(1)
+        learner.state = {"turn": torch.tensor(len(seen) % 5, dtype=learner.vector.dtype)}
+
+    def turned(self, net, batch, state):
+        return {"task": (1 + 0.1 * state["turn"]) * net.task(batch)}
+
+    kind = method(start=numbered, loss=turned)
+    assert "does not feel padding" in advice(equality.check_lockstep_is_the_loop, kind)
+
+
+def test_a_term_without_gradient_is_named():
+    def idle(self, net, batch, state):
+        return {"task": net.task(batch), "penalty": 0 * net.vector.sum()}
+
+    said = advice(equality.check_it_does_something, method(loss=idle))
+    assert "the gradient of 'penalty' is 0" in said
+
+
+def test_words_of_a_users_own_error_are_no_sign():
+    def proud(self, learner, task):
+        raise ValueError("no nonzero .item() of randomness, one_hot, same dtype")
+
+    found, message = the_fault(method(finish=proud))
+    assert found == "verbs return what they should"
+    assert len(message.splitlines()) == 2  # the line and the error, no hint
+
+
+# -- once, at the root -----------------------------------------------------------------------------
+def test_checks_that_would_repeat_a_fault_are_not_run():
+    report = check(method(loss=lambda self, net, batch, state: net.task(batch)))
+    assert len(report.failed) == 2  # the other one: it has no name that a recipe could write down
+    idle = {one.check: one.message for one in report.not_run}
+    assert idle["loss is pure"] == "verbs return what they should"
+    assert len(str(report).splitlines()) < 14
+
+
+def test_a_step_that_does_not_map_is_named_once():
+    def decides(self, grad, batch, state):
+        found = grad(batch)
+        return found if bool(found.sum() > 0) else 2 * found
+
+    found, message = the_fault(method(gradient=decides))
+    assert found == "maps without host decisions"
+    assert "torch.where" in message
+
+
+def test_the_same_error_is_named_once():
+    def check_first(_target):
+        raise Broken("a rule")
+
+    def check_second(target):
+        target.finish(None, None)
+
+    def check_third(target):
+        target.finish(None, None)
+
+    def broken(self, learner, task):
+        raise KeyError("mine")
+
+    one, two, three = findings(
+        (check_first, check_second, check_third), method(finish=broken)(), lambda _check: []
+    )
+    assert (one.ran, two.ran, three.ran) == (True, True, False)
+    assert two.raised
+    assert three.message == "second"
+
+
+def test_needs_stand_before_what_needs_them():
+    places = {one: place for place, one in enumerate(METHOD_CHECKS)}
+    assert set(ROOTS) | set(NEEDS) <= set(METHOD_CHECKS)
+    for one in METHOD_CHECKS:
+        assert all(places[other] < places[one] for other in needs(one))
+    assert needs(METHOD_CHECKS[-1])
+
+
+# -- the command -----------------------------------------------------------------------------------
+def test_check_ends_with_2_where_own_code_raises(tmp_path, monkeypatch):
+    from typer.testing import CliRunner
+
+    from engram.cli import app
+
+    text = (
+        "from dataclasses import dataclass\nfrom engram import Method\n\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Mine(Method):\n"
+        "    def finish(self, learner, task):\n        learner.batch(3, 4, 5, 6)\n"
+    )
+    (tmp_path / "mine_that_raises.py").write_text(text)
+    (tmp_path / "mine_that_is_not_python.py").write_text(text + "    )\n")
+    monkeypatch.chdir(tmp_path)
+    try:
+        raises = CliRunner().invoke(app, ["check", "mine_that_raises:Mine"])
+        syntax = CliRunner().invoke(app, ["check", "mine_that_is_not_python.py:Mine"])
+    finally:
+        sys.modules.pop("mine_that_raises", None)
+    assert raises.exit_code == syntax.exit_code == 2
+    assert "mine_that_raises.py:7: learner.batch(3, 4, 5, 6)" in raises.stdout
+    assert raises.stdout.count("TypeError") == 1
+    assert syntax.stderr.startswith("engram: mine_that_is_not_python.py:8: SyntaxError")
