@@ -96,6 +96,7 @@ def inspect(source: Source, root: Root = None, options: Options = None) -> None:
     emit(f"fingerprint {found.fingerprint}")
     for key, values in found.attributes.items():
         emit(f"attribute {key}: {values} values")
+    emit(found.repeated)
     for note in found.notes:
         emit(f"note: {note}")
     table = plain_table("class", "train", "valid", "test")

@@ -15,6 +15,7 @@ from engram.cli.shell import aside, say, screen
 from engram.recipes import Plan
 from engram.records import Result
 from engram.report.doctor import Finding, diagnose
+from engram.streams.repeats import repeats_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,8 @@ def question(plans: Sequence[Plan]) -> None:
     labels = list(dict.fromkeys(plan.label for plan in plans))
     shown = ", ".join(labels[:8]) + (f", ... ({len(labels)})" if len(labels) > 8 else "")
     say(f"{first!r}{more}; {shown}; {seeds} seed{'s' if seeds > 1 else ''}")
+    if words := repeats_in_words(first):
+        say(f"warning: {words}", style="yellow")
     for note in notes:
         say(f"note: {note}", style="yellow")
 

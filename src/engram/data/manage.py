@@ -21,6 +21,7 @@ from engram.data.core import Data
 from engram.data.formats import Place, place_of
 from engram.data.nw_ucla import read_nw_ucla
 from engram.data.packing import write_npz, write_packed
+from engram.data.repeats import repeats, said
 from engram.data.skeleton import packed_arrays, read_packed_sequences
 from engram.errors import BadArgument, bad
 
@@ -36,6 +37,7 @@ class Report:
     attributes: dict[str, int]  # attribute -> number of its values
     notes: tuple[str, ...]
     fingerprint: str
+    repeated: str  # how many test rows have the input of a training row
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ def verify(
         Check("every class has training rows", not empty, f"without: {empty}" if empty else "yes"),
         Check("finite values", finite, "yes" if finite else "nan or inf"),
         Check("no row both for training and test", not shared, f"{len(shared)} shared"),
+        Check("samples both for training and test", True, said(len(repeats(data)), len(data.test))),
         Check("notes", True, "; ".join(data.notes) or "none"),
     )
 
@@ -145,4 +148,5 @@ def inspect(name_or_path: str | Path, *, root: str | Path | None = None, **optio
                 for i, label in enumerate(data.classes)},
         attributes={key: len(values.unique()) for key, values in data.attributes.items()},
         notes=data.notes, fingerprint=data.fingerprint(),
+        repeated=said(len(repeats(data)), len(data.test)),
     )  # fmt: skip

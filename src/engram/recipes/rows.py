@@ -13,6 +13,7 @@ from engram.recipes.plan import Plan
 from engram.records import Items, Rows, predict, record_stage, round_scores
 from engram.records.company import Block, add_stage, kind
 from engram.records.views import HEADS, task_accuracy
+from engram.streams.repeats import repeated_test_rows
 
 Done = tuple[Plan, Stage, Items]
 
@@ -38,7 +39,8 @@ def _form(plan: Plan, stage: Stage, items: Items) -> Any:
     if learner.diverged >= 0 or outcome.curve or (items_kind := kind(items)) is None:
         return None
     losses = tuple((step, *terms) for step, terms in outcome.losses)
-    return stage.stage, plan.average, items_kind, len(learner.exemplars) > 0, losses
+    twice = repeated_test_rows(plan.run.stream) > 0
+    return stage.stage, plan.average, items_kind, len(learner.exemplars) > 0, losses, twice
 
 
 def _together(done: Sequence[Done]) -> list[Rows] | None:
@@ -60,6 +62,9 @@ def _together(done: Sequence[Done]) -> list[Rows] | None:
     if stage == 0:
         for head, chance in _chance(items).items():
             block.add("chance", chance, task=np.arange(items[0].tasks), head=head)
+        twice = [repeated_test_rows(plan.run.stream) for plan in plans]
+        if any(twice):
+            block.add(["repeated_samples"], [[float(count)] for count in twice])
     rows = block.rows(
         recipe=[plan.recipe for plan in plans], label=[plan.label for plan in plans],
         seed=[plan.run.seed for plan in plans], order=[plan.order for plan in plans], stage=stage,
@@ -128,6 +133,8 @@ def run_rows(plan: Plan, stage: Stage, items: Items) -> Rows:
     if stage.stage == 0:
         for head, chance in _chance([items]).items():
             rows.add_array("chance", chance[0], stage=0, task=np.arange(items.tasks), head=head)
+        if twice := repeated_test_rows(plan.run.stream):
+            rows.add("repeated_samples", float(twice), stage=0)
     return rows
 
 

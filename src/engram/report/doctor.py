@@ -223,6 +223,17 @@ def growth_outside_the_memory(table: pd.DataFrame) -> list[Finding]:
     return found
 
 
+def repeated_samples(table: pd.DataFrame) -> list[Finding]:
+    """Test samples that are training samples as well."""
+    rows = _of(table, "repeated_samples")
+    worst = rows[rows["value"] > 0].groupby("name", observed=True)["value"].max()
+    return [
+        Finding("warning", str(name), f"{int(count):,} test rows have the input of a training row: "
+                "accuracies tell of memory there, not of learning.")
+        for name, count in worst.items()
+    ]  # fmt: skip
+
+
 def batchnorm_drift(table: pd.DataFrame) -> list[Finding]:
     """Running statistics that moved away from what older tasks were trained with."""
     rows = _of(table, "bn_drift")
@@ -256,6 +267,7 @@ CHECKS: tuple[Check, ...] = (
     loss_terms,
     memory_balance,
     growth_outside_the_memory,
+    repeated_samples,
     batchnorm_drift,
     few_runs,
 )

@@ -1,0 +1,89 @@
+"""Samples that occur twice: test rows whose input is that of a training row."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.data.core import Data
+
+_CHUNK = 1 << 24  # bytes hashed at a time, so that a memory map is never read whole
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def repeats(data: Data, train: Tensor | None = None, test: Tensor | None = None) -> Tensor:
+    """Those of the `test` rows that have the very input of some `train` row.
+
+    By default the rows of the official split. One pass over the data, kept for the next call;
+    equal hashes are compared byte by byte.
+
+    Examples
+    --------
+    >>> x = torch.arange(12.0).reshape(6, 2)
+    >>> data = Data.from_arrays(x, [0, 1] * 3, test=(x[:2], [0, 1]))
+    >>> repeats(data).tolist()
+    [6, 7]
+    """
+    train = data.train if train is None else train
+    test = data.test if test is None else test
+    hashes, learnt = _hashes(data), train.unique().cpu().numpy()
+    asked = test.unique().cpu().numpy()
+    twice = asked[_among(hashes[asked], hashes[learnt])] if len(learnt) else asked[:0]
+    if not len(twice):
+        return torch.empty(0, dtype=torch.long)
+    alike = learnt[_among(hashes[learnt], hashes[twice])]
+    seen = {data.gather(torch.tensor([row])).numpy().tobytes() for row in alike.tolist()}
+    found = [
+        row for row in twice.tolist() if data.gather(torch.tensor([row])).numpy().tobytes() in seen
+    ]
+    return torch.tensor(found, dtype=torch.long)
+
+
+def _among(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """[n] whether each value is one of `others`; ten times as fast as ``np.isin`` here."""
+    ordered = np.sort(others)
+    place = np.searchsorted(ordered, values).clip(max=len(ordered) - 1)
+    found: np.ndarray = ordered[place] == values
+    return found
+
+
+def said(count: int, tests: int) -> str:
+    """A count of repeated samples in words.
+
+    Examples
+    --------
+    >>> said(120, 1000)
+    '120 of 1,000 test rows have the input of a training row'
+    """
+    return f"{count:,} of {tests:,} test rows have the input of a training row"
+
+
+def _hashes(data: Data) -> np.ndarray:
+    """[N] a 64-bit hash of each row's bytes; made once for a Data."""
+    if "_row_hashes" not in data.__dict__:
+        size = max(1, data.sample_bytes)
+        step = max(1, _CHUNK // size)
+        weights = np.random.Generator(np.random.PCG64(0)).integers(
+            0, 1 << 64, -(-size // 8), dtype=np.uint64
+        )
+        parts = []
+        for start in range(0, len(data), step):
+            rows = data.x[start : start + step]
+            array = rows.cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
+            parts.append(_hashed(array.reshape(len(array), -1), weights))
+        data.__dict__["_row_hashes"] = np.concatenate(parts)
+    found: np.ndarray = data.__dict__["_row_hashes"]
+    return found
+
+
+def _hashed(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    raw = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)
+    if raw.shape[1] % 8:
+        raw = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8)))
+    words = np.ascontiguousarray(raw).view(np.uint64)
+    # high bits must reach low ones: a product alone would lose the signs of pairs of numbers
+    words = (words ^ (words >> np.uint64(29))) * _MIX
+    words ^= words >> np.uint64(32)
+    total: np.ndarray = (words * weights).sum(1, dtype=np.uint64)
+    return total
