@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import engram as package
 from engram.cli import asked, progress, request
+from engram.data.packing import write_packed
 from engram.errors import BadArgument
 from tests.cli.conftest import SMALL
 
@@ -179,10 +182,80 @@ def test_resume_of_what_python_wrote(engram):
     assert "finished before and kept: 1 of 1 run" in engram("resume", "swept").stderr
     stream = package.class_incremental(package.load("blobs"), classes_per_task=5)
     package.run(stream, out="made")
-    assert "call it again with out='made'" in engram("resume", "made", code=2).stderr
+    assert "finished before and kept: 1 of 1 run" in engram("resume", "made").stderr
     assert "existing run directory" in engram("resume", "nowhere", code=2).stderr
     Path("empty").mkdir()
     assert "holds no recipes" in engram("resume", "empty", code=2).stderr
+
+
+def from_arrays(name="mine"):
+    x, y = np.eye(40, 8, dtype="float32"), [0, 1, 2, 3] * 10
+    return package.Data.from_arrays(x, y, name=name)
+
+
+def test_resume_says_what_only_python_can_go_on_with(engram):
+    stream = package.class_incremental(from_arrays())
+    named = package.class_incremental(package.load("blobs"), classes_per_task=5)
+    package.run(stream, out="memory")
+    package.run(named[:1], out="sliced")
+    package.run(named, model=lambda shape: torch.nn.Linear(16, 8), out="own")
+    package.orders(
+        package.Recipe.of({"stream": {"data": "blobs", "classes_per_task": 5}, "method": "ER"}),
+        out="study",
+    )
+    for out, why in {
+        "memory": "the data ('mine') was in memory there", "own": "was made there",
+        "sliced": "the stream was put together there", "study": "a study of orders",
+    }.items():  # fmt: skip
+        said = engram("resume", out, code=2).stderr
+        assert why in said
+        assert f"make the same call again with out='{out}'" in said
+
+
+def test_resume_goes_on_with_what_python_began(engram, tmp_path):
+    write_packed(from_arrays(), Path("mine.npz"))
+    rest = {"method": "ER", "seeds": 2, "together": False}
+    orders = [(0, 1, 2, 3), (3, 2, 1, 0)]
+    for order in orders:
+        stream = package.class_incremental(package.load("mine.npz"), order=order)
+        package.run(stream, out="part", **rest)
+    whole = package.read("part")
+    for file in sorted(tmp_path.glob("part/results-*"))[1::2]:
+        file.unlink()
+    Path("elsewhere").mkdir()
+    with contextlib.chdir("elsewhere"):
+        engram("resume", "../part")
+    again = package.read("part")
+    assert sorted(again.runs) == sorted(whole.runs)
+    for run in whole.runs:
+        pair = [one.select(seed=run.seed, order=run.order).matrix for one in (whole, again)]
+        np.testing.assert_array_equal(*pair)
+
+
+def test_resume_refuses_an_experiment_that_has_changed(engram):
+    write_packed(from_arrays(), Path("mine.npz"))
+    command = ("run", "--data", "mine.npz", "-o", "out")
+    engram(*command)
+    other = package.Data.from_arrays(np.ones((40, 8), "float32"), [0, 1, 2, 3] * 10)
+    write_packed(other, Path("mine.npz"))
+    assert "mine.npz') has changed since" in engram("resume", "out", code=2).stderr
+    assert stages_of("out") == 2
+    done = engram(*command)
+    assert "note: Finetune: the data" in done.stderr
+    assert len(package.read("out").summary()) == 2
+
+
+def test_one_identity_for_every_way_to_ask(engram):
+    content = {"stream": {"data": "blobs", "classes_per_task": 5}, "method": "ER"}
+    Path("r.yaml").write_text(yaml.safe_dump(content))
+    engram("run", *SMALL, "-m", "ER", "-o", "out")
+    assert "finished before and kept: 1 of 1" in engram("run", "r.yaml", "-o", "out").stderr
+    stream = package.class_incremental(package.load("blobs"), classes_per_task=5)
+    runs = {
+        *package.read("out").runs, *package.run(stream, method="ER").runs,
+        *package.sweep([content]).runs,
+    }  # fmt: skip
+    assert len(runs) == 1
 
 
 def test_sweep_over_a_grid(engram):

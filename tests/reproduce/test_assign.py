@@ -14,8 +14,8 @@ STORED = "ucla.data_options.held=stored"
 def test_dots_lead_into_the_options_of_a_data_set():
     preset = assign(PAPER, [STORED])
     assert recipe(preset, UCLA, "REPLAY").stream["data_options"] == {"held": "stored"}
-    assert recipe(preset, UCLA, "REPLAY").id != recipe(PAPER, UCLA, "REPLAY").id
-    assert recipe(preset, NTU, "REPLAY").id == recipe(PAPER, NTU, "REPLAY").id
+    assert recipe(preset, UCLA, "REPLAY").key != recipe(PAPER, UCLA, "REPLAY").key
+    assert recipe(preset, NTU, "REPLAY").key == recipe(PAPER, NTU, "REPLAY").key
     assert PAPER.ucla.data_options == {}
     assert assign(EMBEDDED, ["ucla.data_options.frames=4"]).ucla.data_options == {
         "per_class": 20, "frames": 4,

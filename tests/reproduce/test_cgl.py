@@ -117,7 +117,7 @@ def test_orders():
 
 def test_all_methods_share_the_orders_and_differ_in_id():
     made = {method: cgl.study(PAPER, UCLA, method) for method in METHODS}
-    ids = {method: {one.id for one in study.all} for method, study in made.items()}
+    ids = {method: {one.key for one in study.all} for method, study in made.items()}
     assert all(len(found) == 1 for found in ids.values())
     assert len(set.union(*ids.values())) == len(METHODS)
     orders = {tuple(one.order for one in study.all) for study in made.values()}
@@ -151,7 +151,7 @@ def test_cells_have_the_runs_they_need():
     task = entry_of("dataset=UCLA-CIL,setting=task-order,method=MAS,metric=MOPD")
     aggregated = entry_of("dataset=UCLA-CIL,setting=class-order-*,method=MAS,metric=AOPD")
     assert (len(task.recipes), len(aggregated.recipes)) == (120, 220)
-    assert {one.id for one in task.recipes} == {one.id for one in aggregated.recipes}
+    assert {one.key for one in task.recipes} == {one.key for one in aggregated.recipes}
     assert "variant" in task.reasons
     assert "variant" not in entry_of("dataset=UCLA-CIL,setting=task-order,method=BARE,metric=MOPD"
                                      ).reasons  # fmt: skip
@@ -163,7 +163,7 @@ def invented(made, accuracy):
     for one in made:
         order = one.stream["order"]
         for seed in one.seeds:
-            rows.bind(recipe=one.id, label=one.label, seed=seed, order=one.order)
+            rows.bind(recipe=one.key, label=one.label, seed=seed, order=one.order)
             task = np.arange(10) // 2
             value = [accuracy(order, seed, c) for c in order]
             place = {"stage": 4, "head": "single"}
@@ -286,14 +286,14 @@ def test_best_value_is_that_of_the_best_point():
     rows = Rows()
     for (margin, share), made in points.items():
         for seed in made.seeds:
-            rows.bind(recipe=made.id, label="x", seed=seed)
+            rows.bind(recipe=made.key, label="x", seed=seed)
             value = 0.5 + 0.1 * (share == 0.1) + 0.01 * margin * (1 if seed else -1.01)
             rows.add_array("accuracy", [[value]], stage=[[0]], task=[0], head="single")
     result = Result(rows.frame())
     # over both seeds smaller margins are better by a hair
     assert cgl.best_value(points, 0)(result).tolist() == [0.05]
     assert cgl.best_value(points, 1)(result).tolist() == [0.1]
-    unfinished = result.select(recipe=[m.id for m in list(points.values())[1:]])
+    unfinished = result.select(recipe=[m.key for m in list(points.values())[1:]])
     assert np.isnan(cgl.best_value(points, 0)(unfinished)).all()
 
 
@@ -321,10 +321,10 @@ def test_figures(name, tmp_path):
 
 def test_figures_of_orders_need_the_runs_of_table_2():
     table = find_table("cgl/2")
-    runs = {(r.id, r.order, r.seeds) for r in table.recipes}
+    runs = {(r.key, r.order, r.seeds) for r in table.recipes}
     for name in ("fig1", "fig3", "fig5"):
         figure = find_table(f"cgl/{name}").figures[0]
-        assert {(r.id, r.order, r.seeds) for r in figure.recipes} <= runs
+        assert {(r.key, r.order, r.seeds) for r in figure.recipes} <= runs
 
 
 def test_numbers_are_kept_where_drawing_is_not_possible(tmp_path, monkeypatch):
@@ -354,7 +354,7 @@ def test_points_average_over_repetitions():
     matrix = np.tril(np.ones((5, 5)))
     for one in made.tasks:
         for seed in one.seeds:
-            rows.bind(recipe=one.id, label="x", seed=seed, order=one.order)
+            rows.bind(recipe=one.key, label="x", seed=seed, order=one.order)
             matrix[-1] = [0, 0, 0, 0, 0.5 + 0.5 * seed]
             rows.add_array("accuracy", matrix, stage=np.arange(5)[:, None], task=np.arange(5),
                            head="single")  # fmt: skip

@@ -44,12 +44,12 @@ def learnt(recipe, seed, tasks, start=0.9, loss=0.1):
 def invented(recipes, accuracy=learnt, stages=None):
     """A Result in which every run of the recipes is finished, or has got through some stages."""
     rows = Rows()
-    for one in {(r.id, r.order): r for r in recipes}.values():
+    for one in {(r.key, r.order): r for r in recipes}.values():
         tasks = tasks_of(one)
         reached = min(stages or tasks, tasks)
         for seed in one.seeds:
             matrix = accuracy(one, seed, tasks)[:reached]
-            rows.bind(recipe=one.id, label=one.label, seed=seed, order=one.order)
+            rows.bind(recipe=one.key, label=one.label, seed=seed, order=one.order)
             for head, more in (("single", 0.0), ("multi", 0.05)):
                 rows.add_array("accuracy", matrix + more, stage=np.arange(reached)[:, None],
                                task=np.arange(tasks), head=head)  # fmt: skip

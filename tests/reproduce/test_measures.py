@@ -12,7 +12,7 @@ def recorded(recipe, matrices, *, head="single", order=""):
     """Rows of runs with these accuracy matrices, one per seed."""
     all_rows = None
     for seed, matrix in matrices.items():
-        rows = Rows(recipe=recipe.id, label=recipe.label, seed=seed, order=order)
+        rows = Rows(recipe=recipe.key, label=recipe.label, seed=seed, order=order)
         values = np.array(matrix)
         rows.add_array("accuracy", values, head=head, stage=np.arange(len(values))[:, None],
                        task=np.arange(values.shape[1]))  # fmt: skip
@@ -65,7 +65,7 @@ def test_order_disparity_takes_all_orders_at_once():
     orders = [[0, 1, 2, 3], [2, 3, 0, 1]]
     base = small_recipe(seeds=[0, 1])
     recipes = [base.change(stream={**base.stream, "order": order}) for order in orders]
-    assert recipes[0].id == recipes[1].id
+    assert recipes[0].key == recipes[1].key
     accuracy = {"0-1-2-3": [0.2, 0.4, 0.9, 0.7], "2-3-0-1": [0.8, 0.8, 0.1, 0.1]}
     rows = []
     for order, by_class in accuracy.items():

@@ -219,7 +219,7 @@ def build(plain: Sequence[Content]) -> list[Recipe]:
     built = [Recipe.of(content) for content in plain]
     taken: dict[str, set[str]] = {}
     for one in built:
-        taken.setdefault(one.label, set()).add(one.id)
+        taken.setdefault(one.label, set()).add(one.key)
     return [
         one if len(taken[one.label]) == 1 else one.change(label=f"{one.label} {extra}")
         for one, extra in zip(built, _differences(plain), strict=True)
@@ -251,5 +251,5 @@ def default_out(recipes: Sequence[Recipe]) -> Path:
     several = list(dict.fromkeys(names))
     shown = several if len(several) <= 3 else [*several[:2], f"{len(several) - 2}more"]
     data = Path(str(recipes[0].stream["data"])).stem or "data"
-    mark = hashlib.sha256("".join(sorted({one.id for one in recipes})).encode()).hexdigest()[:6]
+    mark = hashlib.sha256("".join(sorted({one.key for one in recipes})).encode()).hexdigest()[:6]
     return Path("runs") / re.sub(r"[^\w.-]+", "_", "-".join([data, *shown, mark]))

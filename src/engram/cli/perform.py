@@ -16,26 +16,35 @@ from engram.cli.progress import meter
 from engram.cli.request import Request
 from engram.cli.shell import INTERRUPTED, say
 from engram.recipes import Plan, Recipe, Watcher, execute, plans_of
+from engram.recipes.changes import recorded, refuse_changed
 from engram.records import Result, RunDirectory
 
 TOGETHER = {"auto": None, "together": True, "serial": False}
 
 
-def perform(request: Request, out: Path | None = None) -> Result:
-    """Run a request in its directory and print the outcome; Ctrl-C says what is kept."""
+def perform(request: Request, out: Path | None = None, *, same: bool = False) -> Result:
+    """Run a request in its directory and print the outcome; Ctrl-C says what is kept.
+
+    `same` refuses experiments that have changed since the directory was written.
+    """
     recipes = asked.build(request.recipes)
     folder = out if out is not None else asked.default_out(recipes)
-    result = train(request, recipes, folder)
+    result = train(request, recipes, folder, same=same)
     show.outcome(result, folder)
     return result
 
 
-def train(request: Request, recipes: Sequence[Recipe], folder: Path) -> Result:
+def train(
+    request: Request, recipes: Sequence[Recipe], folder: Path, *, same: bool = False
+) -> Result:
     """Run what is not finished yet, with progress on the screen."""
     target = folder.absolute()
     home = chdir(request.folder) if Path(request.folder).is_dir() else nullcontext()
     with home:
         plans = plans_of(recipes, request.root)
+        if target.is_dir():  # before the request is kept there
+            directory = RunDirectory(target, create=False)
+            refuse_changed(plans, directory) if same else recorded(directory)
         show.question(plans)
         request.write(target)
         began = time.monotonic()
@@ -71,6 +80,9 @@ class _Announcing(Watcher):
     def __init__(self, inner: Watcher) -> None:
         self.inner = inner
         self.step, self.stage = inner.step, inner.stage  # type: ignore[method-assign]
+
+    def note(self, text: str) -> None:
+        say(f"note: {text}", style="yellow")
 
     def begin(self, plans: Sequence[Plan], done: int) -> None:
         if done:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from engram.errors import RecordError, bad
+from engram.errors import EngramError, RecordError, bad
 
 if TYPE_CHECKING:
     from engram.cli.request import Request
@@ -27,28 +28,66 @@ def command(
 
     if not directory.is_dir():
         raise bad("DIR", "an existing run directory", str(directory))
-    for request in requests(directory) or [from_recipes(directory)]:
-        perform(replace(request, device=device) if device else request, directory)
+    for request in requests(directory) or from_recipes(directory):
+        chosen = replace(request, device=device) if device else request
+        perform(chosen, directory, same=True)
 
 
-def from_recipes(directory: Path) -> Request:
-    """The request that the recipes of a directory amount to, where Python wrote them."""
+def from_recipes(directory: Path) -> list[Request]:
+    """The requests that the recipes of a directory amount to, where Python wrote them."""
     from engram.cli.request import Request
+    from engram.recipes.changes import recorded
     from engram.records import RunDirectory
 
     folder = RunDirectory(directory, create=False)
-    found = [_without_facts(directory, folder.recipe(name)) for name in folder.recipes()]
-    if not found:
+    roots: dict[str | None, list[dict[str, Any]]] = {}
+    orders: dict[str, set[str]] = {}
+    for recipe, _, order in folder.finished_runs():
+        orders.setdefault(recipe, set()).add(order)
+    for name, content in recorded(folder).items():
+        plain = _plain(directory, content)
+        root = content["identity"].get("data_root")
+        roots.setdefault(root, []).extend(_in_orders(directory, plain, orders.get(name, set())))
+    if not roots:
         raise RecordError(f"{directory}: holds no recipes; not a run directory?")
-    return Request(recipes=found)
+    return [Request(recipes=recipes, root=root) for root, recipes in roots.items()]
 
 
-def _without_facts(directory: Path, content: dict[str, Any]) -> dict[str, Any]:
-    stream = dict(content.get("stream", {}))
+def _plain(directory: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded recipe as it is written in a file, if what it names can be had again."""
+    from engram.recipes import Recipe
+
+    stream = {k: v for k, v in content["stream"].items() if k != "head"}
     if "kind" not in stream:
-        raise RecordError(
-            f"{directory}: was written by engram.run in Python, which alone has the stream; "
-            f"call it again with out={str(directory)!r} and it goes on"
-        )
-    stream.pop("head", None)  # a fact about the stream, no option of its scenario
-    return {**content, "stream": stream}
+        raise _only_python(directory, "the stream was put together there")
+    if content["identity"].get("data_in_memory"):
+        raise _only_python(directory, f"the data ({stream['data']!r}) was in memory there")
+    plain = {k: v for k, v in content.items() if k != "identity"} | {"stream": stream}
+    if ":" in str(plain["model"]):
+        raise _only_python(directory, f"the model ({plain['model']}) was made there")
+    try:
+        Recipe.of(plain)
+    except EngramError as error:
+        raise _only_python(directory, str(error)) from error
+    return plain
+
+
+def _in_orders(directory: Path, plain: dict[str, Any], orders: set[str]) -> list[dict[str, Any]]:
+    """The recipe in every order in which it was begun; a recipe's file names one of them only."""
+    from engram.streams.orders import parse_order
+
+    if any(order[:1] in ("t", "c") for order in orders):
+        raise _only_python(directory, "it is a study of orders (engram.orders)")
+    stream = {k: v for k, v in plain["stream"].items() if k != "order"}
+    known = {"-".join(map(str, plain["stream"].get("order") or ())), *orders}
+    return [
+        {**plain, "stream": {**stream, "order": list(parse_order(order))} if order else stream}
+        for order in sorted(known)
+    ]
+
+
+def _only_python(directory: Path, why: str) -> RecordError:
+    return RecordError(
+        f"{directory}: was written from Python, and {why}; make the same call again with "
+        f"out={str(directory)!r} and it goes on"
+    )

@@ -9,7 +9,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from engram.data.core import Data
+from engram.data.core import Data, Source
 from engram.data.embedded import blobs, digits
 from engram.data.formats import Place, packed_place, packed_sets, place_of, places_under
 from engram.data.skeleton_synthetic import skeletons
@@ -138,6 +138,16 @@ def load(name_or_path: str | Path, *, root: str | Path | None = None, **options:
     ...
     engram.errors.BadArgument: data: unknown name 'digts', did you mean 'digits'? Known: blobs, ...
     """
+    data, name = _loaded(name_or_path, root, options)
+    found = Source(name, dict(options), None if root is None else str(Path(root).absolute()))
+    object.__setattr__(data, "source", found)
+    return data
+
+
+def _loaded(
+    name_or_path: str | Path, root: str | Path | None, options: dict[str, Any]
+) -> tuple[Data, str]:
+    """The data, and the name or absolute path by which it is found again."""
     name = str(name_or_path)
     known = KNOWN.get(name) if isinstance(name_or_path, str) else None
     if known is not None and known.make is not None:
@@ -145,20 +155,20 @@ def load(name_or_path: str | Path, *, root: str | Path | None = None, **options:
         for option in options:
             if option not in valid:
                 raise unknown(f"option of {name}", option, valid or ["(none)"])
-        return known.make(**options)
+        return known.make(**options), name
     path = Path(name).expanduser()
     looks_like_path = isinstance(name_or_path, Path) or os.sep in name or path.suffix != ""
     if not looks_like_path:
         place_root = search_root(root)
         place = find(name, place_root) if place_root is not None else None
         if place is not None:
-            return _noted(place.load(name, dict(options)))
+            return _noted(place.load(name, dict(options))), name
         if known is not None or not path.exists():
             raise _not_found(name, place_root).of_kind("absent")
     return _load_path(path, root, options)
 
 
-def _load_path(path: Path, root: str | Path | None, options: dict[str, Any]) -> Data:
+def _load_path(path: Path, root: str | Path | None, options: dict[str, Any]) -> tuple[Data, str]:
     if not path.exists() and root is not None and (Path(root) / path).exists():
         path = Path(root) / path
     if not path.exists():
@@ -170,7 +180,7 @@ def _load_path(path: Path, root: str | Path | None, options: dict[str, Any]) -> 
             "data", "a packed .npz, official files of a known set, or class folders of images",
             f"{path} with the sets {names}: load one by name with root=" if names else str(path),
         ).of_kind("absent")  # fmt: skip
-    return _noted(place.load(None, dict(options)))
+    return _noted(place.load(None, dict(options))), str(path.absolute())
 
 
 def _noted(data: Data) -> Data:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,14 @@ from engram.errors import bad
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
 _CHUNK = 4096  # rows hashed at a time, so that a memory map is never read whole
+
+
+class Source(NamedTuple):
+    """Where a data set can be had again: what `engram.load` was given."""
+
+    name: str  # a name, or an absolute path
+    options: Mapping[str, Any]
+    root: str | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -65,6 +73,8 @@ class Data:
     std: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Set by `engram.load`; no argument, so that a changed copy (`replace`) does not claim it.
+    source: Source | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.x) == 0:
@@ -126,14 +136,32 @@ class Data:
         return torch.from_numpy(np.ascontiguousarray(self.x[rows.cpu().numpy()]))
 
     def fingerprint(self) -> str:
-        """Hash of inputs, labels and split: two equal fingerprints mean the same data."""
-        digest = hashlib.sha256()
-        for part in (self.x, self.y, self.train, self.test, self.valid):
+        """Hash of everything a run reads: inputs, labels, split, classes, attributes, scaling.
+
+        Two equal fingerprints mean the same data; name, path and notes do not matter. Worked out
+        once, and again after a tensor was changed in place.
+        """
+        parts = self._parts()
+        state = tuple(one._version for one in parts if isinstance(one, Tensor))
+        known: tuple[Any, str] | None = self.__dict__.get("_fingerprint")
+        if known is None or known[0] != state:
+            known = state, self._hashed(parts)
+            object.__setattr__(self, "_fingerprint", known)
+        return known[1]
+
+    def _parts(self) -> list[Inputs]:
+        attributes = [self.attributes[key] for key in sorted(self.attributes)]
+        return [self.x, self.y, self.train, self.test, self.valid, *attributes]
+
+    def _hashed(self, parts: Sequence[Inputs]) -> str:
+        facts = (self.classes, sorted(self.attributes), self.mean, self.std)
+        digest = hashlib.blake2b(repr(facts).encode(), digest_size=8)
+        for part in parts:
             array = part.cpu().numpy() if isinstance(part, Tensor) else part
             digest.update(str((array.shape, array.dtype)).encode())
             for start in range(0, len(array), _CHUNK):
                 digest.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)
-        return digest.hexdigest()[:16]
+        return digest.hexdigest()
 
     @classmethod
     def from_arrays(

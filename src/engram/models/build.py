@@ -62,6 +62,19 @@ def model_options(name: str) -> tuple[str, ...]:
     return tuple(inspect.signature(_MODELS[name]).parameters)[1:]
 
 
+def model_defaults(name: str) -> dict[str, Any]:
+    """What a model's options are where they are not given.
+
+    Examples
+    --------
+    >>> model_defaults("mlp")["hidden"]
+    (256, 256)
+    """
+    names = model_options(name)
+    given = inspect.signature(_MODELS[name]).parameters
+    return {option: given[option].default for option in names}
+
+
 def build(
     spec: Spec,
     *,

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from engram.data import Data
-from engram.engine.run_spec import Run
 from engram.engine.training import Training
 from engram.errors import bad, choose, unknown
 from engram.methods.base import Method
 from engram.recipes.execute import Watcher, execute
-from engram.recipes.names import build_method, method_label, plain_method
-from engram.recipes.plain import from_plain, to_plain
-from engram.recipes.plan import Plan
-from engram.recipes.plans import plans_of
+from engram.recipes.identity import identify
+from engram.recipes.names import build_method, method_label
+from engram.recipes.plain import from_plain
+from engram.recipes.plans import plans_of, seeded
 from engram.recipes.processes import spread
-from engram.recipes.recipe import Recipe, _seeds, content_id
+from engram.recipes.recipe import Recipe, _seeds
 from engram.records import KEEP, Result
 from engram.streams.core import Stream
 from engram.streams.incremental import class_incremental
@@ -86,51 +85,16 @@ def run(
     choose("average", average, ("micro", "macro"))
     single = isinstance(method, (Method, str, Mapping))
     built = [build_method(one) for one in ([method] if single else method)]  # type: ignore[union-attr]
-    plans = [
-        plan
-        for one in built
-        for plan in _plans(stream, one, model, settings, _seeds(seeds), keep, average, label)
-    ]
+    numbers = _seeds(seeds)
+    plans = []
+    for one in built:
+        rest = {"method": one, "model": model, "training": settings, "average": average}
+        name = label or method_label(one)
+        identity = identify(stream, **rest)
+        plans += seeded(identity, stream, **rest, seeds=numbers, keep=keep, label=name)
     return execute(
         plans, out=out, device=device, together=together, compile=compile, watcher=watcher
     )
-
-
-def _plans(
-    stream: Stream,
-    method: Method,
-    model: Any,
-    training: Training,
-    seeds: Sequence[int],
-    keep: str,
-    average: str,
-    label: str,
-) -> list[Plan]:
-    content = {
-        "stream": {**stream.describe(), "data": stream.data.name, "id": stream.fingerprint()},
-        "model": to_plain(model) if isinstance(model, (str, Mapping)) else _model_name(model),
-        "method": plain_method(method),
-        "training": to_plain(training),
-        "seeds": list(seeds),
-        "keep": keep,
-        "average": average,
-    }
-    name = label or method_label(method)
-    return [
-        Plan(
-            run=Run(stream=stream, method=method, model=model, training=training, seed=seed),
-            content={**content, "label": name},
-            recipe=content_id(content),
-            label=name,
-            keep=keep,
-            average=average,
-        )
-        for seed in seeds
-    ]
-
-
-def _model_name(model: Any) -> str:
-    return getattr(model, "__qualname__", type(model).__qualname__)
 
 
 def sweep(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from engram.engine.evaluate import test_items
 from engram.engine.run import Engine
 from engram.engine.run_spec import check_exemplars
 from engram.learner.learner import Learner
+from engram.recipes.changes import changed, distinct, recorded
 from engram.recipes.plan import Plan
 from engram.recipes.rows import Done, group_rows
 from engram.records import (
@@ -33,6 +35,10 @@ CHECKPOINT_RUNS = 32  # larger groups are repeated from their start when a proce
 
 class Watcher:
     """What a caller may watch of an execution; every method may be left as it is."""
+
+    def note(self, text: str) -> None:
+        """Something the caller should know before anything runs; a warning unless overridden."""
+        warnings.warn(text, stacklevel=2)
 
     def begin(self, plans: Sequence[Plan], done: int) -> None:
         """`done` of the plans were finished before."""
@@ -117,9 +123,12 @@ def perform(
 ) -> Book:
     """As `execute`, for callers that read what they need themselves."""
     watcher = watcher or Watcher()
+    plans = distinct(plans)
     for run in {(id(p.run.stream), id(p.run.method)): p.run for p in plans}.values():
         check_exemplars(run)
-    folder = RunDirectory(out) if out is not None else None
+    folder = None if out is None else RunDirectory(out)
+    for note in changed(plans, recorded(folder)) if folder is not None else ():
+        watcher.note(note)
     book = Book(folder)
     open_plans = [plan for plan in plans if not _finished(plan, folder)]
     watcher.begin(plans, len(plans) - len(open_plans))

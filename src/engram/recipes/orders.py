@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engram.engine.run_spec import Run
 from engram.errors import bad, whole
 from engram.recipes.execute import Watcher, execute
 from engram.recipes.order_study import CLASS, TASK, OrderStudy, Tasks
 from engram.recipes.plan import Plan
-from engram.recipes.recipe import Recipe, content_id
+from engram.recipes.plans import Planner, seeded
+from engram.recipes.recipe import Recipe
 from engram.streams.core import Stream
 from engram.streams.orders import (
     all_task_orders,
@@ -30,31 +31,26 @@ def order_plans(
     class_orders: Sequence[Sequence[int]] = (),
     stream: Stream | None = None,
     root: str | None = None,
+    planner: Planner | None = None,
 ) -> list[Plan]:
-    """One plan per order and seed; all share one id (`study_id`), their orders tell them apart."""
+    """One plan per order and seed; all share one id, their orders tell them apart.
+
+    It is the recipe's id unless that has an order of its own, from which those of the study count.
+    """
     stream = recipe.build_stream(root=root) if stream is None else stream
-    content = recipe.plain()
-    content["stream"] = {**content["stream"], "head": stream.head}
+    planner = planner or Planner()
+    identity = planner.identity(recipe, stream, counted_from=recipe.order_in(stream))
     found = [(TASK + order_name(o), reorder(stream, task_order=o)) for o in task_orders]
     found += [(CLASS + order_name(o), reorder(stream, class_order=o)) for o in class_orders]
+    rest = {
+        "method": recipe.method, "model": recipe.model, "training": recipe.training,
+        "seeds": recipe.seeds, "keep": recipe.keep, "average": recipe.average,
+        "label": recipe.label,
+    }  # fmt: skip
     return [
-        Plan(
-            run=Run(
-                stream=ordered,
-                method=recipe.method,
-                model=recipe.model,
-                training=recipe.training,
-                seed=seed,
-            ),
-            content=content,
-            recipe=study_id(recipe),
-            label=recipe.label,
-            order=name,
-            keep=recipe.keep,
-            average=recipe.average,
-        )
+        plan
         for name, ordered in found
-        for seed in recipe.seeds
+        for plan in seeded(replace(identity, order=name), ordered, **rest)
     ]
 
 
@@ -99,16 +95,19 @@ def orders(
     plans: list[Plan] = []
     tasks: dict[str, Tasks] = {}
     built: dict[str, Stream] = {}
+    planner = Planner()
     for one in recipes:
         where = repr(one.stream)
         stream = built.setdefault(where, built.get(where) or one.build_stream(root=data))
-        tasks[study_id(one)] = tuple(task.shown for task in stream)
-        plans += order_plans(
+        found = order_plans(
             one,
             stream=stream,
+            planner=planner,
             task_orders=_task_orders(task_orders, len(stream), order_seed),
             class_orders=_class_orders(class_orders, stream.order, order_seed),
         )
+        tasks.update((plan.recipe, tuple(task.shown for task in stream)) for plan in found[:1])
+        plans += found
     if not plans:
         raise bad("task_orders", "at least one order (or class_orders)", task_orders)
     result = execute(
@@ -126,27 +125,17 @@ def _recipes(given: Any) -> list[Recipe]:
     for i, one in enumerate(found):
         if not isinstance(one, Recipe):
             raise bad(f"recipe[{i}]", "a Recipe (Recipe.of makes one of a dict)", one)
-    for key, times in Counter(map(study_id, found)).items():
+    for key, times in Counter(map(_study, found)).items():
         if times > 1:
-            labels = [one.label for one in found if study_id(one) == key]
+            labels = [one.label for one in found if _study(one) == key]
             expected = "recipes that differ in more than their labels, seeds and what they keep"
             raise bad("recipe", expected, f"{times} times the same, labels {labels}")
     return list(found)
 
 
-def study_id(recipe: Recipe) -> str:
-    """The recipe's id; with the stream's own order, from which the orders of a study count.
-
-    Examples
-    --------
-    >>> recipe = Recipe.of({"stream": {"data": "digits"}, "method": "ER"})
-    >>> study_id(recipe) == recipe.id, study_id(recipe.in_order((1, 0))) == recipe.id
-    (True, False)
-    """
-    if not recipe.order:
-        return recipe.id
-    stream = {**recipe.content["stream"], "counted from": recipe.order}
-    return content_id({**recipe.content, "stream": stream})
+def _study(recipe: Recipe) -> tuple[str, str]:
+    """What a recipe asks, and the order from which the orders of a study count."""
+    return recipe.key, recipe.order
 
 
 def _task_orders(asked: Any, tasks: int, seed: int) -> list[Sequence[int]]:

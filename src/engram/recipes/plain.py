@@ -28,7 +28,20 @@ def to_plain(value: Any) -> Any:
         return value.tolist()
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
-    return repr(value)
+    return code_name(value)
+
+
+def code_name(value: Any) -> str:
+    """``module:name`` of a function or class, or of an object's class: no place in memory.
+
+    Examples
+    --------
+    >>> import math
+    >>> code_name(math.sqrt), code_name(object())
+    ('math:sqrt', 'builtins:object')
+    """
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}:{named.__qualname__}"
 
 
 def from_plain(cls: type[Any], values: Mapping[str, Any], *, path: str) -> Any:

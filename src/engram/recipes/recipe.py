@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from engram import streams
 from engram.data import Data, load
@@ -17,6 +17,7 @@ from engram.engine.training import Training
 from engram.errors import bad, choose, unknown, whole
 from engram.methods.base import Method
 from engram.recipes.assign import SECTIONS
+from engram.recipes.identity import asked, identify, order_of, shown_model
 from engram.recipes.names import build_method, method_label, plain_method
 from engram.recipes.plain import from_plain, to_plain
 from engram.recipes.sections import DEFAULT_MODEL, model_section, scenario_options, stream_section
@@ -93,21 +94,34 @@ class Recipe:
 
         return write_yaml(path, self.plain())
 
-    @cached_property
-    def content(self) -> Mapping[str, Any]:
-        """`plain`, made once and shared: for reading only."""
-        return self.plain()
+    @property
+    def id(self) -> str:
+        """The id under which runs of the recipe are recorded: runs with equal ids are comparable.
+
+        A hash of the experiment: contents of the data, which is read for it, source of own classes,
+        and all options; not of seeds, order, label and what is kept.
+        """
+        return identify(
+            self.build_stream(), method=self.method, model=self.model, training=self.training,
+            average=self.average,
+        ).id  # fmt: skip
 
     @cached_property  # a study of orders asks thousands of times
-    def id(self) -> str:
-        """Hash of everything but seeds, order and label: runs with equal ids are comparable."""
-        return content_id(self.content)
+    def key(self) -> str:
+        """Hash of what the recipe says, names as they stand: it needs no data, and proves less."""
+        stream = {**(streams.SCENARIOS[self.stream["kind"]].__kwdefaults__ or {}), **self.stream}
+        return asked({**self.plain(), "stream": stream, "model": shown_model(self.model)})
 
     @property
     def order(self) -> str:
         """The stream's explicit order as text, "" for its own."""
         order = self.stream.get("order")
         return "-".join(map(str, order)) if order is not None else ""
+
+    def order_in(self, stream: Stream) -> str:
+        """`order` with the ids of classes that it names."""
+        names = any(isinstance(one, str) for one in self.stream.get("order") or ())
+        return order_of(stream) if names else self.order
 
     def data(self, root: str | None = None) -> Data:
         """The recipe's data set."""
@@ -117,8 +131,9 @@ class Recipe:
         """The recipe's stream, over `data` where it is loaded already."""
         data = self.data(root) if data is None else data
         stream = streams.SCENARIOS[self.stream["kind"]](data, **scenario_options(self.stream))
-        online = self.stream.get("online", False)
-        return streams.online(stream) if online else stream
+        if not self.stream.get("online", False):
+            return stream
+        return streams.online(stream, task_labels=self.stream.get("task_labels", True))
 
     def runs(self, stream: Stream) -> list[Run]:
         """One engine run per seed."""
@@ -149,24 +164,19 @@ class Recipe:
         ('1-0-2', True)
         """
         found = self.change(stream={**self.stream, "order": list(order)})
-        # what all orders share is worked out once
-        content = {**self.content, "stream": {**self.content["stream"], "order": list(order)}}
-        found.__dict__.update(id=self.id, content=content)
+        found.__dict__["key"] = self.key  # which all orders share
         return found
 
 
-def content_id(content: Mapping[str, Any]) -> str:
-    """12 hexadecimal digits over a recipe without seeds, order and label."""
-    kept = {k: v for k, v in content.items() if k not in ("seeds", "label", "keep")}
-    kept["stream"] = {k: v for k, v in content["stream"].items() if k != "order"}
-    text = json.dumps(kept, sort_keys=True, default=repr)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 def _seeds(value: Any) -> tuple[int, ...]:
-    """A number of seeds, or the seeds themselves."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return tuple(range(whole("seeds", value, 1)))
-    if not isinstance(value, (list, tuple)) or not value:
+    """A number of seeds, or the seeds themselves, each once."""
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return tuple(range(whole("seeds", int(value), 1)))
+    if not isinstance(value, (list, tuple, range)) or not value:
         raise bad("seeds", "a number of seeds, or a list of them", value)
-    return tuple(whole("seeds", int(seed)) for seed in value)
+    seeds = [int(seed) if isinstance(seed, np.integer) else seed for seed in value]
+    found = tuple(whole(f"seeds[{i}]", seed) for i, seed in enumerate(seeds))
+    twice = sorted({seed for seed in found if found.count(seed) > 1})
+    if twice:  # the same run again, which would count as one more in every mean
+        raise bad("seeds", "every seed once", f"{', '.join(map(str, twice))} more than once")
+    return found

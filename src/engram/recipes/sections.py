@@ -14,7 +14,8 @@ from engram.recipes.plain import convert
 
 DEFAULT_KIND = "class_incremental"
 DEFAULT_MODEL = "mlp"
-COMMON = ("kind", "data", "data_options", "online")  # what every stream section may have
+# what every stream section may have
+COMMON = ("kind", "data", "data_options", "online", "task_labels")
 
 
 def stream_kind(section: Any) -> str:
@@ -62,8 +63,11 @@ def stream_section(section: Any) -> dict[str, Any]:
     options = section.get("data_options", {})
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise bad("stream.data_options", "a mapping of options of the data set", options)
-    if not isinstance(section.get("online", False), bool):
-        raise bad("stream.online", "true or false", section["online"])
+    for name in ("online", "task_labels"):
+        if not isinstance(section.get(name, False), bool):
+            raise bad(f"stream.{name}", "true or false", section[name])
+    if not section.get("task_labels", True) and not section.get("online", False):
+        raise bad("stream.task_labels", "true unless the stream is online", False)
     scenario_options(section)
     known = stream_options(kind)
     for name, default in known.items():

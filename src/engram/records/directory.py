@@ -93,7 +93,9 @@ class RunDirectory:
         fresh = plain(dict(content))
         if path.exists():
             known = self.recipe(recipe)
-            for key in _IDENTITY:
+            # the same experiment may be named in several ways: its identity decides, if it has one
+            whole = "identity" in known and "identity" in fresh
+            for key in ("identity",) if whole else _IDENTITY:
                 if _without_runs(known.get(key)) != _without_runs(fresh.get(key)):
                     raise RecordError(f"{path}: already holds another recipe ({key} differs)")
             if known == fresh:
@@ -245,9 +247,9 @@ class RunDirectory:
 
 
 def _without_runs(content: Any) -> Any:
-    """A recipe's part without seeds and orders, which do not belong to its identity."""
+    """A recipe's part without seeds, orders and names of data: they are not its identity."""
     if isinstance(content, dict):
-        skip = ("seed", "seeds", "order", "orders")
+        skip = ("seed", "seeds", "order", "orders", "asked", "data_root", "data_in_memory")
         return {k: _without_runs(v) for k, v in content.items() if k not in skip}
     return content
 

@@ -28,7 +28,7 @@ KINDS = {
     "seeds": "Fewer or other seeds change the mean by luck and the interval by size.",
     "other": "It changes how numbers are made, though rarely by much.",
 }
-_FACTS = {"label", "keep", "stream.head", "stream.id", "stream.name", "stream.tasks", "stream.rows",
+_FACTS = {"label", "keep", "stream.head", "stream.name", "stream.tasks", "stream.rows",
           "stream.domains", "stream.view", "stream.new"}  # fmt: skip
 _LENGTH = {"epochs", "iterations", "first_factor", "patience", "restore_best"}
 _ABSENT = "not set"
@@ -149,8 +149,7 @@ def _flat(content: Plain) -> dict[str, Any]:
     stream = whole.get("stream") or {}
     stream = dict(stream) if isinstance(stream, Mapping) else {"data": stream}
     try:
-        facts = {"head", "id"}
-        clean = {k: v for k, v in stream.items() if k not in facts}
+        clean = {k: v for k, v in stream.items() if k != "head"}
         whole = Recipe.of({**whole, "stream": clean}).plain()
         scenario = SCENARIOS[whole["stream"]["kind"]]
         whole["stream"] = {**(scenario.__kwdefaults__ or {}), **whole["stream"]}

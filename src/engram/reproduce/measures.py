@@ -22,9 +22,12 @@ DISPARITIES = ("aopd", "mopd")
 
 
 def runs_of(result: Result, recipes: Sequence[Recipe], head: str) -> Result | None:
-    """The runs of some recipes, seen through a head; None if none is there."""
+    """The runs of some recipes, seen through a head; None if none is there.
+
+    `result` knows recipes by their keys, see `engram.reproduce.run.by_key`.
+    """
     present = {run.recipe for run in result.runs}
-    wanted = {recipe.id for recipe in recipes} & present
+    wanted = {recipe.key for recipe in recipes} & present
     if not wanted:
         return None
     chosen = result.select(

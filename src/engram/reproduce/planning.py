@@ -15,7 +15,7 @@ from engram.models import build as build_model
 from engram.recipes import Plan as RunPlan
 from engram.recipes import Recipe
 from engram.recipes.plain import to_plain
-from engram.recipes.plans import recipe_plans
+from engram.recipes.plans import Planner
 from engram.records import RunDirectory
 from engram.reproduce.cells import Cell, choose_cells
 from engram.reproduce.cost import Cost, Tell, estimate
@@ -29,7 +29,8 @@ class Plan:
     """What a reproduction will do.
 
     `entries` has one entry per cell, with the reasons that the data at hand add; entries and
-    figures whose data is not here say so in `missing`. `done` counts runs finished before.
+    figures whose data is not here say so in `missing`. `done` counts runs finished before. `ids`
+    are those under which the runs are recorded, by the keys of the recipes.
     """
 
     table: Table
@@ -41,6 +42,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     done: int = 0
     costs: tuple[Cost, ...] = field(default=())
+    ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def runnable(self) -> tuple[Cell, ...]:
@@ -69,6 +71,7 @@ class _Shelf:
         self._sources: dict[int, tuple[Recipe, str]] = {}
         self._runs: dict[int, list[RunPlan]] = {}
         self._models: set[str] = set()  # those that were tried
+        self._planner = Planner()
 
     def refused(self, error: BadArgument) -> str:
         """The reason not to run a cell, unless settings are to blame."""
@@ -116,7 +119,7 @@ class _Shelf:
         if id(recipe) not in self._runs:
             stream = self.stream(recipe)
             self._try_model(recipe, stream)
-            self._runs[id(recipe)] = recipe_plans(recipe, stream)
+            self._runs[id(recipe)] = self._planner.plans(recipe, stream)
         return self._runs[id(recipe)]
 
     def _try_model(self, recipe: Recipe, stream: Stream) -> None:
@@ -185,7 +188,7 @@ def plan(
     _try_recipes(table, shelf)
     entries = tuple(_entry(table, cell, shelf) for cell in chosen)
     figures, absent = _figures(table, shelf)
-    runs = _runs(entries, figures, shelf)
+    runs, ids = _runs(entries, figures, shelf)
     pending = _pending(runs, out)
     costs = []
     if measure:
@@ -193,7 +196,7 @@ def plan(
     return Plan(
         table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
         runs=tuple(runs), notes=(*table.notes, *shelf.notes), done=len(runs) - len(pending),
-        costs=tuple(costs),
+        costs=tuple(costs), ids=ids,
     )  # fmt: skip
 
 
@@ -243,8 +246,10 @@ def _figures(table: Table, shelf: _Shelf) -> tuple[tuple[Figure, ...], dict[str,
     return found, {name: why for name, why in absent.items() if why}
 
 
-def _runs(entries: Sequence[Entry], figures: Sequence[Figure], shelf: _Shelf) -> list[RunPlan]:
-    """All runs once, one data set after the other, in the order of the cells."""
+def _runs(
+    entries: Sequence[Entry], figures: Sequence[Figure], shelf: _Shelf
+) -> tuple[list[RunPlan], dict[str, str]]:
+    """All runs once, one data set after the other, in the order of the cells; and their ids."""
     every = [r for entry in entries for r in entry.recipes]
     every += [r for figure in figures for r in figure.recipes]
     distinct = {run_key(recipe): recipe for recipe in every}
@@ -253,7 +258,8 @@ def _runs(entries: Sequence[Entry], figures: Sequence[Figure], shelf: _Shelf) ->
         places.setdefault(str(recipe.stream["data"]), len(places))
     ordered = sorted(distinct.values(), key=lambda r: places[str(r.stream["data"])])
     runs = {run.key: run for recipe in ordered for run in shelf.runs(recipe)}
-    return list(runs.values())
+    ids = {recipe.key: run.recipe for recipe in ordered for run in shelf.runs(recipe)}
+    return list(runs.values()), ids
 
 
 def _pending(runs: Sequence[RunPlan], out: str | os.PathLike[str] | None) -> list[RunPlan]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,6 +107,8 @@ def reproduce(
     made = planned or plan(whole, data, cells=cells, out=folder, device=device, measure=False)
     read_lines(folder / FILE)  # a file that cannot take our lines is better known now than later
     result = _train(made, folder, device, watcher, deadline, group_size, compile)
+    ended = {} if result is None else ended_stages(result.ends().frame())
+    result = None if result is None else by_key(result, made.ids)
     ends = None if result is None else result.ends()  # no cell is about a curve
     lines = tuple(
         replace(
@@ -118,7 +120,6 @@ def reproduce(
         merge_lines(folder / FILE, lines)
     changed = words(made.table.settings)
     figures = [p for figure in made.figures for p in _draw(figure, result, folder, changed)]
-    ended = {} if ends is None else ended_stages(ends.frame())
     left = sum(len(ended.get(r.key, ())) < len(r.run.stream) for r in made.runs)
     return Reproduction(made, folder, lines, tuple(figures), left)
 
@@ -142,6 +143,24 @@ def _train(
             if deadline is None or directory.result_files():
                 raise
     return read(folder) if directory.result_files() else None
+
+
+def by_key(result: Result, ids: Mapping[str, str]) -> Result:
+    """The runs with these ids, under the keys of their recipes, by which measures know them.
+
+    What else a directory holds, say the same recipe on other data, stays outside.
+    """
+    import pandas as pd
+
+    frame = result.frame()
+    codes = frame["recipe"].astype(str)
+    parts = [frame[(codes == found).to_numpy()].assign(recipe=key) for key, found in ids.items()]
+    recipes = {key: result.recipes[found] for key, found in ids.items() if found in result.recipes}
+    whole = pd.concat(parts) if parts else frame.iloc[:0]
+    return Result(
+        whole, recipes=recipes, problems=result.problems, ledger=result.ledger,
+        environment=result.environment,
+    )  # fmt: skip
 
 
 def _line(cell: Any, entry: Entry, result: Result | None) -> Line:

@@ -50,8 +50,8 @@ class Entry:
         What has to be run, seeds inside. Cells share recipes, which are run once. Without recipes
         the number is computed on the spot.
     measure
-        From the Result that holds all runs of the recipes to one value per repetition (seed), in
-        the units of the paper; NaN for repetitions that are not finished.
+        From the Result that holds all runs of the recipes, under their keys, to one value per
+        repetition (seed), in the units of the paper; NaN for repetitions that are not finished.
     reasons
         Reasons for a difference that are known beforehand, see `REASONS`.
     tolerance
@@ -156,7 +156,7 @@ class Table:
 
 def run_key(recipe: Recipe) -> tuple[str, str, tuple[int, ...]]:
     """Recipes with equal keys are the same runs."""
-    return recipe.id, recipe.order, recipe.seeds
+    return recipe.key, recipe.order, recipe.seeds
 
 
 def words(settings: Mapping[str, str]) -> str:

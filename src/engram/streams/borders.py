@@ -21,8 +21,10 @@ from engram.streams._classes import (
 )
 from engram.streams._rows import by_class, check_valid, deal, hold_out, rows_with, shuffled
 from engram.streams.core import Stream
+from engram.streams.origin import scenario, with_origin
 
 
+@scenario
 def blurry(
     data: Data,
     *,
@@ -92,6 +94,7 @@ def _spread(data: Data, at_home: list[Tensor], mix: float, seed: int) -> list[Te
     return [torch.cat(part).sort().values for part in parts]
 
 
+@scenario
 def new_instances(data: Data, *, tasks: int, seed: int = 0, valid: float = 0.0) -> Stream:
     """All classes in every task, each time with other rows: the rows are dealt, class by class.
 
@@ -145,4 +148,7 @@ def online(stream: Stream, *, task_labels: bool = True) -> Stream:
         raise bad("task_labels", "True or False", task_labels)
     if not task_labels and stream.head == "multi":
         raise bad("task_labels", "True, since a multi head needs to know the task", task_labels)
-    return replace(stream, online=True, task_labels=task_labels)
+    once = replace(stream, online=True, task_labels=task_labels)
+    if stream.origin is None:
+        return once
+    return with_origin(once, stream.origin.change(online=True, task_labels=task_labels))

@@ -16,6 +16,7 @@ from engram.data.core import Data
 from engram.errors import bad, choose
 from engram.streams._check import check_stream
 from engram.streams._rows import as_rows, pack, unpack
+from engram.streams.origin import Origin
 from engram.streams.views import View, base_of, restage, view_from
 
 HEADS = ("single", "multi")
@@ -94,6 +95,7 @@ class Stream:
     view: View | None = None
     online: bool = False
     task_labels: bool = True
+    origin: Origin | None = field(init=False, default=None, repr=False)  # of a scenario's own
 
     def __post_init__(self) -> None:
         choose("head", self.head, HEADS)

@@ -11,9 +11,11 @@ from engram.errors import bad, unknown, whole
 from engram.streams._classes import all_classes, check_seed, check_tasks, domain_tasks
 from engram.streams._rows import check_valid, hold_out
 from engram.streams.core import Stream
+from engram.streams.origin import scenario
 from engram.streams.views import Permuted, Rotated, View
 
 
+@scenario
 def domain_incremental(
     data: Data,
     *,
@@ -88,6 +90,7 @@ def _check_domain(data: Data, by: str, value: int, train: int, test: int) -> Non
                   f"of values that do), {by}={value} has no {missing} rows", by)  # fmt: skip
 
 
+@scenario
 def permuted(data: Data, *, tasks: int, seed: int = 0, valid: float = 0.0) -> Stream:
     """All rows in every task, with the pixels in an order of the task's own (the first: as is).
 
@@ -107,6 +110,7 @@ def permuted(data: Data, *, tasks: int, seed: int = 0, valid: float = 0.0) -> St
     return _same_rows(data, names, view, "permuted", valid, seed)
 
 
+@scenario
 def rotated(
     data: Data, *, angles: Sequence[float], valid: float = 0.0, seed: int | None = None
 ) -> Stream:

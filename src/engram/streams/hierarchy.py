@@ -15,10 +15,12 @@ from engram.streams._classes import all_classes, check_seed, check_tasks, class_
 from engram.streams._rows import by_class, rows_with, shuffled
 from engram.streams._schedule import draw_schedule
 from engram.streams.core import Stream, Task
+from engram.streams.origin import scenario
 
 SUPER, FINE = "superclass/", "fine/"
 
 
+@scenario
 def hierarchical(
     data: Data,
     *,

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from engram.data.core import Data
 from engram.streams._classes import check_seed, class_tasks, cut, group_sizes, ordered_classes
 from engram.streams.core import Stream
+from engram.streams.origin import scenario
 
 
+@scenario
 def class_incremental(
     data: Data,
     *,
@@ -52,6 +54,7 @@ def class_incremental(
     return Stream(data=data, tasks=tuple(tasks), name="class_incremental")
 
 
+@scenario
 def task_incremental(
     data: Data,
     *,
@@ -77,6 +80,7 @@ def task_incremental(
     return Stream(data=data, tasks=tuple(tasks), name="task_incremental", head="multi")
 
 
+@scenario
 def joint(
     data: Data,
     *,

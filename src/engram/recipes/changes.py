@@ -1,0 +1,93 @@
+"""What a run directory holds of an experiment that has changed since, said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engram.errors import BadArgument, RecordError
+from engram.recipes.identity import FORM, PARTS
+from engram.recipes.plan import Plan
+from engram.records import RunDirectory
+
+Contents = Mapping[str, Mapping[str, Any]]
+
+
+def recorded(folder: RunDirectory) -> Contents:
+    """The recipes of a directory by their ids; one whose ids mean something else is refused."""
+    found = {name: folder.recipe(name) for name in folder.recipes()}
+    for content in found.values():
+        if content.get("identity", {}).get("form") != FORM:
+            raise RecordError(
+                f"{folder.path}: was written by an earlier version, whose ids stand for names, "
+                "not for data and source. It can be read (engram report, engram metrics), but "
+                "nothing can be added to it: give another directory"
+            )
+    return found
+
+
+def changed(plans: Sequence[Plan], known: Contents) -> list[str]:
+    """One sentence for every experiment that is recorded under the same names but was another.
+
+    Its numbers stay apart: the experiment of today has an id of its own.
+    """
+    return [
+        f"{plan.label}: {words(plan.content, known[old])} since the runs recorded as {old}; they "
+        f"stay as they are, and what is run now is recorded as {plan.recipe}"
+        for plan, old in _pairs(plans, known)
+    ]
+
+
+def refuse_changed(plans: Sequence[Plan], folder: RunDirectory) -> None:
+    """Complain where going on with a recorded experiment would be another experiment."""
+    known = recorded(folder)
+    for plan, old in _pairs(plans, known):
+        raise RecordError(
+            f"{folder.path}: {plan.label} cannot go on, {words(plan.content, known[old])} since; "
+            "engram run (or engram.run) with the same directory runs the experiment of today "
+            "beside the old one"
+        )
+
+
+def _pairs(plans: Sequence[Plan], known: Contents) -> list[tuple[Plan, str]]:
+    """Plans that are not recorded, with the last recorded experiment of the same names."""
+    by_names = {content["identity"]["asked"]: old for old, content in known.items()}
+    fresh = {plan.recipe: plan for plan in plans if plan.recipe not in known}
+    asked = [(plan, by_names.get(plan.content["identity"]["asked"])) for plan in fresh.values()]
+    return [(plan, old) for plan, old in asked if old is not None]
+
+
+def words(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+    """What differs between two experiments of the same names.
+
+    Examples
+    --------
+    >>> now = {"stream": {"data": "a.npz"}, "identity": {"data": "1", "model": "2"}}
+    >>> words(now, {"identity": {"data": "0", "model": "2"}})
+    "the data ('a.npz') has changed"
+    """
+    mine, other = now["identity"], before["identity"]
+    parts = [name for name in PARTS if mine.get(name) != other.get(name)]
+    shown = [f"{PARTS[name]}{_name(now, name)}" for name in parts]
+    return f"{' and '.join(shown)} {'have' if len(shown) > 1 else 'has'} changed"
+
+
+def _name(content: Mapping[str, Any], part: str) -> str:
+    if part == "data":
+        return f" ({content['stream']['data']!r})"
+    section = content.get(part)
+    name = section.get("name") if isinstance(section, Mapping) else section
+    return f" ({name})" if name and part != "average" else ""
+
+
+def distinct(plans: Sequence[Plan]) -> list[Plan]:
+    """Every run once; one experiment under two labels is refused, because one would be lost."""
+    found: dict[tuple[str, int, str], Plan] = {}
+    for plan in plans:
+        first = found.setdefault(plan.key, plan)
+        if first.label != plan.label:
+            raise BadArgument(
+                f"label: expected different experiments, {first.label!r} and {plan.label!r} are "
+                "the same one (data, stream, model, method and training settings are equal)"
+            )
+    return list(found.values())

@@ -1,0 +1,164 @@
+"""The id of an experiment: equal ids mean the same data, code, weights and options."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engram.engine.training import Training
+from engram.methods.base import Method
+from engram.models.build import model_defaults
+from engram.recipes.known import known
+from engram.recipes.names import plain_method
+from engram.recipes.plain import code_name, to_plain
+from engram.streams.core import Stream
+
+FORM = 2  # of ids; those of form 1 said nothing about data and source
+PARTS = {  # of an experiment, in the words of a message
+    "data": "the data",
+    "stream": "the stream",
+    "model": "the structure, source or starting weights of the model",
+    "method": "the source or an option of the method",
+    "training": "the training settings",
+    "average": "the average",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What an experiment is.
+
+    Parameters
+    ----------
+    id
+        The name under which its numbers are kept.
+    content
+        The experiment as a recipe, in plain values; under ``identity`` the hashes of its parts.
+    order
+        The explicit order of the stream's classes or domains as text, which is not part of the id.
+    """
+
+    id: str
+    content: Mapping[str, Any]
+    order: str = ""
+
+
+def identify(
+    stream: Stream,
+    *,
+    method: Method,
+    model: Any,
+    training: Training,
+    average: str,
+    counted_from: str = "",
+) -> Identity:
+    """Who an experiment is, whichever way it was put: a recipe or a call with objects.
+
+    Seeds, order, label and what is kept stay outside. `counted_from` is the order from which the
+    orders of a study count.
+
+    Examples
+    --------
+    >>> from engram import class_incremental, load
+    >>> from engram.methods import ER
+    >>> rest = {"method": ER(), "training": Training(), "average": "micro"}
+    >>> first = identify(class_incremental(load("blobs")), model="mlp", **rest)
+    >>> spelt = class_incremental(load("blobs"), classes_per_task=2, valid=0)
+    >>> identify(spelt, model={"name": "mlp", "hidden": [256, 256]}, **rest).id == first.id
+    True
+    >>> other = class_incremental(load("blobs", seed=1))
+    >>> identify(other, model="mlp", **rest).id == first.id
+    False
+    """
+    section = stream_section(stream)
+    values = {
+        "data": stream.data.fingerprint(),
+        "stream": {**_made(stream), "counted from": counted_from},
+        "model": _model(model),
+        "method": known(method, "method"),
+        "training": known(training, "training"),
+        "average": average,
+    }
+    parts = {name: short(value) for name, value in values.items()}
+    content = {
+        "stream": {**section, "head": stream.head}, "model": shown_model(model),
+        "method": plain_method(method), "training": to_plain(training), "average": average,
+    }  # fmt: skip
+    facts: dict[str, Any] = {"form": FORM, "asked": asked(content), **parts}
+    source = stream.origin.source if stream.origin else None
+    if source is None:
+        facts["data_in_memory"] = True
+    elif source.root is not None:
+        facts["data_root"] = source.root
+    return Identity(id=short(parts), content={**content, "identity": facts}, order=order_of(stream))
+
+
+def short(value: Any) -> str:
+    """12 hexadecimal digits over plain values.
+
+    Examples
+    --------
+    >>> short({"a": 1, "b": 2}) == short({"b": 2, "a": 1})
+    True
+    """
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def asked(content: Mapping[str, Any]) -> str:
+    """Hash of what a recipe says, names as they stand, without seeds, order, label and keep."""
+    said = {k: content[k] for k in ("method", "training", "average")}
+    said["model"] = _model(content["model"])
+    outside = ("order", "head")
+    stream = {k: v for k, v in content["stream"].items() if k not in outside}
+    return short(known({**said, "stream": stream}, "recipe"))
+
+
+def stream_section(stream: Stream) -> dict[str, Any]:
+    """The stream as a recipe names it; one made by hand as it describes itself."""
+    made = stream.origin
+    if made is None:
+        return {**to_plain(stream.describe()), "data": stream.data.name}
+    named: dict[str, Any] = {"kind": made.kind, "data": made.data}
+    if made.source is not None:
+        named["data"] = made.source.name
+        if made.source.options:
+            named["data_options"] = to_plain(made.source.options)
+    options = {k: v for k, v in made.options.items() if not (k == "order" and v is None)}
+    return {**named, **to_plain(options)}
+
+
+def _made(stream: Stream) -> dict[str, Any]:
+    """What a stream is besides its data and the order of its classes."""
+    made = stream.origin
+    if made is None:
+        view = None if stream.view is None else known(stream.view, "stream.view")
+        return {"tasks": stream.fingerprint(), "view": view}
+    options = {k: v for k, v in made.options.items() if k != "order"}
+    return {"kind": made.kind, **known(options, "stream")}
+
+
+def order_of(stream: Stream) -> str:
+    """An explicit order as text; names of classes as their ids."""
+    order = None if stream.origin is None else stream.origin.options.get("order")
+    if order is None:
+        return ""
+    names = stream.data.classes
+    return "-".join(str(names.index(one) if isinstance(one, str) else int(one)) for one in order)
+
+
+def _model(model: Any) -> Any:
+    """A model of the library with its defaults; an own one by what it does and weighs."""
+    if isinstance(model, str):
+        model = {"name": model}
+    if isinstance(model, Mapping) and ":" not in str(model.get("name")):
+        model = {**model_defaults(str(model.get("name"))), **model}
+    return known(model, "model")
+
+
+def shown_model(model: Any) -> Any:
+    """The model as a recipe names it; an own one by its class."""
+    return to_plain(model) if isinstance(model, (str, Mapping)) else code_name(model)
