@@ -25,7 +25,7 @@ def finished(method, training, **further):
     group = []
     for stage in engine.stages():
         plan = plans[stage.run]
-        group.append((plan, stage, stream_items(plan.run.stream, multilabel=False)))
+        group.append((plan, stage, stream_items(plan.run.stream)))
         if stage.last_of_group:
             yield group
             group = []

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from engram.records import Result
 
 EVERY = "every"  # not "all", which is a definition
-PLAIN = ("average_accuracy", "learning_accuracy", "backward_transfer", "forward_transfer")
 
 
 def command(
@@ -35,7 +34,7 @@ def command(
     stage: Annotated[
         int | None, typer.Option(help="After which task, from 1 (default: the last).")
     ] = None,
-    matrix: Annotated[bool, typer.Option("--matrix", help="Accuracy by stage and task.")] = False,
+    matrix: Annotated[bool, typer.Option("--matrix", help="Scores by stage and task.")] = False,
     classes: Annotated[bool, typer.Option("--classes", help="Accuracy of each class.")] = False,
     confusion: Annotated[
         bool, typer.Option("--confusion", help="True by predicted class, summed over runs.")
@@ -58,10 +57,11 @@ def command(
     wanted = list(FORGETTING_DEFINITIONS) if definition == EVERY else [definition]
     tables = {"metrics": numbers(result, wanted, last, ece=calibration)}
     if classes:
-        tables["class accuracy"] = _classes(result, last)
+        tables[_class_title(result)] = _classes(result, last)
     for label in result.labels:
         if matrix:
-            tables[f"accuracy matrix, {label}"] = _matrix(result.select(label=label))
+            chosen = result.select(label=label)
+            tables[f"{_figure(chosen)} matrix, {label}"] = _matrix(chosen)
         if confusion:
             tables[f"confusion, {label}"] = _confusion(result.select(label=label), last)
     for title, table in tables.items():
@@ -80,15 +80,18 @@ def numbers(
 
     from engram import metrics
     from engram.errors import BadArgument
+    from engram.records.summary import plain_names
 
     labels = np.array(result.run_labels, dtype=object)
     values: dict[tuple[str, str], Any] = {}
-    for name in PLAIN:
+    for name in plain_names(result):
         try:
             values[name, ""] = result.metric(name, stage=stage)
         except BadArgument:  # chance was not recorded, or a stream of one task
             continue
     for definition in definitions:
+        if definition == "first" and len(definitions) > 1 and "accuracy" not in result.figures:
+            continue  # of label sets no task is judged before it is learnt
         values["forgetting", definition] = result.metric(
             "forgetting", stage=stage, definition=definition
         )
@@ -104,6 +107,17 @@ def numbers(
     return pd.DataFrame(rows, columns=pd.Index(columns))
 
 
+def _figure(result: Result) -> str:
+    """What the runs are judged by, in words."""
+    return " or ".join(dict.fromkeys(figure.replace("_", " ") for figure in result.figures))
+
+
+def _class_title(result: Result) -> str:
+    """Of a set of labels, the share of a class's rows that were said to have it is its recall."""
+    sets = any(figure != "accuracy" for figure in result.figures)
+    return "class recall" if sets else "class accuracy"
+
+
 def _classes(result: Result, stage: int | None) -> pd.DataFrame:
     """Mean over runs, one line per label, columns by class."""
     table = result.class_accuracy(stage=stage).rename(columns=result.class_names)
@@ -111,7 +125,7 @@ def _classes(result: Result, stage: int | None) -> pd.DataFrame:
 
 
 def _matrix(result: Result) -> pd.DataFrame:
-    """Mean accuracy matrix of the runs of one label."""
+    """Mean matrix of the runs of one label."""
     import numpy as np
     import pandas as pd
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from engram.cli.shell import aside, say, screen
 from engram.recipes import Plan
 from engram.records import Result
+from engram.records.judging import TITLES, average_name
 from engram.report.doctor import Finding, diagnose
 from engram.streams.repeats import repeats_in_words
 
@@ -78,24 +79,29 @@ def reads_past(result: Result) -> set[str]:
 
 
 def summary_table(result: Result) -> Table:
-    """One line per method: accuracy, forgetting, and what it cost."""
+    """One line per method: what it is judged by, forgetting, and what it cost."""
     numbers, past = result.summary(), reads_past(result)
     costs = {str(label): row for label, row in result.cost().to_dict("index").items()}
-    honest = numbers["average_accuracy"][[label not in past for label in numbers.index]]
-    best = float(honest.max()) if len(honest) > 1 else math.nan
-    table = plain_table("method", "runs", "accuracy", "forgetting", "memory", "time/run")
+    fair = [label not in past for label in numbers.index]
+    mains = {average_name(figure): TITLES[figure] for figure in dict.fromkeys(result.figures)}
+    best = {name: float(numbers[name][fair].max()) for name in mains if sum(fair) > 1}
+    table = plain_table("method", "runs", *mains.values(), "forgetting", "memory", "time/run")
     for label, row in numbers.iterrows():
-        mean = float(row["average_accuracy"])
         cost: Mapping[Any, float] = costs.get(str(label), {})
         table.add_row(
             Text(f"{label}{' *' if label in past else ''}"),
             _runs(row),
-            Text(pair(mean, row["average_accuracy_std"]), style="bold" if mean == best else ""),
+            *(_main(row, name, best.get(name, math.nan)) for name in mains),
             pair(float(row["forgetting"]), row["forgetting_std"]),
             _memory(cost, past=label in past),
             f"{cost['seconds']:.1f} s" if "seconds" in cost else "-",
         )
     return table
+
+
+def _main(row: Any, name: str, best: float) -> Text:
+    mean = float(row[name])
+    return Text(pair(mean, row[f"{name}_std"]), style="bold" if mean == best else "")
 
 
 def _runs(row: Any) -> Text:
@@ -151,6 +157,9 @@ def footnotes(result: Result) -> None:
     heads = "/".join(dict.fromkeys(head for head in result.heads if head))
     spread = ", mean ± standard deviation over runs" if len(result) > len(result.labels) else ""
     say(f"after the last task, {heads}-head view{spread}; forgetting: definition max", style="dim")
+    if any(figure != "accuracy" for figure in result.figures):
+        say("pw-Jaccard: precision-weighted Jaccard score of predicted label sets, over all test "
+            "rows of the tasks so far, each once", style="dim")  # fmt: skip
     if reads_past(result):
         say("* reads the training data of earlier tasks: a ceiling, not a competitor", style="dim")
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from engram.engine.judging import FIGURES, judged
 from engram.engine.mapped import as_tensors, varying, with_values
 from engram.learner.learner import Learner
 from engram.learner.net import FunctionalNet
@@ -111,15 +112,15 @@ def _chunks(rows: Tensor, learner: Learner, runs: int) -> list[slice]:
 
 @torch.no_grad()
 def validate(learners: Sequence[Learner], methods: Sequence[Method]) -> dict[str, np.ndarray]:
-    """Validation loss and accuracy [R] on the in-task validation rows."""
-    losses, accuracies = [], []
+    """Validation loss and figure (accuracy, or what label sets are judged by) [R] in the task."""
+    kind = learners[0].stream.labels
+    losses, figures = [], []
     for learner, method in zip(learners, methods, strict=True):
         batch = learner.batch(learner.task.valid)
         output = learner.net()(batch.x)
         losses.append(learner.networks.objective(output.logits, batch))
-        scores = method.scores(output, learner.state).masked_fill(~batch.open, -torch.inf)
-        accuracies.append((scores.argmax(-1) == batch.target).to(torch.float64).mean())
+        figures.append(judged(method.scores(output, learner.state), batch, kind))
     return {
         "loss": torch.stack(losses).double().cpu().numpy(),
-        "accuracy": torch.stack(accuracies).cpu().numpy(),
+        FIGURES[kind]: torch.stack(figures).cpu().numpy(),
     }

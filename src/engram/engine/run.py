@@ -137,7 +137,7 @@ class Engine:
         """Skeleton with initial weights; equal seeds share one."""
         key = (
             repr(run.model) if isinstance(run.model, (str, dict)) else id(run.model),
-            run.method.head, run.seed, len(run.stream.order), run.training.loss,
+            run.method.head, run.seed, len(run.stream.order), run.loss,
             run.training.precision, id(run.stream.data), self._brought(run),
         )  # fmt: skip
         if key not in self._weights:
@@ -150,7 +150,7 @@ class Engine:
                 torch.default_generator.manual_seed(keys.torch_seed(key_of_run))
                 brought = run.method.networks(StreamOutline.of(run.stream))
             further = {name: adapt(module) for name, module in brought.items()}
-            networks = Networks({"net": net, **further}, run.training.loss)
+            networks = Networks({"net": net, **further}, run.loss)
             self._weights[key] = networks.to(
                 self.device, DTYPES[run.training.precision],
                 channels_last=self._channels_last(run),
@@ -171,7 +171,7 @@ class Engine:
     def _shape(self, run: Run, networks: Networks) -> Any:
         """What runs must share to be trained with one skeleton."""
         model = repr(run.model) if isinstance(run.model, (str, dict)) else id(run.model)
-        return (model, networks.form, run.training.loss, run.training.precision, run.method.head)
+        return (model, networks.form, run.loss, run.training.precision, run.method.head)
 
     def groups(self) -> list[list[int]]:
         """Places of runs that train together."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from engram.engine.judging import LOSSES, check_judging
 from engram.engine.training import Training
 from engram.errors import bad, whole
 from engram.methods.base import Method
@@ -29,6 +30,7 @@ class Run:
             raise bad("method", "a method such as engram.methods.ER()", self.method)
         if self.stream.online and (self.training.epochs > 1 and not self.training.iterations):
             raise bad("epochs", "1, because the stream is online", self.training.epochs)
+        check_judging(self)
         memory = self.method.memory_budget
         if memory is not None:
             memory.check(groups=int(self.stream.visible.sum()), tasks=len(self.stream))
@@ -39,6 +41,11 @@ class Run:
         if self.training.scope != "auto":
             return self.training.scope
         return "own" if self.stream.head == "multi" else "seen"
+
+    @property
+    def loss(self) -> str:
+        """The training loss, with ``auto`` resolved by the stream's labels."""
+        return LOSSES[self.stream.labels] if self.training.loss == "auto" else self.training.loss
 
 
 def check_exemplars(run: Run) -> None:

@@ -10,8 +10,8 @@ from engram.engine.training import Training
 class Schedule:
     """What happens between epochs; the same arithmetic for one run or many.
 
-    Plateau and stopping may watch different numbers: the rate follows the validation loss (or
-    accuracy), stopping follows the validation accuracy.
+    Plateau and stopping may watch different numbers: the rate follows the validation loss or the
+    figure by which the stream is judged, stopping follows that figure.
     """
 
     def __init__(self, training: Training, runs: int, rates: np.ndarray | None = None) -> None:
@@ -32,7 +32,7 @@ class Schedule:
         if t.schedule == "plateau":
             self._plateau(watched)
         if t.patience or t.restore_best:
-            score = watched["accuracy"]
+            score = _figure(watched)
             self.improved = (score > self._best) & self.active
             self._best = np.where(self.improved, score, self._best)
             self._idle = np.where(self.improved, 0, self._idle + 1)
@@ -41,10 +41,15 @@ class Schedule:
 
     def _plateau(self, watched: dict[str, np.ndarray]) -> None:
         t = self.training
-        score = -watched["loss"] if t.plateau_watch == "loss" else watched["accuracy"]
+        score = -watched["loss"] if t.plateau_watch == "loss" else _figure(watched)
         gain = score > self._plateau_best + t.plateau_threshold
         self._plateau_best = np.where(gain, score, self._plateau_best)
         self._bad = np.where(gain, 0, self._bad + 1)
         cut = (self._bad > t.plateau_patience) & self.active
         self.lr = np.where(cut, self.lr * t.factor, self.lr)
         self._bad = np.where(cut, 0, self._bad)
+
+
+def _figure(watched: dict[str, np.ndarray]) -> np.ndarray:
+    """[R] what the stream is judged by: the number beside the loss."""
+    return next(values for name, values in watched.items() if name != "loss")

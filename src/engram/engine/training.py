@@ -11,7 +11,7 @@ from engram.learner.objectives import OBJECTIVES
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "step", "plateau")
-WATCHED = ("loss", "accuracy")
+WATCHED = ("loss", "accuracy", "precision_weighted_jaccard")
 LAST = ("keep", "drop", "wrap")
 PRECISIONS = ("float32", "tf32", "float64", "bf16")
 
@@ -33,7 +33,9 @@ class Training:
         ``then``, the ``current`` task's for current rows, or ``all``. ``auto``: own for multi-head
         streams, seen otherwise.
     loss
-        ``ce``, ``balanced`` (every class of a batch counts equally) or ``bce`` (multi-label).
+        ``ce``, ``balanced`` (every class of a batch counts equally) or ``bce`` (every class a yes
+        or no). ``auto``: bce where rows carry sets of labels, which no other can learn, else ce.
+        How predictions are judged follows the stream's labels, whatever the loss.
     class_weights
         Rows weigh inversely to how often their class occurs among all rows of the task and its
         replayed memory, so that ten exemplars of a class count as much as all rows of another.
@@ -41,10 +43,13 @@ class Training:
         Fresh optimiser state at every task.
     schedule
         ``constant``, ``step`` (multiply by `factor` at each of `milestones`, in epochs) or
-        ``plateau`` (multiply by `factor` after `plateau_patience` epochs without gain).
+        ``plateau`` (multiply by `factor` after `plateau_patience` epochs without gain in
+        `plateau_watch`: the validation ``loss``, or the figure that the stream is judged by,
+        ``accuracy``, or ``precision_weighted_jaccard`` for sets of labels).
     patience, restore_best
-        Stop after so many epochs without a better validation accuracy (0 never); go back to the
-        best epoch. Both need in-task validation rows.
+        Stop after so many epochs without a better validation accuracy, or precision-weighted
+        Jaccard score for sets of labels (0 never); go back to the best epoch. Both need in-task
+        validation rows.
     precision
         ``float32``; ``tf32``: products and convolutions with 10 bits of mantissa on CUDA,
         elsewhere the same as float32; ``bf16`` where autocast allows it; ``float64``.
@@ -72,7 +77,7 @@ class Training:
     clip: float = 0.0
     optim_reset: bool = True
     scope: str = "auto"
-    loss: str = "ce"
+    loss: str = "auto"
     class_weights: bool = False
     schedule: str = "constant"
     factor: float = 0.1
@@ -99,7 +104,7 @@ class Training:
         choose("last", self.last, LAST)
         choose("optimizer", self.optimizer, OPTIMIZERS)
         choose("scope", self.scope, ("auto", *SCOPES))
-        choose("loss", self.loss, OBJECTIVES)
+        choose("loss", self.loss, ("auto", *OBJECTIVES))
         choose("schedule", self.schedule, SCHEDULES)
         choose("plateau_watch", self.plateau_watch, WATCHED)
         choose("precision", self.precision, PRECISIONS)

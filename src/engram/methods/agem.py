@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory, check_memory
-from engram.methods.base import Gradient, Method, Replay, State, Terms
+from engram.methods.base import EITHER, Gradient, Method, Replay, State, Terms
 from engram.streams.core import Task
 
 FLOOR = 1e-12
@@ -56,6 +57,8 @@ class AGEM(Method):
     ----------
     Chaudhry et al. 2019, International Conference on Learning Representations.
     """
+
+    decides: ClassVar[tuple[str, ...]] = EITHER
 
     size: int = 0
     masks: bool = False

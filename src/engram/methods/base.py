@@ -23,6 +23,9 @@ from engram.streams.core import Task
 from engram.streams.outline import StreamOutline
 
 REPLAYS = ("none", "union", "pair", "apart", "tasks", "past", "complete")
+# how predictions follow from scores, for rows of one label and for rows with a set of them
+DECISIONS = {"single": "argmax", "set": "threshold"}
+EITHER = ("argmax", "threshold")
 State = dict[str, Any]
 Terms = dict[str, Tensor]
 Gradient = Callable[..., Tensor]
@@ -58,6 +61,9 @@ class Method:
 
     reads: ClassVar[str] = "own"  # "past": may read the training rows of earlier tasks
     head: ClassVar[str] = "linear"  # the output layer the method needs: linear | cosine
+    # what its scores can be decided by: their argmax; a threshold as well (EITHER) where training
+    # draws each label's score above 0 or below, as `net.task` does on label sets
+    decides: ClassVar[tuple[str, ...]] = ("argmax",)
 
     def replay(self, stage: int) -> Replay:
         """What a batch holds; fixed for a stage."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory, check_memory
-from engram.methods.base import Method, Replay, State, Terms
+from engram.methods.base import EITHER, Method, Replay, State, Terms
 from engram.streams.core import Task
 
 MIXES = ("paired", "union")
@@ -67,6 +68,8 @@ class ER(Method):
     >>> ER(mix="union").replay(1)
     Replay(kind='union', size=0)
     """
+
+    decides: ClassVar[tuple[str, ...]] = EITHER
 
     memory: Memory = field(default=Memory(total=500))
     mix: str = "paired"

@@ -10,7 +10,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory
-from engram.methods.base import Method, Replay, State, Terms
+from engram.methods.base import EITHER, Method, Replay, State, Terms
 from engram.methods.er import MIXES, REDUCTIONS, replay_terms
 from engram.streams.core import Task
 
@@ -37,6 +37,7 @@ class ERInfinite(Method):
     """
 
     reads: ClassVar[str] = "past"
+    decides: ClassVar[tuple[str, ...]] = EITHER
 
     mix: str = "union"
     reduce: str = "mean"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from engram.methods.base import Method
+from engram.methods.base import EITHER, Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,3 +22,5 @@ class Finetune(Method):
     >>> bool(result.matrix[0, -1, 0] < result.matrix[0, 0, 0])  # the first task is forgotten
     True
     """
+
+    decides: ClassVar[tuple[str, ...]] = EITHER

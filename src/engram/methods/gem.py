@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory
-from engram.methods.base import Gradient, Method, Replay, State, Terms
+from engram.methods.base import EITHER, Gradient, Method, Replay, State, Terms
 from engram.methods.dual import nonnegative
 from engram.methods.quadratic import check_floats
 from engram.streams.core import Task
@@ -105,6 +106,8 @@ class GEM(Method):
     ----------
     Lopez-Paz and Ranzato 2017, Advances in Neural Information Processing Systems.
     """
+
+    decides: ClassVar[tuple[str, ...]] = EITHER
 
     margin: float = 0.5
     eps: float = 1e-3

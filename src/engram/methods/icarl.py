@@ -14,7 +14,7 @@ from engram.learner.learner import EVAL_ROWS, Learner
 from engram.learner.net import Net
 from engram.losses import bce_rows, mean, multi_hot
 from engram.memory import Memory, check_memory
-from engram.methods.base import Method, Replay, State, Terms
+from engram.methods.base import EITHER, Method, Replay, State, Terms
 from engram.models.output import Output
 from engram.streams.core import Task
 
@@ -69,7 +69,8 @@ class ICaRL(Method):
     variant
         How to predict. ``nme``: the nearest class mean (between normalised features), once a task
         is finished; the outputs while it is being learnt. ``hb1``, ``cnn``: the network's outputs.
-        ``norm``: the same with a cosine head, scaled by a learnt number.
+        ``norm``: the same with a cosine head, scaled by a learnt number. Rows with sets of labels
+        need ``cnn`` or ``norm``: the nearest mean, and hb1's largest output, are one label.
     bce_reduction
         Mean over the classes seen, or their sum, as in the original.
     nme_flip
@@ -101,6 +102,10 @@ class ICaRL(Method):
     @property
     def head(self) -> str:  # type: ignore[override]
         return "cosine" if self.variant == "norm" else "linear"
+
+    @property
+    def decides(self) -> tuple[str, ...]:  # type: ignore[override]
+        return EITHER if self.variant in ("cnn", "norm") else ("argmax",)
 
     def replay(self, stage: int) -> Replay:
         return Replay("union")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from engram.methods.base import Method, Replay
+from engram.methods.base import EITHER, Method, Replay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class IncrementalJoint(Method):
     """
 
     reads: ClassVar[str] = "past"
+    decides: ClassVar[tuple[str, ...]] = EITHER
 
     def replay(self, stage: int) -> Replay:
         return Replay("complete")

@@ -14,7 +14,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory
-from engram.methods.base import Gradient, Method, Replay, State, Terms, overrides, pace_of
+from engram.methods.base import EITHER, Gradient, Method, Replay, State, Terms, overrides, pace_of
 from engram.models.output import Output
 from engram.streams.core import Task
 from engram.streams.outline import StreamOutline
@@ -66,6 +66,10 @@ class Join(Method):
     @property
     def head(self) -> str:  # type: ignore[override]
         return next((part.head for part in self.parts if part.head != "linear"), "linear")
+
+    @property
+    def decides(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(way for way in EITHER if all(way in part.decides for part in self.parts))
 
     @property
     def memory_budget(self) -> Memory | None:

@@ -9,7 +9,7 @@ import torch
 
 from engram.errors import choose
 from engram.learner.learner import Learner
-from engram.methods.base import Method, Replay
+from engram.methods.base import EITHER, Method, Replay
 from engram.streams.core import Task
 
 INITS = ("continue", "scratch")
@@ -39,6 +39,7 @@ class Joint(Method):
     """
 
     reads: ClassVar[str] = "past"
+    decides: ClassVar[tuple[str, ...]] = EITHER
 
     init: str = "continue"
 

@@ -76,7 +76,8 @@ class LwF(Method):
 
     Notes
     -----
-    Li and Hoiem 2016 (ECCV).
+    Li and Hoiem 2016 (ECCV). A softmax says nothing about sets of labels: streams that have them
+    are refused, and ``ICaRL(variant="cnn")`` distils label by label.
 
     Examples
     --------

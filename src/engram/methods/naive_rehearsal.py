@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory, check_memory
-from engram.methods.base import Method, Replay, State, Terms
+from engram.methods.base import EITHER, Method, Replay, State, Terms
 from engram.methods.er import halves
 from engram.streams.core import Task
 
@@ -58,6 +59,8 @@ class NaiveRehearsal(Method):
     >>> NaiveRehearsal().memory
     Memory(per_task=1000, shrink='random')
     """
+
+    decides: ClassVar[tuple[str, ...]] = EITHER
 
     memory: Memory = field(default=Memory(per_task=1000, shrink="random"))
     weighting: str = "mean"

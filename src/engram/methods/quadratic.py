@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory, check_memory
-from engram.methods.base import Method, Replay, State, Terms
+from engram.methods.base import EITHER, Method, Replay, State, Terms
 from engram.streams.core import Task
 
 NORMS = ("minmax_global", "max_only", "per_tensor")
@@ -150,6 +150,8 @@ class Anchored(Method):
     from the next task on. With a `memory` the exemplars are mixed into the task's rows, one plain
     shuffled set (the "-S" rows of the papers).
     """
+
+    decides: ClassVar[tuple[str, ...]] = EITHER
 
     strength: float = 1.0
     memory: Memory | None = None

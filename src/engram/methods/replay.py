@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from engram.errors import number
 from engram.learner.learner import Learner
@@ -30,6 +31,8 @@ class Replay(base.Method):
     >>> Replay().memory_budget
     Memory(fraction=0.2)
     """
+
+    decides: ClassVar[tuple[str, ...]] = base.EITHER
 
     fraction: float = 0.2
 

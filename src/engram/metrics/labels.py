@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engram.errors import bad, choose
+from engram.errors import bad, choose, whole
 from engram.metrics._arrays import (
     Bools,
     Floats,
@@ -180,6 +180,43 @@ def confusion(y: Any, p: Any, *, order: Sequence[int] | None = None) -> Floats:
         return table
     columns("order", order, truth.shape[-1])
     return np.asarray(table[np.ix_(list(order), list(order))])
+
+
+def label_calibration_error(y: Any, scores: Any, *, within: Any = None, bins: int = 15) -> float:
+    """Mean gap between the probability of a label and how often it is there, weighted by size.
+
+    Every label of every sample is one yes or no; they are gathered by probability in bins of equal
+    width, ``(i / bins, (i + 1) / bins]``.
+
+    Parameters
+    ----------
+    y
+        True labels `[sample, class]`, 0 and 1.
+    scores
+        Probabilities `[sample, class]` (the sigmoid of logits).
+    within
+        Mask `[sample, class]` of the labels that count. Default: all.
+
+    Examples
+    --------
+    >>> round(label_calibration_error([[1, 0]], [[0.9, 0.3]], bins=2), 6)
+    0.2
+    """
+    whole("bins", bins, low=1)
+    truth = multi_hot("y", y)
+    table = floats("scores", scores, least=2, shape="[sample, class] probabilities")
+    if table.shape != truth.shape:
+        raise bad("scores", f"a probability for each entry of y {truth.shape}", table.shape)
+    if not np.all((table >= 0) & (table <= 1)):
+        raise bad("scores", "probabilities in [0, 1] (apply a sigmoid to logits first)", scores)
+    mask = np.ones(truth.shape, np.bool_) if within is None else np.asarray(within, np.bool_)
+    if mask.shape != truth.shape or not mask.any():
+        raise bad("within", f"a mask of shape {truth.shape} with some label", mask.shape)
+    likely, there = table[mask], truth[mask]
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    slot = np.clip(np.searchsorted(edges, likely, side="left") - 1, 0, bins - 1)
+    gap = np.bincount(slot, weights=likely - there, minlength=bins)  # sums carry the weight
+    return float(np.abs(gap).sum() / len(likely))
 
 
 class StageScores(NamedTuple):

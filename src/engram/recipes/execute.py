@@ -61,7 +61,7 @@ class Book:
     ledgers: list[dict[str, Any]] = field(default_factory=list)
 
 
-def stream_items(stream: Stream, *, multilabel: bool) -> Items:
+def stream_items(stream: Stream) -> Items:
     """The test items of a stream, as the records keep them."""
     rows, stages = test_items(stream)
     return Items(
@@ -72,7 +72,7 @@ def stream_items(stream: Stream, *, multilabel: bool) -> Items:
         visible=stream.visible.numpy(),
         classes=np.array(stream.order),
         names=tuple(stream.data.classes[c] for c in stream.order),
-        multilabel=multilabel,
+        multilabel=stream.labels == "set",
     )
 
 
@@ -199,13 +199,13 @@ def _run(
 
 
 def _prepare(plans: Sequence[Plan], book: Book) -> None:
-    known: dict[tuple[int, bool], Items] = {}  # the methods of a study share their streams
+    known: dict[int, Items] = {}  # the methods of a study share their streams
     for plan in plans:
         if (plan.recipe, plan.order) not in book.items:
-            multilabel, stream = plan.run.training.loss == "bce", plan.run.stream
-            if (id(stream), multilabel) not in known:
-                known[id(stream), multilabel] = stream_items(stream, multilabel=multilabel)
-            items = known[id(stream), multilabel]
+            stream = plan.run.stream
+            if id(stream) not in known:
+                known[id(stream)] = stream_items(stream)
+            items = known[id(stream)]
             book.items[plan.recipe, plan.order] = items
             # Items explain stored predictions; a study of orders that keeps counts has none, and
             # would write thousands of files before its first step.

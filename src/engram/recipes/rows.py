@@ -10,9 +10,10 @@ import torch
 
 from engram.engine.run import Stage
 from engram.recipes.plan import Plan
-from engram.records import Items, Rows, predict, record_stage, round_scores
+from engram.records import Items, Rows, record_stage, round_scores
 from engram.records.company import Block, add_stage, kind
-from engram.records.views import HEADS, task_accuracy
+from engram.records.judging import decide, figure_of, task_figure
+from engram.records.views import HEADS
 from engram.streams.repeats import repeated_test_rows
 
 Done = tuple[Plan, Stage, Items]
@@ -131,7 +132,8 @@ def run_rows(plan: Plan, stage: Stage, items: Items) -> Rows:
         counts = learner.exemplars.counts(items.width).numpy()
         rows.add_array("memory_count", counts, stage=stage.stage, cls=items.classes)
     if stage.stage == 0:
-        for head, chance in _chance([items]).items():
+        # nobody knows what guessing sets would give
+        for head, chance in _chance([items]).items() if not items.multilabel else ():
             rows.add_array("chance", chance[0], stage=0, task=np.arange(items.tasks), head=head)
         if twice := repeated_test_rows(plan.run.stream):
             rows.add("repeated_samples", float(twice), stage=0)
@@ -142,7 +144,7 @@ def _add_curve(
     rows: Rows, scores: np.ndarray, items: Items, stage: int, step: int, average: str
 ) -> None:
     for head in HEADS:
-        said = predict(round_scores(scores), items, stage=stage, head=head)
-        value = task_accuracy(said, items, average=average)
+        said = decide(round_scores(scores), items, stage=stage, head=head)
+        value = task_figure(said, items, stage=stage, figure=figure_of(items), average=average)
         task = np.arange(len(value))
-        rows.add_array("accuracy", value, stage=stage, step=step, task=task, head=head)
+        rows.add_array(figure_of(items), value, stage=stage, step=step, task=task, head=head)

@@ -1,4 +1,4 @@
-"""From the long table to arrays: which runs there are, and their accuracy matrices."""
+"""From the long table to arrays: which runs there are, and their matrices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.records.table import COLUMNS, NAMES, from_frame, to_frame
+from engram.records.views import FIGURES, SET_SCORES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,9 +103,46 @@ def own_rows(
     return wanted
 
 
-def cube(frame: pd.DataFrame, arranged: Arranged, metric: str, heads: list[str]) -> Floats:
-    """[run, stage, task] values of a metric, NaN where there is none."""
-    wanted = own_rows(frame, arranged, metric, heads) & (frame["task"].to_numpy() >= 0)
+def judged(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """[rows] end-of-stage rows that say how well a task is known, by whatever figure."""
+    known = [ends(frame, name) for name in FIGURES if code_of(frame, "metric", name) >= 0]
+    every = np.logical_or.reduce(known) if known else np.zeros(len(frame), np.bool_)
+    return np.asarray(every & (frame["task"].to_numpy() >= 0))
+
+
+def figures_of(frame: pd.DataFrame, arranged: Arranged) -> list[str]:
+    """What each run is judged by: the name of its rows per task."""
+    found = [FIGURES[0]] * len(arranged.runs)
+    for name in SET_SCORES:
+        if code_of(frame, "metric", name) >= 0:
+            rows = ends(frame, name) & (frame["task"].to_numpy() >= 0)
+            for number in np.unique(arranged.run[rows]):
+                found[number] = name
+    return found
+
+
+def renamed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Older records call the precision-weighted Jaccard score of label sets accuracy."""
+    sets, called = ends(frame, SET_SCORES[-1]), ends(frame, FIGURES[0])
+    if not sets.any() or not called.any():
+        return frame
+    run = arrange(frame).run
+    wrong = called & np.isin(run, np.unique(run[sets]))
+    codes = frame["metric"].cat.codes.to_numpy().copy()
+    codes[wrong] = code_of(frame, "metric", SET_SCORES[-1])
+    import pandas as pd
+
+    column = pd.Categorical.from_codes(codes, categories=frame["metric"].cat.categories)
+    return frame.assign(metric=column)
+
+
+def cube(frame: pd.DataFrame, arranged: Arranged, figures: list[str], heads: list[str]) -> Floats:
+    """[run, stage, task] values of each run's figure, NaN where there is none."""
+    wanted = np.zeros(len(frame), np.bool_)
+    for name in set(figures):
+        mine = np.array([figure == name for figure in figures], np.bool_)
+        wanted |= own_rows(frame, arranged, name, heads) & mine[arranged.run]
+    wanted &= frame["task"].to_numpy() >= 0
     run = arranged.run[wanted]
     stage = frame["stage"].to_numpy()[wanted].astype(np.int64)
     task = frame["task"].to_numpy()[wanted].astype(np.int64)
@@ -121,8 +159,8 @@ def below_diagonal(matrix: Floats) -> Floats:
 
 
 def task_counts(frame: pd.DataFrame, arranged: Arranged) -> Ints:
-    """[run] number of tasks of each run's stream, from its accuracy rows."""
-    wanted = ends(frame, "accuracy")
+    """[run] number of tasks of each run's stream, from its rows per task."""
+    wanted = judged(frame)
     counts = np.zeros(len(arranged.runs), np.int64)
     task = frame["task"].to_numpy()[wanted].astype(np.int64)
     np.maximum.at(counts, arranged.run[wanted], task + 1)
@@ -131,7 +169,7 @@ def task_counts(frame: pd.DataFrame, arranged: Arranged) -> Ints:
 
 def stages_of(frame: pd.DataFrame, arranged: Arranged) -> dict[Run, list[int]]:
     """The stages after which each run was evaluated, ascending."""
-    rows = ends(frame, "accuracy")
+    rows = judged(frame)
     stage = frame["stage"].to_numpy()[rows].astype(np.int64)
     span = int(stage.max(initial=0)) + 1
     found: dict[Run, list[int]] = {run: [] for run in arranged.runs}

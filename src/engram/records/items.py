@@ -96,25 +96,18 @@ class Items:
         return len(self.opening)
 
     @classmethod
-    def of_stream(cls, stream: Any, *, multilabel: bool | None = None) -> Items:
-        """The test items of a stream, task after task.
-
-        Parameters
-        ----------
-        multilabel
-            Default: whether any test item has more than one label.
-        """
+    def of_stream(cls, stream: Any) -> Items:
+        """The test items of a stream, task after task."""
         tests = [np.asarray(task.test.cpu()) for task in stream]
         rows = np.concatenate(tests)
         task = np.repeat(np.arange(len(tests)), [len(t) for t in tests])
         targets = np.asarray(stream.targets.cpu())[rows]
-        several = bool((targets >= 0).sum(axis=1).max(initial=0) > 1)
         order: Sequence[int] = stream.order
         return cls(
             rows=rows, task=task, targets=targets, opening=np.asarray(stream.opening.cpu()),
             visible=np.asarray(stream.visible.cpu()), classes=np.asarray(order, np.int64),
             names=tuple(str(stream.data.classes[c]) for c in order),
-            multilabel=several if multilabel is None else multilabel,
+            multilabel=stream.labels == "set",
         )  # fmt: skip
 
 

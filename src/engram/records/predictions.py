@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import RecordError, bad, choose
-from engram.records import views
+from engram.records import judging, views
 from engram.records.files import appearing
 from engram.records.items import Items
 from engram.records.parts import Problem
@@ -87,7 +87,9 @@ class Prediction:
         moment = Moment(recipe, int(seed), order, int(stage))
         rounded = views.round_scores(scores)
         if keep == "labels":
-            said = {h: _pack(_said(rounded, items, stage, h)) for h in views.HEADS}
+            said = {
+                h: _pack(judging.decide(rounded, items, stage=stage, head=h)) for h in views.HEADS
+            }
             return cls(moment=moment, single=said["single"], multi=said["multi"])
         if keep == "scores":
             return cls(moment=moment, scores=rounded)
@@ -101,7 +103,8 @@ class Prediction:
         """Predicted columns [n], or label sets [n, C] for multi-label items."""
         choose("head", head, views.HEADS)
         if self.scores is not None:
-            return _said(self.scores, items, self.moment.stage, head, threshold)
+            stage = self.moment.stage
+            return judging.decide(self.scores, items, stage=stage, head=head, threshold=threshold)
         stored = self.single if head == "single" else self.multi
         if stored is None:
             raise RecordError(f"{self.moment}: neither scores nor labels were kept")
@@ -110,14 +113,6 @@ class Prediction:
         if stored.dtype == np.uint8:
             return np.unpackbits(stored, axis=-1, count=items.width).astype(np.bool_)
         return stored.astype(np.int64)
-
-
-def _said(
-    scores: npt.NDArray[Any], items: Items, stage: int, head: str, threshold: float = 0.0
-) -> npt.NDArray[Any]:
-    if items.multilabel:
-        return views.predict_sets(scores, items, stage=stage, head=head, threshold=threshold)
-    return views.predict(scores, items, stage=stage, head=head)
 
 
 def _pack(said: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import RecordError, bad, choose
+from engram.records.arrange import renamed
 from engram.records.directory import RunDirectory
 from engram.records.items import Items
 from engram.records.parts import Parts, Problem, read_folders, without_repeats
@@ -46,7 +47,7 @@ def read(*paths: str | os.PathLike[str]) -> Result:
         recipes |= _recipes(folder, problems)
     ledger, environment = (_documents(folders, k, problems) for k in ("ledger", "environment"))
     return Result(
-        to_frame(parts.table), recipes=recipes, items=_items_of(folders), ledger=ledger,
+        renamed(to_frame(parts.table)), recipes=recipes, items=_items_of(folders), ledger=ledger,
         predictions=Predictions.joined(folder.predictions() for folder in folders),
         problems=problems, environment=environment,
     )  # fmt: skip

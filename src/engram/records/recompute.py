@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from engram.records.result import Result
 
-_REPLACED = ("accuracy", "class_accuracy", "predicted", *views.SET_SCORES)
+_REPLACED = (*views.FIGURES, "class_accuracy", "predicted")
 
 
 def recompute(result: Result, *, score: str | None, average: str, threshold: float) -> Result:
@@ -28,7 +28,7 @@ def recompute(result: Result, *, score: str | None, average: str, threshold: flo
 
     choose("average", average, ["micro", "macro"])
     if score is not None:
-        choose("score", score, ["accuracy", *views.SET_SCORES])
+        choose("score", score, views.FIGURES)
     rows = Rows()
     counted: list[int] = []
     for number, run in enumerate(result.runs):

@@ -123,7 +123,7 @@ class Result:
         stream = self.recipes.get(recipe, {}).get("stream")
         if isinstance(stream, Mapping) and stream.get("head") in HEADS:
             return str(stream["head"])
-        rows = self._frame[_arrange.ends(self._frame, "accuracy")]
+        rows = self._frame[_arrange.judged(self._frame)]
         found = rows.loc[rows["recipe"] == recipe, "head"].unique().tolist()
         if len(found) > 1:
             raise RecordError(
@@ -141,13 +141,18 @@ class Result:
     # -- arrays ------------------------------------------------------------------------------
 
     @cached_property
+    def figures(self) -> list[str]:
+        """What each run is judged by: accuracy, or precision_weighted_jaccard for label sets."""
+        return _arrange.figures_of(self._frame, self._arranged)
+
+    @cached_property
     def full_matrix(self) -> Floats:
-        """[run, stage, task] accuracy of the runs' head view, tasks not yet learnt included."""
-        return _arrange.cube(self._frame, self._arranged, "accuracy", self.heads)
+        """[run, stage, task] accuracy (see `figures`) of the head view, future tasks included."""
+        return _arrange.cube(self._frame, self._arranged, self.figures, self.heads)
 
     @cached_property
     def matrix(self) -> Floats:
-        """[run, stage, task] accuracy of the runs' head view, NaN above the diagonal."""
+        """[run, stage, task] accuracy (see `figures`) of the head view, NaN above the diagonal."""
         return _arrange.below_diagonal(self.full_matrix)
 
     @cached_property
@@ -174,7 +179,8 @@ class Result:
     def metric(self, name: str, *, stage: int | None = None, **options: Any) -> Floats:
         """A matrix metric of every run, [run]; names and options as in `engram.metrics`.
 
-        NaN for runs that have not reached the stage (default: the last of their stream).
+        Runs over label sets have ``[learning_]precision_weighted_jaccard`` in place of accuracies.
+        NaN for runs judged otherwise or short of the stage (default: the last of their stream).
         """
         from engram.records.summary import metric_of
 
@@ -241,7 +247,7 @@ class Result:
     def view(self, *, head: str) -> Result:
         """The same runs seen through another head: ``single`` or ``multi``."""
         choose("head", head, HEADS)
-        rows = _arrange.ends(self._frame, "accuracy")
+        rows = _arrange.judged(self._frame)
         found = [str(h) for h in self._frame.loc[rows, "head"].unique()]
         if head not in found:
             raise bad("head", f"a view that was recorded ({', '.join(found) or 'none'})", head)
@@ -270,8 +276,8 @@ class Result:
         Parameters
         ----------
         score
-            ``accuracy``; for multi-label streams ``exact_match``, ``jaccard`` or
-            ``precision_weighted_jaccard``. Default: the one recorded.
+            ``accuracy``; for sets of labels ``exact_match``, ``jaccard`` or
+            ``precision_weighted_jaccard``. Default: ``accuracy`` or the last.
         average
             Task accuracy over items (``micro``) or over the task's classes (``macro``).
         threshold

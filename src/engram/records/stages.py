@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.errors import bad
-from engram.records import views
+from engram.records import judging, views
 from engram.records.items import Items
 from engram.records.table import Rows, whole_or_refuse
 
@@ -19,8 +18,8 @@ def record_stage(
 ) -> None:
     """Add accuracy, class_accuracy, class_count and predicted rows of both head views.
 
-    For multi-label items `accuracy` is the precision-weighted Jaccard score, and the three
-    multi-label scores over all seen items follow with task -1.
+    Items with sets of labels have no accuracy: precision_weighted_jaccard rows of each task take
+    its place, and the three scores of label sets over all seen items follow with task -1.
 
     Parameters
     ----------
@@ -41,10 +40,7 @@ def record_stage(
     """
     rounded = views.round_scores(scores)
     for head in views.HEADS:
-        if items.multilabel:
-            said: npt.NDArray[Any] = views.predict_sets(rounded, items, stage=stage, head=head)
-        else:
-            said = views.predict(rounded, items, stage=stage, head=head)
+        said = judging.decide(rounded, items, stage=stage, head=head)
         add_predicted(rows, said, items, stage=stage, head=head, average=average, **run)
     if stage == 0:
         layout = _layout(items, stage)
@@ -93,26 +89,22 @@ def add_predicted(
 ) -> None:
     """Add the rows of one head view from predicted columns [n] or label sets [n, C].
 
-    `score` is what the accuracy rows hold; default ``accuracy``, or the precision-weighted Jaccard
-    score for label sets.
+    `score` is what each task is judged by, and the name of those rows; default ``accuracy``, or
+    ``precision_weighted_jaccard`` for label sets.
     """
-    if score in views.SET_SCORES and not items.multilabel:
-        raise bad("score", "accuracy, since the predictions are single labels", score)
+    figure = score or judging.figure_of(items)
     place = {"stage": stage, "head": head, **run}
     by_class = views.class_table(said, items).accuracy
-    if items.multilabel and score != "accuracy":
-        chosen = score or "precision_weighted_jaccard"
-        accuracy = views.set_scores(said, items, stage=stage, score=chosen)
-    elif average == "macro":
-        accuracy = views.macro(by_class)
+    if average == "macro" and figure == "accuracy":
+        value = views.macro(by_class)
     else:
-        accuracy = views.task_accuracy(said, items, average=average)
+        value = judging.task_figure(said, items, stage=stage, figure=figure)
     if items.multilabel:
         for name in views.SET_SCORES:
             overall = views.overall_set_score(said, items, stage=stage, score=name)
             rows.add(name, overall, **place)
     layout = _layout(items, stage)
-    rows.add_array("accuracy", accuracy, task=layout.tasks, **place)
+    rows.add_array(figure, value, task=layout.tasks, **place)
     rows.add_array(
         "class_accuracy", by_class[layout.where], task=layout.task, cls=layout.cls, **place
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from engram.errors import bad, unknown
 from engram.records import arrange
 from engram.records.arrange import Floats
+from engram.records.judging import average_name, learning_name
+from engram.records.views import FIGURES, SET_SCORES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +23,7 @@ MATRIX_METRICS = (
     "average_accuracy", "forgetting", "backward_transfer", "learning_accuracy",
     "forward_transfer", "intransigence", "forgetting_bound",
 )  # fmt: skip
-SUMMARY = ("average_accuracy", "forgetting", "backward_transfer", "learning_accuracy")
+ONLY_ACCURACY = ("average_accuracy", "learning_accuracy", "forward_transfer")
 _COSTS = {
     "seconds": "sum", "steps": "sum", "parameters": "max", "state_bytes": "max",
     "network_bytes": "max", "buffer_bytes": "max", "optimizer_bytes": "max",
@@ -29,18 +32,24 @@ _COSTS = {
 
 
 def metric_of(result: Result, name: str, *, stage: int | None, **options: Any) -> Floats:
-    """A matrix metric of every run, [run]."""
+    """A matrix metric of every run, [run]; NaN for runs whose figure it is not about."""
     from engram import metrics
 
-    if name not in MATRIX_METRICS:
-        raise unknown("metric", name, MATRIX_METRICS)
-    function = getattr(metrics, name)
+    if name in SET_SCORES:
+        return _overall(result, name, stage)
+    learning = [learning_name(score) for score in SET_SCORES]
+    if name not in (*MATRIX_METRICS, *learning):
+        raise unknown("metric", name, (*MATRIX_METRICS, *SET_SCORES, *learning))
+    function = metrics.learning_accuracy if name in learning else getattr(metrics, name)
     # These two read accuracies of tasks before they are learnt.
     ahead = name == "forward_transfer" or options.get("definition") == "first"
     matrix = result.full_matrix if ahead else result.matrix
     values = np.full(len(result.runs), np.nan)
+    meant = _meant(result, name, ahead)
     for tasks in np.unique(result.tasks[result.tasks > 0]):
-        rows = result.tasks == tasks
+        rows = (result.tasks == tasks) & meant
+        if not rows.any():
+            continue
         k = int(tasks) - 1 if stage is None else stage + (int(tasks) if stage < 0 else 0)
         if not 0 <= k < tasks:
             continue  # streams of fewer tasks have no such stage
@@ -50,6 +59,37 @@ def metric_of(result: Result, name: str, *, stage: int | None, **options: Any) -
             part = matrix[rows, :tasks, :tasks]
             filled = _call(function, part[reached], k, local, reached)
             values[np.flatnonzero(rows)[reached]] = filled
+    return values
+
+
+def _meant(result: Result, name: str, ahead: bool) -> Any:
+    """[run] the runs that a metric is about; refused where it is about none of them."""
+    figures = np.array(result.figures, dtype=object)
+    if name not in MATRIX_METRICS:
+        return figures == name.removeprefix("learning_")
+    if name not in ONLY_ACCURACY and not ahead:
+        return np.ones(len(figures), np.bool_)
+    meant = figures == FIGURES[0]
+    if len(figures) and not meant.any():
+        if ahead:
+            expected = "one that reads no task before it is learnt: its labels are not open yet"
+            raise bad(*(("definition", expected, "first") if name == "forgetting" else
+                        ("metric", expected, name)))  # fmt: skip
+        instead = (average_name, learning_name)[name == "learning_accuracy"](result.figures[0])
+        raise bad("metric", f"{instead}, because the runs are judged by sets of labels", name)
+    return meant
+
+
+def _overall(result: Result, name: str, stage: int | None) -> Floats:
+    """[run] a score of label sets over all test rows of the tasks so far, each counted once."""
+    frame, arranged = result._frame, result._arranged
+    last = result.tasks - 1
+    if stage is not None:
+        last = np.where(stage < 0, result.tasks + stage, stage)
+    wanted = arrange.own_rows(frame, arranged, name, result.heads)
+    wanted &= (frame["task"].to_numpy() == -1) & (frame["stage"].to_numpy() == last[arranged.run])
+    values = np.full(len(arranged.runs), np.nan)
+    values[arranged.run[wanted]] = frame["value"].to_numpy()[wanted]
     return values
 
 
@@ -97,19 +137,52 @@ def summary(result: Result, *, definition: str, stage: int | None) -> pd.DataFra
     import pandas as pd
 
     options = {"forgetting": {"definition": definition}}
-    values = {n: result.metric(n, stage=stage, **options.get(n, {})) for n in SUMMARY}
+    names = summary_names(result)
+    values = {n: result.metric(n, stage=stage, **options.get(n, {})) for n in names}
+    main = main_values(result, values)
     labels = np.array(result.run_labels, dtype=object)
     broken = set(result.diverged)
     rows = []
     for label in result.labels:
         mine = labels == label
         row: dict[str, Any] = {"runs": int(mine.sum())}
-        row["finished"] = int((~np.isnan(values["average_accuracy"][mine])).sum())
+        row["finished"] = int((~np.isnan(main[mine])).sum())
         row["diverged"] = sum(run in broken for run, m in zip(result.runs, mine, strict=True) if m)
         for name, numbers in values.items():
             row[name], row[f"{name}_std"] = _mean_std(numbers[mine])
         rows.append(row)
     return pd.DataFrame(rows, index=pd.Index(result.labels, name="label"))
+
+
+def summary_names(result: Result) -> list[str]:
+    """The metrics that sum up runs, by the figures that they are judged by.
+
+    Examples
+    --------
+    >>> import engram
+    >>> result = engram.run(engram.load("blobs"), epochs=1)
+    >>> summary_names(result)
+    ['average_accuracy', 'forgetting', 'backward_transfer', 'learning_accuracy']
+    """
+    figures = [name for name in FIGURES if name in result.figures] or [FIGURES[0]]
+    first, last = map(average_name, figures), map(learning_name, figures)
+    return [*first, "forgetting", "backward_transfer", *last]
+
+
+def plain_names(result: Result) -> list[str]:
+    """Every metric that needs no choice of a definition, by the figures of the runs."""
+    figures = [name for name in FIGURES if name in result.figures] or [FIGURES[0]]
+    first = [average_name(name) for name in figures]
+    if any(name in SET_SCORES for name in figures):  # all scores of sets over all rows are there
+        first += [name for name in reversed(SET_SCORES) if name not in first]
+    last = ["forward_transfer"] if FIGURES[0] in figures else []
+    return [*first, *map(learning_name, figures), "backward_transfer", *last]
+
+
+def main_values(result: Result, values: Mapping[str, Floats]) -> Floats:
+    """[run] of some metrics [run] each, the one that sums up the run."""
+    pairs = enumerate(map(average_name, result.figures))
+    return np.array([values[name][number] for number, name in pairs])
 
 
 def _mean_std(values: Floats) -> tuple[float, float]:
@@ -177,10 +250,11 @@ def describe(result: Result) -> str:
     lines = [f"Result: {len(result.runs)} runs, {sizes} tasks, {heads} head view"]
     table = result.summary()
     width = max(len("method"), *(len(label) for label in table.index))
-    titles = [f"{name:>18}" for name in SUMMARY]
+    names = summary_names(result)
+    titles = [f"{name:>18}" for name in names]
     lines.append("  " + " ".join([f"{'method':{width}}", f"{'runs':>4}", *titles]))
     for label, row in table.iterrows():
-        cells = [f"{_cell(row[name], row[f'{name}_std']):>18}" for name in SUMMARY]
+        cells = [f"{_cell(row[name], row[f'{name}_std']):>{max(18, len(name))}}" for name in names]
         lines.append("  " + " ".join([f"{label!s:{width}}", f"{int(row['runs']):4d}", *cells]))
     unfinished = int((table["runs"] - table["finished"]).sum())
     if unfinished:

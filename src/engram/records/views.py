@@ -19,6 +19,7 @@ from engram.records.items import Bools, Ints, Items
 Floats = npt.NDArray[np.float64]
 HEADS = ("single", "multi")
 SET_SCORES = ("exact_match", "jaccard", "precision_weighted_jaccard")
+FIGURES = ("accuracy", *SET_SCORES)  # what a run may be judged by, task by task
 _LIMIT = float(np.finfo(np.float16).max)
 
 
@@ -266,9 +267,16 @@ def probabilities(scores: Any, items: Items, *, stage: int, head: str) -> Floats
 
 
 def calibration_error(scores: Any, items: Items, *, stage: int, head: str, bins: int = 15) -> float:
-    """Expected calibration error over the items of the tasks seen so far."""
+    """Expected calibration error over the items of the tasks seen so far.
+
+    Of sets of labels: over every label that competes for an item, its sigmoid against its presence.
+    """
     from engram import metrics
 
     seen = items.task <= stage
+    if items.multilabel:
+        said = 1 / (1 + np.exp(-_checked(scores, items)[seen].astype(np.float64)))
+        truth, among = true_sets(items, stage=stage), open_columns(items, stage=stage, head=head)
+        return metrics.label_calibration_error(truth[seen], said, within=among[seen], bins=bins)
     likely = probabilities(scores, items, stage=stage, head=head)[seen]
     return float(metrics.expected_calibration_error(likely, items.targets[seen, 0], bins=bins))

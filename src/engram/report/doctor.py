@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from engram.metrics import human_bytes
+from engram.records.views import FIGURES
 
 SEVERITIES = ("error", "warning", "note")
 FEW_RUNS = 3
@@ -113,7 +114,7 @@ def diverged_runs(table: pd.DataFrame) -> list[Finding]:
 
 def impossible_accuracies(table: pd.DataFrame) -> list[Finding]:
     """Accuracies that are not shares, such as percentages."""
-    rows = table[table["metric"].isin(["accuracy", "class_accuracy"])]
+    rows = table[table["metric"].isin([*FIGURES, "class_accuracy"])]
     wrong = rows[(rows["value"] < 0) | (rows["value"] > 1)]
     return [
         Finding("error", str(name), f"{len(group)} accuracies lie outside 0 to 1 "
@@ -247,7 +248,7 @@ def batchnorm_drift(table: pd.DataFrame) -> list[Finding]:
 
 def unfinished_runs(table: pd.DataFrame) -> list[Finding]:
     """Runs that have fewer stages than there are tasks, and did not diverge."""
-    rows = table[(table["metric"] == "accuracy") & (table["step"] == -1)]
+    rows = table[table["metric"].isin(FIGURES) & (table["step"] == -1) & (table["task"] >= 0)]
     spans = rows.groupby(RUN, observed=True).agg(stages=("stage", "max"), tasks=("task", "max"))
     spans["tasks"] = spans.groupby(level="name", observed=True)["tasks"].transform("max")
     lost = _of(table, "diverged")

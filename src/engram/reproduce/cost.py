@@ -100,7 +100,7 @@ def _alike(run: Run) -> tuple[Any, ...]:
     parts = getattr(run.method, "parts", (run.method,))
     kinds = tuple((type(p).__name__, getattr(p, "variant", "")) for p in parts)
     model = repr(run.model) if isinstance(run.model, (str, dict)) else id(run.model)
-    training = (run.training.batch_size, run.training.loss, run.training.precision)
+    training = (run.training.batch_size, run.loss, run.training.precision)
     return model, kinds, training, id(run.stream.data), len(run.stream.order)
 
 

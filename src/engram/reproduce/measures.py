@@ -34,7 +34,7 @@ def runs_of(result: Result, recipes: Sequence[Recipe], head: str) -> Result | No
         recipe=wanted, order={recipe.order for recipe in recipes},
         seed={seed for recipe in recipes for seed in recipe.seeds},
     )  # fmt: skip
-    if not chosen.runs or "accuracy" not in chosen.frame()["metric"].unique():
+    if not chosen.runs or not any(chosen.stages.values()):
         return None
     return chosen.view(head=head)
 

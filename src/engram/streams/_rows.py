@@ -12,6 +12,8 @@ from engram import keys
 from engram.data.core import Data
 from engram.errors import bad, number
 
+ROWS = ("train", "valid", "post_valid", "test")  # kinds of rows that a task has
+
 
 def as_rows(argument: str, rows: Any) -> Tensor:
     """`rows` as a 1-D int64 tensor, or an error."""

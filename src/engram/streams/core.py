@@ -15,12 +15,12 @@ from torch import Tensor
 from engram.data.core import Data
 from engram.errors import bad, choose
 from engram.streams._check import check_stream
-from engram.streams._rows import as_rows, pack, unpack
+from engram.streams._rows import ROWS, as_rows, pack, unpack
+from engram.streams._show import count, table_of
 from engram.streams.origin import Origin
 from engram.streams.views import View, base_of, restage, view_from
 
 HEADS = ("single", "multi")
-ROWS = ("train", "valid", "post_valid", "test")
 _NO_ROWS = torch.empty(0, dtype=torch.long)
 __all__ = ["HEADS", "ROWS", "Stream", "Task", "View"]
 
@@ -148,18 +148,12 @@ class Stream:
 
     def __repr__(self) -> str:
         once = ", online" if self.online else ""
-        counts = f"{_count(len(self), 'task')}, {_count(len(self.order), 'class')}"
-        return f"Stream({self.name!r}: {counts}, {self.head} head{once})"
+        counts = f"{count(len(self), 'task')}, {count(len(self.order), 'class')}"
+        sets = ", label sets" if self.labels == "set" else ""
+        return f"Stream({self.name!r}: {counts}, {self.head} head{sets}{once})"
 
     def __str__(self) -> str:
-        rows = [[str(k), *(str(len(getattr(t, kind))) for kind in ROWS), _names(self, t)]
-                for k, t in enumerate(self.tasks)]  # fmt: skip
-        head = ["task", *(kind.replace("_", "-") for kind in ROWS), "new classes"]
-        used = [i for i in range(6) if i in (0, 1, 5) or any(row[i] != "0" for row in rows)]
-        wide = [max(len(row[i]) for row in [head, *rows]) for i in range(6)]
-        lines = ["  ".join(row[i].ljust(wide[i]) if i == 5 else row[i].rjust(wide[i]) for i in used)
-                 for row in [head, *rows]]  # fmt: skip
-        return "\n".join([f"{self!r} over {self.data.name!r}", *(line.rstrip() for line in lines)])
+        return table_of(self)
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -172,6 +166,15 @@ class Stream:
         place = torch.full((self.data.n_classes,), -1, dtype=torch.long)
         place[list(self.order)] = torch.arange(len(self.order))
         return place
+
+    @property
+    def labels(self) -> str:
+        """``single`` where each row of the data has one label, ``set`` where one has several.
+
+        It says how predictions are judged: by their argmax, or as the set of all that lie above a
+        threshold. A part of a stream is judged as the whole.
+        """
+        return "set" if self.data.several else "single"
 
     @cached_property
     def targets(self) -> Tensor:
@@ -199,7 +202,8 @@ class Stream:
     def describe(self) -> dict[str, object]:
         """Plain values: what the stream is, without its data and its row numbers."""
         return {
-            "name": self.name, "head": self.head, "tasks": len(self), "order": list(self.order),
+            "name": self.name, "head": self.head, "labels": self.labels, "tasks": len(self),
+            "order": list(self.order),
             "new": [list(t.new) for t in self.tasks], "domains": [t.domain for t in self.tasks],
             "rows": [[len(t.train), len(t.valid), len(t.test)] for t in self.tasks],
             "view": self.view.describe() if self.view else {}, "online": self.online,
@@ -213,6 +217,7 @@ class Stream:
     def _fingerprint(self) -> str:
         plain = {**self.describe(), "name": "", "task_labels": self.task_labels,
                  "visible": [sorted(t.shown) for t in self.tasks]}  # fmt: skip
+        del plain["labels"]  # the data says it
         digest = hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode())
         digest.update(self.data.fingerprint().encode())
         for task in self.tasks:
@@ -284,16 +289,3 @@ def _joined_view(first: Stream, second: Stream) -> View | None:
         raise bad("other", f"a stream with the view {base.describe()}", other.describe())
     numbers = [*stages[: len(first)], *others[: len(second)]]
     return restage(base, numbers, max(numbers) + 1)
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}{'es' if noun.endswith('s') else 's'}"
-
-
-def _names(stream: Stream, task: Task, limit: int = 60) -> str:
-    names = [stream.data.classes[c] for c in task.new]
-    text = ", ".join(names) or "-"
-    if len(text) > limit:
-        end = text.rfind(",", 0, limit)
-        text = f"{text[: end if end > 0 else limit]}, ... ({len(names)})"
-    return f"{text}  [{task.domain}]" if task.domain else text

@@ -69,7 +69,7 @@ def hierarchical(
     ...     [[float(i)] for i in range(100)], ["cat", "dog", "oak", "car"] * 25)
     >>> pets = {"pet": ["cat", "dog"]}
     >>> print(hierarchical(data, hierarchy=pets, tasks=[["pet"], ["dog", "car"]]))
-    Stream('hierarchical': 2 tasks, 3 classes, single head) over 'data (hierarchical)'
+    Stream('hierarchical': 2 tasks, 3 classes, single head, label sets) over 'data (hierarchical)'
     task  train  valid  post-valid  test  new classes
        0     12      0           4    10  superclass/pet
        1     28      3           4    10  fine/dog, fine/car

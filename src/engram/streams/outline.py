@@ -68,13 +68,13 @@ class StreamOutline:
     engram.errors.ClosedDoor: stream.data.x is closed to methods: inputs and visible labels ...
     """
 
-    __slots__ = ("data", "head", "name", "online", "opening", "order", "position", "task_labels",
-                 "tasks", "visible")  # fmt: skip
+    __slots__ = ("data", "head", "labels", "name", "online", "opening", "order", "position",
+                 "task_labels", "tasks", "visible")  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
         self.data = DataOutline(stream.data)
         self.tasks, self.order = stream.tasks, stream.order
-        self.head, self.name = stream.head, stream.name
+        self.head, self.labels, self.name = stream.head, stream.labels, stream.name
         self.online, self.task_labels = stream.online, stream.task_labels
         # copies: whoever writes into them must not open a class, or show a label, by it
         self.position, self.opening = stream.position.clone(), stream.opening.clone()

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engram.errors import EngramError
+from engram.records.summary import summary_names
 
 if TYPE_CHECKING:
     from engram.records.arrange import Run
     from engram.records.result import Result
-
-CURVES = ("average_accuracy", "forgetting", "learning_accuracy")
 
 
 class MissingExtra(EngramError, ImportError):
@@ -49,7 +48,8 @@ def need(module: str) -> Any:
 
 def logs(result: Result) -> Iterator[RunLog]:
     """One log per run of a Result."""
-    curves = {name: result.curve(name) for name in CURVES}  # [run, stage]
+    names = [name for name in summary_names(result) if name != "backward_transfer"]
+    curves = {name: result.curve(name) for name in names}  # [run, stage]
     frame = result.frame().assign(run=result._arranged.run)
     fine = dict(iter(frame[frame["step"] >= 0].groupby("run")))
     spent = frame[(frame["metric"] == "steps") & (frame["step"] == -1)]
@@ -60,7 +60,7 @@ def logs(result: Result) -> Iterator[RunLog]:
         for stage in result.stages[run]:
             values = {k: float(v[number, stage]) for k, v in curves.items()}
             row = result.matrix[number, stage]
-            values |= {f"accuracy/task_{j}": float(a) for j, a in enumerate(row)}
+            values |= {f"{result.figures[number]}/task_{j}": float(a) for j, a in enumerate(row)}
             known = {k: v for k, v in values.items() if np.isfinite(v)}
             log.stages.append((stage, known))
         if number in fine:

@@ -1,0 +1,70 @@
+"""How predictions are judged: one label by accuracy, sets of labels by the scores of sets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from engram.errors import bad
+from engram.records import views
+from engram.records.items import Items
+from engram.records.views import FIGURES, SET_SCORES
+
+# as tables and figures call them
+TITLES = {
+    "accuracy": "accuracy", "exact_match": "exact match", "jaccard": "Jaccard",
+    "precision_weighted_jaccard": "pw-Jaccard",
+}  # fmt: skip
+
+
+def average_name(figure: str) -> str:
+    """The metric that sums up a run judged by `figure`.
+
+    Label sets are counted over all test rows of the tasks so far, each once, so that theirs is no
+    average of tasks.
+
+    Examples
+    --------
+    >>> average_name("accuracy"), average_name("jaccard")
+    ('average_accuracy', 'jaccard')
+    """
+    return "average_accuracy" if figure == FIGURES[0] else figure
+
+
+def learning_name(figure: str) -> str:
+    """The metric of tasks that were just learnt.
+
+    Examples
+    --------
+    >>> learning_name("precision_weighted_jaccard")
+    'learning_precision_weighted_jaccard'
+    """
+    return f"learning_{figure}"
+
+
+def decide(
+    scores: Any, items: Items, *, stage: int, head: str, threshold: float = 0.0
+) -> npt.NDArray[Any]:
+    """Predicted columns [..., n], or label sets [..., n, C] where items carry sets of labels."""
+    if items.multilabel:
+        return views.predict_sets(scores, items, stage=stage, head=head, threshold=threshold)
+    return views.predict(scores, items, stage=stage, head=head)
+
+
+def figure_of(items: Items) -> str:
+    """What predictions for these items are judged by."""
+    return SET_SCORES[-1] if items.multilabel else FIGURES[0]
+
+
+def task_figure(
+    predicted: npt.NDArray[Any], items: Items, *, stage: int, figure: str, average: str = "micro"
+) -> views.Floats:
+    """[T] the figure on each task's items; it must be one that fits the items' labels."""
+    fitting = SET_SCORES if items.multilabel else FIGURES[:1]
+    if figure not in fitting:
+        labels = "sets of labels" if items.multilabel else "single labels"
+        raise bad("score", f"{' or '.join(fitting)}, since the items carry {labels}", figure)
+    if items.multilabel:
+        return views.set_scores(predicted, items, stage=stage, score=figure)
+    return views.task_accuracy(predicted, items, average=average)

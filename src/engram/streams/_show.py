@@ -1,0 +1,36 @@
+"""Streams as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engram.streams._rows import ROWS
+
+if TYPE_CHECKING:
+    from engram.streams.core import Stream, Task
+
+
+def table_of(stream: Stream) -> str:
+    """One line per task: its rows of each kind, and its new classes."""
+    rows = [[str(k), *(str(len(getattr(t, kind))) for kind in ROWS), _names(stream, t)]
+            for k, t in enumerate(stream.tasks)]  # fmt: skip
+    head = ["task", *(kind.replace("_", "-") for kind in ROWS), "new classes"]
+    used = [i for i in range(6) if i in (0, 1, 5) or any(row[i] != "0" for row in rows)]
+    wide = [max(len(row[i]) for row in [head, *rows]) for i in range(6)]
+    lines = ["  ".join(row[i].ljust(wide[i]) if i == 5 else row[i].rjust(wide[i]) for i in used)
+             for row in [head, *rows]]  # fmt: skip
+    return "\n".join([f"{stream!r} over {stream.data.name!r}", *(line.rstrip() for line in lines)])
+
+
+def count(n: int, noun: str) -> str:
+    """A number and its noun, in the plural where it needs one."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def _names(stream: Stream, task: Task, limit: int = 60) -> str:
+    names = [stream.data.classes[c] for c in task.new]
+    text = ", ".join(names) or "-"
+    if len(text) > limit:
+        end = text.rfind(",", 0, limit)
+        text = f"{text[: end if end > 0 else limit]}, ... ({len(names)})"
+    return f"{text}  [{task.domain}]" if task.domain else text

@@ -1,0 +1,195 @@
+"""The stream says how predictions are judged; what does not fit is refused before training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import engram
+from engram import methods, metrics
+from engram.checks.toys import clouds, runs_of, train
+from engram.data.core import Data
+from engram.engine.evaluate import validate
+from engram.engine.run import Engine
+from engram.engine.run_spec import Run
+from engram.engine.training import Training
+from engram.errors import BadArgument
+from engram.learner.batch import Batch
+from engram.learner.net import Net
+from engram.losses import masked_ce
+from engram.methods.base import Method, State, Terms
+from engram.streams import Stream, class_incremental, hierarchical
+
+SETS = Training(epochs=6, batch_size=16, lr=0.02)
+
+
+def named_clouds() -> Data:
+    return replace(clouds((40,) * 6), classes=tuple("abcdef"))
+
+
+def tree() -> Stream:
+    """Superclasses first, four fine classes later; in-task validation rows."""
+    hierarchy = {"low": ["a", "b"], "high": ["d", "e"]}
+    tasks = [["low", "high"], ["a", "c", "d"], ["b", "e"]]
+    return hierarchical(named_clouds(), hierarchy=hierarchy, tasks=tasks, valid=0.2)
+
+
+def test_streams_know_whether_rows_carry_one_label_or_a_set() -> None:
+    stream = tree()
+    assert stream.labels == "set"
+    assert stream[:1].labels == "set"  # a part is judged as the whole
+    assert stream.describe()["labels"] == "set"
+    assert "label sets" in repr(stream)
+    assert class_incremental(named_clouds()).labels == "single"
+    data = named_clouds()
+    two = replace(data, y=torch.cat([data.y, torch.full_like(data.y, -1)], 1))
+    assert class_incremental(two).labels == "single"  # padding is no label
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        methods.ICaRL(),
+        methods.ICaRL(variant="hb1"),
+        methods.LwF(),
+        methods.Join(methods.ER(), methods.LwF()),
+    ],
+    ids=repr,
+)
+def test_methods_that_decide_by_argmax_are_refused_on_label_sets(method: Method) -> None:
+    with pytest.raises(BadArgument, match="method: expected one that decides label by label"):
+        Run(stream=tree(), method=method)
+    Run(stream=class_incremental(named_clouds()), method=method)
+
+
+def test_an_own_softmax_loss_is_refused_on_label_sets_unless_it_says_otherwise() -> None:
+    @dataclass(frozen=True)
+    class Own(Method):
+        def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+            logits = net(batch.x, batch.w).logits
+            return {"task": masked_ce(logits, batch.target, batch.open, batch.w)}
+
+    with pytest.raises(BadArgument, match="sets of labels, got 'Own, whose scores allow argmax'"):
+        Run(stream=tree(), method=Own())
+
+
+@pytest.mark.parametrize("loss", ["ce", "balanced"])
+def test_softmax_losses_are_refused_on_label_sets(loss: str) -> None:
+    with pytest.raises(BadArgument, match=r"loss: expected 'bce' \(or 'auto'\)"):
+        Run(stream=tree(), method=methods.ER(), training=Training(loss=loss))
+
+
+def test_the_default_loss_follows_the_stream() -> None:
+    single = class_incremental(named_clouds())
+    assert Run(stream=single, method=methods.ER()).loss == "ce"
+    assert Run(stream=tree(), method=methods.ER()).loss == "bce"
+    both = [
+        train(runs_of(methods.ER(), [tree()], training=replace(SETS, loss=loss)))
+        for loss in ("auto", "bce")
+    ]
+    for key, one in both[0].items():
+        assert torch.equal(one.vector, both[1][key].vector)
+
+
+def test_single_labels_trained_with_bce_are_judged_by_argmax() -> None:
+    stream = class_incremental(named_clouds(), classes_per_task=3)
+    result = engram.run(stream, method="Joint", loss="bce", epochs=3, device="cpu")
+    assert result.figures == ["accuracy"]
+    scores = result.predictions.get(*result.runs[0], 1).scores
+    items = result.items(*result.runs[0][::2])
+    right = scores.astype(np.float32).argmax(1) == items.targets[:, 0]
+    by_task = [right[items.task == k].mean() for k in range(2)]
+    assert result.matrix[0, 1] == pytest.approx(by_task)
+    assert "average_accuracy" in result.summary()
+
+
+def test_label_sets_are_judged_by_the_sets_above_the_threshold() -> None:
+    result = engram.run(tree(), method="ER", epochs=6, lr=0.02, device="cpu")
+    assert result.figures == ["precision_weighted_jaccard"]
+    items = result.items(*result.runs[0][::2])
+    scores = result.predictions.get(*result.runs[0], 2).scores.astype(np.float32)
+    truth = (items.targets[:, :, None] == np.arange(items.width)).any(1)
+    said = scores > 0
+    own = items.task == 0
+    expected = metrics.precision_weighted_jaccard(truth[own], said[own])
+    assert result.matrix[0, 2, 0] == pytest.approx(expected)
+    _, once = np.unique(items.rows, return_index=True)
+    overall = metrics.precision_weighted_jaccard(truth[once], said[once])
+    assert result.metric("precision_weighted_jaccard") == pytest.approx([overall])
+    assert overall > 0.3  # it learns
+
+
+@pytest.mark.parametrize("variant", ["cnn", "norm"])
+def test_icarl_on_label_sets_predicts_something(variant: str) -> None:
+    method = methods.ICaRL(variant=variant, memory=engram.Memory(per_class=5, policy="herding"))
+    result = engram.run(tree(), method=method, epochs=30, lr=0.05, device="cpu")
+    assert result.metric("precision_weighted_jaccard")[0] > 0.2
+
+
+def test_validation_watches_the_figure_of_the_stream() -> None:
+    stream = tree()
+    run = Run(stream=stream, method=methods.Finetune(), training=SETS)
+    engine = Engine([run], device="cpu")
+    learner = next(engine.stages()).learner
+    watched = validate([learner], [run.method])
+    assert list(watched) == ["loss", "precision_weighted_jaccard"]
+    batch = learner.batch(stream[0].valid)
+    truth = (batch.y[:, :, None] == torch.arange(len(stream.order))).any(1)
+    said = (learner.net()(batch.x).logits > 0) & batch.open
+    expected = metrics.precision_weighted_jaccard(truth.numpy(), said.numpy())
+    assert watched["precision_weighted_jaccard"] == pytest.approx([expected])
+    single = class_incremental(named_clouds(), valid=0.2)
+    run = Run(stream=single, method=methods.Finetune(), training=replace(SETS, loss="bce"))
+    learner = next(Engine([run], device="cpu").stages()).learner
+    assert list(validate([learner], [run.method])) == ["loss", "accuracy"]
+
+
+def test_the_watched_figure_must_be_the_streams() -> None:
+    single, watching = class_incremental(named_clouds(), valid=0.2), Training(schedule="plateau")
+    training = replace(watching, plateau_watch="precision_weighted_jaccard")
+    with pytest.raises(BadArgument, match="plateau_watch: expected 'loss' or 'accuracy'"):
+        Run(stream=single, method=methods.ER(), training=training)
+    training = replace(watching, plateau_watch="accuracy")
+    with pytest.raises(BadArgument, match="expected 'loss' or 'precision_weighted_jaccard'"):
+        Run(stream=tree(), method=methods.ER(), training=training)
+
+
+def test_best_epoch_and_stopping_on_label_sets_alone_and_together() -> None:
+    training = replace(
+        SETS, patience=2, epochs=12, restore_best=True, precision="float64", optimizer="sgd",
+        schedule="plateau", plateau_watch="precision_weighted_jaccard", plateau_patience=1,
+    )  # fmt: skip
+    runs = runs_of(methods.ER(), [tree()] * 2, training=training)
+    alone, together = train(runs), train(runs, together=True)
+    for key, one in alone.items():
+        assert (one.vector - together[key].vector).abs().max() < 1e-10
+
+
+def test_curves_during_training_hold_the_figure_of_the_stream() -> None:
+    result = engram.run(tree(), method="ER", epochs=2, evaluate_every=4, device="cpu")
+    frame = result.frame()
+    inside = frame[(frame["step"] >= 0) & (frame["task"] >= 0)]
+    assert set(inside["metric"]) == {"precision_weighted_jaccard"}
+    assert "accuracy" not in set(frame["metric"])
+    assert "chance" not in set(frame["metric"])
+
+
+def test_join_decides_as_all_of_its_parts_do() -> None:
+    assert methods.Join(methods.ER(), methods.EWC()).decides == ("argmax", "threshold")
+    assert methods.Join(methods.ER(), methods.LwF()).decides == ("argmax",)
+
+
+def test_scores_of_a_method_decide_not_its_logits() -> None:
+    """Bias subtracted in `scores` moves the threshold with it."""
+
+    @dataclass(frozen=True)
+    class Shy(methods.Finetune):
+        def scores(self, output: object, state: State) -> Tensor:
+            return output.logits - 1e3  # type: ignore[attr-defined, no-any-return]
+
+    result = engram.run(tree(), method=Shy(), epochs=1, device="cpu")
+    assert np.nanmax(result.matrix) == 0.0
