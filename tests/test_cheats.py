@@ -10,8 +10,9 @@ import torch
 from engram.checks import METHOD_CHECKS, hoards, honesty, poison, purity
 from engram.checks.report import finding, name_of
 from engram.checks.toys import runs_of, streams, train
-from engram.errors import AccessError, ClosedDoor
+from engram.errors import AccessError, BadArgument, ClosedDoor
 from engram.learner.proxy import KNOWN, LearnerProxy, lent
+from engram.memory import Memory
 from engram.methods import ER, EWC, Finetune, ICaRL, Joint, LwF
 from engram.streams import class_incremental
 from engram.streams.outline import StreamOutline
@@ -172,6 +173,16 @@ class TestAccess:
         ):
             with pytest.raises(ValueError, match=words):
                 train(runs_of(kept(**changes), streams()[:1]))
+
+    @pytest.mark.parametrize("budget", [{"per_class": 2}, {"fraction": 0.1}, {"total": 6}], ids=str)
+    def test_every_kind_of_budget_holds_in_a_run(self, budget):
+        class Greedy(ER):
+            def finish(self, learner, task):
+                learner.exemplars = Memory(fraction=1.0).update(learner, task.train)
+
+        train(runs_of(ER(memory=Memory(**budget)), streams()[:1]))
+        with pytest.raises(BadArgument, match="exemplars: expected at most"):
+            train(runs_of(Greedy(memory=Memory(**budget)), streams()[:1]))
 
     def test_a_proxy_that_was_kept_opens_nothing_later(self):
         held = []

@@ -14,7 +14,7 @@ from engram.errors import RecordError
 from engram.learner.learner import Learner
 from engram.learner.tree import flatten
 from engram.memory import Exemplars
-from engram.streams.guard import Ledger
+from engram.streams.ledger import Ledger
 
 FORMAT = "engram-learner-1"
 EXEMPLARS = ("rows", "stages", "columns", "ranks")

@@ -120,8 +120,12 @@ def _need_validation(learners: Sequence[Learner], training: Training) -> None:
 
 
 def _check_budget(learner: Learner, method: Method) -> None:
-    memory = method.memory_budget
-    limit = memory.capacity() if memory is not None else 0
+    memory, stage = method.memory_budget, learner.stage
+    limit: int | None = 0
+    if memory is not None:
+        seen = learner.stream.visible[: stage + 1]  # a class that comes back is a group of its own
+        sizes = [len(task.train) for task in learner.stream.tasks[: stage + 1]]
+        limit = memory.capacity(groups=int(seen.sum()), sizes=sizes)
     if limit is not None and len(learner.exemplars) > limit:
         raise bad(
             "exemplars", f"at most {limit} items, the budget of {type(method).__name__}",

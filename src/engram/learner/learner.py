@@ -19,7 +19,8 @@ from engram.learner.tree import nbytes
 from engram.memory.exemplars import Exemplars
 from engram.models.output import Output
 from engram.streams.core import Stream, Task
-from engram.streams.guard import Ledger, MethodView
+from engram.streams.guard import MethodView
+from engram.streams.ledger import Ledger
 
 SCOPES = ("seen", "own", "then", "current", "all")
 EVAL_ROWS = 4096  # rows of one evaluation pass on the host

@@ -23,6 +23,7 @@ MADE = ("opened", "stream")  # copies, made on request
 CLOSED = ("feed", "guard", "ledger", "items", "complete_items", "assemble", "grouped",
           "open_classes", "meet")  # fmt: skip
 KNOWN = (*PARTS, *FACTS, *DOORS, *MADE)
+_PLAIN = frozenset((*PARTS, *FACTS))
 
 
 class LearnerProxy:
@@ -68,10 +69,10 @@ class LearnerProxy:
         return StreamOutline.of(self._learner.stream)
 
     def __getattr__(self, name: str) -> Any:
-        if name in DOORS:
+        if name not in _PLAIN:
+            if name not in DOORS:
+                refuse("learner", name, CLOSED, KNOWN)
             self._look_at_exemplars()
-        elif name not in PARTS and name not in FACTS:
-            refuse("learner", name, CLOSED, KNOWN)
         return getattr(self._learner, name)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -6,9 +6,10 @@ A scenario is a function from data to a stream; `SCENARIOS` has them by name.
 from engram.streams.borders import blurry, new_instances, online
 from engram.streams.core import Stream, Task, View
 from engram.streams.domains import domain_incremental, permuted, rotated
-from engram.streams.guard import Ledger, MethodView
+from engram.streams.guard import MethodView
 from engram.streams.hierarchy import hierarchical, hierarchical_data
 from engram.streams.incremental import class_incremental, joint, task_incremental
+from engram.streams.ledger import Ledger
 from engram.streams.orders import (
     all_task_orders,
     class_order,

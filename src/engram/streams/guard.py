@@ -1,78 +1,18 @@
-"""What a method may read: rows of its task, what its memory holds, and a ledger of both."""
+"""What a method may read: rows of its task, and what its memory holds."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engram.errors import AccessError, bad, choose, whole
 from engram.streams.core import Stream, Task
+from engram.streams.ledger import KINDS, Ledger
 
 READS = ("own", "past")
-KINDS = ("train", "valid", "memory", "past")
-
-
-class Ledger:
-    """How many rows were read, by stage and kind.
-
-    Kinds: ``train`` and ``valid`` rows of the current task, ``memory`` rows that were kept,
-    ``past`` rows of earlier tasks that were not kept (only methods that declare it).
-
-    Examples
-    --------
-    >>> ledger = Ledger()
-    >>> ledger.record(0, "train", 64)
-    >>> ledger.record(1, "memory", 10)
-    >>> ledger.to_dict()
-    {'0': {'train': 64}, '1': {'memory': 10}}
-    >>> ledger.total("memory")
-    10
-    """
-
-    def __init__(self) -> None:
-        self._counts: dict[int, dict[str, int]] = {}
-
-    def record(self, stage: int, kind: str, count: int) -> None:
-        """Add `count` rows read."""
-        choose("kind", kind, KINDS)
-        if whole("count", count) > 0:
-            kinds = self._counts.setdefault(whole("stage", stage), {})
-            kinds[kind] = kinds.get(kind, 0) + count
-
-    def count(self, stage: int, kind: str) -> int:
-        """Rows of a kind read in a stage."""
-        return self._counts.get(stage, {}).get(choose("kind", kind, KINDS), 0)
-
-    def total(self, kind: str) -> int:
-        """Rows of a kind read in all stages."""
-        return sum(self.count(stage, kind) for stage in self._counts)
-
-    def to_dict(self) -> dict[str, dict[str, int]]:
-        """Counts by stage and kind, as values that JSON can hold."""
-        return {
-            str(stage): {kind: kinds[kind] for kind in KINDS if kind in kinds}
-            for stage, kinds in sorted(self._counts.items())
-        }
-
-    @classmethod
-    def from_dict(cls, plain: dict[str, dict[str, int]]) -> Ledger:
-        """The ledger that wrote `plain`."""
-        ledger = cls()
-        for stage, kinds in plain.items():
-            for kind, count in kinds.items():
-                ledger.record(int(stage), kind, count)
-        return ledger
-
-    def copy(self) -> Ledger:
-        """A ledger with the same counts, which goes on by itself."""
-        twin = Ledger()
-        twin._counts = {stage: dict(kinds) for stage, kinds in self._counts.items()}
-        return twin
-
-    def __repr__(self) -> str:
-        return f"Ledger({', '.join(f'{kind} {self.total(kind)}' for kind in KINDS)})"
 
 
 class MethodView:
@@ -186,32 +126,37 @@ earlier tasks it must declare reads = "past".
         is counted, because nothing is read.
         """
         self._check_shapes(rows, stages, held, held_stages)
-        if not len(rows):
+        good = self._may_stay(rows, stages, held, held_stages)
+        if good.all():
             return
-        inside = (rows >= 0) & (rows < len(self.stream.data))
-        inside &= (stages >= 0) & (stages <= self.stage)
-        safe, when = torch.where(inside, rows, 0), torch.where(inside, stages, 0)
-        now = when == self.stage
-        good = now & self._table("train", rows.device)[safe]
-        good |= ~now & self._in_memory(safe, when, held, held_stages)
-        refused = ~(inside & good)
-        if self.reads == "past":
-            refused &= ~(inside & self._trained(safe, when))
-        if bool(refused.any()):
-            row, stage = int(rows[refused][0]), int(stages[refused][0])
-            more = f" (and {int(refused.sum()) - 1} more)" if int(refused.sum()) > 1 else ""
-            raise AccessError(
-                f"task {self.stage}: exemplars hold row {row} as of task {stage}{more}, which "
-                f"{self._fault(row, stage)}. Exemplars are training rows of the current task, as "
-                "of that task, or were in the memory before."
-            )
+        refused = torch.from_numpy(~good)
+        row, stage = int(rows[refused][0]), int(stages[refused][0])
+        more = f" (and {int(refused.sum()) - 1} more)" if int(refused.sum()) > 1 else ""
+        raise AccessError(
+            f"task {self.stage}: exemplars hold row {row} as of task {stage}{more}, which "
+            f"{self._fault(row, stage)}. Exemplars are training rows of the current task, as of "
+            "that task, or were in the memory before."
+        )
 
-    def _trained(self, rows: Tensor, stages: Tensor) -> Tensor:
-        """[n] whether rows are training rows of the tasks `stages`."""
-        found = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        for k in stages.unique().tolist():
-            here = stages == k
-            found[here] = torch.isin(rows[here], self.stream[k].train.to(rows.device))
+    def _may_stay(self, rows: Tensor, stages: Tensor, *held: Tensor) -> np.ndarray:
+        """[n] whether a memory may hold each item; in numpy, which takes a third of the time."""
+        row, stage = rows.numpy(), stages.numpy()
+        size, cpu = len(self.stream.data), torch.device("cpu")
+        inside = (row >= 0) & (row < size) & (stage >= 0) & (stage <= self.stage)
+        row, stage = np.where(inside, row, 0), np.where(inside, stage, self.stage)
+        now = stage == self.stage
+        good = now & self._table("train", cpu).numpy()[row]
+        if not now.all():
+            before, when = (part.numpy() for part in held)
+            place, table = (size * when + before)[when < self.stage], self._scratch(cpu).numpy()
+            table[place] = True
+            good[~now] = table[(size * stage + row)[~now]]
+            table[place] = False
+        if self.reads == "past":
+            for k in np.unique(stage[~good]).tolist():
+                here = (stage == k) & ~good
+                good[here] = np.isin(row[here], self.stream[k].train.cpu().numpy())
+        found: np.ndarray = inside & good
         return found
 
     def _check_shapes(self, *parts: Tensor | None) -> None:
