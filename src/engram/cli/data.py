@@ -9,6 +9,7 @@ import typer
 
 from engram.cli.options import Root
 from engram.cli.shell import emit, say
+from engram.errors import BadArgument, bad
 
 FAILED = 1
 
@@ -78,6 +79,8 @@ def verify(source: Source, root: Root = None, options: Options = None) -> None:
     from engram import data
 
     checks = data.verify(source, root=root, **parsed(options))
+    if checks[0].kind:  # there is nothing to verify: no finding, but a mistake
+        raise BadArgument(checks[0].found)
     for one in checks:
         emit(f"{'ok  ' if one.good else 'FAIL'}  {one.what}: {one.found}")
     if not all(one.good for one in checks):
@@ -113,7 +116,6 @@ def parsed(assignments: list[str] | None) -> dict[str, Any]:
     >>> parsed(["resize=[32, 32]", "verify=false"])
     {'resize': [32, 32], 'verify': False}
     """
-    from engram.errors import bad
     from engram.yaml_text import parse_value
 
     values = {}

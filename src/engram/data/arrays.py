@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engram.data.labels import one_type, refuse_alike, whole_numbers
 from engram.errors import bad
 
 Array = npt.NDArray[Any]
@@ -80,10 +81,8 @@ def class_ids(parts: Sequence[Any], names: Sequence[str] | None) -> tuple[Tensor
     [[2, -1], [0, -1], [1, 2]]
     """
     joined = _joined(parts)
-    if joined.dtype.kind == "f":
-        if not np.array_equal(joined, np.round(joined)):
-            raise bad("y", "whole numbers or names as labels", "fractions")
-        joined = joined.astype(np.int64)
+    if joined.dtype.kind in "iuf":
+        joined = whole_numbers("y", joined)
     if _is_indicator(joined):
         return _from_indicator(joined, names)
     if joined.dtype.kind in "iu":
@@ -97,7 +96,9 @@ def class_ids(parts: Sequence[Any], names: Sequence[str] | None) -> tuple[Tensor
 
 def _joined(parts: Sequence[Any]) -> Array:
     """[N, L] the labels of all parts, as they were given."""
-    raw = [np.asarray(part.cpu() if isinstance(part, Tensor) else part) for part in parts]
+    raw = [one_type(part) for part in parts]
+    if len({one.dtype.kind == "U" for one in raw}) > 1:
+        raise bad("y", "names in all parts, or numbers in all", [str(one.dtype) for one in raw])
     raw = [one[:, None] if one.ndim == 1 else one for one in raw]
     shapes = [one.shape for one in raw]
     if any(len(shape) != 2 for shape in shapes):
@@ -160,6 +161,7 @@ def _named(joined: Array, names: Sequence[str] | None) -> tuple[Tensor, tuple[st
     found, inverse = np.unique(joined, return_inverse=True)
     ids = torch.from_numpy(inverse.reshape(joined.shape).astype(np.int64))
     labels = tuple(map(str, found))
+    refuse_alike(labels)
     if names is None:
         return ids, labels
     if set(labels) - set(names):

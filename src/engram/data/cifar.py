@@ -13,6 +13,7 @@ import torch
 from engram.data import checksums
 from engram.data.arrays import Array
 from engram.data.core import Data
+from engram.data.labels import checked_labels
 from engram.data.pickles import read_pickle
 from engram.errors import bad
 
@@ -107,18 +108,23 @@ def _assemble(path: Path, layout: _Layout, batches: dict[str, dict[bytes, Any]])
     for file in order:
         _check_batch(f"{path}: {file}", batches[file], layout.label)
     images = [batches[file][b"data"].reshape(-1, 3, 32, 32) for file in order]
-    labels = [np.asarray(batches[file][layout.label], np.int64) for file in order]
     names = tuple(one.decode() for one in batches[layout.meta][layout.names])
+    labels = [_labels(path, file, batches[file], layout.label, len(names)) for file in order]
     extra: dict[str, Any] = {}
     if layout.name == "cifar100":
-        coarse = np.concatenate([np.asarray(batches[file][b"coarse_labels"]) for file in order])
-        extra["attributes"] = {"coarse": torch.from_numpy(coarse.astype(np.int64))}
         titles = batches[layout.meta][b"coarse_label_names"]
+        each = [_labels(path, f, batches[f], b"coarse_labels", len(titles)) for f in order]
+        extra["attributes"] = {"coarse": torch.from_numpy(np.concatenate(each))}
         extra["attribute_names"] = {"coarse": tuple(one.decode() for one in titles)}
     return Data.from_arrays(
         np.concatenate(images[:-1]), np.concatenate(labels[:-1]), test=(images[-1], labels[-1]),
         classes=names, name=layout.name, **extra,
     )  # fmt: skip
+
+
+def _labels(path: Path, file: str, batch: dict[bytes, Any], key: bytes, classes: int) -> Array:
+    where = f"{path}: {file}: {key.decode()}"
+    return checked_labels(where, batch.get(key, ()), len(batch[b"data"]), classes)
 
 
 def _check_batch(label: str, batch: dict[bytes, Any], key: bytes) -> None:

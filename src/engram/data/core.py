@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engram.data.arrays import Inputs, class_ids, hold_out, inputs, refuse_twice
+from engram.data.labels import notes_on_names, refuse_unlabelled
 from engram.errors import bad
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
@@ -81,6 +82,8 @@ class Data:
             raise bad("x", "at least one row", "none")
         if self.y.ndim != 2 or len(self.y) != len(self.x):
             raise bad("y", f"labels of shape [{len(self.x)}, L]", tuple(self.y.shape))
+        if self.y.shape[1] == 0:
+            raise bad("y", "at least one label for each row", "none")
         refuse_twice(self.y)
         highest = int(self.y.max())
         if highest >= len(self.classes):
@@ -89,6 +92,7 @@ class Data:
             rows = getattr(self, part)
             if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self.x):
                 raise bad(part, f"row numbers from 0 to {len(self.x) - 1}", rows.tolist()[:5])
+        refuse_unlabelled(self.y, {"train": self.train, "test": self.test, "valid": self.valid})
         for key, values in self.attributes.items():
             if tuple(values.shape) != (len(self.x),):
                 raise bad(f"attributes[{key!r}]", f"shape ({len(self.x)},)", tuple(values.shape))
@@ -204,11 +208,12 @@ class Data:
         for key, one in xs.items():
             rows[key] = torch.arange(start, start + len(one))
             start += len(one)
+        notes = (*options.pop("notes", ()), *notes_on_names(names))
         train, held = (rows["x"], rows["test"]) if "test" in rows else hold_out(ids[rows["x"]])
         joined = xs["x"] if len(xs) == 1 else torch.cat([torch.as_tensor(o) for o in xs.values()])
         return cls(
             x=joined, y=ids, train=train, test=held, valid=rows.get("valid", _NO_ROWS),
-            classes=names, name=name, **options,
+            classes=names, name=name, notes=notes, **options,
         )  # fmt: skip
 
     @classmethod

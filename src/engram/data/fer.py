@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from engram.data.core import Data
-from engram.errors import bad
+from engram.errors import bad, whole
 
 CLASSES = ("angry", "disgusted", "fearful", "happy", "neutral", "sad", "surprised")
 _SIDE = 48
@@ -36,7 +36,7 @@ def load_fer(path: Path, *, name: str = "fer2013") -> Data:
         for line, row in enumerate(csv.DictReader(stream, skipinitialspace=True), start=2):
             try:
                 picture = np.array(row["pixels"].split(), np.uint8)
-                y.append(_EMOTION[int(row["emotion"])])
+                y.append(_EMOTION[whole("emotion", int(row["emotion"]))])
                 usage.append(_USAGE.index(row["Usage"]))
             except (KeyError, ValueError, IndexError, AttributeError, OverflowError):
                 wanted = "emotion 0 to 6, pixels 0 to 255, Usage"

@@ -14,6 +14,7 @@ import numpy as np
 from engram.data import checksums
 from engram.data.arrays import Array
 from engram.data.core import Data
+from engram.data.labels import checked_labels
 from engram.errors import bad
 
 FILES = {
@@ -26,6 +27,7 @@ FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
     "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
+DIGITS = 10  # classes of the published sets
 _UINT8 = 0x08  # the type byte of an idx header
 
 
@@ -85,6 +87,8 @@ def load_idx(path: Path, *, name: str | None = None, verify: bool = True) -> Dat
         if len(arrays[f"{part}_x"]) != len(arrays[f"{part}_y"]):
             labels = f"{len(arrays[f'{part}_x'])} labels, one per image"
             raise bad(str(files[f"{part}_y"]), labels, len(arrays[f"{part}_y"]))
+        where, rows = str(files[f"{part}_y"]), len(arrays[f"{part}_x"])
+        checked_labels(where, arrays[f"{part}_y"], rows, DIGITS if name in known else None)
     return Data.from_arrays(
         arrays["train_x"][:, None], arrays["train_y"],
         test=(arrays["test_x"][:, None], arrays["test_y"]),

@@ -47,6 +47,7 @@ class Check:
     what: str
     good: bool
     found: str
+    kind: str = ""  # of the error, see `BadArgument`
 
 
 def list_sets(root: str | Path | None = None) -> tuple[SetInfo, ...]:
@@ -112,9 +113,8 @@ def verify(
     try:
         data = load(name_or_path, root=root, **options)
     except ValueError as problem:
-        if isinstance(problem, BadArgument) and problem.kind == "absent":
-            raise
-        return (Check("files read and match their checksums", False, str(problem)),)
+        kind = problem.kind if isinstance(problem, BadArgument) else ""
+        return (Check("files read and match their checksums", False, str(problem), kind),)
     y, x = data.y, data.x
     finite = not isinstance(x, torch.Tensor) or x.dtype == torch.uint8 or bool(x.isfinite().all())
     empty = [name for i, name in enumerate(data.classes) if not bool((y[data.train] == i).any())]

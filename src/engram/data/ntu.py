@@ -13,13 +13,13 @@ import torch
 
 from engram.data.arrays import Array
 from engram.data.core import Data
-from engram.data.packed import read_npz
+from engram.data.labels import checked_labels
+from engram.data.packed import one_hot, read_npz
 from engram.data.pickles import read_pickle
 from engram.data.skeleton import SPLITS, Sequences, build, filled
 from engram.errors import BadArgument, bad, choose, whole
 
 JOINTS, AXES, PERSONS, FRAMES = 25, 3, 2, 300
-_SHOWN = 5  # wrong labels in an error
 CIL_SEQUENCES = 6667  # first ten classes of the cross-subject training part
 TRAIN_SUBJECTS = (1, 2, 4, 5, 8, 9, 13, 14, 15, 16, 17, 18, 19, 25, 27, 28, 31, 34, 35, 38)
 _TITLES = """
@@ -159,27 +159,6 @@ def _sequences(rows: Array, label: Array, names: list[str], chosen: list[int]) -
     return Sequences(joints, place[label[keep]], kept, CLASSES, _facts(kept))
 
 
-def _checked_labels(where: str, values: Any, rows: int) -> Array:
-    """[rows] class ids from 0, or an error that says what is wrong with them."""
-    if not isinstance(values, (list, tuple, np.ndarray)):
-        raise bad(where, f"a list of {rows} labels", type(values).__name__)
-    if len(values) != rows:
-        raise bad(where, f"{rows} labels, one per row", len(values))
-    try:
-        label = np.asarray(values)
-    except ValueError:  # lists of different lengths
-        label = np.empty((rows, 0))
-    if label.ndim != 1:
-        raise bad(where, "one whole number per row", f"labels of shape {label.shape}")
-    good = np.zeros(rows, bool)
-    if label.dtype.kind in "iuf":
-        good = (label == np.round(label)) & (label >= 0) & (label < len(CLASSES))
-    if not good.all():
-        wrong = label[~good].tolist()[:_SHOWN]
-        raise bad(where, f"whole numbers from 0 to {len(CLASSES) - 1}", wrong)
-    return label.astype(np.int64)
-
-
 def _facts(names: list[str]) -> dict[str, Array]:
     found = [_NAME.search(name) for name in names]
     if not names or not all(found):
@@ -205,7 +184,7 @@ def _paddle(folder: Path, part: str, chosen: list[int]) -> Sequences:
         got = len(titles) if hasattr(titles, "__len__") else type(titles).__name__
         raise bad(f"{labels}: names", f"a list of {len(rows)} names, one per row", got)
     names = [one.decode() if isinstance(one, bytes) else str(one) for one in titles]
-    label = _checked_labels(f"{labels}: labels", content[1], len(rows))
+    label = checked_labels(f"{labels}: labels", content[1], len(rows), len(CLASSES))
     return _sequences(rows, label, names, chosen)
 
 
@@ -219,7 +198,8 @@ def _prepared(file: Path, chosen: list[int], both: bool) -> Iterator[Sequences]:
             wanted = f"[N, {FRAMES}, {PERSONS * JOINTS * AXES}]"
             raise bad(f"{file}: x_{part}", wanted, x.shape)
         rows = x.reshape(-1, FRAMES, PERSONS, JOINTS, AXES).transpose(0, 4, 1, 3, 2)
-        label = _checked_labels(f"{file}: y_{part}", y.argmax(1) if y.ndim == 2 else y, len(x))
+        ids = y.argmax(1) if one_hot(y) else y
+        label = checked_labels(f"{file}: y_{part}", ids, len(x), len(CLASSES))
         yield _sequences(rows, label, [f"{part} row {i}" for i in range(len(x))], chosen)
 
 

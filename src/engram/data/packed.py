@@ -35,6 +35,7 @@ from torch import Tensor
 from engram.data.arrays import Array, class_ids, hold_out, inputs
 from engram.data.core import Data
 from engram.data.images import cut_sheets, decode
+from engram.data.labels import checked_labels, notes_on_names
 from engram.errors import bad
 
 TRAIN, TEST, VALID, UNUSED = 0, 1, 2, 255
@@ -90,7 +91,7 @@ def load_packed(files: Sequence[Path], *, name: str | None = None) -> Data:
     x = inputs(str(files[0]), np.concatenate([p.x for p in parts]) if parts[1:] else parts[0].x)
     return Data(
         x=x, y=y, classes=classes, name=name or _text(first, "name") or files[0].stem,
-        **_rows(parts, y), **_attributes(parts, len(x)),
+        **_rows(parts, y, classes), **_attributes(parts, len(x)),
         mean=_floats(first, "mean"), std=_floats(first, "std"),
     )  # fmt: skip
 
@@ -119,13 +120,14 @@ def _split_arrays(file: Path, keys: dict[str, Array]) -> _Part:
         if len(x) != len(y):
             raise bad(f"{file}: {names[1].format(word)}", f"{len(x)} labels, one per row", len(y))
         xs.append(channels_first(x))
-        ys.append(y.argmax(1) if _one_hot(y) else y)
+        ys.append(y.argmax(1) if one_hot(y) else y)
         codes.append(np.full(len(y), code, np.uint8))
     split = np.concatenate(codes)
     return _Part(np.concatenate(xs), np.concatenate(ys), split, TEST in split, keys)
 
 
-def _one_hot(y: Array) -> bool:
+def one_hot(y: Array) -> bool:
+    """Whether rows name one class each by a 1 in its column."""
     return (
         y.ndim == 2
         and y.shape[1] > 1
@@ -175,8 +177,9 @@ def _split(file: Path, keys: dict[str, Array], rows: int, several: bool) -> Arra
     code = keys.get("split")
     if code is None and "usage" in keys:
         usage = keys["usage"]
-        if usage.max(initial=0) > VALID:
-            raise bad(f"{file}: usage", "0 train, 1 valid, 2 test", int(usage.max()))
+        wrong = sorted(set(np.unique(usage).tolist()) - {0, 1, 2})
+        if wrong or usage.dtype.kind not in "iu":
+            raise bad(f"{file}: usage", "0 train, 1 valid, 2 test", wrong or str(usage.dtype))
         code = _USAGE[usage]
     if code is not None:
         strange = set(np.unique(code).tolist()) - {TRAIN, TEST, VALID, UNUSED}
@@ -199,12 +202,12 @@ def _labels(files: Sequence[Path], parts: list[_Part]) -> tuple[Tensor, tuple[st
     return class_ids([part.y for part in parts], next((n for n in names if n), None))
 
 
-def _rows(parts: list[_Part], y: Tensor) -> dict[str, Any]:
+def _rows(parts: list[_Part], y: Tensor, classes: Sequence[str]) -> dict[str, Any]:
     first = parts[0].keys
-    notes = tuple(map(str, first.get("notes", ())))
+    notes = tuple(dict.fromkeys([*map(str, first.get("notes", ())), *notes_on_names(classes)]))
     if "train_rows" in first:
-        rows = {p: torch.from_numpy(first[f"{p}_rows"].astype(np.int64))
-                for p in ("train", "test", "valid")}  # fmt: skip
+        rows = {p: torch.from_numpy(checked_labels(f"{p}_rows", found, len(found), len(y)))
+                for p in ("train", "test", "valid") for found in [first[f"{p}_rows"]]}  # fmt: skip
         return {**rows, "notes": notes}
     split = torch.from_numpy(np.concatenate([part.split for part in parts]))
     train, test, valid = ((split == code).nonzero()[:, 0] for code in (TRAIN, TEST, VALID))

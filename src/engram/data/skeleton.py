@@ -15,6 +15,7 @@ from torch import Tensor
 from engram import keys
 from engram.data.arrays import Array
 from engram.data.core import Data
+from engram.data.labels import checked_labels
 from engram.data.packed import NAME_KEYS, RESERVED, read_npz
 from engram.errors import bad, choose, whole
 
@@ -349,11 +350,13 @@ def read_packed_sequences(file: Path, *, classes: tuple[str, ...] = ()) -> Seque
         wanted = f"{len(label) + 1} rising numbers from 0 to {len(joints)}"
         raise bad(f"{file}: offsets", wanted, (len(offsets), offsets[-1]))
     titles = next((tuple(map(str, arrays[key])) for key in NAME_KEYS if key in arrays), ())
+    known = len(titles or classes) or None
+    label = checked_labels(f"{file}: label", label, len(offsets) - 1, known)
     count = int(label.max(initial=0)) + 1
     names = arrays.get("name", np.array([]))
     return Sequences(
         joints=[joints[a:b] for a, b in pairwise(offsets)],
-        label=label.astype(np.int64),
+        label=label,
         names=list(map(str, names)) if len(names.shape) and len(names) else
         [f"sequence {i}" for i in range(len(label))],
         classes=titles or classes or tuple(map(str, range(count))),

@@ -22,9 +22,15 @@ def load_tiny_imagenet(path: Path, *, name: str = "tiny_imagenet") -> Data:
     The official test part has no labels and is not read. Classes are WordNet ids in sorted order.
     """
     classes = sorted((path / "wnids.txt").read_text().split())
+    twice = sorted({one for one in classes if classes.count(one) > 1})
+    if twice:
+        raise bad(f"{path / 'wnids.txt'}", "every class once", twice)
     files, labels = _training(path, classes)
     count = len(files)
-    for line in (path / "val" / "val_annotations.txt").read_text().splitlines():
+    annotations = (path / "val" / "val_annotations.txt").read_text().splitlines()
+    for number, line in enumerate(annotations, start=1):
+        if line.count("\t") < 1:
+            raise bad(f"val_annotations.txt, line {number}", "an image and a class", line)
         file, wnid = line.split("\t")[:2]
         if wnid not in classes:
             raise bad("val_annotations.txt", "classes that wnids.txt has", wnid)

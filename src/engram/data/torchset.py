@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engram.data.labels import one_type
 from engram.errors import bad
 
 
@@ -35,8 +36,12 @@ def read_pairs(argument: str, dataset: Any) -> tuple[Tensor, Any]:
             wanted = f"shape {tuple(xs[0].shape)} of {xs[0].dtype}, as row 0"
             raise bad(f"{argument}[{row}]", wanted, (tuple(x.shape), x.dtype))
         xs.append(x)
-        ys.append(np.asarray(item[1]))
-    return torch.stack(xs), np.stack(ys)
+        y = np.asarray(item[1])
+        if ys and y.shape != ys[0].shape:
+            wanted = f"a label of shape {ys[0].shape}, as row 0"
+            raise bad(f"{argument}[{row}]", wanted, y.shape)
+        ys.append(y)
+    return torch.stack(xs), one_type([y.item() for y in ys] if ys[0].ndim == 0 else np.stack(ys))
 
 
 def _input(x: Any) -> Tensor:
