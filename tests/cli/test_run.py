@@ -258,6 +258,17 @@ def test_one_identity_for_every_way_to_ask(engram):
     assert len(runs) == 1
 
 
+def test_again_runs_anew(engram, tmp_path):
+    engram("run", *SMALL, "-o", "out")
+    assert "finished before" not in engram("run", *SMALL, "-o", "out", "--again").stderr
+    assert len(list(tmp_path.glob("out/superseded-*.json"))) == 1
+    assert "finished before and kept: 1 of 1" in engram("resume", "out").stderr
+    Path("r.yaml").write_text(yaml.safe_dump({"stream": "blobs", "method": "Finetune"}))
+    engram("sweep", "r.yaml", "-o", "swept")
+    assert "finished before" not in engram("sweep", "r.yaml", "-o", "swept", "--again").stderr
+    assert len(package.read("swept")) == 1
+
+
 def test_sweep_over_a_grid(engram):
     content = {"stream": {"data": "blobs", "classes_per_task": 5}, "method": "Finetune"}
     Path("r.yaml").write_text(yaml.safe_dump(content))

@@ -16,6 +16,10 @@ Compile = Annotated[
     bool,
     typer.Option("--compile", help="Fuse a step's operations; pays in long runs."),
 ]
+Again = Annotated[
+    bool,
+    typer.Option("--again", help="Run anew what is finished; the old numbers no longer count."),
+]
 Root = Annotated[
     Path | None,
     typer.Option(

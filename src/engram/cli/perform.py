@@ -22,21 +22,25 @@ from engram.records import Result, RunDirectory
 TOGETHER = {"auto": None, "together": True, "serial": False}
 
 
-def perform(request: Request, out: Path | None = None, *, same: bool = False) -> Result:
+def perform(
+    request: Request, out: Path | None = None, *, same: bool = False, again: bool = False
+) -> Result:
     """Run a request in its directory and print the outcome; Ctrl-C says what is kept.
 
-    `same` refuses experiments that have changed since the directory was written.
+    `same` refuses experiments that have changed since the directory was written; `again` runs anew
+    what is finished.
     """
     recipes = asked.build(request.recipes)
     folder = out if out is not None else asked.default_out(recipes)
-    result = train(request, recipes, folder, same=same)
+    result = train(request, recipes, folder, same=same, again=again)
     show.outcome(result, folder)
     return result
 
 
 def train(
-    request: Request, recipes: Sequence[Recipe], folder: Path, *, same: bool = False
-) -> Result:
+    request: Request, recipes: Sequence[Recipe], folder: Path, *, same: bool = False,
+    again: bool = False,
+) -> Result:  # fmt: skip
     """Run what is not finished yet, with progress on the screen."""
     target = folder.absolute()
     home = chdir(request.folder) if Path(request.folder).is_dir() else nullcontext()
@@ -49,7 +53,7 @@ def train(
         request.write(target)
         began = time.monotonic()
         try:
-            result = _execute(request, recipes, plans, target)
+            result = _execute(request, recipes, plans, target, again)
         except KeyboardInterrupt:
             _interrupted(plans, folder)
             raise typer.Exit(INTERRUPTED) from None
@@ -58,19 +62,19 @@ def train(
 
 
 def _execute(
-    request: Request, recipes: Sequence[Recipe], plans: Sequence[Plan], out: Path
+    request: Request, recipes: Sequence[Recipe], plans: Sequence[Plan], out: Path, again: bool
 ) -> Result:
     if request.pool == "processes":
         from engram.recipes import sweep
 
         return sweep(
             list(recipes), pool="processes", out=out, device=request.device, data=request.root,
-            workers=request.workers, compile=request.compile,
+            workers=request.workers, compile=request.compile, again=again,
         )  # fmt: skip
     with meter() as watcher:
         return execute(
             plans, out=out, device=request.device, together=TOGETHER[request.pool],
-            compile=request.compile, watcher=_Announcing(watcher),
+            compile=request.compile, watcher=_Announcing(watcher), again=again,
         )  # fmt: skip
 
 
@@ -79,10 +83,8 @@ class _Announcing(Watcher):
 
     def __init__(self, inner: Watcher) -> None:
         self.inner = inner
+        self.note = inner.note  # type: ignore[method-assign]
         self.step, self.stage = inner.step, inner.stage  # type: ignore[method-assign]
-
-    def note(self, text: str) -> None:
-        say(f"note: {text}", style="yellow")
 
     def begin(self, plans: Sequence[Plan], done: int) -> None:
         if done:

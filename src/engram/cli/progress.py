@@ -46,6 +46,9 @@ class Meter(Watcher):
         self.work = Work([], 0)
         self._began = self._spoke = time.monotonic()
 
+    def note(self, text: str) -> None:
+        say(f"note: {text}", style="yellow")
+
     def begin(self, plans: Sequence[Plan], done: int) -> None:
         self.runs, self.finished = len(plans), done
         self.work = Work(plans, done)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engram.cli.options import Compile, Device, Out
+from engram.cli.options import Again, Compile, Device, Out
 
 if TYPE_CHECKING:
     from engram.reproduce import Plan, Reproduction, Table
@@ -63,6 +63,7 @@ def command(
     out: Out = None,
     device: Device = "auto",
     compile: Compile = False,
+    again: Again = False,
 ) -> None:  # fmt: skip
     """Run a paper's table and put our numbers beside its own.
 
@@ -85,14 +86,14 @@ def command(
     table = find_table(name, embedded=embedded, assignments=assignments or ())
     folder = out if out is not None else default_out(table, embedded=embedded)
     planned = plan(
-        table, data, cells=cells, out=folder, device=device, measure=dry_run, group_size=together,
-        tell=_teller(),
+        table, data, cells=cells, out=None if again else folder, device=device, measure=dry_run,
+        group_size=together, tell=_teller(),
     )  # fmt: skip
     if dry_run:
         return _show_plan(planned, folder)
     _question(planned, folder)
     _refuse_nothing(planned)
-    made = _run(table, planned, folder, device, limit, together, compile)
+    made = _run(table, planned, folder, device, limit, together, compile, again)
     _print(made, form)
     if save is not None:
         _save(made, save, endings[save.suffix])
@@ -131,7 +132,7 @@ def _list() -> None:
 
 def _run(
     table: Table, planned: Plan, folder: Path, device: str, limit: float | None, together: int,
-    compile: bool,
+    compile: bool, again: bool,
 ) -> Reproduction:  # fmt: skip
     from engram.cli.progress import meter
     from engram.cli.shell import INTERRUPTED, say
@@ -141,7 +142,7 @@ def _run(
         with meter() as watcher:
             return reproduce(
                 table, planned=planned, budget=limit, out=folder, device=device, watcher=watcher,
-                group_size=together, compile=compile,
+                group_size=together, compile=compile, again=again,
             )  # fmt: skip
     except KeyboardInterrupt:
         say("\nInterrupted. Finished tasks are kept; the same command goes on.", style="yellow")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from engram.cli.options import Assignments, Compile, Device, Out, Root, Seeds
+from engram.cli.options import Again, Assignments, Compile, Device, Out, Root, Seeds
 
 
 def command(
@@ -43,6 +43,7 @@ def command(
         bool, typer.Option("--together/--no-together", help="Train runs in lockstep where it pays.")
     ] = True,
     compile: Compile = False,
+    again: Again = False,
 ) -> None:  # fmt: skip
     """Train one method or several on a stream and show what they remember.
 
@@ -63,4 +64,4 @@ def command(
         recipes=plain, root=str(root.absolute()) if root else None, device=device,
         pool="auto" if together else "serial", compile=compile,
     )  # fmt: skip
-    perform(request, out)
+    perform(request, out, again=again)

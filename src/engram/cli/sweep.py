@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from engram.cli.options import Assignments, Compile, Device, Out, Root, Seeds
+from engram.cli.options import Again, Assignments, Compile, Device, Out, Root, Seeds
 
 POOLS = ("together", "serial", "processes")
 
@@ -31,6 +31,7 @@ def command(
     root: Root = None,
     device: Device = "auto",
     compile: Compile = False,
+    again: Again = False,
 ) -> None:  # fmt: skip
     """Run many recipes, or one over a grid of values; equal shapes train in lockstep."""
     from engram.cli import asked
@@ -47,4 +48,4 @@ def command(
         device=device, pool=pool, workers=workers, compile=compile,
     )  # fmt: skip
     find_modules(request.folder)
-    perform(request, out)
+    perform(request, out, again=again)

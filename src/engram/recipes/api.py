@@ -39,6 +39,7 @@ def run(
     average: str = "micro",
     label: str = "",
     watcher: Watcher | None = None,
+    again: bool = False,
     **training: Any,
 ) -> Result:
     """Train one method, or several, on a stream and return what they remember.
@@ -61,6 +62,9 @@ def run(
         Fuse the operations of a training step with ``torch.compile``: seconds to a minute of
         compilation for every kind of step, then steps that are up to three times as fast. Needs a
         C++ compiler on the CPU and Triton on CUDA.
+    again
+        Run anew what is finished in `out`. What was recorded of these runs before stays there, but
+        no longer counts.
     training
         Fields of `Training`: epochs, batch_size, lr, optimizer, ...
 
@@ -93,8 +97,9 @@ def run(
         identity = identify(stream, **rest)
         plans += seeded(identity, stream, **rest, seeds=numbers, keep=keep, label=name)
     return execute(
-        plans, out=out, device=device, together=together, compile=compile, watcher=watcher
-    )
+        plans, out=out, device=device, together=together, compile=compile, watcher=watcher,
+        again=again,
+    )  # fmt: skip
 
 
 def sweep(
@@ -108,6 +113,7 @@ def sweep(
     compile: bool = False,
     watcher: Watcher | None = None,
     deadline: float | None = None,
+    again: bool = False,
 ) -> Result:
     """Run many recipes; runs of equal shapes train in lockstep with ``pool="together"``.
 
@@ -120,6 +126,8 @@ def sweep(
         Directory in which data sets are found by name.
     compile
         As in `run`; not with ``processes``.
+    again
+        As in `run`.
 
     Examples
     --------
@@ -137,14 +145,14 @@ def sweep(
     if compile and pool == "processes":
         raise bad("compile", "False with pool='processes', which would compile in each", compile)
     if pool == "processes":
-        return spread(built, out=out, device=device, data=data, workers=workers)
+        return spread(built, out=out, device=device, data=data, workers=workers, again=again)
     plans = plans_of(built, data)
     together = None if pool == "together" else False
     if pool == "together" and len(plans) > 1:
         together = True
     return execute(
         plans, out=out, device=device, together=together, compile=compile, watcher=watcher,
-        deadline=deadline,
+        deadline=deadline, again=again,
     )  # fmt: skip
 
 

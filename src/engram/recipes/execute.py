@@ -86,16 +86,17 @@ def execute(
     watcher: Watcher | None = None,
     deadline: float | None = None,
     group_size: int = 0,
+    again: bool = False,
 ) -> Result:
     """Run what is not finished yet; returns everything the plans asked for.
 
     With `out`, finished stages are never run again and an interrupted run goes on after its last
-    checkpoint. `deadline` (``time.monotonic``) stops cleanly between groups of runs. `compile`
-    fuses the operations of a training step, see `engram.run`.
+    checkpoint; with `again` all are run anew. `deadline` (``time.monotonic``) stops cleanly between
+    groups of runs. `compile` and `again`: see `engram.run`.
     """
     book = perform(
         plans, out=out, device=device, together=together, compile=compile, watcher=watcher,
-        deadline=deadline, group_size=group_size,
+        deadline=deadline, group_size=group_size, again=again,
     )  # fmt: skip
     if book.folder is not None:
         return _asked(read(book.folder.path), plans)
@@ -120,6 +121,7 @@ def perform(
     watcher: Watcher | None = None,
     deadline: float | None = None,
     group_size: int = 0,
+    again: bool = False,
 ) -> Book:
     """As `execute`, for callers that read what they need themselves."""
     watcher = watcher or Watcher()
@@ -129,6 +131,8 @@ def perform(
     folder = None if out is None else RunDirectory(out)
     for note in changed(plans, recorded(folder)) if folder is not None else ():
         watcher.note(note)
+    if again and folder is not None:
+        folder.supersede(plan.key for plan in plans)
     book = Book(folder)
     open_plans = [plan for plan in plans if not _finished(plan, folder)]
     watcher.begin(plans, len(plans) - len(open_plans))

@@ -67,6 +67,7 @@ def orders(
     watcher: Watcher | None = None,
     deadline: float | None = None,
     group_size: int = 0,
+    again: bool = False,
 ) -> OrderStudy:
     """Run recipes under many orders of the same tasks or classes, in lockstep.
 
@@ -78,7 +79,7 @@ def orders(
         ``"all"`` permutations of the tasks, a number of seeded ones, or the orders themselves.
     class_orders
         A number of seeded class orders, cut into tasks as the stream is, or the orders themselves.
-    compile
+    compile, again
         As in `engram.run`.
     group_size
         Runs trained together at most; 0 for all.
@@ -112,7 +113,7 @@ def orders(
         raise bad("task_orders", "at least one order (or class_orders)", task_orders)
     result = execute(
         plans, out=out, device=device, together=True, compile=compile, watcher=watcher,
-        deadline=deadline, group_size=group_size,
+        deadline=deadline, group_size=group_size, again=again,
     )  # fmt: skip
     return OrderStudy(result, tasks)
 

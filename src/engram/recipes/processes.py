@@ -12,7 +12,7 @@ from engram.errors import EngramError, bad, in_own_code
 from engram.recipes.execute import execute
 from engram.recipes.plans import plans_of
 from engram.recipes.recipe import Recipe
-from engram.records import Result
+from engram.records import Result, RunDirectory
 
 
 def spread(
@@ -22,10 +22,13 @@ def spread(
     device: str,
     data: str | None,
     workers: int,
+    again: bool = False,
 ) -> Result:
     """Run every recipe in one of `workers` processes (0: one per core) and read the directory."""
     if out is None:
         raise bad("out", "a run directory, because processes meet there", out)
+    if again:  # once, before the processes start
+        RunDirectory(out).supersede(plan.key for plan in plans_of(recipes, data))
     count = min(workers or os.cpu_count() or 1, len(recipes))
     context = multiprocessing.get_context("spawn")
     jobs = [(recipe.plain(), str(out), device, data, count) for recipe in recipes]

@@ -187,3 +187,26 @@ def per_run(frame: pd.DataFrame, arranged: Arranged, metric: str, how: str) -> F
     (np.add if how == "sum" else np.maximum).at(result, run, values)
     present = np.bincount(run, minlength=len(arranged.runs)) > 0
     return np.where(present, result, np.nan)
+
+
+def ended_stages(frame: pd.DataFrame) -> dict[tuple[str, int, str], set[int]]:
+    """Stages with end-of-stage rows in a long table, per (recipe, seed, order).
+
+    Examples
+    --------
+    >>> from engram.records.table import Rows
+    >>> rows = Rows(recipe="r", seed=3)
+    >>> rows.add_array("accuracy", [0.9, 0.8], stage=[0, 1], task=0)
+    >>> ended_stages(rows.frame())
+    {('r', 3, ''): {0, 1}}
+    """
+    stage = frame["stage"].to_numpy()
+    ended = frame[(frame["step"].to_numpy() == -1) & (stage >= 0)]
+    arranged = arrange(ended)
+    span = int(stage.max(initial=0)) + 1
+    number = np.unique(arranged.run * span + ended["stage"].to_numpy())
+    found: dict[tuple[str, int, str], set[int]] = {}
+    for code in number.tolist():
+        run, last = divmod(code, span)
+        found.setdefault(tuple(arranged.runs[run]), set()).add(last)
+    return found

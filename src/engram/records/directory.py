@@ -10,20 +10,16 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from engram.errors import RecordError, bad
-from engram.records.arrange import arrange
+from engram.records.arrange import ended_stages
 from engram.records.files import plain, read_json, read_yaml, write_json, write_yaml
 from engram.records.items import Items, read_items, write_items
 from engram.records.parts import Problem, read_parts, write_part
 from engram.records.predictions import Prediction, Predictions, write_predictions
+from engram.records.superseded import PREFIX, Marks, mark_files, write_mark
 from engram.records.table import Rows, to_frame
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _counter = itertools.count()
 _IDENTITY = ("method", "stream", "model", "training", "memory", "detectors")
@@ -79,6 +75,7 @@ class RunDirectory:
             raise bad("path", "an existing run directory", str(path))
         self._finished: dict[tuple[str, int, str], set[int]] = {}
         self._read: set[str] = set()
+        self._marked: list[str] = []
         self._stamp = -1
         self._problems: dict[str, Problem] = {}
 
@@ -152,11 +149,34 @@ class RunDirectory:
         # Named after the newest part: ids of parts written meanwhile still sort after it.
         newest = max(p.stem for p in files).removesuffix("-merged")
         target = self.path / f"{newest}-merged.parquet"
+        if parts.superseded is not None and len(parts.superseded):
+            write_part(
+                self.path / f"{newest.replace('results-', PREFIX)}.parquet", parts.superseded
+            )
         write_part(target, parts.table)
         for path in parts.files:  # broken files stay, as evidence
             if path != target:
                 path.unlink()
         return len(parts.files)
+
+    def supersede(self, runs: Iterable[tuple[str, int, str]]) -> int:
+        """Let what is recorded of some runs count no more, so that they are run anew; how many.
+
+        Nothing is deleted: rows and predictions stay in their files, checkpoints move aside.
+        """
+        recorded = self.finished_runs()
+        chosen = [run for run in dict.fromkeys(runs) if run in recorded]
+        if not chosen:
+            return 0
+        part = new_part()
+        for run in chosen:  # first: a run without its checkpoint begins again at worst
+            path = self.checkpoint_path(*run)
+            if path.is_dir():
+                aside = path.parent / f"{PREFIX}{part}"
+                aside.mkdir(exist_ok=True)
+                path.rename(aside / path.name)
+        write_mark(self.path, part, chosen)
+        return len(chosen)
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -191,6 +211,9 @@ class RunDirectory:
         stamp = self.path.stat().st_mtime_ns
         if stamp == self._stamp:
             return
+        marked = [path.name for path in mark_files(self.path)]
+        if marked != self._marked:  # what was read may count no more
+            self._marked, self._read, self._finished = marked, set(), {}
         fresh = [p for p in self.result_files() if p.name not in self._read]
         for run, stages in _stages(fresh, self._problems).items():
             self._finished.setdefault(run, set()).update(stages)
@@ -219,7 +242,8 @@ class RunDirectory:
         complete = self._complete()
         files = self.path.glob("predictions-*.safetensors")
         part = {p: p.stem.removeprefix("predictions-") for p in files}
-        return Predictions(p for p, name in part.items() if complete(name))
+        marks = Marks.read(self.path)
+        return Predictions((p for p, name in part.items() if complete(name)), marks=marks)
 
     def _complete(self) -> Callable[[str], bool]:
         """Whether the results of a part were written, which is what completes it."""
@@ -233,6 +257,7 @@ class RunDirectory:
         found, problems = [], []
         # what was read belongs to results: a part cut short is made again, and must not count twice
         complete = self._complete() if kind == "ledger" else lambda name: True
+        marks = Marks.read(self.path)
         for path in sorted(self.path.glob(f"{kind}-*.json"), key=lambda p: p.name):
             try:
                 content = read_json(path)
@@ -241,6 +266,8 @@ class RunDirectory:
                 continue
             part = path.stem.removeprefix(f"{kind}-")
             whole = dict(content) if isinstance(content, dict) else {"entries": content}
+            if marks and isinstance(whole.get("runs"), list):
+                whole["runs"] = [one for one in whole["runs"] if not marks.hides_entry(one, part)]
             if whole.pop("alone", False) or complete(part):
                 found.append({"part": part, **whole})
         return found, problems
@@ -263,25 +290,3 @@ def _stages(
     parts = read_parts(files)
     problems.update({p.file: p for p in parts.problems})
     return ended_stages(to_frame(parts.table))
-
-
-def ended_stages(frame: pd.DataFrame) -> dict[tuple[str, int, str], set[int]]:
-    """Stages with end-of-stage rows in a long table, per (recipe, seed, order).
-
-    Examples
-    --------
-    >>> rows = Rows(recipe="r", seed=3)
-    >>> rows.add_array("accuracy", [0.9, 0.8], stage=[0, 1], task=0)
-    >>> ended_stages(rows.frame())
-    {('r', 3, ''): {0, 1}}
-    """
-    stage = frame["stage"].to_numpy()
-    ended = frame[(frame["step"].to_numpy() == -1) & (stage >= 0)]
-    arranged = arrange(ended)
-    span = int(stage.max(initial=0)) + 1
-    number = np.unique(arranged.run * span + ended["stage"].to_numpy())
-    found: dict[tuple[str, int, str], set[int]] = {}
-    for code in number.tolist():
-        run, last = divmod(code, span)
-        found.setdefault(tuple(arranged.runs[run]), set()).add(last)
-    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,13 @@ import numpy.typing as npt
 
 from engram.errors import RecordError
 from engram.records.files import appearing
+from engram.records.superseded import Marks
 from engram.records.table import COLUMNS, NAMES, Rows, schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+RUN = ("recipe", "seed", "order")
 _SMALL = 20_000  # rows; below this, compression costs more time than it saves space
 
 
@@ -48,12 +50,14 @@ class Parts:
     """What the part files of a directory hold.
 
     `part` is the number of the file (an index into `files`) that each row of `table` came from.
+    `superseded` are rows of runs that were run anew since.
     """
 
     table: pa.Table
     part: npt.NDArray[np.int32]
     files: tuple[Path, ...]
     problems: tuple[Problem, ...] = field(default=())
+    superseded: pa.Table | None = None
 
 
 def read_part(path: str | os.PathLike[str]) -> pa.Table:
@@ -109,7 +113,7 @@ def _joined(files: list[Path], tables: list[Any], problems: tuple[Problem, ...])
     table = whole.unify_dictionaries().combine_chunks()
     lengths = [len(t) for t in tables]
     part = np.repeat(np.arange(len(tables), dtype=np.int32), lengths)
-    return without_repeats(Parts(table, part, tuple(files), problems))
+    return without_repeats(without_superseded(Parts(table, part, tuple(files), problems)))
 
 
 def codes(table: pa.Table, column: str) -> npt.NDArray[np.int64]:
@@ -138,6 +142,35 @@ def together(table: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.int64]:
     return np.asarray(pd.factorize(key)[0], dtype=np.int64)
 
 
+def without_superseded(parts: Parts) -> Parts:
+    """The rows that count: those of runs that were run anew are put aside."""
+    folders = list(dict.fromkeys(path.parent for path in parts.files))
+    marks = [Marks.read(folder) for folder in folders]
+    if not any(marks):
+        return parts
+    names = [path.stem.removeprefix("results-") for path in parts.files]
+    place = {name: i for i, name in enumerate(sorted({*names, *_marked(marks)}))}
+    run = together(parts.table, RUN)
+    _, first = np.unique(run, return_index=True)
+    columns = [parts.table.column(name).take(first).to_pylist() for name in RUN]
+    newest = np.full((len(folders), len(first)), -1)
+    for i, one in enumerate(marks):
+        for j, key in enumerate(zip(*columns, strict=True)):
+            newest[i, j] = place.get(one.newest.get(key, ""), -1)
+    folder = np.array([folders.index(path.parent) for path in parts.files], np.int64)
+    written = np.array([place[name] for name in names], np.int64)
+    old = written[parts.part] < newest[folder[parts.part], run]
+    keep, aside = np.flatnonzero(~old), np.flatnonzero(old)
+    return replace(
+        parts, table=parts.table.take(keep), part=parts.part[keep],
+        superseded=parts.table.take(aside),
+    )  # fmt: skip
+
+
+def _marked(marks: Sequence[Marks]) -> set[str]:
+    return {part for one in marks for part in one.newest.values()}
+
+
 def without_repeats(parts: Parts) -> Parts:
     """Where two parts hold the same number of the same run and stage, the later part counts.
 
@@ -147,7 +180,7 @@ def without_repeats(parts: Parts) -> Parts:
 
     if len(parts.files) < 2:
         return parts
-    stage = together(parts.table, ("recipe", "seed", "order", "stage"))
+    stage = together(parts.table, (*RUN, "stage"))
     pair = pd.unique(stage * len(parts.files) + parts.part)
     holders = np.bincount(pair // len(parts.files))  # parts per (run, stage)
     doubtful = holders[stage] > 1
@@ -156,4 +189,4 @@ def without_repeats(parts: Parts) -> Parts:
     key = together(parts.table, [c for c in COLUMNS if c not in ("value", "label")])
     repeated = pd.Series(key).duplicated(keep="last").to_numpy() & doubtful
     keep = np.flatnonzero(~repeated)
-    return Parts(parts.table.take(keep), parts.part[keep], parts.files, parts.problems)
+    return replace(parts, table=parts.table.take(keep), part=parts.part[keep])

@@ -17,6 +17,7 @@ from engram.records import judging, views
 from engram.records.files import appearing
 from engram.records.items import Items
 from engram.records.parts import Problem
+from engram.records.superseded import Marks
 
 KEEP = ("scores", "labels", "counts", "parameters")
 _FORMAT = "engram-predictions-1"
@@ -156,9 +157,14 @@ class Predictions:
     """
 
     def __init__(
-        self, files: Iterable[Path] = (), *, memory: Iterable[Prediction | None] = ()
+        self,
+        files: Iterable[Path] = (),
+        *,
+        memory: Iterable[Prediction | None] = (),
+        marks: Marks | None = None,
     ) -> None:
         self._files = sorted(files, key=lambda p: p.name)
+        self._marks = {path.parent: marks or Marks() for path in self._files}
         self._memory = {p.moment: p for p in memory if p is not None}
         self._index: dict[Moment, tuple[Path, int]] | None = None
         self._problems: list[Problem] = []
@@ -170,6 +176,7 @@ class Predictions:
         for one in several:
             whole._files += one._files
             whole._memory |= one._memory
+            whole._marks |= one._marks
         return whole
 
     def _places(self) -> dict[Moment, tuple[Path, int]]:
@@ -182,7 +189,11 @@ class Predictions:
                     reason = str(problem).removeprefix(f"{path}: ")
                     self._problems.append(Problem(str(path), reason))
                     continue
-                self._index.update((m, (path, i)) for i, m in enumerate(found))
+                part = path.stem.removeprefix("predictions-")
+                hidden = self._marks[path.parent].hides
+                self._index.update(
+                    (m, (path, i)) for i, m in enumerate(found) if not hidden(m[:3], part)
+                )
         return self._index
 
     @property

@@ -15,7 +15,7 @@ from engram.errors import EngramError, RecordError, number
 from engram.recipes import Watcher
 from engram.recipes.execute import perform
 from engram.records import Result, RunDirectory, read
-from engram.records.directory import ended_stages
+from engram.records.arrange import ended_stages
 from engram.reproduce.output import merge_lines, read_lines
 from engram.reproduce.planning import Plan, plan
 from engram.reproduce.registry import find_table
@@ -72,6 +72,7 @@ def reproduce(
     group_size: int = 0,
     compile: bool = False,
     planned: Plan | None = None,
+    again: bool = False,
 ) -> Reproduction:
     """Run what a table needs and is not there yet, and put our numbers beside the paper's.
 
@@ -91,6 +92,8 @@ def reproduce(
         Fuse the operations of a training step, see `engram.run`.
     planned
         The plan, where the caller has made it already.
+    again
+        Run anew what is finished, see `engram.run`.
 
     Examples
     --------
@@ -106,7 +109,7 @@ def reproduce(
     folder = Path(out) if out is not None else default_out(whole, embedded=embedded)
     made = planned or plan(whole, data, cells=cells, out=folder, device=device, measure=False)
     read_lines(folder / FILE)  # a file that cannot take our lines is better known now than later
-    result = _train(made, folder, device, watcher, deadline, group_size, compile)
+    result = _train(made, folder, device, watcher, deadline, group_size, compile, again)
     ended = {} if result is None else ended_stages(result.ends().frame())
     result = None if result is None else by_key(result, made.ids)
     ends = None if result is None else result.ends()  # no cell is about a curve
@@ -126,7 +129,7 @@ def reproduce(
 
 def _train(
     made: Plan, folder: Path, device: Any, watcher: Watcher | None, deadline: float | None,
-    group_size: int, compile: bool,
+    group_size: int, compile: bool, again: bool,
 ) -> Result | None:  # fmt: skip
     """Everything recorded after training what is missing; None if nothing is."""
     if not made.runs:
@@ -136,7 +139,7 @@ def _train(
         try:
             perform(
                 made.runs, out=folder, device=device, watcher=watcher, deadline=deadline,
-                group_size=group_size, compile=compile,
+                group_size=group_size, compile=compile, again=again,
             )  # fmt: skip
         except RecordError:
             # Not one stage fitted into the budget: there is nothing to read.
