@@ -220,3 +220,33 @@ def test_all_streams_with_a_required_option_are_listed():
         if option.default is option.empty
     }
     assert required == set(NEEDED)
+
+
+HIERARCHY = "hierarchy={low: ['0', '1'], high: ['2', '3']}"
+TREE = ("--data", "blobs", "-s", "kind=hierarchical", "-s", HIERARCHY,
+        "-s", "tasks=[[low, high], ['0', '2'], ['1', '3']]", "-s", "valid=0.1")  # fmt: skip
+
+
+def test_label_sets_from_run_to_metrics_and_report(engram):
+    said = engram("run", *TREE, "--method", "ER", "--out", "out").stdout
+    assert "pw-Jaccard" in said
+    assert "accuracy" not in said
+    text = engram("metrics", "out", "--matrix", "--classes", "--confusion", "--ece").stdout
+    for words in ("precision_weighted_jaccard", "exact_match", "forgetting (max)", "class recall",
+                  "precision weighted jaccard matrix", "calibration_error"):  # fmt: skip
+        assert words in text
+    assert "accuracy" not in text
+    assert "forgetting (first)" not in text
+    refused = engram("metrics", "out", "--definition", "first", code=2)
+    assert "reads no task before it is learnt" in refused.output
+    engram("report", "out", "-o", "report.html", "--tables", "tables")
+    summary = next(Path("tables").glob("summary*.csv")).read_text()
+    assert "Precision-weighted Jaccard" in summary
+    assert "ccuracy" not in summary
+
+
+def test_what_does_not_fit_label_sets_is_one_line(engram):
+    for options in (("--method", "LwF"), ("--method", "ER", "-s", "loss=ce")):
+        refused = engram("run", *TREE, *options, "--out", "out", code=2)
+        assert "sets of labels" in refused.output
+        assert "Traceback" not in refused.output

@@ -22,6 +22,7 @@ from engram.records import (
     read,
     record_stage,
     round_scores,
+    views,
 )
 from tests.records.synthetic import LABELS, RECIPES, fill, make_items, make_scores
 from tests.records.test_views import hierarchy
@@ -216,6 +217,93 @@ def test_multi_label_streams_are_recorded_and_recomputed() -> None:
     np.testing.assert_allclose(everything.matrix[0, 1, 0], (2 / 3 + 2 / 3 + 1 / 3) / 3)
     overall = result.frame().query("metric == 'jaccard' and head == 'single'")
     assert overall["task"].tolist() == [-1, -1, -1]
+
+
+def label_sets(name: str = "r") -> Result:
+    """A run over a hierarchy whose scores are drawn, with its predictions."""
+    items, rows, kept = hierarchy(), Rows(recipe=name, label=name), []
+    for stage in range(3):
+        scores = np.random.default_rng(stage).normal(size=(4, 4))[items.rows]
+        record_stage(rows, scores, items, stage=stage)
+        kept.append(Prediction.of(scores, items, recipe=name, seed=0, stage=stage))
+    recipes = {name: {"stream": {"head": "single"}}}
+    return Result(rows.frame(), recipes=recipes, predictions=kept, items={(name, ""): items})
+
+
+def test_label_sets_are_never_called_accuracy() -> None:
+    result = label_sets()
+    assert "accuracy" not in set(result.frame()["metric"])
+    assert result.figures == ["precision_weighted_jaccard"]
+    table = result.summary()
+    assert [c for c in table.columns if "accuracy" in c] == []
+    assert table["finished"].tolist() == [1]
+    items, last = hierarchy(), result.predictions.get("r", 0, "", 2)
+    sets = last.predicted(items, head="single")
+    expected = views.overall_set_score(sets, items, stage=2)
+    assert table["precision_weighted_jaccard"].tolist() == pytest.approx([expected])
+    diagonal = np.diagonal(result.matrix[0]).mean()
+    assert table["learning_precision_weighted_jaccard"].tolist() == pytest.approx([diagonal])
+    assert "precision_weighted_jaccard" in repr(result)
+    assert "accuracy" not in repr(result)
+    assert result.curve("precision_weighted_jaccard").shape == (1, 3)
+    other = result.recompute(score="jaccard")
+    assert other.figures == ["jaccard"]
+    assert "jaccard" in other.summary()
+
+
+def test_metrics_that_label_sets_do_not_have_are_refused() -> None:
+    result = label_sets()
+    with pytest.raises(
+        BadArgument, match="precision_weighted_jaccard, because the runs are judged"
+    ):
+        result.metric("average_accuracy")
+    with pytest.raises(BadArgument, match="expected learning_precision_weighted_jaccard"):
+        result.metric("learning_accuracy")
+    with pytest.raises(BadArgument, match="reads no task before it is learnt"):
+        result.metric("forgetting", definition="first")
+    with pytest.raises(BadArgument, match="since the items carry sets of labels"):
+        result.recompute(score="accuracy")
+
+
+def test_both_kinds_of_labels_in_one_result_keep_their_own_figure() -> None:
+    both = combine([from_matrix(TRIANGLE), label_sets()])
+    assert both.figures == ["accuracy", "precision_weighted_jaccard"]
+    table = both.summary()
+    assert np.isnan(table["average_accuracy"]).tolist() == [False, True]
+    assert np.isnan(table["precision_weighted_jaccard"]).tolist() == [True, False]
+    assert table["finished"].tolist() == [1, 1]
+    np.testing.assert_array_equal(both.metric("average_accuracy")[0],
+                                  from_matrix(TRIANGLE).metric("average_accuracy")[0])  # fmt: skip
+    assert not np.isnan(both.metric("forgetting")).any()
+
+
+def test_older_tables_that_call_label_sets_accuracy_are_read_by_the_right_name(
+    tmp_path: Path,
+) -> None:
+    result = label_sets()
+    frame = result.frame().astype({"metric": str})
+    by_task = (frame["metric"] == "precision_weighted_jaccard") & (frame["task"] >= 0)
+    old = frame.assign(metric=frame["metric"].where(~by_task, "accuracy"))
+    single = from_matrix(TRIANGLE).frame().astype({"metric": str})
+    Result(pd.concat([old, single]), recipes=result.recipes).save(tmp_path)
+    found = read(tmp_path)
+    assert sorted(found.figures) == ["accuracy", "precision_weighted_jaccard"]
+    chosen = found.select(label="r")
+    np.testing.assert_array_equal(chosen.full_matrix, result.full_matrix)
+
+
+def test_calibration_of_label_sets_asks_every_open_label() -> None:
+    result, items = label_sets(), hierarchy()
+    scores = result.predictions.get("r", 0, "", 1).scores.astype(np.float64)
+    seen, open_ = items.task <= 1, items.opening <= 1
+    truth = views.true_sets(items, stage=1)[seen][:, open_]
+    said = 1 / (1 + np.exp(-scores[seen][:, open_]))
+    pairs = sorted(zip(said.ravel().tolist(), truth.ravel().tolist(), strict=True))
+    gaps = [
+        sum(p - t for p, t in pairs if k / 15 < p <= (k + 1) / 15) for k in range(15)
+    ]  # a bin's weight is its size
+    expected = sum(map(abs, gaps)) / len(pairs)
+    assert result.calibration(stage=1) == pytest.approx([expected])
 
 
 def test_confusion_and_calibration_come_from_stored_scores(folder: RunDirectory) -> None:

@@ -197,3 +197,23 @@ def test_zero_cost_has_a_place_on_a_log_axis():
     assert figure.layout.xaxis.type == "log"
     assert figure.layout.xaxis.ticktext[0] == "0"
     assert all(np.isfinite(np.log10(trace.x[0])) for trace in figure.data)
+
+
+def test_a_report_of_label_sets_names_their_score():
+    rows = Rows(recipe="r", label="ER", seed=0)
+    matrix = np.array([[0.8, np.nan], [0.5, 0.9]])
+    place = {"stage": [[0], [1]], "task": [0, 1], "head": "single"}
+    rows.add_array("precision_weighted_jaccard", matrix, **place)
+    for stage, value in enumerate((0.8, 0.61)):
+        rows.add("precision_weighted_jaccard", value, stage=stage, head="single")
+    facts = digest(ReportInput(rows.frame()))
+    assert (facts.figure, facts.average) == ("precision-weighted Jaccard",) * 2
+    # over all rows, each once: no average of tasks
+    assert facts.methods["average_accuracy"].tolist() == [0.61]
+    assert facts.methods["forgetting/max"].tolist() == pytest.approx([0.3])
+    sections = all_sections(facts, choose_cast(facts))
+    words = " ".join(f"{one.title} {one.help} {one.note}" for one in sections)
+    assert "Precision-weighted Jaccard over stages" in words
+    assert "ccuracy" not in words
+    for panel in every_panel(sections):
+        assert "accuracy" not in panel.figure.to_json()

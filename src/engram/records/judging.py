@@ -18,6 +18,9 @@ TITLES = {
 }  # fmt: skip
 
 
+WORDS = {**TITLES, "precision_weighted_jaccard": "precision-weighted Jaccard"}
+
+
 def average_name(figure: str) -> str:
     """The metric that sums up a run judged by `figure`.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,15 +12,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from engram import metrics
+from engram.records.judging import WORDS
+from engram.records.views import FIGURES, SET_SCORES
 from engram.report.access import readers_of_the_past
 from engram.report.inputs import ReportInput
+from engram.report.recipe_facts import is_reference, names_past, stream_name
 
 Floats = npt.NDArray[np.float64]
 RUN = ["name", "seed", "order"]
 
-# Methods that train on the past as well: references, not competitors.
-READS_PAST = frozenset({"Joint", "IncrementalJoint", "ERInfinite"})
-REFERENCES = frozenset({"Joint", "IncrementalJoint"})
 # Definitions that any matrix supports; "first" needs accuracies of tasks before they are learnt.
 DEFINITIONS = ("max", "diagonal", "all", "mean_T", "mammoth", "libcontinual", "cglb", "pyclad")
 BESIDE = ("state_bytes", "network_bytes", "buffer_bytes", "optimizer_bytes")  # the memory
@@ -35,6 +34,10 @@ SPREADS = (
 @dataclass(frozen=True)
 class Digest:
     """All aggregates a report needs.
+
+    Where rows carry sets of labels, their figure (the precision-weighted Jaccard score) stands in
+    the place of accuracies, and its value over all test rows, each once, in that of their average;
+    `figure` and `average` say what to call them.
 
     Parameters
     ----------
@@ -53,12 +56,36 @@ class Digest:
     methods: pd.DataFrame
     matrices: dict[tuple[str, str], Floats]
 
+    @property
+    def figure(self) -> str:
+        """What the runs are judged by, in words."""
+        return " or ".join(WORDS[name] for name in self._figures)
+
+    @property
+    def average(self) -> str:
+        """What sums up a run, in words."""
+        words = {**WORDS, "accuracy": "average accuracy"}
+        return " or ".join(words[name] for name in self._figures)
+
+    @property
+    def learning(self) -> str:
+        """What a task just learnt is judged by, in words."""
+        return " or ".join(f"learning {WORDS[name]}" for name in self._figures)
+
+    @property
+    def only_accuracy(self) -> bool:
+        return self._figures == ["accuracy"]
+
+    @property
+    def _figures(self) -> list[str]:
+        return [name for name in FIGURES if name in set(self.runs["figure"])] or ["accuracy"]
+
 
 def digest(inputs: ReportInput) -> Digest:
     """Aggregate the long table of `inputs`."""
     frame = named(inputs.frame)
     runs, arrays = _runs(frame, inputs.recipes)
-    runs = _with_metrics(runs, arrays, inputs)
+    runs = _with_overall(_with_metrics(runs, arrays, inputs), frame)
     runs = runs.merge(_costs(frame), on=RUN, how="left")
     finished = runs[runs["finished"]]
     tasks, where = finished["tasks"].to_numpy(), finished.index.to_numpy()
@@ -95,13 +122,12 @@ def _runs(
     frame: pd.DataFrame, recipes: Mapping[str, Mapping[str, Any]]
 ) -> tuple[pd.DataFrame, Floats]:
     """One row per run and head view, and its matrix `[run, stage, task]` at the same position."""
-    rows = frame[(frame["metric"] == "accuracy") & (frame["step"] == -1) & (frame["task"] >= 0)]
+    rows = frame[frame["metric"].isin(FIGURES) & (frame["step"] == -1) & (frame["task"] >= 0)]
     keys = [*RUN, "head", "recipe"]
     code = rows.groupby(keys, observed=True, sort=True).ngroup().to_numpy()
-    runs = rows.assign(code=code).drop_duplicates("code").sort_values("code")[keys]
-    runs = runs.reset_index(drop=True).astype(
-        {"name": str, "order": str, "head": str, "recipe": str}
-    )
+    runs = rows.assign(code=code).drop_duplicates("code").sort_values("code")[[*keys, "metric"]]
+    texts = dict.fromkeys(("name", "order", "head", "recipe", "metric"), str)
+    runs = runs.reset_index(drop=True).astype(texts).rename(columns={"metric": "figure"})
     size = int(max(rows["stage"].max(), rows["task"].max())) + 1 if len(rows) else 1
     arrays = np.full((len(runs), size, size), np.nan)
     arrays[code, rows["stage"].to_numpy(), rows["task"].to_numpy()] = rows["value"].to_numpy()
@@ -131,7 +157,7 @@ def _with_metrics(runs: pd.DataFrame, arrays: Floats, inputs: ReportInput) -> pd
     wanted = [c for c in SPREADS if c not in COSTS]
     runs = runs.assign(**dict.fromkeys(wanted, np.nan))
     past = readers_of_the_past(inputs.ledger, set(runs["recipe"])) | {
-        recipe for recipe in set(runs["recipe"]) if _names_past(recipe, inputs.recipes)
+        recipe for recipe in set(runs["recipe"]) if names_past(recipe, inputs.recipes)
     }
     runs["reads_past"] = runs["recipe"].isin(past)
     for _, rows in runs[runs["finished"]].groupby("tasks"):
@@ -150,10 +176,27 @@ def _with_metrics(runs: pd.DataFrame, arrays: Floats, inputs: ReportInput) -> pd
     return runs
 
 
+def _with_overall(runs: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
+    """Label sets are summed up over all test rows of the tasks so far, each once."""
+    sets = runs["finished"] & runs["figure"].isin(SET_SCORES)
+    if not sets.any():
+        return runs
+    rows = frame[frame["metric"].isin(SET_SCORES) & (frame["step"] == -1) & (frame["task"] == -1)]
+    keys = [*RUN, "head", "metric", "stage"]
+    rows = rows.astype({"name": str, "order": str, "head": str, "metric": str})
+    known = rows.drop_duplicates(keys, keep="last").set_index(keys)["value"]
+    chosen = runs[sets]
+    place = chosen.assign(metric=chosen["figure"], stage=chosen["tasks"] - 1)[keys]
+    values = known.reindex(pd.MultiIndex.from_frame(place)).to_numpy()
+    return runs.assign(average_accuracy=runs["average_accuracy"].where(~sets)).fillna(
+        {"average_accuracy": pd.Series(values, index=chosen.index)}
+    )
+
+
 def _intransigence(rows: pd.DataFrame, matrix: Floats, inputs: ReportInput) -> Floats:
     """Against the mean joint run of the same stream, order and view; NaN where there is none."""
     result = np.full(len(rows), np.nan)
-    joint = np.array([_is_reference(r, inputs.recipes) for r in rows["recipe"]], np.bool_)
+    joint = np.array([is_reference(r, inputs.recipes) for r in rows["recipe"]], np.bool_)
     group = rows.groupby(["stream", "order", "head"], sort=False).ngroup().to_numpy()
     for number in np.unique(group):
         places = np.flatnonzero(group == number)
@@ -214,51 +257,6 @@ def _stillborn(frame: pd.DataFrame, runs: pd.DataFrame, inputs: ReportInput) -> 
             "name": pairs["name"].astype(object), "recipe": pairs["recipe"].astype(object),
             "head": "", "tasks": 0, "finished": 0,
             "stream": [stream_name(inputs.recipes.get(r, {})) for r in pairs["recipe"]],
-            "reads_past": [_names_past(r, inputs.recipes) for r in pairs["recipe"]],
+            "reads_past": [names_past(r, inputs.recipes) for r in pairs["recipe"]],
         }
     )  # fmt: skip
-
-
-def stream_name(recipe: Mapping[str, Any]) -> str:
-    """A short text for the stream of a recipe; equal texts mean equal streams.
-
-    Examples
-    --------
-    >>> stream_name({"stream": {"name": "class_incremental", "data": "digits", "seed": 0}})
-    'data=digits, name=class_incremental, seed=0'
-    >>> stream_name({})
-    ''
-    """
-    stream = recipe.get("stream")
-    if stream is None:
-        return ""
-    if not isinstance(stream, Mapping):
-        return str(stream)
-    parts = (
-        f"{key}={value if isinstance(value, str) else json.dumps(value, default=str)}"
-        for key, value in sorted(stream.items())
-        if value is not None
-    )
-    return ", ".join(parts)
-
-
-def _method_names(part: object) -> set[str]:
-    """Names of a method and of all methods joined in it."""
-    if isinstance(part, Mapping):
-        inner: set[str] = set().union(*(_method_names(v) for v in part.values()))
-        return inner | ({str(part["name"])} if "name" in part else set())
-    if isinstance(part, (list, tuple)):
-        return set().union(*(_method_names(v) for v in part))
-    return set()
-
-
-def _is_reference(recipe: str, recipes: Mapping[str, Mapping[str, Any]]) -> bool:
-    method = recipes.get(recipe, {}).get("method", {})
-    name = method.get("name") if isinstance(method, Mapping) else method
-    return str(name) in REFERENCES
-
-
-def _names_past(recipe: str, recipes: Mapping[str, Mapping[str, Any]]) -> bool:
-    method = recipes.get(recipe, {}).get("method", {})
-    names = {str(method)} if isinstance(method, str) else _method_names(method)
-    return bool(names & READS_PAST)

@@ -49,8 +49,10 @@ def _name(name: str) -> str:
     return as_plot_text(shorten(name, 40))
 
 
-def heat_map(views: Mapping[str, tuple[Floats, Floats]], *, name: str | None = None) -> go.Figure:
-    """Accuracy after each stage (down) on each task (across).
+def heat_map(
+    views: Mapping[str, tuple[Floats, Floats]], *, name: str | None = None, figure: str = "accuracy"
+) -> go.Figure:
+    """Accuracy, or another `figure`, after each stage (down) on each task (across).
 
     Parameters
     ----------
@@ -58,23 +60,23 @@ def heat_map(views: Mapping[str, tuple[Floats, Floats]], *, name: str | None = N
         Head view to `(mean, std)`, both `[stage, task]`; NaN is left blank.
     """
     tasks = max(mean.shape[1] for mean, _ in views.values())
-    figure = blank("task", "after stage", height=120 + min(300, max(150, 26 * tasks)))
+    words = f"stage %{{y}}, task %{{x}}<br>{figure} %{{z:.3f}} ± %{{customdata:.3f}}<extra></extra>"
+    drawn = blank("task", "after stage", height=120 + min(300, max(150, 26 * tasks)))
     for number, (head, (mean, std)) in enumerate(views.items()):
         ticks = [str(i + 1) for i in range(tasks)]
-        figure.add_trace(
+        drawn.add_trace(
             go.Heatmap(
                 z=mean, x=ticks[: mean.shape[1]], y=ticks[: mean.shape[0]], customdata=std,
                 zmin=0, zmax=1, colorscale=SCALE, showscale=False, xgap=2, ygap=2,
                 hoverongaps=False, visible=number == 0, meta=_meta(name, head),
-                hovertemplate="stage %{y}, task %{x}<br>accuracy %{z:.3f} ± %{customdata:.3f}"
-                "<extra></extra>",
+                hovertemplate=words,
             )
         )  # fmt: skip
         if tasks <= 10:
-            figure.add_trace(_numbers(mean, ticks, visible=number == 0, meta=_meta(name, head)))
-    figure.update_yaxes(autorange="reversed", type="category", showgrid=False, nticks=12)
-    figure.update_xaxes(type="category", showgrid=False, nticks=12)
-    return figure
+            drawn.add_trace(_numbers(mean, ticks, visible=number == 0, meta=_meta(name, head)))
+    drawn.update_yaxes(autorange="reversed", type="category", showgrid=False, nticks=12)
+    drawn.update_xaxes(type="category", showgrid=False, nticks=12)
+    return drawn
 
 
 def _numbers(mean: Floats, ticks: Sequence[str], **common: Any) -> go.Scatter:

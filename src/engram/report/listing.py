@@ -23,6 +23,10 @@ KINDS = ("State, MiB", "Networks, MiB", "Buffers, MiB", "Optimiser, MiB")
 VIEW = Column("head", "View", help="single: all classes compete; multi: the task is known")
 
 
+def _title(words: str) -> str:
+    return words[0].upper() + words[1:]
+
+
 def summary(digest: Digest) -> Table:
     """Methods by rank, with mean ± std of the summary metrics."""
     frame = digest.methods.copy()
@@ -36,10 +40,10 @@ def summary(digest: Digest) -> Table:
     if frame["head"].nunique() > 1:
         columns.append(VIEW)
     columns += [
-        Column("average_accuracy", "Average accuracy", "spread", best="max"),
+        Column("average_accuracy", _title(digest.average), "spread", best="max"),
         Column("forgetting/max", "Forgetting", "spread", best="min"),
         Column("backward_transfer", "Backward transfer", "spread", best="max"),
-        Column("learning_accuracy", "Learning accuracy", "spread", best="max"),
+        Column("learning_accuracy", _title(digest.learning), "spread", best="max"),
     ]
     if len(frame) and frame["intransigence"].notna().any():
         columns += [
@@ -64,10 +68,11 @@ def per_task(digest: Digest) -> Table | None:
     shown = titles[:MOST_TASKS]
     columns = [METHOD, *([VIEW] if frame["head"].nunique() > 1 else [])]
     columns += [Column(t, t.capitalize(), "spread", best="max") for t in shown]
-    note = "Accuracy on each task's test set after the last stage."
+    note = f"{_title(digest.figure)} on each task's test set after the last stage."
     if len(shown) < len(titles):
         note += f" The first {len(shown)} of {len(titles)} tasks."
-    return Table("final-accuracy", "Final accuracy by task", tuple(columns), frame, note)
+    title = f"Final {digest.figure} by task"
+    return Table("final-accuracy", title, tuple(columns), frame, note)
 
 
 def orders(digest: Digest) -> Table | None:
@@ -86,8 +91,9 @@ def orders(digest: Digest) -> Table | None:
                 Column(f"{level}_mopd", f"{title} MOPD", "number", best="min"),
             ]
     note = (
-        "Disparity of one task or class: its best minus its worst final accuracy over all orders. "
-        "AOPD is the mean over tasks or classes, MOPD the largest. 0 means the order is irrelevant."
+        f"Disparity of one task or class: its best minus its worst final {digest.figure} over all "
+        "orders. AOPD is the mean over tasks or classes, MOPD the largest. 0 means the order is "
+        "irrelevant."
     )
     return Table("orders", "Order disparity", tuple(columns), frame, note)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from engram.records.views import FIGURES
 from engram.report import aggregate, figures
 from engram.report.digest import Digest
 from engram.report.style import Style, short_names, styles
@@ -80,10 +81,14 @@ def matrices(digest: Digest, cast: Cast) -> Section:
                 lower = np.where(np.tril(np.ones(matrix.shape[1:], np.bool_)), matrix, np.nan)
                 views[head] = aggregate.mean_and_std(lower)
         if views:
-            figure = figures.heat_map(views, name=name)
+            figure = figures.heat_map(views, name=name, figure=digest.figure)
             panels.append(Panel(f"matrix-{number + 1}", name, figure, label=name))
-    note = "" if panels else "No finished run, so no accuracy matrix."
-    return Section("matrices", "Accuracy matrices", text, tuple(panels), note)
+    note = "" if panels else f"No finished run, so no {digest.figure} matrix."
+    return Section("matrices", f"{_title(digest.figure)} matrices", text, tuple(panels), note)
+
+
+def _title(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 def stages(digest: Digest, cast: Cast) -> Section:
@@ -94,23 +99,25 @@ def stages(digest: Digest, cast: Cast) -> Section:
         "nothing. Bars are one standard deviation over runs."
     )
     curves = aggregate.stage_curves(digest, cast.names)
+    heading = f"{_title(digest.figure)} over stages"
     if not len(curves) or curves["stage"].max() == 0:
-        return Section("stages", "Accuracy over stages", text, note="Needs more than one stage.")
+        return Section("stages", heading, text, note="Needs more than one stage.")
     curves = curves.assign(x=curves["stage"] + 1)
     last = int(curves["x"].max())
     panels = []
     for task in [-1, *_some_tasks(curves["task"])]:
         title = "All tasks seen" if task < 0 else f"Task {task + 1}"
         name = "stages-mean" if task < 0 else f"stages-task-{task + 1}"
-        panels.append(_stage_panel(curves[curves["task"] == task], cast, name, title, last))
-    return Section("stages", "Accuracy over stages", text, tuple(panels))
+        rows = curves[curves["task"] == task]
+        panels.append(Panel(name, title, _stage_figure(rows, cast, digest.figure, last)))
+    return Section("stages", heading, text, tuple(panels))
 
 
-def _stage_panel(rows: pd.DataFrame, cast: Cast, name: str, title: str, last: int) -> Panel:
-    figure = figures.lines(rows, cast.looks, x="stage", y="accuracy", height=280)
+def _stage_figure(rows: pd.DataFrame, cast: Cast, y: str, last: int) -> go.Figure:
+    figure = figures.lines(rows, cast.looks, x="stage", y=y, height=280)
     margin = 0.04 * (last - 1) + 0.1
     figure.update_xaxes(range=[1 - margin, last + margin], dtick=1 if last <= 12 else None)
-    return Panel(name, title, figure)
+    return figure
 
 
 def _some_tasks(tasks: pd.Series[int]) -> list[int]:
@@ -124,34 +131,41 @@ def _some_tasks(tasks: pd.Series[int]) -> list[int]:
 def iterations(digest: Digest, cast: Cast) -> Section:
     """Curves within stages, where accuracies were taken during training."""
     text = (
-        "The same accuracies, taken while training. The axis counts stages: 1.5 is the middle of "
+        "The same figures, taken while training. The axis counts stages: 1.5 is the middle of "
         "the second stage. Dotted lines are the borders of stages; a drop right after one is "
         "forgetting in the making."
     )
-    curves = _cast_rows(aggregate.progress_curves(digest, "accuracy", cast.names), cast)
-    if not len(curves):
-        note = "No accuracies were taken during training (see evaluate_every)."
-        return Section("iterations", "Accuracy during training", text, note=note)
+    every = [aggregate.progress_curves(digest, name, cast.names) for name in FIGURES]
+    found = [curves for curves in every if len(curves)]
+    heading = f"{_title(digest.figure)} during training"
+    if not found:
+        note = "Nothing was evaluated during training (see evaluate_every)."
+        return Section("iterations", heading, text, note=note)
+    curves = pd.concat(found)
     last = int(curves["stage"].max()) + 1
     panels = []
     for task in _some_tasks(curves["task"]):
         rows = curves[(curves["task"] == task)]
         figure = figures.lines(
-            rows, cast.looks, x="stages trained", y="accuracy", borders=last, height=280
+            rows, cast.looks, x="stages trained", y=digest.figure, borders=last, height=280
         )
         figure.update_xaxes(range=[0, last])
         panels.append(Panel(f"iterations-task-{task + 1}", f"Task {task + 1}", figure))
-    return Section("iterations", "Accuracy during training", text, tuple(panels))
+    return Section("iterations", heading, text, tuple(panels))
 
 
 def trade_off(digest: Digest, cast: Cast) -> Section:
     """Accuracy against forgetting under the bound."""
-    text = (
-        "Right is accurate, down is faithful: the best methods sit at the lower right. No run can "
-        "lie above the dashed line: with k tasks, forgetting is at most "
-        "1 − k/(k−1) · accuracy + 1/(k−1). Forgetting is taken from the best past accuracy. "
-        "Small dots are single runs."
+    bound = (
+        "No run can lie above the dashed line: with k tasks, forgetting is at most "
+        "1 − k/(k−1) · accuracy + 1/(k−1). "
     )
+    text = (
+        "Right is accurate, down is faithful: the best methods sit at the lower right. "
+        f"{bound if digest.only_accuracy else ''}"
+        f"Forgetting is taken from the best past {digest.figure}. Small dots are single runs."
+    )
+    heading = f"{_title(digest.figure)} and forgetting"
     table = _cast_rows(digest.methods, cast).rename(
         columns={"average_accuracy": "x", "forgetting/max": "y", "average_accuracy_std": "x_std",
                  "forgetting/max_std": "y_std"}
@@ -159,8 +173,8 @@ def trade_off(digest: Digest, cast: Cast) -> Section:
     table = table.dropna(subset=["x", "y"]) if len(table) else table
     if not len(table):
         note = "Needs a finished run of two stages or more."
-        return Section("trade-off", "Accuracy and forgetting", text, note=note)
-    figure = figures.points(table, cast.looks, x="average accuracy", y="forgetting")
+        return Section("trade-off", heading, text, note=note)
+    figure = figures.points(table, cast.looks, x=digest.average, y="forgetting")
     runs = _cast_rows(digest.runs[digest.runs["finished"]], cast)
     cloud = runs.rename(columns={"average_accuracy": "x", "forgetting/max": "y"})
     several = cloud.groupby(["name", "head"])["x"].transform("size") > 1
@@ -168,12 +182,13 @@ def trade_off(digest: Digest, cast: Cast) -> Section:
     cloud = aggregate.sampled(cloud[several], ["name", "head"], most)
     if len(cloud):
         figures.add_cloud(figure, cloud, cast.looks)
-    for tasks in sorted({int(t) for t in table["tasks"]})[:4]:
-        figures.add_bound(figure, tasks)
+    if digest.only_accuracy:  # the bound is one of averages over tasks
+        for tasks in sorted({int(t) for t in table["tasks"]})[:4]:
+            figures.add_bound(figure, tasks)
     figure.update_xaxes(range=[0, 1.02])
     low = min(0.0, float(cloud["y"].min()) if len(cloud) else 0.0, float(table["y"].min()))
     figure.update_yaxes(range=[low - 0.04, 1.04])
-    return Section("trade-off", "Accuracy and forgetting", text, (Panel("trade-off", "", figure),))
+    return Section("trade-off", heading, text, (Panel("trade-off", "", figure),))
 
 
 def plane(digest: Digest, cast: Cast) -> Section:
@@ -212,7 +227,7 @@ def order_section(digest: Digest, cast: Cast) -> Section:
         note = "Only one order was run."
         return Section("orders", "Sensitivity to the order", text, note=note)
     drawn = aggregate.sampled(table, ["name", "head"]).rename(columns={"average_accuracy": "value"})
-    figure = figures.violins(drawn, cast.looks, cast.short, y="average accuracy")
+    figure = figures.violins(drawn, cast.looks, cast.short, y=digest.average)
     panel = Panel("orders", "", figure)
     return Section("orders", "Sensitivity to the order", text, (panel,))
 
@@ -234,11 +249,11 @@ def cost_section(digest: Digest, cast: Cast) -> Section:
             continue
         rows = rows.assign(x=rows[key] / scale, x_std=rows[f"{key}_std"] / scale)
         rows = rows.assign(y=rows["average_accuracy"], y_std=rows["average_accuracy_std"])
-        figure = figures.points(rows, cast.looks, x=unit, y="average accuracy", height=340)
+        figure = figures.points(rows, cast.looks, x=unit, y=digest.average, height=340)
         figures.log_axis_with_zero(figure, [float(v) for v in rows["x"]])
         panels.append(Panel(f"cost-{key.replace('_', '-')}", title, figure))
     note = "" if panels else "No times or memory sizes were recorded."
-    return Section("costs", "Cost against accuracy", text, tuple(panels), note)
+    return Section("costs", f"Cost against {digest.figure}", text, tuple(panels), note)
 
 
 def losses(digest: Digest, cast: Cast) -> Section:

@@ -1,0 +1,58 @@
+"""What a report reads out of recipes: the stream's name, and whether a method reads the past."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+# Methods that train on the past as well: references, not competitors.
+READS_PAST = frozenset({"Joint", "IncrementalJoint", "ERInfinite"})
+REFERENCES = frozenset({"Joint", "IncrementalJoint"})
+
+
+def stream_name(recipe: Mapping[str, Any]) -> str:
+    """A short text for the stream of a recipe; equal texts mean equal streams.
+
+    Examples
+    --------
+    >>> stream_name({"stream": {"name": "class_incremental", "data": "digits", "seed": 0}})
+    'data=digits, name=class_incremental, seed=0'
+    >>> stream_name({})
+    ''
+    """
+    stream = recipe.get("stream")
+    if stream is None:
+        return ""
+    if not isinstance(stream, Mapping):
+        return str(stream)
+    parts = (
+        f"{key}={value if isinstance(value, str) else json.dumps(value, default=str)}"
+        for key, value in sorted(stream.items())
+        if value is not None
+    )
+    return ", ".join(parts)
+
+
+def _method_names(part: object) -> set[str]:
+    """Names of a method and of all methods joined in it."""
+    if isinstance(part, Mapping):
+        inner: set[str] = set().union(*(_method_names(v) for v in part.values()))
+        return inner | ({str(part["name"])} if "name" in part else set())
+    if isinstance(part, (list, tuple)):
+        return set().union(*(_method_names(v) for v in part))
+    return set()
+
+
+def is_reference(recipe: str, recipes: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the method of a recipe is one that others are compared with."""
+    method = recipes.get(recipe, {}).get("method", {})
+    name = method.get("name") if isinstance(method, Mapping) else method
+    return str(name) in REFERENCES
+
+
+def names_past(recipe: str, recipes: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a recipe names a method that trains on the past as well."""
+    method = recipes.get(recipe, {}).get("method", {})
+    names = {str(method)} if isinstance(method, str) else _method_names(method)
+    return bool(names & READS_PAST)
