@@ -85,7 +85,7 @@ class TestBoundNet:
     def test_equal_to_the_functional_one(self, model):
         shared = networks(model)
         vector, buffers = shared.initial()
-        functional = FunctionalNet(shared, vector, buffers, padded=False)
+        functional = FunctionalNet(shared, vector, buffers)
         expected = functional(X, ONES)
         bound = BoundNet(shared, vector.clone(), buffers)
         bound.begin(0)

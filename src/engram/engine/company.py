@@ -22,6 +22,7 @@ from engram import keys
 from engram.learner.batch import Batch
 from engram.learner.gradients import Term, Transform, Weights, average_gradient
 from engram.learner.learner import Items, Learner, competing
+from engram.learner.likeness import likeness
 from engram.learner.proxy import call
 from engram.learner.tree import stack
 from engram.methods.base import Method, overrides
@@ -106,15 +107,10 @@ def each(learners: Sequence[Learner], methods: Sequence[Method], verb: str) -> N
         call(getattr(methods[0], verb), learners[0])
         return
     # only runs with equal methods may share a pass: a term may read its method's fields
-    groups: list[list[int]] = []
+    groups: dict[Any, list[int]] = {}
     for index, method in enumerate(methods):
-        for group in groups:
-            if methods[group[0]] == method:
-                group.append(index)
-                break
-        else:
-            groups.append([index])
-    for group in groups:
+        groups.setdefault(likeness(method), []).append(index)
+    for group in groups.values():
         _together([learners[i] for i in group], [methods[i] for i in group], verb)
 
 
@@ -147,9 +143,12 @@ def _alike(waiting: Sequence[_Worker]) -> list[list[_Worker]]:
     found: dict[Any, list[_Worker]] = {}
     for worker in waiting:
         if (asked := worker.request) is not None:
-            # a term made inside the verb is another object for each learner, of the same code
-            code = getattr(asked.term, "__code__", asked.term)
-            kind = (code, asked.transform, asked.size == 1, asked.batch_statistics)
+            # a term made inside the verb is another object for each learner; it is the same term
+            # if what it closes over is the same, too
+            size: int | str = asked.size
+            if asked.size > 1 and asked.size == len(asked.items.rows):
+                size = "full"
+            kind = likeness((asked.term, asked.transform, size, asked.batch_statistics))
             found.setdefault(kind, []).append(worker)
     return list(found.values())
 
@@ -160,8 +159,6 @@ def _answer(requests: list[_Request]) -> list[Tensor]:
     _, _, term, transform, _, batch_statistics = requests[0]
     full = all(one.size == len(one.items.rows) for one in requests)
     size = max(one.size for one in requests)
-    if not full and any(one.size != size for one in requests):
-        raise ValueError("learners of one group asked for gradients of different group sizes")
     groups = 1 if full else max(-(-len(one.rows) // size) for one in items)
     sample = learners[0].stream.data.x[:1]
     per_run = (

@@ -77,6 +77,8 @@ class LockstepTrainer:
         self._pace = math.gcd(*map(pace_of, methods))
         self._touches: bool | None = None  # whether the loss writes penalties on the vector
         self._padded = True
+        # rows that the host holds cannot be fetched inside a captured or compiled step
+        self._fetches = capture and not first.feed.on_device
         self._deck: Deck | None = None
         self._uniform = True
         self._taken = self.opt["t"].cpu().numpy().copy()  # [R] steps of each run's optimiser
@@ -100,6 +102,7 @@ class LockstepTrainer:
         if self._deck is None or not self._same_shapes(deck):
             self._deck = _copy_deck(torch.clone, deck)
             self._padded = not no_padding(deck)
+            self.fixed_batch = None
             self._forget()
         else:
             for old, new in zip(_deck_leaves(self._deck), _deck_leaves(deck), strict=True):
@@ -107,6 +110,16 @@ class LockstepTrainer:
         if fixed and not self.assemble.feed.augment:
             self.step_number.zero_()
             self.fixed_batch = self.assemble(*at_step(self._deck, self.step_number))
+            self._fetches = False
+
+    def _fetch(self) -> None:
+        """Lay the rows of the step to come at fixed addresses."""
+        batch = self.assemble(*at_step(self._deck, self.step_number))  # type: ignore[arg-type]
+        if self.fixed_batch is None:
+            self.fixed_batch = tree_map(torch.clone, batch)
+        else:
+            for place, value in zip(leaves(self.fixed_batch), leaves(batch), strict=True):
+                place.copy_(value)
 
     def renew(self, key: Tensor) -> None:
         """Take the keys [R, 1] of another epoch over the loaded rows."""
@@ -138,6 +151,8 @@ class LockstepTrainer:
         for step in range(start, stop):
             if not self._uniform:
                 self.live.copy_(torch.as_tensor(live[:, step]))
+            if self._fetches:
+                self._fetch()
             one()
             if due[step - start]:
                 one_interval()
@@ -276,7 +291,7 @@ class LockstepTrainer:
             def value(weights: Tensor, penalty: Tensor) -> tuple[Tensor, Any]:
                 net = FunctionalNet(
                     self.networks, weights, kept["buffers"], penalty=penalty, key=which.key,
-                    padded=self._padded,
+                    real=() if self._padded else which.row_weights,
                 )  # fmt: skip
                 terms = method.loss(net, which, state)
                 if self._touches is None or net.touched:

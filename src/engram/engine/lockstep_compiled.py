@@ -20,6 +20,7 @@ from engram.engine.deck import Deck
 from engram.engine.lockstep import Dealt, LockstepTrainer
 from engram.engine.training import Training
 from engram.learner.learner import Learner
+from engram.learner.likeness import Same, likeness
 from engram.learner.tree import leaves, shapes, tree_map
 from engram.methods.base import Method
 
@@ -45,6 +46,7 @@ class CompiledTrainer(LockstepTrainer):
         self._scales = self.optimizer.scales(self._powers, self.lr)
         self._betas = torch.tensor(training.betas, device=self.lr.device).double()[:, None]
         self._dealt: Dealt | None = None  # the rows of one step, at fixed addresses
+        self._fetches = not learners[0].feed.on_device
         traces = self.networks.traces
         self._compiled = Compiled(self._step_on, self._places, self._decides, traces)
         self._compiled_interval = Compiled(
@@ -56,7 +58,9 @@ class CompiledTrainer(LockstepTrainer):
         super().load(deck, fixed)
         if self._deck is not before:  # other shapes
             self._dealt = tree_map(torch.clone, super()._rows())
-        if self.fixed_batch is not None:  # read by address, so no leaf may be a broadcast view
+        if (
+            self.fixed_batch is not None and not self._fetches
+        ):  # read by address, so no leaf may be a broadcast view
             self.fixed_batch = tree_map(_dense, self.fixed_batch)
 
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
@@ -114,7 +118,8 @@ class CompiledTrainer(LockstepTrainer):
     def _decides(self) -> tuple[Any, ...]:
         """What the trace of a step depends on besides shapes; the networks own the traces."""
         return (
-            repr(self.method), self.training, shapes(self._tensors()), id(self.assemble.feed),
+            likeness(self.method), self.training, shapes(self._tensors()),
+            Same(self.assemble.feed),
             self.assemble.alone, self._padded, self._uniform, self._touches,
         )  # fmt: skip
 
@@ -146,7 +151,7 @@ class CompiledTrainer(LockstepTrainer):
     def _interval_decides(self) -> tuple[Any, ...]:
         """The first word keeps these traces apart from those of steps."""
         found = self._interval_tensors()
-        return "interval", repr(self.method), shapes(found), self._uniform
+        return "interval", likeness(self.method), shapes(found), self._uniform
 
     def _interval_on(self, *tensors: Tensor) -> None:
         self._twin(self._interval_tensors(), tensors)._interval()

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from engram.learner.likeness import held, likeness
 from engram.methods.base import Method
 
 Path = tuple[str | int, ...]
 
 
 def varying(methods: Sequence[Method]) -> dict[Path, list[float]] | None:
-    """Float fields that differ between methods, by path; None if anything else differs.
+    """Float values that differ between methods, by path; None if anything else differs.
+
+    All that a method holds counts, what it worked out of its fields as well.
 
     Examples
     --------
@@ -33,21 +36,23 @@ def varying(methods: Sequence[Method]) -> dict[Path, list[float]] | None:
 
 def _compare(values: list[Any], path: Path, found: dict[Path, list[float]]) -> bool:
     first = values[0]
+    if all(v is first for v in values):
+        return True
     if any(type(v) is not type(first) for v in values):
         return False
     if is_dataclass(first):
-        return all(
-            _compare([getattr(v, f.name) for v in values], (*path, f.name), found)
-            for f in fields(first)
+        parts = [held(v) for v in values]
+        return all(part.keys() == parts[0].keys() for part in parts) and all(
+            _compare([part[name] for part in parts], (*path, name), found) for name in parts[0]
         )
-    if isinstance(first, tuple) and all(len(v) == len(first) for v in values):
+    if type(first) is tuple and all(len(v) == len(first) for v in values):
         return all(_compare([v[i] for v in values], (*path, i), found) for i in range(len(first)))
-    if all(v == first for v in values):
+    if type(first) is float:
+        if any(v != first for v in values):
+            found[path] = list(values)
         return True
-    if isinstance(first, float):
-        found[path] = [float(v) for v in values]
-        return True
-    return False
+    known = likeness(first)
+    return all(likeness(v) == known for v in values)
 
 
 def with_values(method: Method, values: dict[Path, Tensor]) -> Method:

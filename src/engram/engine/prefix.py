@@ -9,36 +9,39 @@ the copies are exact, not approximate.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engram.engine.run_spec import Run
 from engram.learner.learner import Learner
+from engram.learner.likeness import Same, likeness
 from engram.learner.tree import tree_map
-from engram.methods.base import Method
 from engram.streams.core import Stream
 
 
 class Prefixes:
-    """Tells which runs have met the very same tasks up to a stage."""
+    """Tells which runs have met the very same tasks up to a stage.
 
-    def __init__(self) -> None:
-        self._hashes: dict[int, list[bytes]] = {}
-        self._streams: list[Stream] = []  # keeps them alive: ids are keys
-        self._methods: list[Method] = []
+    Only runs that may train together are asked about: of equal networks, training and data.
+    `start` gives what else tells their beginnings apart, the weights.
+    """
+
+    def __init__(self, start: Callable[[Run], Any] = lambda run: None) -> None:
+        self._start = start
+        self._hashes: dict[Same, list[bytes]] = {}
+        self._methods: dict[Same, Any] = {}
 
     def key(self, run: Run, stage: int) -> Any:
         """Equal keys mean equal learners after `stage`."""
-        method = next((i for i, m in enumerate(self._methods) if m == run.method), None)
-        if method is None:
-            method = len(self._methods)
-            self._methods.append(run.method)
-        return self._history(run.stream)[stage], run.seed, method
+        method = Same(run.method)
+        if method not in self._methods:
+            self._methods[method] = likeness(run.method)
+        return self._history(run.stream)[stage], run.seed, self._methods[method], self._start(run)
 
     def _history(self, stream: Stream) -> list[bytes]:
         """Hash of the first tasks, for every number of them."""
-        if id(stream) not in self._hashes:
-            self._streams.append(stream)
+        key = Same(stream)
+        if key not in self._hashes:
             found, so_far = [], hashlib.blake2b()
             for k, task in enumerate(stream.tasks):
                 parts = (task.train, stream.targets[task.train], task.valid,
@@ -48,8 +51,8 @@ class Prefixes:
                     so_far.update(part.cpu().numpy().tobytes())
                 so_far.update((stream.opening == k).numpy().tobytes())
                 found.append(so_far.digest())
-            self._hashes[id(stream)] = found
-        return self._hashes[id(stream)]
+            self._hashes[key] = found
+        return self._hashes[key]
 
     def leaders(
         self, places: Sequence[int], runs: Sequence[Run], stage: int

@@ -25,6 +25,7 @@ from engram.errors import bad, choose
 from engram.learner.feed import Feed
 from engram.learner.layout import Networks
 from engram.learner.learner import Learner
+from engram.learner.likeness import Same, likeness
 from engram.learner.tree import shapes
 from engram.methods.base import overrides
 from engram.models.adapter import adapt
@@ -49,6 +50,13 @@ class Stage:
     outcome: StageOutcome
     learner: Learner
     last_of_group: bool = True  # whether all runs trained together have been yielded
+
+
+def _declared(run: Run) -> Any:
+    """What a method says before it trains; floats that differ may decide it."""
+    method = run.method
+    replays = [method.replay(stage) for stage in range(len(run.stream))]
+    return likeness((method.reads, method.memory_budget, replays))
 
 
 def device_of(name: str | torch.device) -> torch.device:
@@ -107,7 +115,8 @@ class Engine:
         self._feeds: dict[Any, Feed] = {}
         self._weights: dict[Any, Networks] = {}
         self._skeletons: dict[Any, Networks] = {}
-        self._prefixes = Prefixes()
+        self._forms: dict[Any, int] = {}
+        self._prefixes = Prefixes(lambda run: self._networks(run).start)
 
     # -- preparation -----------------------------------------------------------------------------
     def learner(self, run: Run) -> Learner:
@@ -116,13 +125,13 @@ class Engine:
         feed = self._feed(run, networks)
         skeleton = self._skeletons.setdefault(self._shape(run, networks), networks)
         return Learner(
-            networks=skeleton, stream=run.stream, feed=feed, seed=run.seed, scope=run.scope,
-            reads=run.method.reads, initial=networks.initial(),
+            networks=skeleton.of_run(networks), stream=run.stream, feed=feed, seed=run.seed,
+            scope=run.scope, reads=run.method.reads,
         )  # fmt: skip
 
     def _feed(self, run: Run, networks: Networks) -> Feed:
         key = (
-            id(run.stream.data), id(run.stream.view), run.training.augment,
+            Same(run.stream.data), Same(run.stream.view), run.training.augment,
             run.training.precision, networks.memory_order,
         )  # fmt: skip
         if key not in self._feeds:
@@ -135,10 +144,11 @@ class Engine:
 
     def _networks(self, run: Run) -> Networks:
         """Skeleton with initial weights; equal seeds share one."""
+        spoken = isinstance(run.model, (str, dict))
         key = (
-            repr(run.model) if isinstance(run.model, (str, dict)) else id(run.model),
-            run.method.head, run.seed, len(run.stream.order), run.loss,
-            run.training.precision, id(run.stream.data), self._brought(run),
+            likeness(run.model) if spoken else Same(run.model), likeness(run.method.head),
+            run.seed, len(run.stream.order), run.loss, run.training.precision,
+            Same(run.stream.data), self._brought(run),
         )  # fmt: skip
         if key not in self._weights:
             net = build(
@@ -166,12 +176,14 @@ class Engine:
         """What decides the further networks of a method: nothing, or the method and its stream."""
         if not overrides(run.method, "networks"):
             return None
-        return repr(run.method), run.stream.fingerprint()
+        return likeness(run.method), run.stream.fingerprint()
 
     def _shape(self, run: Run, networks: Networks) -> Any:
         """What runs must share to be trained with one skeleton."""
-        model = repr(run.model) if isinstance(run.model, (str, dict)) else id(run.model)
-        return (model, networks.form, run.loss, run.training.precision, run.method.head)
+        key = Same(networks)
+        if key not in self._forms:  # a number in place of a form, which is long to compare
+            self._forms[key] = self._forms.setdefault(networks.form, len(self._forms))
+        return self._forms[key], run.loss, run.training.precision
 
     def groups(self) -> list[list[int]]:
         """Places of runs that train together."""
@@ -183,7 +195,8 @@ class Engine:
         for place, run in enumerate(self.runs):
             networks = self._networks(run)
             key = (self._shape(run, networks), run.training, run.scope, len(run.stream),
-                   id(self._feed(run, networks)), len(run.stream.order))  # fmt: skip
+                   Same(self._feed(run, networks)), len(run.stream.order),
+                   _declared(run))  # fmt: skip
             for group in found.setdefault(key, []):
                 room = not self.group_size or len(group) < self.group_size
                 if room and varying([self.runs[group[0]].method, run.method]) is not None:

@@ -129,7 +129,7 @@ class SingleTrainer:
         self.learner.state = state
 
     def _loss(self, batch: Batch) -> Terms:
-        self.net.begin(batch.key)
+        self.net.begin(batch.key, batch.row_weights)  # one run alone needs no padding
         scope: Any = contextlib.nullcontext()
         if self._autocast:
             scope = torch.autocast(self.learner.device.type, dtype=torch.bfloat16)

@@ -31,6 +31,11 @@ class Batch(NamedTuple):
         return Batch._make([*map(f, self[:9]), apart])
 
     @property
+    def row_weights(self) -> tuple[Tensor, ...]:
+        """The weights of the rows here, and of those in batches kept apart."""
+        return self.w, *(one.w for one in self.memory)
+
+    @property
     def target(self) -> Tensor:
         """[B] the first label, 0 where there is none (its weight is 0 then)."""
         return self.y[..., 0].clamp(min=0)

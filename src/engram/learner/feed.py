@@ -49,6 +49,11 @@ class Feed:
         self._mean = torch.tensor(data.mean, device=device, dtype=dtype).reshape(shape)
         self._scale = 1 / torch.tensor(data.std, device=device, dtype=dtype).reshape(shape)
 
+    @property
+    def on_device(self) -> bool:
+        """Whether all rows lie on the device; those of a memory map are fetched by the host."""
+        return self._x is not None
+
     @staticmethod
     def _flat(x: Tensor, axes: tuple[int, ...]) -> Tensor:
         return x.permute(0, *(1 + axis for axis in axes)).flatten(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from operator import attrgetter
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.errors import choose
+from engram.learner.likeness import likeness
 from engram.learner.objectives import OBJECTIVES
 from engram.models.functional import ties
 from engram.models.layers import Dropout
@@ -100,11 +102,24 @@ class Networks:
         """The weights and buffers the modules came with, whatever was trained since."""
         return self._vector.clone(), {k: v.clone() for k, v in self._buffers.items()}
 
+    def of_run(self, own: Networks) -> Networks:
+        """These skeletons for a run whose networks, `own`, begin with other weights."""
+        twin = copy.copy(self)
+        twin._vector, twin._buffers, twin.start = own._vector, own._buffers, own.start
+        return twin
+
+    @cached_property
+    def start(self) -> bytes:
+        """A hash of what `initial` gives."""
+        digest = hashlib.sha256()
+        for part in (self._vector, *self._buffers.values()):
+            digest.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.digest()
+
     @cached_property
     def form(self) -> Any:
-        """What networks must share to be trained with one skeleton."""
-        kinds = tuple(type(module).__name__ for module in self.train.modules())
-        return kinds, tuple(self.layout.shapes.items())
+        """What networks must share to be trained with one skeleton: all but the weights."""
+        return likeness(self.train)
 
     def free(self, seen: Tensor) -> Tensor:
         """[P] everything but the rows of classes not seen [C] yet; to be copied, not written."""

@@ -29,10 +29,12 @@ class Net:
     networks: Networks
     main: str = "net"
 
-    def __init__(self, networks: Networks, key: keys.Key | None, padded: bool) -> None:
+    def __init__(
+        self, networks: Networks, key: keys.Key | None, real: tuple[Tensor, ...] = ()
+    ) -> None:
         self.networks = networks
         self._key = key
-        self._padded = padded
+        self._real = real  # row weights none of which is 0: a pass with them is a plain one
         self._calls = 0
         self._last: tuple[Tensor | None, Output | None] = (None, None)
 
@@ -50,14 +52,18 @@ class Net:
 
     # -- what methods call ---------------------------------------------------------------------
     def at(self, path: str, w: Tensor | None = None) -> Callable[..., Any]:
-        """Any method of any network: ``net.at("generator.sample")(noise)``."""
+        """Any method of any network: ``net.at("generator.sample")(noise)``.
+
+        Rows where `w` is 0 are left out of batch statistics.
+        """
+        weights = None if any(w is one for one in self._real) else w
 
         def answer(*args: Any) -> Any:
             self._calls += 1
             key = None
             if self._key is not None and self.networks.draws:
                 key = keys.fold(self._key, "forward", self._calls)
-            with forward_context(w if self._padded else None, key):
+            with forward_context(weights, key):
                 return self._run(path, args)
 
         return answer
@@ -65,8 +71,9 @@ class Net:
     def __call__(self, x: Tensor, w: Tensor | None = None, want: tuple[str, ...] = ()) -> Output:
         """Features and logits; `want` names submodules whose outputs come back as layers.
 
-        A second call on the very same tensor returns the first answer, so that joined methods
-        share one forward pass.
+        Rows where `w` is 0 are left out of batch statistics, whoever trains beside this run. A
+        second call on the very same tensor returns the first answer, so that joined methods share
+        one forward pass; the weights of the first call count then.
         """
         seen, answer = self._last
         if seen is x and answer is not None and all(name in answer.layers for name in want):
@@ -125,10 +132,10 @@ class FunctionalNet(Net):
         *,
         penalty: Tensor | None = None,
         key: keys.Key | None = None,
-        padded: bool = True,
+        real: tuple[Tensor, ...] = (),
         training: bool = True,
     ) -> None:
-        super().__init__(networks, key, padded)
+        super().__init__(networks, key, real)
         self._params = networks.layout(vector)
         self.buffers = dict(buffers)
         self._penalty = vector if penalty is None else penalty
@@ -166,7 +173,7 @@ class BoundNet(Net):
         self, networks: Networks, vector: Tensor, buffers: Mapping[str, Tensor], *,
         channels_last: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(networks, None, False)
+        super().__init__(networks, None)
         self.weights = vector
         views = networks.layout(vector)
         self._params = dict(networks.train.named_parameters())
@@ -194,9 +201,9 @@ class BoundNet(Net):
             if isinstance(module, BatchNorm):
                 module.in_place = own
 
-    def begin(self, key: keys.Key) -> None:
+    def begin(self, key: keys.Key, real: tuple[Tensor, ...] = ()) -> None:
         """Forget the last step."""
-        self._key = key
+        self._key, self._real = key, real
         self._calls = 0
         self._last = (None, None)
         self.touched = False
