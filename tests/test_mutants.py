@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -9,18 +10,20 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram import keys
-from engram.checks import equality, honesty, learning, oracles, policies
+from engram.checks import equality, honesty, learning, oracles, policies, settings
 from engram.checks.report import finding
 from engram.checks.toys import tight
-from engram.engine import checkpoint, stage
+from engram.engine import checkpoint, company, stage
 from engram.engine.optim import Optimizer
+from engram.engine.prefix import Prefixes
 from engram.learner import gradients
 from engram.learner.layout import Networks
 from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet, Net
+from engram.learner.net import BoundNet, FunctionalNet, Net
+from engram.losses import mean
 from engram.memory import Memory, budget, reservoir
 from engram.methods import AGEM, ER, EWC, SI, ICaRL, LwF
 from engram.methods.base import Method, Replay
@@ -285,6 +288,95 @@ class TestLeaks:
                     learner.batch(rows, torch.zeros_like(rows))
 
         assert 'reads = "past"' in killed(honesty.check_reads_only_what_it_may, Nostalgic())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brings(Method):
+    """A network of its own, one number of which is a setting, and a way home."""
+
+    slope: float = 0.5
+
+    def networks(self, stream):
+        return {"own": nn.Sequential(nn.Linear(6, 4), nn.LeakyReLU(self.slope), nn.Linear(4, 1))}
+
+    def start(self, learner, task):
+        learner.state = {"home": learner.networks.initial()[0]}
+
+    def loss(self, net, batch, state):
+        found = net.at("own")(batch.x.flatten(1)).squeeze(-1)
+        away = (net.vector - state["home"]).square().sum()
+        own = mean((found - 1).square(), batch.w)
+        return {"task": net.task(batch), "own": 0.1 * own, "home": 0.1 * away}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighs(Method):
+    """Row weights of its own."""
+
+    def loss(self, net, batch, state):
+        logits = net(batch.x, batch.w * (batch.target % 2 == 0)).logits
+        return {"task": net.networks.objective(logits, batch)}
+
+
+class TestCompany:
+    def test_networks_alike_by_names_and_shapes(self, monkeypatch):
+        check = settings.check_other_settings_beside_it
+        healthy(check, Brings())
+
+        def loosely(self: Networks) -> Any:
+            kinds = tuple(type(module).__name__ for module in self.train.modules())
+            return kinds, tuple(self.layout.shapes.items())
+
+        monkeypatch.setattr(Networks, "form", property(loosely))
+        assert "between lockstep and loop" in killed(check, Brings())
+
+    def test_initial_weights_of_another_run(self, monkeypatch):
+        check = equality.check_lockstep_is_the_loop
+        healthy(check, Brings())
+        monkeypatch.setattr(Networks, "of_run", lambda self, own: _handed_out(self, own))
+        assert "between lockstep and loop" in killed(check, Brings())
+
+    def test_row_weights_ignored_where_nothing_is_padded(self, monkeypatch):
+        check = equality.check_lockstep_with_batch_norm
+        healthy(check, Weighs())
+
+        def deaf(self: BoundNet, path: str, w: Tensor | None = None) -> Callable[..., Any]:
+            return Net.at(self, path)
+
+        monkeypatch.setattr(BoundNet, "at", deaf, raising=False)
+        assert "between lockstep and loop" in killed(check, Weighs())
+
+    def test_beginnings_shared_by_methods_of_one_name(self, monkeypatch):
+        check = settings.check_other_settings_beside_it
+        monkeypatch.setattr(Prefixes, "key", lambda self, run, stage: (run.seed, run.method.reads))
+        assert "between lockstep and loop" in killed(check, EWC(strength=1.0))
+
+    def test_terms_alike_by_their_code(self, monkeypatch):
+        check = equality.check_lockstep_is_the_loop
+
+        @dataclass(frozen=True, kw_only=True)
+        class Closes(EWC):
+            def finish(self, learner, task):
+                by = 1 + learner.seed
+                found = learner.average_gradient(
+                    lambda net, batch: mean(by * net(batch.x, batch.w).logits.sum(-1), batch.w)
+                )
+                learner.state = {"anchor": learner.vector.clone(), "importance": found}
+
+        healthy(check, Closes(strength=0.01))
+        alike = company.likeness
+        monkeypatch.setattr(
+            company, "likeness", lambda asked: alike(asked if isinstance(asked, Method) else 0)
+        )
+        assert "between lockstep and loop" in killed(check, Closes(strength=0.01))
+
+
+def _handed_out(skeleton: Networks, own: Networks) -> Networks:
+    """The skeleton for a run, whose `initial` is the first run's after the run has begun."""
+    given = iter([own.initial()])
+    twin = copy.copy(skeleton)
+    twin.initial = lambda: next(given, skeleton.initial())  # type: ignore[method-assign]
+    return twin
 
 
 class TestEngine:

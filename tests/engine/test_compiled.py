@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch._inductor.exc import InductorError
@@ -62,6 +63,21 @@ def test_a_group_of_unequal_sizes_with_batch_norm(compilations):
 
 def test_a_method_with_memory():
     same_numbers(runs_of(tame(methods.ER(memory=Memory(total=12))), streams()[:2]))
+
+
+@pytest.mark.parametrize("batch_size", [16, 0], ids=["batches", "whole"])
+def test_a_memory_mapped_input_is_read_in_every_step(batch_size, tmp_path, compilations):
+    data = clouds()
+    np.save(tmp_path / "x.npy", data.x.numpy())
+    mapped = replace(data, x=np.load(tmp_path / "x.npy", mmap_mode="r"))
+    assert not isinstance(mapped.x, torch.Tensor)
+    training = replace(EXACT, batch_size=batch_size)
+    method = methods.ER(memory=Memory(total=12))
+    plain, fused = (runs_of(method, streams(one)[:2], training=training) for one in (data, mapped))
+    eager, found = train(plain, together=True), compile_and_train(fused)
+    for key, one in eager.items():
+        assert gap(found[key].tensors, one.tensors) < CLOSE, key
+    assert compilations, "nothing was compiled"
 
 
 def test_a_step_that_does_not_compile_runs_as_it_is(monkeypatch):

@@ -25,6 +25,7 @@ from engram.checks.toys import (
     streams,
     tame,
     train,
+    train_each,
     varied,
 )
 from engram.data.core import Data
@@ -40,14 +41,19 @@ TAME = "lower its strengths: the runs of this check explode (SGD, learning rate 
 
 
 def compare(runs: Sequence[Run]) -> None:
-    """Lockstep and loop end each stage with the same numbers."""
+    """In lockstep, and each alone in an engine of its own, runs end with the same numbers."""
     group = Engine(runs, device="cpu", together=True).groups()
     require(
         len(group) == 1,
         "the runs do not train together: fields of one method may differ in "
-        "floats only, networks(stream) must have equal shapes",
+        "floats only, networks(stream) must be the same but for its weights",
     )
-    alone, together = train(runs), train(runs, together=True)
+    match(runs)
+
+
+def match(runs: Sequence[Run]) -> None:
+    """Each run ends every stage alone, in an engine of its own, as it does beside the others."""
+    alone, together = train_each(runs), train(runs, together=True)
     for key, one in alone.items():
         require(finite(one.vector), TAME)
         other = together[key]
@@ -86,7 +92,7 @@ def check_lockstep_with_strengths(method: Method) -> None:
     methods = varied(tame(method), len(ORDERS))
     if methods[1] == methods[0]:
         raise DoesNotApply("no float field")
-    compare(runs_of(methods, streams()))
+    match(runs_of(methods, streams()))  # not one group, if a float decides what networks compute
 
 
 def check_resume_is_uninterrupted(method: Method) -> None:

@@ -19,6 +19,7 @@ from engram.checks import (
     poison,
     policies,
     purity,
+    settings,
     verbs,
 )
 from engram.checks.report import Finding, Report, findings
@@ -49,6 +50,7 @@ METHOD_CHECKS: tuple[Check, ...] = (
     equality.check_lockstep_with_batch_norm,
     equality.check_lockstep_with_dropout,
     equality.check_lockstep_with_strengths,
+    settings.check_other_settings_beside_it,
     equality.check_resume_is_uninterrupted,
     equality.check_class_ids_do_not_matter,
     equality.check_a_diverging_run_harms_no_other,
@@ -88,6 +90,7 @@ NEEDS: dict[Check, tuple[Check, ...]] = {
             equality.check_lockstep_with_batch_norm,
             equality.check_lockstep_with_dropout,
             equality.check_lockstep_with_strengths,
+            settings.check_other_settings_beside_it,
             equality.check_a_diverging_run_harms_no_other,
         ),
         (purity.check_maps_without_host_decisions, equality.check_lockstep_is_the_loop),

@@ -153,6 +153,14 @@ def train(runs: Sequence[Run], *, together: bool = False, **options: Any) -> Tra
     return {(s.run, s.stage): copied(s) for s in engine.stages(**options)}
 
 
+def train_each(runs: Sequence[Run]) -> Trained:
+    """All stages of all runs, each run alone in an engine of its own."""
+    found: Trained = {}
+    for place, run in enumerate(runs):
+        found |= {(place, stage): after for (_, stage), after in train([run]).items()}
+    return found
+
+
 def gap(first: Any, second: Any) -> float:
     """Largest difference between two trees, relative to each tensor's size."""
     worst = 0.0
@@ -188,7 +196,8 @@ def accuracies(after: After) -> list[float]:
 
 
 # -- the method on trial, tamed ------------------------------------------------------------------
-def _each_part(method: Method, change: Any) -> Method:
+def each_part(method: Method, change: Any) -> Method:
+    """The method changed; a Join with each of its parts changed."""
     if isinstance(method, Join):
         return Join(*(change(part) for part in method.parts))
     changed: Method = change(method)
@@ -205,10 +214,10 @@ def tame(method: Method) -> Method:
         for field in fields(part):
             value = getattr(part, field.name)
             if field.init and isinstance(value, float) and value > 10:
-                part = _changed(part, field.name, 0.1)
+                part = changed(part, field.name, 0.1)
         return part
 
-    return _each_part(method, calmer)
+    return each_part(method, calmer)
 
 
 def tight(method: Method) -> Method:
@@ -222,14 +231,14 @@ def tight(method: Method) -> Method:
         given = {k: v for k, v in sizes.items() if getattr(memory, k) is not None}
         return replace(part, memory=replace(memory, **given))  # type: ignore[call-arg, arg-type]
 
-    return _each_part(method, smaller)
+    return each_part(method, smaller)
 
 
 def varied(method: Method, count: int) -> list[Method]:
     """Copies of a method whose float fields differ, as far as the method accepts them."""
     found = [method]
     for number in range(1, count):
-        found.append(_each_part(method, lambda part, n=number: _scaled(part, 0.5**n)))
+        found.append(each_part(method, lambda part, n=number: _scaled(part, 0.5**n)))
     return found
 
 
@@ -237,11 +246,12 @@ def _scaled(part: Method, factor: float) -> Method:
     for field in fields(part):
         value = getattr(part, field.name)
         if field.init and isinstance(value, float):
-            part = _changed(part, field.name, value * factor)
+            part = changed(part, field.name, value * factor)
     return part
 
 
-def _changed(part: Method, name: str, value: float) -> Method:
+def changed(part: Method, name: str, value: Any) -> Method:
+    """The method with another value of a field, or as it is where that is refused."""
     try:
         return replace(part, **{name: value})
     except BadArgument:  # outside what the field allows

@@ -53,6 +53,9 @@ class Bundle(nn.Module):
         super().__init__()
         for name, network in networks.items():
             self.add_module(name, network)
+        for path, layer in self.named_modules():
+            if isinstance(layer, Dropout) and not path.startswith("net."):
+                layer.name = path  # those of the main network have their names
 
     def forward(self, path: str, *args: Any) -> Any:
         return attrgetter(path)(self)(*args)
