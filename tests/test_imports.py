@@ -15,7 +15,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "engram"
 
-BASE = {"errors", "keys", "losses", "yaml_text"}
+BASE = {"errors", "keys", "losses", "shares", "yaml_text"}
 STATE = BASE | {"data", "streams", "models", "memory"}  # what a learner is built from
 ENGINE = STATE | {"learner", "methods", "metrics", "novelty"}
 STUDY = ENGINE | {"engine", "records"}
@@ -25,6 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "keys": {"errors"},
     "losses": {"errors"},
+    "shares": set(),
     "yaml_text": {"errors"},
     "data": BASE,
     "streams": BASE | {"data"},

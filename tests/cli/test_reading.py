@@ -59,6 +59,20 @@ def test_matrix_classes_confusion_and_calibration(engram, ran):
     assert f"{per_class.iloc[0]:.3f}" in text.split("class accuracy")[1]
 
 
+def test_forward_transfer_of_unseen_classes_is_a_dash_with_a_reason(engram, ran):
+    def transfer(*options):
+        found = engram("metrics", "out", "--definition", "max", *options)
+        line = next(x for x in found.stdout.splitlines() if x.startswith("forward_transfer"))
+        return line.split()[1:], found.stderr
+
+    cells, said = transfer()
+    assert set(cells) == {"-"}
+    assert "forward_transfer: not defined where a task brings new classes" in said
+    cells, said = transfer("--head", "multi")
+    assert "-" not in cells
+    assert "not defined" not in said
+
+
 def test_metrics_after_an_earlier_task(engram, ran):
     first = engram("metrics", "out", "--csv", "--stage", 1, "--definition", "max").stdout
     table = pd.read_csv(io.StringIO(first)).set_index(["label", "metric"])

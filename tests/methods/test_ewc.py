@@ -223,6 +223,20 @@ class TestMerge:
         flat, every = torch.full((4,), 1e-7), torch.ones(4, dtype=torch.bool)
         assert normalised([flat], [every], "minmax_global")[0].tolist() == [0, 0, 0, 0]
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("size", [1e-9, 1.0, 1e6])
+    def test_the_last_bit_of_equal_importances_is_not_blown_up(
+        self, size: float, dtype: torch.dtype
+    ) -> None:
+        flat, every = torch.full((4,), size, dtype=dtype), torch.ones(4, dtype=torch.bool)
+        flat[1] = torch.nextafter(flat[1], torch.tensor(torch.inf, dtype=dtype))
+        flat[2] = torch.nextafter(flat[2], torch.tensor(0.0, dtype=dtype))
+        assert normalised([flat], [every], "minmax_global")[0].tolist() == [0, 0, 0, 0]
+        assert normalised([flat], [every], "max_only")[0].tolist() == pytest.approx([1] * 4)
+        spread = torch.tensor([1.0, 1.0, 1.0, 1.001], dtype=dtype) * size  # real, however small
+        assert normalised([spread], [every], "minmax_global")[0].tolist() == [0, 0, 0, 1]
+        assert normalised([0 * flat], [every], "max_only")[0].tolist() == [0, 0, 0, 0]
+
 
 class TestEWC:
     def test_without_strength_it_is_finetuning(self) -> None:

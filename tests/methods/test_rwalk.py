@@ -152,6 +152,12 @@ class TestVariants:
         tops = [view.max().item() > 0.99 for view in views.values()]
         assert all(tops) if norm == "per_tensor" else any(tops)
 
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_entries_equal_up_to_rounding_are_equal(self, seed: int) -> None:
+        """Of two classes, both biases have the same gradient but for its sign and last bit."""
+        learner = small.after(RWalk(norm="per_tensor"), 0, small.ADAM, seed=seed)
+        assert not learner.layout(learner.state["importance"])["net.head.bias"].any()
+
 
 class TestRun:
     def test_both_parts_lie_in_zero_to_one_and_reach_one(self) -> None:

@@ -27,12 +27,12 @@ def test_t_test_against_scipy() -> None:
     assert math.isnan(metrics.paired_t_test([1], [2]).p_value)
 
 
-@pytest.mark.parametrize("n", [5, 12, 16, 40])
+@pytest.mark.parametrize("n", [5, 12, 16, 17, 40, 50, 120, 300])
 def test_wilcoxon_against_scipy(n: int) -> None:
     rng = np.random.default_rng(n)
     a, b = rng.normal(0.4, 1, n), rng.normal(size=n)
-    method = "exact" if n <= 16 else "approx"
-    wanted = stats.wilcoxon(a, b, method=method)
+    exact = n <= 200
+    wanted = stats.wilcoxon(a, b, method="exact" if exact else "approx", correction=False)
     got = metrics.wilcoxon_test(a, b)
     assert got.statistic == pytest.approx(wanted.statistic)
     assert got.p_value == pytest.approx(wanted.pvalue)
@@ -177,6 +177,84 @@ def test_verdict_and_p_value_agree(runs: list[tuple[float, float]]) -> None:
         assert verdict.smaller_than_noise == (verdict.p_value > 0.05)
     assert verdict.difference == pytest.approx(-mirrored.difference)
     assert verdict.smaller_than_noise == mirrored.smaller_than_noise
+
+
+# -- rounding decides nothing ----------------------------------------------------------------------
+FINAL = [[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]]  # final rows whose means differ in the last bit
+SCORES = st.lists(
+    st.tuples(st.integers(0, 1000), st.integers(0, 1000)), min_size=2, max_size=40, unique=False
+).map(lambda runs: np.array(runs, np.float64) / 1000)
+TESTS = {
+    "wilcoxon": metrics.wilcoxon_test,
+    "t": metrics.paired_t_test,
+    "flips": lambda a, b: metrics.sign_flip_test(a, b, resamples=99),
+    "compare": metrics.compare,
+    "compare unpaired": lambda a, b: metrics.compare(a, b, paired=False),
+    "rank": lambda a, b: metrics.rank_methods(np.stack([a, b], 1)),
+}
+
+
+def p_values(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
+    return {name: test(a, b).p_value for name, test in TESTS.items()}
+
+
+def test_rounding_decides_nothing() -> None:
+    one, two = (
+        np.array([float(metrics.average_accuracy([[0.5], [0.5, 0.5], row]))] * 6) for row in FINAL
+    )
+    assert one[0] != two[0]
+    assert set(p_values(one, two).values()) == {1.0}
+    assert metrics.compare(one, two).words == "a and b are equal in every run (6 paired runs)"
+    assert metrics.paired_differences(one, two).tolist() == [0.0] * 6
+    assert metrics.paired_t_test(one, two).statistic == 0.0
+    assert metrics.rank_methods(np.stack([one, two], 1)).average_ranks.tolist() == [1.5, 1.5]
+    # forgetting of nothing, computed in two ways
+    assert set(p_values(np.full(6, (0.1 + 0.2) - 0.3), np.zeros(6)).values()) == {1.0}
+    # a difference that is the same in every run, up to rounding, is no noise
+    for shifted in (one + 0.1, np.where(np.arange(6) % 2, one, two) + 0.1):
+        assert metrics.paired_t_test(shifted, two).p_value == 0.0
+        assert metrics.compare(shifted, two).p_value == 0.0
+
+
+@given(SCORES)
+def test_percents_and_fractions_decide_alike(runs: np.ndarray) -> None:
+    small, large = p_values(*runs.T), p_values(*(100 * runs).T)
+    exact = ("wilcoxon", "flips", "rank")
+    assert [small[k] for k in exact] == [large[k] for k in exact]
+    assert small == pytest.approx(large, rel=1e-6, abs=1e-12)
+
+
+@given(SCORES, st.integers(0, 2**32 - 1))
+def test_the_last_bit_decides_nothing(runs: np.ndarray, seed: int) -> None:
+    side = np.random.default_rng(seed).choice([-np.inf, np.inf], size=runs.shape)
+    clean, noisy = p_values(*runs.T), p_values(*np.nextafter(runs, side).T)
+    exact = ("wilcoxon", "flips", "rank")
+    assert [clean[k] for k in exact] == [noisy[k] for k in exact]
+    assert clean == pytest.approx(noisy, rel=1e-6, abs=1e-12)
+
+
+@given(st.lists(st.lists(st.integers(0, 100), min_size=4, max_size=4), min_size=2, max_size=12),
+       st.permutations(range(4)))  # fmt: skip
+def test_the_order_of_tasks_decides_nothing(rows: list[list[int]], order: list[int]) -> None:
+    final = np.array(rows) / 100  # [run, task] the last row of each run's matrix
+    means = [part.mean(axis=1) for part in (final, final[:, order])]
+    assert set(p_values(*means).values()) == {1.0}
+    other = final[:, ::-1].mean(axis=1) + 0.01 * np.arange(len(rows))
+    first, second = (p_values(mean, other) for mean in means)
+    assert first == pytest.approx(second, rel=1e-6, abs=1e-12)
+
+
+@given(SCORES)
+def test_wilcoxon_is_exact_where_scipy_is(runs: np.ndarray) -> None:
+    d = metrics.paired_differences(*runs.T)
+    sizes = np.abs(d)
+    got = metrics.wilcoxon_test(*runs.T)
+    if len(set(sizes.tolist())) == len(d) and sizes.all():  # scipy is exact without ties
+        wanted = stats.wilcoxon(d, method="exact")
+        assert (got.statistic, got.p_value) == pytest.approx((wanted.statistic, wanted.pvalue))
+    elif (sizes > 0).sum() > 1 and len(d) <= 8:  # it permutes where there are some
+        wanted = stats.wilcoxon(d[d != 0], method=stats.PermutationMethod())
+        assert (got.statistic, got.p_value) == pytest.approx((wanted.statistic, wanted.pvalue))
 
 
 def test_complaints() -> None:

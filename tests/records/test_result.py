@@ -64,6 +64,61 @@ def test_metrics_of_the_golden_matrix() -> None:
         result.metric("forgeting")
 
 
+def several(*parts: Result) -> Result:
+    return Result(pd.concat([part.frame() for part in parts], ignore_index=True))
+
+
+def test_intransigence_pairs_the_reference_by_seed() -> None:
+    mine = several(*(from_matrix(np.full((2, 2), 0.5 + s / 10), seed=s) for s in (0, 1, 2)))
+    # in another sequence, and far from the mean
+    joint = several(
+        *(from_matrix(np.full((2, 2), 0.6 + s / 5), label="Joint", seed=s) for s in (2, 0, 1))
+    )
+    assert mine.metric("intransigence", reference=joint) == pytest.approx([0.1, 0.2, 0.3])
+    assert mine.select(seed=1).metric("intransigence", reference=joint) == pytest.approx([0.2])
+
+
+def test_intransigence_of_other_seeds_takes_the_mean_and_says_so() -> None:
+    mine = several(*(from_matrix(np.full((2, 2), 0.5), seed=s) for s in (0, 7)))
+    joint = several(
+        *(from_matrix(np.full((2, 2), 0.6 + s / 5), label="Joint", seed=s) for s in (0, 1))
+    )
+    with pytest.warns(
+        UserWarning, match=r"no runs of seeds \[7\]: the mean over its seeds \[0, 1\]"
+    ):
+        found = mine.metric("intransigence", reference=joint)
+    assert found == pytest.approx([0.2, 0.2])
+    short = from_matrix(np.full((3, 3), 0.6), label="Joint")
+    with pytest.raises(BadArgument, match="reference: expected runs over 2 tasks"):
+        mine.metric("intransigence", reference=short)
+
+
+def with_chance(values: list[float], *, head: str) -> Result:
+    rows = Rows(recipe="EWC", label="EWC", seed=0)
+    rows.add_array("chance", np.array(values), stage=0, task=np.arange(3), head=head)
+    return several(from_matrix(TRIANGLE, head=head), Result(rows.frame()))
+
+
+def test_forward_transfer_of_unseen_classes_is_no_number() -> None:
+    new = with_chance([1 / 2, 1 / 4, 1 / 6], head="single")
+    assert np.isnan(new.metric("forward_transfer")).all()
+    assert np.isnan(new.metric("forward_transfer", chance=0.1)).all()
+    late = with_chance([1 / 2, 1 / 2, 1 / 4], head="single")  # the third task brings classes
+    assert np.isnan(late.metric("forward_transfer")).all()
+    assert not np.isnan(late.metric("forward_transfer", stage=1)).any()
+    known = with_chance([1 / 2, 1 / 2, 1 / 2], head="single")
+    told = with_chance([1 / 2, 1 / 3, 1 / 4], head="multi")  # an output for each task
+    assert not np.isnan(known.metric("forward_transfer")).any()
+    assert not np.isnan(told.metric("forward_transfer")).any()
+
+
+def test_pyclad_reads_accuracies_before_a_task_is_learnt() -> None:
+    full = [[0.9, 0.85, 0.0], [0.95, 0.8, 0.2], [0.7, 0.5, 0.96]]
+    result = from_matrix(full)
+    found = result.metric("forgetting", definition="pyclad")
+    assert found == pytest.approx([((0.95 - 0.7) + (0.85 - 0.5)) / 2], abs=1e-6)
+
+
 def test_each_run_is_seen_through_its_own_head(folder: RunDirectory) -> None:
     result = read(folder.path)
     assert result.labels == list(LABELS.values())

@@ -95,6 +95,22 @@ def test_intransigence_against_joint_of_the_same_order():
     assert mine.loc["0-1", "distance"] == pytest.approx(np.hypot(0.2, 0.01))
 
 
+def test_intransigence_pairs_the_reference_by_seed():
+    def frame(value, seed, **names):
+        return matrix_rows([[value, value], [value, value]], seed=seed, **names)
+
+    frames = [frame(0.6 + s / 5, s, label="Joint", recipe="j") for s in (0, 1)]
+    frames += [frame(0.5 + s / 10, s, recipe="m") for s in (0, 1)]
+    frames += [frame(0.5, s, label="SI", recipe="s") for s in (0, 7)]  # 7 has no partner
+    recipes = {"j": {"method": {"name": "Joint"}}, "m": {"method": {"name": "EWC"}},
+               "s": {"method": {"name": "SI"}}}  # fmt: skip
+    runs = digest(ReportInput(pd.concat(frames), recipes)).runs.set_index(["recipe", "seed"])
+    found = runs["intransigence"]
+    assert found["m"].tolist() == pytest.approx([0.1, 0.2])
+    assert found["s"].tolist() == pytest.approx([0.2, 0.2])  # against the mean
+    assert found["j"].tolist() == pytest.approx([0.0, 0.0])
+
+
 def test_task_disparity_follows_content_not_position():
     # Each task has the same accuracy wherever it stands: the order does not matter.
     accuracy = {"0": 0.9, "1": 0.4, "2": 0.6}

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engram.data.core import Data
 from engram.streams import blurry, class_incremental, new_instances, online, task_incremental
 from tests.streams.toys import renamed, same, toy
 
@@ -33,6 +34,19 @@ def test_the_share_of_each_class_leaves_home(tasks, mix):
         for c in set(DATA.labels[task.test].tolist()):  # test rows are at home
             stayed = int((DATA.labels[task.train] == c).sum())
             assert stayed == 32 - int(mix * 32)
+
+
+@pytest.mark.parametrize("percent", range(101))
+def test_shares_are_the_decimal_numbers_that_were_written(percent):
+    data = Data.from_arrays([[float(i)] for i in range(200)], [0, 1] * 100,
+                            test=([[0.5], [1.5]], [0, 1]))  # fmt: skip
+    mix = percent / 100
+    stream = blurry(data, tasks=2, mix=mix)
+    left = [task.train[data.labels[task.train] != k] for k, task in enumerate(stream)]
+    assert [len(rows) for rows in left] == [percent, percent]
+    if 0 < percent < 100:
+        held = class_incremental(data, classes_per_task=1, valid=mix)
+        assert [len(task.valid) for task in held] == [percent, percent]
 
 
 def test_guests_are_spread_over_all_other_tasks():

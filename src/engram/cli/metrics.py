@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from engram.cli.options import Directories
-from engram.cli.shell import emit, screen
+from engram.cli.shell import emit, say, screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,6 +69,7 @@ def command(
             emit(table.to_csv(index=title != "metrics"))
         else:
             _print(title, table)
+    _say_what_is_missing(result, tables["metrics"])
 
 
 def numbers(
@@ -116,6 +117,15 @@ def _class_title(result: Result) -> str:
     """Of a set of labels, the share of a class's rows that were said to have it is its recall."""
     sets = any(figure != "accuracy" for figure in result.figures)
     return "class recall" if sets else "class accuracy"
+
+
+def _say_what_is_missing(result: Result, table: pd.DataFrame) -> None:
+    """Why there is a dash in place of a number."""
+    from engram.records.references import NO_FORWARD_TRANSFER, meets_new_classes
+
+    dashes = table.loc[table["metric"] == "forward_transfer", "mean"].isna()
+    if dashes.any() and meets_new_classes(result).any():
+        say(NO_FORWARD_TRANSFER, style="dim")
 
 
 def _classes(result: Result, stage: int | None) -> pd.DataFrame:

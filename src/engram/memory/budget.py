@@ -20,6 +20,7 @@ from engram.memory.plane import TRANSFORMS
 from engram.memory.random import group_key, random_order, random_orders
 from engram.memory.reservoir import reservoir
 from engram.memory.source import Policy, Ranking, Source
+from engram.shares import exact
 
 BUDGETS = ("per_class", "total", "per_task", "fraction")
 _ROUNDING = {
@@ -226,8 +227,8 @@ class Memory:
         return old.join(new)
 
     def _share(self, rows: int) -> int:
-        # 0.07 of 100 is 7, and not 8: the decimal number is meant, not its neighbour in binary
-        return int(_ROUNDING[self.rounding](Fraction(str(self.fraction)) * rows))
+        # 0.07 of 100 is 7, and not 8
+        return int(_ROUNDING[self.rounding](exact(self.fraction or 0.0) * rows))
 
     def _refuse_small(self, groups: list[Group], quota: int) -> None:
         small = {g.column: len(g.rows) for g in groups if len(g.rows) < quota}

@@ -23,6 +23,9 @@ from engram.streams.core import Task
 
 NORMS = ("minmax_global", "max_only", "per_tensor")
 TINY = 1e-32  # denominators of normalised importances: a constant one becomes 0
+# A spread of the entries within so many units in the last place of the largest is rounding: sums
+# over a task's steps differ by a few where they should be equal.
+ULPS = 100
 
 
 class _Quadratic(torch.autograd.Function):
@@ -105,7 +108,8 @@ def merge(state: State, importance: Tensor, anchor: Tensor) -> State:
 def normalised(parts: Iterable[Tensor], free: Iterable[Tensor], norm: str) -> list[Tensor]:
     """Importances brought to [0, 1] over the free entries; the others get 0.
 
-    `parts` are the tensors that are scaled together.
+    `parts` are the tensors that are scaled together. Entries that are all equal, up to rounding,
+    tell nothing apart: with ``max_only`` they are 1, otherwise 0.
 
     Examples
     --------
@@ -119,6 +123,8 @@ def normalised(parts: Iterable[Tensor], free: Iterable[Tensor], norm: str) -> li
         return [torch.zeros_like(part) for part in parts]
     low = torch.zeros_like(chosen[0]) if norm == "max_only" else chosen.min()
     width = chosen.max() - low + TINY
+    rounding = ULPS * torch.finfo(chosen.dtype).eps * chosen.max().abs()
+    width = torch.where(width > rounding, width, torch.inf)
     pairs = zip(parts, free, strict=True)
     return [torch.where(mask, (part - low) / width, 0.0) for part, mask in pairs]
 

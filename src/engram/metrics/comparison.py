@@ -10,6 +10,7 @@ import numpy as np
 
 from engram.errors import bad, number
 from engram.metrics._arrays import Floats
+from engram.metrics._ties import centre, levelled, slack_of, variance
 from engram.metrics.significance import _runs, paired_differences
 
 
@@ -66,15 +67,27 @@ class Comparison:
 def _spread(a: Floats, b: Floats, paired: bool) -> tuple[float, float]:
     """Standard error of the difference of means and its degrees of freedom (Welch if unpaired)."""
     if paired:
-        d = a - b
-        # Differences that are equal in every run may differ by rounding alone.
-        flat = np.ptp(d) <= 1e-12 * max(1.0, float(np.abs(d).max()))
-        return (0.0 if flat else float(d.std(ddof=1)) / math.sqrt(len(d))), len(d) - 1.0
-    va, vb = float(a.var(ddof=1)) / len(a), float(b.var(ddof=1)) / len(b)
+        d = paired_differences(a, b)
+        return math.sqrt(variance(d) / len(d)), len(d) - 1.0
+    va, vb = variance(a) / len(a), variance(b) / len(b)
     if va + vb == 0:
         return 0.0, 1.0
     freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
     return math.sqrt(va + vb), freedom
+
+
+def _difference(a: Floats, b: Floats, paired: bool) -> float:
+    """Of the means; 0 where rounding alone makes it."""
+    if paired:
+        return centre(paired_differences(a, b))
+    one, two = centre(a), centre(b)
+    return one - two if abs(one - two) > slack_of(np.array([one, two])).max() else 0.0
+
+
+def _levelled_together(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    both = np.concatenate([a, b])
+    both = levelled(both, slack_of(both))
+    return both[: len(a)], both[len(a) :]
 
 
 def compare(
@@ -103,17 +116,13 @@ def compare(
     number("level", level, 0.0, 1.0, open_low=True)
     if level == 1.0:
         raise bad("level", "a number below 1", level)
-    first, second = _runs("a", a), _runs("b", b)
-    if paired:
-        paired_differences(first, second)
-    difference = float(first.mean() - second.mean())
+    first, second = _levelled_together(_runs("a", a), _runs("b", b))
+    difference = _difference(first, second, paired)
     low = high = p = math.nan
     if min(len(first), len(second)) > 1:
         from scipy.special import stdtr, stdtrit
 
         error, freedom = _spread(first, second, paired)
-        if error == 0 and abs(difference) < 1e-12:
-            difference = 0.0
         reach = float(stdtrit(freedom, (1 + level) / 2)) * error
         low, high = difference - reach, difference + reach
         p = float(2 * stdtr(freedom, -abs(difference) / error)) if error else float(difference == 0)

@@ -87,8 +87,8 @@ def by_cglb(matrix: Floats, k: int) -> Floats:
 
 
 def by_pyclad(matrix: Floats, k: int) -> Floats:
-    """The task just learnt counts too, against its best before it was learnt (absent: 0)."""
-    seen = _absent_as_zero(matrix)[..., : k + 1, : k + 1]
+    """As `first`, since pyCLAD measures concepts to come as well; absent entries count as 0."""
+    seen = _absent_as_zero(matrix)[..., : k + 1, :k]
     return np.asarray((seen[..., :k, :].max(axis=-2) - seen[..., k, :]).mean(axis=-1))
 
 

@@ -90,8 +90,8 @@ def forgetting(matrix: Any, *, definition: str = "max", stage: int | None = None
         (RWalk eq. 3 to the letter, needs the full matrix); ``all`` mean over the whole triangle
         (Diaz-Rodriguez, minus their BWT); ``mean_T`` as diagonal, but divided by all tasks. The
         names of libraries give the number which that library prints: ``avalanche``, ``mammoth``,
-        ``libcontinual``, ``cglb`` (negative when things are forgotten), ``pyclad`` (the form
-        that also counts the newest task).
+        ``libcontinual``, ``cglb`` (negative when things are forgotten), ``pyclad`` (as
+        ``first``, entries that are not there count as 0).
 
     Examples
     --------
@@ -151,6 +151,9 @@ def backward_transfer(
 
 def forward_transfer(full_matrix: Any, chance: Any, *, stage: int | None = None) -> Reduced:
     """Mean accuracy on each next task just before it is learnt, above `chance` (GEM).
+
+    It says something only where the classes of the next task may be the answer before it: known
+    classes, or an output for each task. Where unseen classes are closed it is minus chance.
 
     Parameters
     ----------

@@ -1,4 +1,7 @@
-"""Is a difference between methods more than noise? Tests over paired runs, and their correction."""
+"""Is a difference between methods more than noise? Tests over paired runs, and their correction.
+
+Values that are equal up to rounding are ties in all of them.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ import numpy as np
 
 from engram.errors import bad, choose, number, whole
 from engram.metrics._arrays import Floats, floats
+from engram.metrics._ties import centre, levelled, slack_of, variance
 
-_EXACT_LIMIT = 16  # 2 ** 16 sign patterns at most
+_EXACT_FLIPS = 16  # 2 ** 16 sign patterns at most
+_EXACT_RANKS = 200  # pairs; beyond, the normal approximation is as good as exact
 
 
 class PairedTest(NamedTuple):
@@ -24,23 +29,31 @@ class PairedTest(NamedTuple):
 
 def _runs(argument: str, values: Any) -> Floats:
     array = floats(argument, values, least=1, shape="one value per run")
-    if array.ndim != 1 or not array.size or np.any(np.isnan(array)):
-        raise bad(argument, "one axis of at least one number, no NaN", values)
+    if array.ndim != 1 or not array.size or not np.all(np.isfinite(array)):
+        raise bad(argument, "one axis of at least one finite number", values)
     return array
 
 
 def paired_differences(a: Any, b: Any) -> Floats:
     """`a - b`, run by run (same seed, same order), with the numbers checked.
 
+    Differences that rounding alone makes are 0, and those of equal size up to rounding are equal.
+
     Examples
     --------
     >>> paired_differences([3.0, 2.0], [1.0, 1.0]).tolist()
     [2.0, 1.0]
+    >>> paired_differences([0.1 + 0.2, 0.5], [0.3, 0.1]).tolist()
+    [0.0, 0.4]
     """
     first, second = _runs("a", a), _runs("b", b)
     if first.shape != second.shape:
         raise bad("b", f"{len(first)} values, paired with those of a", f"{len(second)} values")
-    return first - second
+    difference, slack = first - second, slack_of(first, second)
+    size = np.abs(difference)
+    moved = size > slack
+    size[moved] = levelled(size[moved], slack[moved])
+    return np.where(moved, np.copysign(size, difference), 0.0)
 
 
 def sign_flip_test(
@@ -57,17 +70,17 @@ def sign_flip_test(
     """
     whole("resamples", resamples, low=1)
     d = paired_differences(a, b)
-    n, observed = len(d), abs(float(d.mean()))
-    slack = 1e-12 * max(1.0, float(np.abs(d).max()))  # equal sums may round differently
-    if n <= _EXACT_LIMIT:
+    n, average = len(d), centre(d)
+    least = abs(average) - float(slack_of(floats("a", a), floats("b", b)).max())
+    if n <= _EXACT_FLIPS:
         bits = np.arange(2**n)[:, None] >> np.arange(n) & 1  # [pattern, pair]
         means = np.abs((1 - 2 * bits) @ d) / n
-        return PairedTest(float(d.mean()), float(np.mean(means >= observed - slack)), n)
+        return PairedTest(average, float(np.mean(means >= least)), n)
     generator = np.random.default_rng(seed)
     signs = generator.choice(np.array([-1.0, 1.0]), size=(resamples, n))
-    extreme = int(np.sum(np.abs(signs @ d) / n >= observed - slack))
+    extreme = int(np.sum(np.abs(signs @ d) / n >= least))
     # The observed pattern is one of the possible ones, hence the two added ones.
-    return PairedTest(float(d.mean()), (extreme + 1) / (resamples + 1), n)
+    return PairedTest(average, (extreme + 1) / (resamples + 1), n)
 
 
 def paired_t_test(a: Any, b: Any) -> PairedTest:
@@ -80,11 +93,11 @@ def paired_t_test(a: Any, b: Any) -> PairedTest:
     (3.4641, 0.0742)
     """
     d = paired_differences(a, b)
-    n, average = len(d), float(d.mean())
+    n, average = len(d), centre(d)
     if n < 2:
         return PairedTest(math.nan, math.nan, n)
-    error = float(d.std(ddof=1)) / math.sqrt(n)
-    if np.ptp(d) == 0.0:  # no spread: equal for certain, or different for certain
+    error = math.sqrt(variance(d) / n)
+    if error == 0.0:  # no spread: equal for certain, or different for certain
         sure = PairedTest(math.copysign(math.inf, average), 0.0, n)
         return sure if average else PairedTest(0.0, 1.0, n)
     from scipy.special import stdtr
@@ -96,7 +109,7 @@ def paired_t_test(a: Any, b: Any) -> PairedTest:
 def wilcoxon_test(a: Any, b: Any) -> PairedTest:
     """Wilcoxon's signed-rank test of paired differences; pairs without difference are dropped.
 
-    Exact for up to 16 pairs that differ (ties included), normal approximation beyond.
+    Exact for up to 200 pairs that differ, ties included; normal approximation beyond.
 
     Examples
     --------
@@ -114,13 +127,30 @@ def wilcoxon_test(a: Any, b: Any) -> PairedTest:
     ranks = rankdata(np.abs(moved))
     up = float(ranks[moved > 0].sum())
     total = float(ranks.sum())
-    statistic = min(up, total - up)
-    if n <= _EXACT_LIMIT:
-        sums = (np.arange(2**n)[:, None] >> np.arange(n) & 1) @ ranks
-        p = 2 * float(np.mean(sums <= statistic + 1e-9))
+    statistic = min(up, total - up)  # ranks are whole or half numbers: exact
+    if n <= _EXACT_RANKS:
+        p = 2 * float(_rank_sums(ranks)[: round(2 * statistic) + 1].sum())
     else:
         p = 2 * float(ndtr((statistic - total / 2) / math.sqrt(float(np.sum(ranks**2)) / 4)))
     return PairedTest(statistic, min(1.0, p), len(d))
+
+
+def _rank_sums(ranks: Floats) -> Floats:
+    """Chance of every sum of the ranks that point up, each with chance 1/2; entry 2 s is for s.
+
+    Examples
+    --------
+    >>> _rank_sums(np.array([1.0, 2.5, 2.5])).tolist()
+    [0.125, 0.0, 0.125, 0.0, 0.0, 0.25, 0.0, 0.25, 0.0, 0.0, 0.125, 0.0, 0.125]
+    """
+    doubled = np.round(2 * ranks).astype(np.int64)
+    chance = np.zeros(int(doubled.sum()) + 1)
+    chance[0] = 1.0
+    for step in doubled:
+        half = chance / 2
+        chance = half.copy()
+        chance[step:] += half[:-step]
+    return chance
 
 
 def holm(p_values: Any) -> Floats:
@@ -191,9 +221,11 @@ def rank_methods(scores: Any, *, alpha: float = 0.05, higher_is_better: bool = T
 
     number("alpha", alpha, 0.0, 1.0, open_low=True)
     table = floats("scores", scores, least=2, shape="[block, method]")
-    if table.ndim != 2 or min(table.shape) < 2 or np.any(np.isnan(table)):
-        raise bad("scores", "[block, method], two or more of each, no NaN", f"shape {table.shape}")
+    if table.ndim != 2 or min(table.shape) < 2 or not np.all(np.isfinite(table)):
+        expected = "[block, method], two or more of each, all finite"
+        raise bad("scores", expected, f"shape {table.shape}")
     n, k = table.shape
+    table = np.stack([levelled(row, slack_of(row)) for row in table])
     ranks = rankdata(-table if higher_is_better else table, axis=1)
     average = ranks.mean(axis=0)
     # Written with the variance of the ranks at hand, so that ties are accounted for.

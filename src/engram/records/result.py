@@ -180,7 +180,10 @@ class Result:
         """A matrix metric of every run, [run]; names and options as in `engram.metrics`.
 
         Runs over label sets have ``[learning_]precision_weighted_jaccard`` in place of accuracies.
-        NaN for runs judged otherwise or short of the stage (default: the last of their stream).
+        NaN for runs judged otherwise or short of the stage (default: the last of their stream), and
+        for ``forward_transfer`` where classes are new and all classes seen compete. A `reference`
+        of ``intransigence`` may be a Result: run by run of the same seed and order, or its mean
+        over seeds where they differ (with a warning).
         """
         from engram.records.summary import metric_of
 

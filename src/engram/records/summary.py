@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engram.errors import bad, unknown
-from engram.records import arrange
+from engram.records import arrange, references
 from engram.records.arrange import Floats
 from engram.records.judging import average_name, learning_name
 from engram.records.views import FIGURES, SET_SCORES
@@ -41,11 +41,13 @@ def metric_of(result: Result, name: str, *, stage: int | None, **options: Any) -
     if name not in (*MATRIX_METRICS, *learning):
         raise unknown("metric", name, (*MATRIX_METRICS, *SET_SCORES, *learning))
     function = metrics.learning_accuracy if name in learning else getattr(metrics, name)
-    # These two read accuracies of tasks before they are learnt.
+    # These read accuracies of tasks before they are learnt; pyCLAD's reads them where there are any.
     ahead = name == "forward_transfer" or options.get("definition") == "first"
-    matrix = result.full_matrix if ahead else result.matrix
+    full = ahead or options.get("definition") == "pyclad"
+    matrix = result.full_matrix if full else result.matrix
     values = np.full(len(result.runs), np.nan)
     meant = _meant(result, name, ahead)
+    unseen = references.meets_new_classes(result) if name == "forward_transfer" else None
     for tasks in np.unique(result.tasks[result.tasks > 0]):
         rows = (result.tasks == tasks) & meant
         if not rows.any():
@@ -55,6 +57,8 @@ def metric_of(result: Result, name: str, *, stage: int | None, **options: Any) -
             continue  # streams of fewer tasks have no such stage
         local = _local(result, name, rows, int(tasks), options)
         reached = ~np.isnan(matrix[rows, : k + 1, : k + 1].diagonal(axis1=1, axis2=2)).any(axis=1)
+        if unseen is not None:  # 0 before it is learnt, by construction: no number at all
+            reached &= ~unseen[rows, : k + 1].any(axis=1)
         if reached.any():
             part = matrix[rows, :tasks, :tasks]
             filled = _call(function, part[reached], k, local, reached)
@@ -107,29 +111,14 @@ def _local(
     """The options of a metric, with what can be taken from the records filled in."""
     local = dict(options)
     if name == "forward_transfer" and "chance" not in local:
-        local["chance"] = _chance(result)[rows, :tasks]
+        local["chance"] = references.chance(result)[rows, :tasks]
     if name == "intransigence":
         reference = local.get("reference")
         if reference is None:
             raise bad("reference", "accuracies per stage, or the Result of joint training", None)
         if hasattr(reference, "matrix"):  # a Result
-            own = reference.matrix[reference.tasks == tasks][:, :tasks, :tasks]
-            if not len(own):
-                raise bad("reference", f"runs over {tasks} tasks", reference)
-            local["reference"] = np.diagonal(own, axis1=1, axis2=2).mean(axis=0)
+            local["reference"] = references.joint_accuracies(result, reference, rows)
     return local
-
-
-def _chance(result: Result) -> Floats:
-    """[run, task] accuracy of guessing, from the chance rows."""
-    frame, arranged = result._frame, result._arranged
-    wanted = arrange.own_rows(frame, arranged, "chance", result.heads)
-    values = np.full((len(arranged.runs), result.matrix.shape[-1]), np.nan)
-    task = frame["task"].to_numpy()[wanted]
-    values[arranged.run[wanted], task] = frame["value"].to_numpy()[wanted]
-    if np.isnan(values).all():
-        raise bad("chance", "accuracies of guessing, since none were recorded", None)
-    return values
 
 
 def summary(result: Result, *, definition: str, stage: int | None) -> pd.DataFrame:

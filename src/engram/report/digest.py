@@ -13,6 +13,7 @@ import pandas as pd
 
 from engram import metrics
 from engram.records.judging import WORDS
+from engram.records.references import paired_by_seed
 from engram.records.views import FIGURES, SET_SCORES
 from engram.report.access import readers_of_the_past
 from engram.report.inputs import ReportInput
@@ -169,7 +170,8 @@ def _with_metrics(runs: pd.DataFrame, arrays: Floats, inputs: ReportInput) -> pd
         runs.loc[where, "learning_accuracy"] = metrics.learning_accuracy(lower)
         runs.loc[where, "bound"] = metrics.forgetting_bound(lower)
         for definition in DEFINITIONS:
-            values = metrics.forgetting(lower, definition=definition)
+            seen = matrix if definition == "pyclad" else lower  # it reads what was before a task
+            values = metrics.forgetting(seen, definition=definition)
             runs.loc[where, f"forgetting/{definition}"] = values
         runs.loc[where, "intransigence"] = _intransigence(rows, lower, inputs)
     runs["distance"] = np.hypot(runs["forgetting/max"], runs["intransigence"])
@@ -194,16 +196,23 @@ def _with_overall(runs: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _intransigence(rows: pd.DataFrame, matrix: Floats, inputs: ReportInput) -> Floats:
-    """Against the mean joint run of the same stream, order and view; NaN where there is none."""
+    """Against joint runs of the same stream, order and view; NaN where there are none.
+
+    Seed by seed, or against the mean over the reference's seeds where they differ.
+    """
     result = np.full(len(rows), np.nan)
+    seeds, recipes = rows["seed"].to_numpy(), rows["recipe"].to_numpy(str)
     joint = np.array([is_reference(r, inputs.recipes) for r in rows["recipe"]], np.bool_)
     group = rows.groupby(["stream", "order", "head"], sort=False).ngroup().to_numpy()
     for number in np.unique(group):
         places = np.flatnonzero(group == number)
         reference = places[joint[places]]
         if len(reference):
-            own = np.diagonal(matrix[reference], axis1=-2, axis2=-1).mean(axis=0)  # [stage]
-            result[places] = metrics.intransigence(matrix[places], own)
+            own = np.diagonal(matrix[reference], axis1=-2, axis2=-1)  # [run, stage]
+            for recipe in np.unique(recipes[places]):
+                mine = places[recipes[places] == recipe]
+                joint_of = paired_by_seed(seeds[mine], seeds[reference], own)
+                result[mine] = metrics.intransigence(matrix[mine], joint_of)
     return result
 
 

@@ -34,7 +34,7 @@ DEFINITION_TEXTS = {
     "mammoth": "the number Mammoth prints: never negative, the last stage counts as past too",
     "libcontinual": "the number LibContinual prints: the newest earlier task is not summed",
     "cglb": "the number CGLB prints: diagonal with the sign turned, forgetting is negative",
-    "pyclad": "the number pyCLAD prints: the task just learnt counts as well",
+    "pyclad": "the number pyCLAD prints: the best of all stages before, the first one included",
 }
 
 

@@ -196,7 +196,8 @@ def plane(digest: Digest, cast: Cast) -> Section:
     text = (
         "Left of the middle, learning new tasks improved old ones; right, they were forgotten. "
         "Below the middle, the last task is learnt better than by joint training; above, worse. "
-        "The origin is joint training itself: the closer, the better."
+        "The origin is joint training itself: the closer, the better. Runs are compared with the "
+        "joint run of their seed, or with the mean over its seeds where these differ."
     )
     title = "Forgetting and intransigence"
     table = _cast_rows(digest.methods, cast)

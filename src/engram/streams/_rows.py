@@ -11,6 +11,7 @@ from torch import Tensor
 from engram import keys
 from engram.data.core import Data
 from engram.errors import bad, number
+from engram.shares import part_of
 
 ROWS = ("train", "valid", "post_valid", "test")  # kinds of rows that a task has
 
@@ -95,7 +96,7 @@ def hold_out(data: Data, rows: Tensor, share: float, seed: int) -> tuple[Tensor,
         return rows, rows[:0]
     kept, held = [], []
     for group in by_class(data, rows):
-        count = int(share * len(group))
+        count = part_of(share, len(group))
         mixed = shuffled(group, seed, "valid")
         held.append(mixed[:count])
         kept.append(mixed[count:])

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engram.data.core import Data
 from engram.errors import bad, number, whole
+from engram.shares import part_of
 from engram.streams._classes import (
     all_classes,
     check_seed,
@@ -86,7 +87,7 @@ def _spread(data: Data, at_home: list[Tensor], mix: float, seed: int) -> list[Te
         away = []
         for group in by_class(data, rows):
             mixed = shuffled(group, seed, "mix")
-            leaving = int(mix * len(group))
+            leaving = part_of(mix, len(group))
             away.append(mixed[:leaving])
             parts[home].append(mixed[leaving:])
         for k, guests in zip(others, deal(away, len(others), seed), strict=True):

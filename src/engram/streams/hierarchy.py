@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engram.data.core import Data
 from engram.errors import bad, number, unknown, whole
+from engram.shares import exact, part_of
 from engram.streams._classes import all_classes, check_seed, check_tasks, class_id
 from engram.streams._rows import by_class, rows_with, shuffled
 from engram.streams._schedule import draw_schedule
@@ -57,9 +58,9 @@ def hierarchical(
         Shares of each fine class's training rows, the first ones in stored order, for in-task and
         post-task validation.
     super_share, sub_share, cap
-        Of n rows of a subclass its superclass gets the first ``int(super_share * n)`` and the
-        subclass the last ``int(sub_share * n)``. Superclasses with more than `cap` subclasses
-        take proportionally less of each.
+        Of n rows of a subclass its superclass gets the first ``super_share * n`` and the subclass
+        the last ``sub_share * n``, rounded down. Superclasses with more than `cap` subclasses take
+        proportionally less of each.
     shuffle
         Share out rows in a keyed random order instead of the stored one.
 
@@ -135,8 +136,8 @@ def super_count(n: int, subclasses: int, *, share: float = 0.4, cap: int = 8) ->
     >>> super_count(1196, 3), super_count(1196, 58), super_count(1196, 118)
     (478, 65, 32)
     """
-    part = share * cap / subclasses if subclasses > cap else share
-    return int(part * n)
+    part = exact(share)
+    return part_of(part * cap / subclasses if subclasses > cap else part, n)
 
 
 class _Rows:
@@ -154,7 +155,7 @@ class _Rows:
         for rows in by_class(data, data.train):
             label = int(data.labels[rows[0]])
             mixed = rows if seed is None else shuffled(rows, seed, "share")
-            a, b = int(held[0] * len(rows)), int(held[1] * len(rows))
+            a, b = part_of(held[0], len(rows)), part_of(held[1], len(rows))
             post.append(mixed[a : a + b])
             for target, part in ((self.valid, mixed[:a]), (self.train, mixed[a + b :])):
                 if label not in parent:
@@ -163,7 +164,7 @@ class _Rows:
                 n = len(part)
                 upper = super_count(n, sizes[label], share=shares[0], cap=cap)
                 target.setdefault(parent[label], []).append(part[:upper])
-                target[label] = [part[n - int(shares[1] * n) :]]
+                target[label] = [part[n - part_of(shares[1], n) :]]
         self.post = torch.cat(post)
 
     def task(self, twofold: Data, group: Sequence[int]) -> Task:
