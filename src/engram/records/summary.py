@@ -41,7 +41,7 @@ def metric_of(result: Result, name: str, *, stage: int | None, **options: Any) -
     if name not in (*MATRIX_METRICS, *learning):
         raise unknown("metric", name, (*MATRIX_METRICS, *SET_SCORES, *learning))
     function = metrics.learning_accuracy if name in learning else getattr(metrics, name)
-    # These read accuracies of tasks before they are learnt; pyCLAD's reads them where there are any.
+    # These read accuracies of tasks before they are learnt; pyCLAD's does where there are any.
     ahead = name == "forward_transfer" or options.get("definition") == "first"
     full = ahead or options.get("definition") == "pyclad"
     matrix = result.full_matrix if full else result.matrix
