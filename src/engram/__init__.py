@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         records,
         report,
         reproduce,
+        shares,
         streams,
         yaml_text,
     )
@@ -57,7 +58,7 @@ _HOME = {
     **dict.fromkeys(
         (
             "checks", "data", "engine", "errors", "keys", "learner", "losses", "memory", "methods",
-            "metrics", "models", "recipes", "records", "report", "reproduce", "streams",
+            "metrics", "models", "recipes", "records", "report", "reproduce", "shares", "streams",
             "yaml_text",
         ),
         "",
