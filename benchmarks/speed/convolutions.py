@@ -135,7 +135,7 @@ def driver_of(run: Run) -> Driver:
     engine = Engine([run], device="cuda")
     learner = engine.learner(run)
     enter([learner], [run.method], run.training, 0)
-    dealer = _dealer([learner], run.method.replay(0), run.training, 0)
+    dealer = _dealer([learner], run.method, run.training, 0)
     driver = Driver([learner], [run.method], run.training, dealer, False, True, False, None)
     driver.epochs = ENDLESS
     return driver

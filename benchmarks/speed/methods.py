@@ -54,7 +54,7 @@ class Timed:
         self.mapped = compile or runs > 1 or device == "cuda"
         run_stage(learners, many, training, 0, mapped=self.mapped)
         enter(learners, many, training, 1)
-        dealer: Dealer = _dealer(learners, method.replay(1), training, 1)
+        dealer: Dealer = _dealer(learners, method, training, 1)
         self.deck, self.size = dealer.epoch(0), dealer.steps_per_epoch - 1
         if self.mapped:
             kind = CompiledTrainer if compile else LockstepTrainer

@@ -229,7 +229,7 @@ class Lockstep:
         engine, training = Engine(specs, device=device), specs[0].training
         self.learners, methods = [engine.learner(s) for s in specs], [s.method for s in specs]
         enter(self.learners, methods, training, 0)
-        self.dealer = _dealer(self.learners, methods[0].replay(0), training, 0)
+        self.dealer = _dealer(self.learners, methods[0], training, 0)
         self.driver = Driver(
             self.learners, methods, training, self.dealer, True, False, False, None
         )

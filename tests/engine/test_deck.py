@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 def items(count: int, first: int = 0) -> Items:
     """Rows first, first + 1, ...; the label of a row is its number."""
     rows = torch.arange(first, first + count)
-    return Items(rows, rows % 2, rows[:, None])
+    return Items(rows, rows % 2, rows[:, None], torch.full_like(rows, -1))
 
 
 def dealer(sizes: list[int], batch: int, *, last: str = "keep", memory: list[int] | None = None,

@@ -56,15 +56,15 @@ def test_shapes_tell_structures_apart():
 
 
 def test_a_batch_maps_into_its_memory():
-    part = [torch.full((2,), float(i)) for i in range(9)]
-    batch = Batch._make([*part, (Batch._make([*part, ()]),)])
+    part = [torch.full((2,), float(i)) for i in range(10)]
+    batch = Batch(*part, (Batch(*part),))
     doubled = batch.map(lambda leaf: 2 * leaf)
-    assert doubled.memory[0].key.tolist() == [16, 16]
+    assert doubled.memory[0].key.tolist() == [18, 18]
     assert doubled.x.tolist() == [0, 0]
 
 
 def test_masks_of_a_batch():
-    part = [torch.zeros(1)] * 6
+    part = [torch.zeros(1)] * 7
     batch = Batch(*part, opened=torch.tensor([0, 1, 2, -1]), now=torch.tensor(1),
                   key=torch.tensor(0))  # fmt: skip
     assert batch.seen.tolist() == [True, True, True, False]

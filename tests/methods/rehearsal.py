@@ -157,7 +157,8 @@ def batch_of(
     return Batch(
         x=torch.zeros(count, 1, dtype=torch.float64), y=torch.tensor(labels)[:, None],
         w=torch.ones(count, dtype=torch.float64), stage=torch.full((count,), now), old=marks,
-        open=(table >= 0).expand(count, -1), opened=table, now=torch.tensor(now),
+        open=(table >= 0).expand(count, -1), slot=torch.full((count,), -1),
+        opened=table, now=torch.tensor(now),
         key=torch.tensor(0),
     )  # fmt: skip
 

@@ -41,7 +41,7 @@ class Moment:
     def batches(self) -> Iterator[Batch]:
         """The batches of all runs, step by step."""
         for step in range(self.deck.live.shape[1]):
-            yield self.trainer.assemble(*at_step(self.deck, torch.tensor([step])))
+            yield self.trainer.assemble(at_step(self.deck, torch.tensor([step])))
 
     def own_batches(self, run: int = 0) -> Iterator[Batch]:
         """The batches of one run."""
@@ -71,8 +71,10 @@ def moment(
         for learner in learners:
             stages.run_stage([learner], [method], training, past, mapped=False)
     stages.enter(learners, methods, training, stage)
-    deck = stages._dealer(learners, method.replay(stage), training, stage).epoch(0)
-    trainer = LockstepTrainer(learners, methods, training)
+    dealer = stages._dealer(learners, method, training, stage)
+    deck = dealer.epoch(0)
+    trainer = LockstepTrainer(learners, methods, training, room=dealer.room)
+    trainer.load(deck, fixed=False)
     return Moment(method, learners, trainer, deck)
 
 

@@ -35,7 +35,7 @@ def check_loss_is_pure(method: Method) -> None:
     at = moment(tame(method))
     method, learner = at.method, at.learners[0]
     for batch in at.own_batches():
-        tree = (learner.vector, learner.buffers, learner.state, *batch[:9])
+        tree = (learner.vector, learner.buffers, learner.state, *batch.per_row, *batch.shared)
         kept, dice = tree_map(torch.clone, tree), _dice()
         first = _terms(method, at, batch)
         require(_dice() == dice, "loss uses a global generator: draw with engram.keys, batch.key")
@@ -123,7 +123,7 @@ def check_maps_without_host_decisions(method: Method) -> None:
 
     def step(vector: Tensor, buffers: Any, state: Any, batch: Batch) -> Any:
         trainer.vector, trainer.buffers, trainer.state = vector, buffers, state
-        total, data, terms, _ = trainer._gradients(batch)
+        total, data, terms, *_ = trainer._gradients(batch)
         if overrides(at.method, "step"):
             moved = vector - total
             state = vmap(trainer._mapped_step)(vector, moved, data, state, trainer.hyper)

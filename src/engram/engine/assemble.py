@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import copy
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from engram import keys
 from engram.engine.deck import Deck, Hand
+from engram.engine.values import read
 from engram.learner.batch import Batch
 from engram.learner.feed import Feed
+
+
+class Dealt(NamedTuple):
+    """The rows of one step, of R runs or of one."""
+
+    main: Hand  # [R?, B]
+    key: Tensor  # [R?]
+    apart: tuple[Hand, ...] = ()  # batches kept apart
+    into: Tensor | tuple[()] = ()  # [R?, B] slots that rows of the main batch enter, or -1
 
 
 class Assembler:
@@ -27,27 +38,34 @@ class Assembler:
         self.opened = opened  # [R?, C]
         self.scopes = scopes  # [R?, T, C] classes that compete for a row of each task
         self.now = now  # [R?]
+        self.values: dict[str, Tensor] = {}  # [R?, M + 1, ...] what is remembered, by slot
+        self._no_slot = torch.tensor(-1, device=now.device)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Any]:
         """All that differs between stages and groups."""
-        return {name: getattr(self, name) for name in ("current", "opened", "scopes", "now")}
+        names = ("current", "opened", "scopes", "now", "values")
+        return {name: getattr(self, name) for name in names}
 
-    def on(self, tensors: dict[str, Tensor]) -> Assembler:
+    def on(self, tensors: dict[str, Any]) -> Assembler:
         """The same with other tensors."""
         twin = copy.copy(self)
         for name, value in tensors.items():
             setattr(twin, name, value)
         return twin
 
-    def __call__(self, hand: Hand, key: Tensor, apart: tuple[Hand, ...] = ()) -> Batch:
-        """`hand` holds the rows of one step: [R?, B]."""
-        memory = tuple(self(one, keys.fold(key, j)) for j, one in enumerate(apart))  # type: ignore[arg-type]
-        stage = hand.stages
+    def __call__(self, dealt: Dealt) -> Batch:
+        """The batch of one step, with the batches kept apart from it."""
+        main, key, apart, _ = dealt
+        memory = (self._batch(one, keys.fold(key, j)) for j, one in enumerate(apart))
+        return self._batch(main, key)._replace(memory=tuple(memory))
+
+    def _batch(self, hand: Hand, key: keys.Key) -> Batch:
+        key, stage = torch.as_tensor(key), hand.stages
         if self.alone:
             old = torch.zeros_like(hand.w)
             open_ = self.current.expand(*stage.shape, -1)
         else:
-            old = (stage < self.now.unsqueeze(-1)).to(hand.w.dtype)
+            old = ((hand.slot >= 0) | (stage < self.now.unsqueeze(-1))).to(hand.w.dtype)
             spread = stage[..., None].expand(*stage.shape, self.scopes.shape[-1])
             open_ = self.scopes.gather(-2, spread)
         return Batch(
@@ -57,14 +75,15 @@ class Assembler:
             stage=stage,
             old=old,
             open=open_,
+            slot=self._no_slot.expand(stage.shape) if self.alone else hand.slot,
             opened=self.opened,
             now=self.now,
             key=key,
-            memory=memory,
+            values={name: read(table, hand.slot) for name, table in self.values.items()},
         )
 
 
-def at_step(deck: Deck, step: Tensor) -> tuple[Hand, Tensor, tuple[Hand, ...]]:
+def at_step(deck: Deck, step: Tensor) -> Dealt:
     """Rows of one step of all runs, the step number being a tensor (so that it captures)."""
 
     def take(leaf: Tensor) -> Tensor:
@@ -72,15 +91,17 @@ def at_step(deck: Deck, step: Tensor) -> tuple[Hand, Tensor, tuple[Hand, ...]]:
 
     main = Hand(*(take(leaf) for leaf in deck.main))
     apart = tuple(Hand(*(take(leaf) for leaf in hand)) for hand in deck.apart)
-    return main, take(deck.key), apart
+    into = take(deck.into) if isinstance(deck.into, Tensor) else ()
+    return Dealt(main, take(deck.key), apart, into)
 
 
-def single_steps(deck: Deck, step: int) -> tuple[Hand, Tensor, tuple[Hand, ...]]:
+def single_steps(deck: Deck, step: int) -> Dealt:
     """Rows of one step of a deck for one run, cut to its real length: nothing is padded."""
     length = deck.lengths[step]
     main = Hand(*(leaf[0, step, :length] for leaf in deck.main))
     apart = tuple(Hand(*(leaf[0, step] for leaf in hand)) for hand in deck.apart)
-    return main, deck.key[0, step], apart
+    into = deck.into[0, step, :length] if isinstance(deck.into, Tensor) else ()
+    return Dealt(main, deck.key[0, step], apart, into)
 
 
 def no_padding(deck: Deck) -> bool:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.assemble import at_step
-from engram.engine.deck import Deck, Hand
+from engram.engine.assemble import Dealt, at_step
+from engram.engine.deck import Deck
 from engram.engine.graphs import Captured
 from engram.engine.single import SingleTrainer
 from engram.engine.training import Training
@@ -26,8 +26,10 @@ from engram.methods.base import Method, Terms
 class CapturedTrainer(SingleTrainer):
     """A `SingleTrainer` that replays its steps, one recording for every length of a batch."""
 
-    def __init__(self, learner: Learner, method: Method, training: Training) -> None:
-        super().__init__(learner, method, training)
+    def __init__(
+        self, learner: Learner, method: Method, training: Training, *, room: int = 0
+    ) -> None:
+        super().__init__(learner, method, training, room=room)
         learner.state = tree_map(torch.clone, learner.state)  # written in place from here on
         vector = learner.vector
         self._lr = torch.zeros((), device=vector.device, dtype=vector.dtype)
@@ -37,6 +39,7 @@ class CapturedTrainer(SingleTrainer):
         self._recorded_interval = Captured(super()._interval, self._pool)
 
     def load(self, deck: Deck, fixed: bool) -> None:
+        self._make_tables(deck)
         known, new = list(leaves(_tensors(self._deck))), list(leaves(_tensors(deck)))
         if [one.shape for one in known] != [one.shape for one in new]:
             self._deck = deck._replace(**tree_map(torch.clone, _tensors(deck)))
@@ -62,9 +65,10 @@ class CapturedTrainer(SingleTrainer):
         self._recorded[length]()
 
     def _captured_step(self, length: int) -> None:
-        main, key, apart = tree_map(lambda leaf: leaf[0], at_step(self._deck, self._number))  # type: ignore[arg-type]
-        main = Hand(*(leaf[:length] for leaf in main))
-        self._step(self.assemble(main, key, apart), self._lr)
+        dealt = at_step(self._deck, self._number)  # type: ignore[arg-type]
+        main, key, apart, into = tree_map(lambda leaf: leaf[0], dealt)
+        main, into = tree_map(lambda leaf: leaf[:length], (main, into))
+        self._step(Dealt(main, key, apart, into), self._lr)
         self._number.add_(1)
 
     def _interval(self) -> None:
@@ -113,4 +117,5 @@ class CapturedTrainer(SingleTrainer):
 
 
 def _tensors(deck: Deck | None) -> dict[str, Any]:
-    return {} if deck is None else {"main": deck.main, "apart": deck.apart, "key": deck.key}
+    names = ("main", "apart", "key", "into")
+    return {} if deck is None else {name: getattr(deck, name) for name in names}

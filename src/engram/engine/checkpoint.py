@@ -16,7 +16,7 @@ from engram.learner.tree import flatten
 from engram.memory import Exemplars
 from engram.streams.ledger import Ledger
 
-FORMAT = "engram-learner-1"
+FORMAT = "engram-learner-2"
 EXEMPLARS = ("rows", "stages", "columns", "ranks")
 
 
@@ -53,6 +53,7 @@ def state_dict(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "vector": learner.vector, "buffers": learner.buffers, "free": learner.free,
         "state": learner.state, "opt": learner.opt, "opened": learner.opened,
         "exemplars": dict(zip(EXEMPLARS, learner.exemplars[:4], strict=True)),
+        "values": learner.values,
     }  # fmt: skip
     tensors = {k: v.detach().cpu().contiguous().clone() for k, v in flatten(tree).items()}
     facts = {
@@ -73,8 +74,8 @@ def load_state_dict(learner: Learner, tensors: dict[str, Tensor], facts: dict[st
         return rebuild(structure(part), flat)
 
     learner.vector, learner.free = tree["vector"].to(device), tree["free"].to(device)
-    learner.buffers, learner.state, learner.opt = (
-        move(tree[k]) for k in ("buffers", "state", "opt")
+    learner.buffers, learner.state, learner.opt, learner.values = (
+        move(tree[k]) for k in ("buffers", "state", "opt", "values")
     )
     learner.opened = tree["opened"]
     kept = tree["exemplars"]

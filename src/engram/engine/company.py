@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from engram import keys
-from engram.learner.batch import Batch
+from engram.learner.batch import NOTHING, Batch
 from engram.learner.gradients import Term, Transform, Weights, average_gradient
 from engram.learner.learner import Items, Learner, competing
 from engram.learner.likeness import likeness
@@ -182,7 +182,7 @@ def _batches(learners: list[Learner], items: list[Items], size: int, groups: int
     runs, place = len(learners), torch.arange(groups * size)
     ends = [len(one.rows) - 1 for one in items]
     index = [place.clamp(max=end) for end in ends]  # padding repeats a real row, weight 0
-    rows, stage, y = (
+    rows, stage, y, slot = (
         torch.stack([leaf[where] for leaf, where in zip(leaves, index, strict=True)]).to(device)
         for leaves in zip(*items, strict=True)
     )
@@ -193,12 +193,13 @@ def _batches(learners: list[Learner], items: list[Items], size: int, groups: int
     now = torch.tensor([one.stage for one in learners]).to(device)
     old = (stage < now[:, None]).to(dtype)
     key = torch.tensor([keys.fold(one.seed, "host", one.stage) for one in learners]).to(device)
-    parts = (feed(rows, stage), y, real.to(device, dtype), stage, old, open_)
+    parts = (feed(rows, stage), y, real.to(device, dtype), stage, old, open_, slot)
     opened = torch.stack([one.opened for one in learners]).to(device)
+    key = torch.as_tensor(keys.fold(key[:, None], torch.arange(groups, device=device)))
     return Batch._make([
         *(leaf.reshape(runs, groups, size, *leaf.shape[2:]) for leaf in parts),
-        opened[:, None].expand(-1, groups, -1), now[:, None].expand(-1, groups),
-        keys.fold(key[:, None], torch.arange(groups, device=device)), (),
+        opened[:, None].expand(-1, groups, -1), now[:, None].expand(-1, groups), key,
+        (), NOTHING,
     ])  # fmt: skip
 
 

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from engram import keys
+from engram.engine.renewal import Content, Renewal
 from engram.learner.learner import Items
+from engram.memory.exemplars import Exemplars
 
 EPOCHS_AHEAD = 64
 AS_BATCH = -1  # as many memory rows as the batch has of the task
@@ -29,6 +31,7 @@ class Table(NamedTuple):
     real: Tensor  # [R] how many items are real
     sizes: tuple[int, ...]  # the same, on the host
     weight: Tensor  # [R, n] row weights, mean 1 over the real items
+    slot: Tensor  # [R, n] places in the memory, -1 = a row of the task
 
     @property
     def length(self) -> int:
@@ -42,6 +45,7 @@ class Hand(NamedTuple):
     stages: Tensor  # [R, S, B]
     y: Tensor  # [R, S, B, L]
     w: Tensor  # [R, S, B]
+    slot: Tensor  # [R, S, B]
 
 
 class Deck(NamedTuple):
@@ -52,6 +56,7 @@ class Deck(NamedTuple):
     key: Tensor  # [R, S]
     lengths: tuple[int, ...]  # [S] real rows of the longest run's main batch
     live: np.ndarray  # [R, S] whether a run has any row at that step
+    into: Tensor | tuple[()] = ()  # [R, S, B] slot that a row of the main batch enters, or -1
 
 
 def table(
@@ -69,13 +74,13 @@ def table(
         torch.stack([padded(leaf) for leaf in leaves]) for leaves in zip(*items, strict=True)
     ]
     sizes = tuple(len(one.rows) for one in items)
-    rows, stages, y = (leaf.to(device) for leaf in stacked)
+    rows, stages, y, slot = (leaf.to(device) for leaf in stacked)
     weight = [
         padded(_balanced(one.y[:, 0]) if class_weights else torch.ones(len(one.rows)))
         for one in items
     ]
     real = torch.tensor(sizes, device=device)
-    return Table(rows, stages, y, real, sizes, torch.stack(weight).to(device))
+    return Table(rows, stages, y, real, sizes, torch.stack(weight).to(device), slot)
 
 
 def _balanced(labels: Tensor) -> Tensor:
@@ -100,6 +105,7 @@ class Dealer:
         pair: bool,
         memory_size: int,
         dtype: torch.dtype,
+        renewal: Renewal | None = None,
     ) -> None:
         self.main, self.memory, self.stage = main, list(memory), stage
         self.device, self.dtype, self.last, self.pair = main.rows.device, dtype, last, pair
@@ -108,11 +114,32 @@ class Dealer:
         self.seeds = torch.tensor(list(seeds), device=self.device)
         self.whole = self.batch >= main.length  # one batch is the epoch: no order to draw
         self._keys: tuple[int, keys.Key] = (-1, 0)
+        self.renewal = renewal  # the memory is a reservoir that changes with every step
+
+    @property
+    def room(self) -> int:
+        """Slots of a reservoir that is renewed with every step, 0 for other memories."""
+        return 0 if self.renewal is None else self.renewal.room
+
+    def settled(self, run: int, kept: Exemplars) -> Exemplars:
+        """The reservoir of a run after the task, given what it held before."""
+        if self.renewal is None:
+            return kept
+        count, seen = int(self.renewal.filled[run]), int(self.renewal.seen[run])
+        holder = self.renewal.holder[run, :count].cpu()
+        new, place = holder >= 0, holder.clamp(min=0)
+        source = (self.main.rows, self.main.stages, self.main.y[..., 0])
+        parts = []
+        for before, table in zip(kept[:3], source, strict=True):
+            old = torch.full((count,), -1)
+            old[: len(before)] = before[:count]
+            parts.append(torch.where(new, table[run].cpu()[place], old))
+        return Exemplars._make([*parts, torch.arange(count), seen])
 
     @property
     def fixed(self) -> bool:
         """Whether every epoch deals the very same rows."""
-        return self.whole and not (self.memory and self.memory_size)
+        return self.whole and not (self.memory and self.memory_size) and self.renewal is None
 
     def renewed(self, deck: Deck, epoch: int) -> Deck:
         """A fixed deck in another epoch: the same rows, other noise."""
@@ -183,25 +210,54 @@ class Dealer:
         key = keys.fold(self.seeds[:, None], "step", self.stage, epochs, inside)  # [R, S]
         main = self._hand(self.main, index, real)
         lengths = tuple(real.sum(-1).amax(0).tolist())
-        hands = tuple(self._memory_hand(t, key, j) for j, t in enumerate(self.memory))
+        into: Tensor | tuple[()] = ()
+        if self.renewal is None:
+            hands = tuple(self._memory_hand(t, key, j) for j, t in enumerate(self.memory))
+        else:
+            # rows pass by once, in the first epoch
+            passes = real & (epochs == 0)[..., None]
+            now = self.renewal
+            some = bool(passes.any())
+            held = now.passing(index, passes) if some else now.still(*index.shape[1:])
+            hands, into = (self._renewed_hand(held, key),), held.into
         if self.pair and hands:
-            main, hands = _paired(hands[0], main), ()
-            lengths = tuple((main.w > 0).sum(-1).amax(0).tolist())
-        return Deck(main, hands, key, lengths, live)  # type: ignore[arg-type]
+            main, into = _paired(hands[0], main, into)
+            hands, lengths = (), tuple((main.w > 0).sum(-1).amax(0).tolist())
+        return Deck(main, hands, key, lengths, live, into)  # type: ignore[arg-type]
 
     def _memory_hand(self, source: Table, key: keys.Key, number: int) -> Hand:
         runs, steps = key.shape  # type: ignore[union-attr]
         if not self.memory_size:
             index = torch.arange(source.length, device=self.device).expand(runs, steps, -1)
             return self._hand(source, index, index < source.real[:, None, None])
-        size = self.batch if self.memory_size == AS_BATCH else self.memory_size
+        size, wanted = self._wanted()
         count = source.real[:, None].expand(runs, steps)
         index = keys.below(keys.fold(key, "memory", number), count, size)
+        return self._hand(source, index, wanted.expand(runs, steps, size))
+
+    def _wanted(self) -> tuple[int, Tensor]:
+        """Memory rows drawn per step, and [R, 1, size] which of them each run wants."""
+        size = self.batch if self.memory_size == AS_BATCH else self.memory_size
         own = torch.full_like(self.main.real, size)
         if self.memory_size == AS_BATCH:
             own = self.main.real.clamp(max=size)  # a small task's batch is small, so is its share
-        wanted = torch.arange(size, device=self.device) < own[:, None, None]
-        return self._hand(source, index, wanted.expand(runs, steps, size))
+        return size, torch.arange(size, device=self.device) < own[:, None, None]
+
+    def _renewed_hand(self, held: Content, key: keys.Key) -> Hand:
+        """Memory rows of each step from what the reservoirs hold then."""
+        size, wanted = self._wanted()
+        slot = keys.below(keys.fold(key, "memory", 0), held.filled.clamp(min=1), size)  # [R, S, m]
+        there = (held.filled > 0)[..., None] & wanted
+        holder = held.holder.gather(2, slot)
+        hand = self._hand(self.main, holder.clamp(min=0), there)
+        if self.memory:  # what earlier tasks left, by slot
+            old = self._hand(self.memory[0], slot.clamp(max=self.memory[0].length - 1), there)
+            new = holder >= 0
+            hand = Hand(*(
+                torch.where(new.unsqueeze(-1) if a.ndim > new.ndim else new, a, b)
+                for a, b in zip(hand, old, strict=True)
+            ))  # fmt: skip
+        return hand._replace(slot=slot)
 
     def _hand(self, source: Table, index: Tensor, real: Tensor) -> Hand:
         flat = index.flatten(1)
@@ -211,10 +267,11 @@ class Dealer:
             source.stages.gather(1, flat).view_as(index),
             source.y.gather(1, label).view(*index.shape, -1),
             real.to(self.dtype) * source.weight.gather(1, flat).view_as(index).to(self.dtype),
+            source.slot.gather(1, flat).view_as(index),
         )
 
 
-def _paired(memory: Hand, main: Hand) -> Hand:
+def _paired(memory: Hand, main: Hand, into: Tensor | tuple[()]) -> tuple[Hand, Tensor | tuple[()]]:
     """Memory rows, then rows of the task, then all padding.
 
     A short last batch is a prefix then, and a row has the place it has when its run trains alone.
@@ -223,8 +280,10 @@ def _paired(memory: Hand, main: Hand) -> Hand:
     memory = memory._replace(w=memory.w * there)
     joined = Hand(*(torch.cat([a, b], 2) for a, b in zip(memory, main, strict=True)))
     front = (joined.w == 0).to(torch.uint8).argsort(dim=-1, stable=True)  # [R, S, B]
+    if isinstance(into, Tensor):
+        into = torch.cat([torch.full_like(memory.slot, -1), into], 2).gather(2, front)
     label = front[..., None].expand_as(joined.y)
     return Hand(
         joined.rows.gather(2, front), joined.stages.gather(2, front),
-        joined.y.gather(2, label), joined.w.gather(2, front),
-    )  # fmt: skip
+        joined.y.gather(2, label), joined.w.gather(2, front), joined.slot.gather(2, front),
+    ), into  # fmt: skip

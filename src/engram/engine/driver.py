@@ -43,10 +43,10 @@ class Driver:
         self.trainer: LockstepTrainer | SingleTrainer
         if mapped:
             kind = CompiledTrainer if compile else LockstepTrainer
-            self.trainer = kind(learners, methods, training, capture=capture)
+            self.trainer = kind(learners, methods, training, capture=capture, room=dealer.room)
         else:
             alone = CapturedTrainer if capture else SingleTrainer
-            self.trainer = alone(learners[0], methods[0], training)
+            self.trainer = alone(learners[0], methods[0], training, room=dealer.room)
         self.schedule = Schedule(training, len(learners))
         self.curve: list[tuple[int, list[np.ndarray]]] = []
         self._logs: list[tuple[int, np.ndarray, dict[str, Tensor]]] = []

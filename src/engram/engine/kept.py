@@ -16,6 +16,7 @@ class Kept:
         "state",
         "opt",
         "exemplars",
+        "values",
         "stage",
         "diverged",
     )

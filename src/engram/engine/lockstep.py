@@ -18,19 +18,21 @@ from torch.func import grad as func_grad
 from torch.func import vmap
 
 from engram import keys
-from engram.engine.assemble import Assembler, at_step, no_padding
-from engram.engine.deck import Deck, Hand
+from engram.engine.assemble import Assembler, Dealt, at_step, no_padding
+from engram.engine.deck import Deck
 from engram.engine.graphs import Captured
 from engram.engine.mapped import as_tensors, varying, with_values
 from engram.engine.optim import Optimizer
 from engram.engine.training import Training
+from engram.engine.values import empty_tables, tables_of, write_
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner, competing
 from engram.learner.net import FunctionalNet
 from engram.learner.tree import leaves, pick, stack, tree_map
 from engram.methods.base import Method, overrides, pace_of
 
-Dealt = tuple[Hand, Tensor, tuple[Hand, ...]]  # main batch, key, batches kept apart
+# update, gradient through the networks, loss terms, buffers, what is remembered
+Gradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor]]
 
 
 class LockstepTrainer:
@@ -45,6 +47,7 @@ class LockstepTrainer:
         training: Training,
         *,
         capture: bool = False,
+        room: int = 0,
     ) -> None:
         first = learners[0]
         found = varying(methods)
@@ -73,6 +76,8 @@ class LockstepTrainer:
         self.sums: dict[str, Tensor] = {}
         self.steps = np.zeros(len(learners), dtype=int)  # [R] of each run in this stage
         self.fixed_batch: Batch | None = None
+        self.assemble.values = tables_of(learners, room) if first.values else {}
+        self._room, self._remembers = room, bool(room) and overrides(self.method, "remember")
         self._follows, self._clip = overrides(self.method, "step"), training.clip
         self._pace = math.gcd(*map(pace_of, methods))
         self._touches: bool | None = None  # whether the loss writes penalties on the vector
@@ -99,6 +104,10 @@ class LockstepTrainer:
     # -- one chunk of steps ----------------------------------------------------------------------
     def load(self, deck: Deck, fixed: bool) -> None:
         """Take the rows of the next steps; fixed addresses where a graph was captured."""
+        if self._remembers and not self.assemble.values:
+            first = empty_tables(self.learners[0], self.method, deck, self._room)
+            runs = len(self.learners)
+            self.assemble.values = {k: v.repeat(runs, *[1] * v.ndim) for k, v in first.items()}
         if self._deck is None or not self._same_shapes(deck):
             self._deck = _copy_deck(torch.clone, deck)
             self._padded = not no_padding(deck)
@@ -109,12 +118,12 @@ class LockstepTrainer:
                 old.copy_(new)
         if fixed and not self.assemble.feed.augment:
             self.step_number.zero_()
-            self.fixed_batch = self.assemble(*at_step(self._deck, self.step_number))
+            self.fixed_batch = self.assemble(at_step(self._deck, self.step_number))
             self._fetches = False
 
     def _fetch(self) -> None:
         """Lay the rows of the step to come at fixed addresses."""
-        batch = self.assemble(*at_step(self._deck, self.step_number))  # type: ignore[arg-type]
+        batch = self.assemble(at_step(self._deck, self.step_number))  # type: ignore[arg-type]
         if self.fixed_batch is None:
             self.fixed_batch = tree_map(torch.clone, batch)
         else:
@@ -189,10 +198,11 @@ class LockstepTrainer:
     @torch.no_grad()
     def _step(self) -> None:
         """One optimiser step of every run."""
-        batch = self.fixed_batch
+        batch, dealt = self.fixed_batch, None
         if batch is None:
-            batch = self.assemble(*self._rows())
-        total, data, terms, buffers = self._gradients(batch)
+            dealt = self._rows()
+            batch = self.assemble(dealt)
+        total, data, terms, buffers, found = self._gradients(batch)
         self._mask_(total)
         if self._clip:
             norm = total.norm(dim=-1, keepdim=True).clamp(min=1e-12)  # per run
@@ -213,6 +223,9 @@ class LockstepTrainer:
                 vmap(self._mapped_step)(before, self.vector, data, self.state, self.hyper),  # type: ignore[arg-type]
             )
         self._assign(self.buffers, buffers)
+        if dealt is not None and isinstance(dealt.into, Tensor):
+            for name, value in found.items():
+                write_(self.assemble.values[name], dealt.into, value)
         self._log(terms)
         self.step_number.add_(1)
 
@@ -272,7 +285,7 @@ class LockstepTrainer:
         tree_map(write, target, value)
 
     # -- gradients -------------------------------------------------------------------------------
-    def _gradients(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor], Any]:
+    def _gradients(self, batch: Batch) -> Gradients:
         scope: Any = contextlib.nullcontext()
         if self.training.precision == "bf16":
             scope = torch.autocast(self.vector.device.type, dtype=torch.bfloat16)
@@ -283,7 +296,7 @@ class LockstepTrainer:
 
     def _gradient_of_one(
         self, vector: Tensor, buffers: Any, state: Any, batch: Batch, hyper: Any
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor], Any]:
+    ) -> Gradients:
         method = with_values(self.method, hyper)
         kept: dict[str, Any] = {"buffers": buffers}
 
@@ -297,27 +310,30 @@ class LockstepTrainer:
                 if self._touches is None or net.touched:
                     self._touches = net.touched
                 total = sum(t for name, t in terms.items() if not names or name in names)
-                return total, (terms, net.buffers)  # type: ignore[return-value]
+                found: dict[str, Tensor] = {}
+                if self._remembers and which is batch:  # of the pass that the loss has made
+                    found = method.remember(net, which, state)
+                return total, (terms, net.buffers, found)  # type: ignore[return-value]
 
             if self._touches is False:
-                data, (terms, after) = func_grad(lambda p: value(p, p.detach()), has_aux=True)(
-                    vector
-                )
+                one = func_grad(lambda p: value(p, p.detach()), has_aux=True)
+                data, (terms, after, found) = one(vector)
                 both = data
             else:
                 pair = func_grad(value, argnums=(0, 1), has_aux=True)(vector, vector)
-                (data, penalty), (terms, after) = pair
+                (data, penalty), (terms, after, found) = pair
                 both = data + penalty
             kept["buffers"] = after
             if which is batch:
                 kept.setdefault("data", data)
                 kept.setdefault("terms", terms)
+                kept.setdefault("found", found)
             return torch.as_tensor(both)
 
         total = method.gradient(grad, batch, state)
         if "terms" not in kept:
             raise ValueError("gradient() must call grad on the batch it was given")
-        return total, kept["data"], kept["terms"], kept["buffers"]
+        return total, kept["data"], kept["terms"], kept["buffers"], kept["found"]
 
     # -- log and learners ------------------------------------------------------------------------
     def _log(self, terms: dict[str, Tensor]) -> None:
@@ -341,6 +357,10 @@ class LockstepTrainer:
             learner.buffers, learner.state = pick(self.buffers, index), pick(self.state, index)
             learner.opt = pick(self.opt, index)
 
+    def remembered(self, run: int, items: int) -> dict[str, Tensor]:
+        """[n, ...] the values of a run's first `items` slots."""
+        return {k: table[run, :items].clone() for k, table in self.assemble.values.items()}
+
     def finite(self) -> Tensor:
         """[R] whether all weights of a run are numbers."""
         return torch.isfinite(self.vector).all(-1)
@@ -353,7 +373,7 @@ class LockstepTrainer:
 def _deck_leaves(deck: Deck | None) -> list[Tensor]:
     if deck is None:
         return []
-    found = [*deck.main, deck.key]
+    found = [*deck.main, deck.key, *leaves(deck.into)]
     for hand in deck.apart:
         found += hand
     return found
@@ -361,7 +381,10 @@ def _deck_leaves(deck: Deck | None) -> list[Tensor]:
 
 def _copy_deck(f: Any, deck: Deck) -> Deck:
     return deck._replace(
-        main=tree_map(f, deck.main), apart=tree_map(f, deck.apart), key=f(deck.key)
+        main=tree_map(f, deck.main),
+        apart=tree_map(f, deck.apart),
+        key=f(deck.key),
+        into=tree_map(f, deck.into),
     )
 
 

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.assemble import at_step
+from engram.engine.assemble import Dealt, at_step
 from engram.engine.compiled import Compiled
 from engram.engine.deck import Deck
-from engram.engine.lockstep import Dealt, LockstepTrainer
+from engram.engine.lockstep import LockstepTrainer
 from engram.engine.training import Training
 from engram.learner.learner import Learner
 from engram.learner.likeness import Same, likeness
@@ -39,8 +39,9 @@ class CompiledTrainer(LockstepTrainer):
         training: Training,
         *,
         capture: bool = False,
+        room: int = 0,
     ) -> None:
-        super().__init__(learners, methods, training, capture=capture)
+        super().__init__(learners, methods, training, capture=capture, room=room)
         self._unit = torch.ones_like(self.lr)  # [R]
         self._powers = self.optimizer.powers(self.opt["t"])  # [2, R] of the step to come
         self._scales = self.optimizer.scales(self._powers, self.lr)

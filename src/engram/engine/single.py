@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.assemble import Assembler, single_steps
+from engram.engine.assemble import Assembler, Dealt, single_steps
 from engram.engine.deck import Deck
 from engram.engine.optim import Optimizer
 from engram.engine.training import Training
+from engram.engine.values import empty_tables, tables_of, write_
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner, competing
 from engram.learner.net import BoundNet
@@ -26,7 +27,9 @@ from engram.methods.base import Method, Terms, overrides, pace_of
 class SingleTrainer:
     """Trains one learner through one stage, in place."""
 
-    def __init__(self, learner: Learner, method: Method, training: Training) -> None:
+    def __init__(
+        self, learner: Learner, method: Method, training: Training, *, room: int = 0
+    ) -> None:
         self.learner, self.method = learner, method
         self.optimizer = Optimizer.of(training)
         learner.vector = learner.vector.clone()  # methods may have kept the old tensor as an anchor
@@ -44,6 +47,11 @@ class SingleTrainer:
         self.sums: dict[str, Tensor] = {}
         self.steps = 0
         self._deck: Deck | None = None
+        self._room, self._remembers = room, bool(room) and overrides(method, "remember")
+        tables = tables_of([learner], room) if learner.values else {}
+        self.assemble.values = {name: table[0] for name, table in tables.items()}
+        self._batch: Batch | None = None  # of the present step
+        self._found: dict[str, Tensor] = {}  # what is remembered of it
         self._projects = overrides(method, "gradient")
         self._follows, self._pace = overrides(method, "step"), pace_of(method)
         self._clip = training.clip
@@ -65,7 +73,12 @@ class SingleTrainer:
 
     def load(self, deck: Deck, fixed: bool) -> None:
         """Take the rows of the next steps."""
+        self._make_tables(deck)
         self._deck = deck
+
+    def _make_tables(self, deck: Deck) -> None:
+        if self._remembers and not self.assemble.values:
+            self.assemble.values = empty_tables(self.learner, self.method, deck, self._room)
 
     def renew(self, key: Tensor) -> None:
         """Take the keys [1, 1] of another epoch over the loaded rows."""
@@ -84,11 +97,11 @@ class SingleTrainer:
     def _one(self, step: int, lr: float) -> None:
         if self._deck is None:
             raise ValueError("load rows before running steps")
-        hand, key, apart = single_steps(self._deck, step)
-        self._step(self.assemble(hand, key, apart), lr)
+        self._step(single_steps(self._deck, step), lr)
 
-    def _step(self, batch: Batch, lr: float | Tensor) -> None:
+    def _step(self, dealt: Dealt, lr: float | Tensor) -> None:
         learner, flat = self.learner, None
+        self._batch = batch = self.assemble(dealt)
         if self._projects:
             flat, data = self._projected(batch)
         else:
@@ -97,6 +110,9 @@ class SingleTrainer:
             if penalty is not None or self._follows or self._clip:
                 data = learner.networks.layout.flatten(parts)
                 flat = data if penalty is None else data + penalty
+        if isinstance(dealt.into, Tensor):
+            for name, value in self._found.items():
+                write_(self.assemble.values[name], dealt.into, value)
         before = learner.vector.clone() if self._follows else None
         if flat is None:
             for index, mask in self._masks:
@@ -139,6 +155,9 @@ class SingleTrainer:
     def _gradients(self, batch: Batch, *names: str) -> tuple[list[Tensor], Tensor | None]:
         """Gradient through the networks, by parameter, and through penalties on the vector."""
         terms = self._loss(batch)
+        if self._remembers and batch is self._batch:
+            values = self.method.remember(self.net, batch, self.learner.state)
+            self._found = {name: value.detach() for name, value in values.items()}
         total: Tensor = sum(  # type: ignore[assignment]
             term for name, term in terms.items() if not names or name in names
         )
@@ -180,6 +199,10 @@ class SingleTrainer:
     def current(self) -> None:
         """Let the learner hold the present weights (the vector is the learner's own already)."""
         self.learner.buffers = {k: v.detach().clone() for k, v in self.net.read_buffers().items()}
+
+    def remembered(self, run: int, items: int) -> dict[str, Tensor]:
+        """[n, ...] the values of the first `items` slots."""
+        return {name: table[:items].clone() for name, table in self.assemble.values.items()}
 
     def finite(self) -> Tensor:
         """[1] whether all weights are numbers."""

@@ -15,7 +15,9 @@ from engram.engine.deck import AS_BATCH, Dealer, table
 from engram.engine.driver import Driver, Progress
 from engram.engine.evaluate import evaluate
 from engram.engine.optim import Optimizer
+from engram.engine.renewal import Renewal
 from engram.engine.training import Training
+from engram.engine.values import complete
 from engram.errors import bad
 from engram.learner.learner import Items, Learner
 from engram.learner.tree import tree_map
@@ -74,15 +76,22 @@ def _run_stage(
     began = time.perf_counter()
     enter(learners, methods, training, stage, mapped=mapped)
     multiple = ROUND if compile else 1
-    dealer = _dealer(learners, methods[0].replay(stage), training, stage, multiple)
+    dealer = _dealer(learners, methods[0], training, stage, multiple)
     _need_validation(learners, training)
     driver = Driver(learners, methods, training, dealer, mapped, capture, compile, progress)
+    before = [(one.exemplars.rows, one.exemplars.stages, one.values) for one in learners]
     driver.drive()
+    if dealer.room:
+        for r, one in enumerate(learners):
+            one.exemplars = dealer.settled(r, one.exemplars)
+            one.values = driver.trainer.remembered(r, len(one.exemplars))
     losses, curve, steps = driver.losses(), driver.curve, driver.own_steps()
     alive = [i for i, one in enumerate(learners) if one.diverged < 0]
     company.each([learners[i] for i in alive], [methods[i] for i in alive], "finish")
-    for learner in learners:
-        _check_budget(learner, methods[0])
+    for learner, method, kept in zip(learners, methods, before, strict=True):
+        _check_budget(learner, method)
+        if learner.diverged < 0:
+            complete(learner, method, kept)
     scores = evaluate(learners, methods)
     seconds = (time.perf_counter() - began) / len(learners)
     return [
@@ -134,9 +143,9 @@ def _check_budget(learner: Learner, method: Method) -> None:
 
 
 def _dealer(
-    learners: Sequence[Learner], replay: Replay, training: Training, stage: int, multiple: int = 1
+    learners: Sequence[Learner], method: Method, training: Training, stage: int, multiple: int = 1
 ) -> Dealer:
-    device = learners[0].device
+    replay, device = method.replay(stage), learners[0].device
     items = [_main_items(one, replay, stage) for one in learners]
     rows = multiple if not training.batch_size else 1
     main = table(items, device, class_weights=training.class_weights, multiple=rows)
@@ -149,11 +158,25 @@ def _dealer(
         past = [[_of_stage(one, k) for one in kept] for k in range(stage)]
         memory = [table(items, device, multiple=multiple) for items in past]
         size = replay.size
+    seeds, renewal = [one.seed for one in learners], None
+    if replay.renew == "step":
+        size = replay.size or AS_BATCH
+        seen = torch.tensor([one.exemplars.seen for one in learners], device=device)
+        renewal = Renewal(seen, _room(method), torch.tensor(seeds, device=device))
     return Dealer(
-        main, memory, seeds=[one.seed for one in learners], stage=stage, last=training.last,
+        main, memory, seeds=seeds, stage=stage, last=training.last, renewal=renewal,
         batch_size=training.batch_size, pair=replay.kind == "pair", memory_size=size,
         dtype=learners[0].feed.dtype,
     )  # fmt: skip
+
+
+def _room(method: Method) -> int:
+    """Slots of a reservoir that is renewed with every step."""
+    memory = method.memory_budget
+    if memory is None or memory.policy != "reservoir":
+        wanted = f"a reservoir for {type(method).__name__}, as in Memory(total=500, "
+        raise bad("memory", wanted + "policy='reservoir'), because replay has renew='step'", memory)
+    return memory.total or 0
 
 
 def _main_items(learner: Learner, replay: Replay, stage: int) -> Items:

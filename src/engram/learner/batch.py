@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from torch import Tensor
+
+NOTHING: dict[str, Tensor] = {}  # shared, so never to be written
 
 
 class Batch(NamedTuple):
@@ -20,15 +22,28 @@ class Batch(NamedTuple):
     stage: Tensor  # [B] task in which the row was, or is, seen
     old: Tensor  # [B] 1 = from memory
     open: Tensor  # [B, C] classes that compete for this row (the training scope)
+    slot: Tensor  # [B] place of the row in the memory, -1 = a row of the task
     opened: Tensor  # [C] stage that opened each class, -1 not yet
     now: Tensor  # [] current stage
     key: Tensor  # [] randomness of this step
     memory: tuple[Batch, ...] = ()  # batches kept apart (A-GEM, GEM)
+    values: Mapping[str, Tensor] = NOTHING  # [B, ...] what `remember` kept with memory rows, else 0
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with `f` applied to every tensor, batches kept apart included."""
         apart = tuple(one.map(f) for one in self.memory)
-        return Batch._make([*map(f, self[:9]), apart])
+        values = {name: f(value) for name, value in self.values.items()}
+        return Batch._make([*map(f, (*self.per_row, *self.shared)), apart, values])
+
+    @property
+    def per_row(self) -> tuple[Tensor, ...]:
+        """The tensors with a leading axis B."""
+        return self[:7]
+
+    @property
+    def shared(self) -> tuple[Tensor, ...]:
+        """The other tensors: `opened`, `now`, `key`."""
+        return self[7:10]
 
     @property
     def row_weights(self) -> tuple[Tensor, ...]:

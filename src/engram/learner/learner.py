@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engram import keys
 from engram.errors import AccessError, bad, choose
-from engram.learner.batch import Batch
+from engram.learner.batch import NOTHING, Batch
 from engram.learner.feed import Feed
 from engram.learner.gradients import Term, Transform, Weights, average_gradient, eval_outputs
 from engram.learner.layout import Networks
@@ -32,6 +32,7 @@ class Items(NamedTuple):
     rows: Tensor  # [n]
     stages: Tensor  # [n]
     y: Tensor  # [n, L] output columns, -1 hidden
+    slot: Tensor  # [n] place in the memory, -1 = a row of the task
 
 
 def competing(scope: str, opened: Tensor, visible: Tensor, now: int) -> Tensor:
@@ -78,6 +79,7 @@ class Learner:
         self.state: dict[str, Any] = {}
         self.opt: dict[str, Any] = {}
         self.exemplars = Exemplars.empty()
+        self.values: dict[str, Tensor] = {}  # [n, ...] what is remembered with each exemplar
         self.reads, self.ledger = reads, Ledger()
         self.guard: MethodView | None = None  # made when a task is entered
         self.diverged = -1  # stage at which the loss stopped being finite
@@ -149,9 +151,12 @@ class Learner:
             )
         elif rows is kept.rows and stages is kept.stages:
             self.guard.allow_memory(rows, stages)
+            slot = torch.arange(len(rows))
+            return Items(rows, stages, visible_labels(self.stream, rows, stages), slot)
         else:
             self.guard.allow(rows, stages, kept.rows, kept.stages)
-        return Items(rows, stages, visible_labels(self.stream, rows, stages))
+        slot = torch.full_like(rows, -1)
+        return Items(rows, stages, visible_labels(self.stream, rows, stages), slot)
 
     def complete_items(self, rows: Tensor, stages: Tensor) -> Items:
         """Every row once, as of its latest task, with all its labels opened so far."""
@@ -187,6 +192,7 @@ class Learner:
         return Batch(
             x=x, y=items.y.to(device), w=torch.ones(len(x), device=device, dtype=self.feed.dtype),
             stage=stage, old=(stage < self.stage).to(self.feed.dtype), open=table[stage],
+            slot=items.slot.to(device),
             opened=opened, now=torch.tensor(self.stage, device=device), key=key,
         )  # fmt: skip
 
@@ -248,10 +254,15 @@ class Learner:
         batch = self.assemble(Items(*(leaf[place] for leaf in items)))
         batch = batch._replace(w=real.to(self.device, self.feed.dtype))
         count = stop - start
-        shaped = [leaf.reshape(count, size, *leaf.shape[1:]) for leaf in batch[:6]]
-        spread = [leaf.expand(count, *leaf.shape) for leaf in batch[6:8]]
+        shaped = [leaf.reshape(count, size, *leaf.shape[1:]) for leaf in batch.per_row]
+        spread = [leaf.expand(count, *leaf.shape) for leaf in batch.shared[:2]]
         key = keys.fold(batch.key, torch.arange(start, stop, device=self.device))
-        return Batch._make([*shaped, *spread, key, ()])
+        return Batch._make([*shaped, *spread, key, (), NOTHING])
+
+    def memory_bytes(self) -> int:
+        """Bytes of the exemplars and of what is remembered with them; a latent stands for its x."""
+        sample = 0 if "latent" in self.values else self.stream.data.sample_bytes
+        return len(self.exemplars) * sample + nbytes(self.values)
 
     def nbytes(self) -> dict[str, int]:
         """Bytes of all that the learner holds, by kind.
@@ -268,7 +279,7 @@ class Learner:
             "parameters": main, "buffers": nbytes(own),
             "networks": nbytes(self.vector) - main + nbytes(self.buffers) - nbytes(own),
             "state": nbytes(self.state), "optimizer": nbytes(self.opt),
-            "exemplars": len(self.exemplars) * self.stream.data.sample_bytes,
+            "exemplars": self.memory_bytes(),
         }  # fmt: skip
 
 
@@ -278,7 +289,8 @@ def task_items(stream: Stream, stage: int) -> Items:
     if stage not in known:
         rows = stream.tasks[stage].train
         stages = torch.full_like(rows, stage)
-        known[stage] = Items(rows, stages, visible_labels(stream, rows, stages))
+        y, slot = visible_labels(stream, rows, stages), torch.full_like(rows, -1)
+        known[stage] = Items(rows, stages, y, slot)
     return known[stage]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import grad
 from torch.overrides import TorchFunctionMode
 
-from engram.learner.batch import Batch
+from engram.learner.batch import NOTHING, Batch
 from engram.learner.layout import Networks
 from engram.learner.net import FunctionalNet
 
@@ -149,8 +149,8 @@ def linear_sums(
 
     `transform` must turn a product into the product of its transforms.
     """
-    rows_of = [leaf.flatten(0, 1) for leaf in groups[:6]]
-    flat = _Rows._make([*rows_of, *(leaf[0] for leaf in groups[6:9]), ()])
+    rows_of = [leaf.flatten(0, 1) for leaf in groups.per_row]
+    flat = _Rows._make([*rows_of, *(leaf[0] for leaf in groups.shared), (), NOTHING])
     shapes, rows = networks.layout.shapes, len(flat.w)
     matrices = [name for name, shape in shapes.items() if len(shape) == 2]
     probes = {name: vector.new_zeros(rows, shapes[name][0]) for name in matrices}

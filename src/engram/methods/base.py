@@ -41,14 +41,24 @@ class Replay:
     rows of all tasks so far (needs ``reads = "past"``); ``complete`` the same, every row once, with
     all its labels opened so far. Size 0 means as many as the batch size, and
     for ``tasks`` the whole memory.
+
+    ``renew="step"`` lets a reservoir change with every step of the task, so that batches also hold
+    rows of the current task that passed by before; the engine then keeps the exemplars, ``finish``
+    need not. ``latent`` trains on what the network's root makes of the rows, computed once per
+    task, and keeps that of exemplars instead of the samples; then the root must not move.
     """
 
     kind: str = "none"
     size: int = 0
+    renew: str = "task"
+    latent: bool = False
 
     def __post_init__(self) -> None:
         choose("replay.kind", self.kind, REPLAYS)
         whole("replay.size", self.size)
+        choose("replay.renew", self.renew, ("task", "step"))
+        if self.renew == "step" and self.kind not in ("pair", "apart"):
+            raise bad("replay.renew", "'task' unless the kind is pair or apart", self.renew)
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,14 @@ class Method:
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         """Pure. Named terms; their sum is minimised, their names are the log."""
         return {"task": net.task(batch)}
+
+    def remember(self, net: Net, batch: Batch, state: State) -> dict[str, Tensor]:
+        """Pure. [B, ...] values kept with each exemplar, found in ``batch.values`` later.
+
+        For a reservoir that is renewed with every step, of the forward pass after which a row
+        enters; otherwise in eval mode, after `finish`. They are evicted with their exemplar.
+        """
+        return {}
 
     def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
         """Pure. The update direction [P]; ``grad(batch, *names)`` differentiates `loss`."""

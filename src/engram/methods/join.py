@@ -19,7 +19,10 @@ from engram.models.output import Output
 from engram.streams.core import Task
 from engram.streams.outline import StreamOutline
 
-SINGLE = {"replay": "a memory or replay", "gradient": "a gradient", "scores": "scores"}
+SINGLE = {
+    "replay": "a memory or replay", "gradient": "a gradient", "scores": "scores",
+    "remember": "values to remember",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, init=False)
@@ -129,6 +132,12 @@ class Join(Method):
                 elif name != "task":
                     terms[f"{name}.{i}"] = term
         return terms
+
+    def remember(self, net: Net, batch: Batch, state: State) -> dict[str, Tensor]:
+        owner = self._owner("remember")
+        if owner is None:
+            return {}
+        return self.parts[owner].remember(net, batch, part_state(state, owner))
 
     def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
         owner = self._owner("gradient")
