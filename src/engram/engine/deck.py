@@ -219,7 +219,8 @@ class Dealer:
             now = self.renewal
             some = bool(passes.any())
             held = now.passing(index, passes) if some else now.still(*index.shape[1:])
-            hands, into = (self._renewed_hand(held, key),), held.into
+            hands = tuple(self._renewed_hand(held, key, j) for j in range(now.draws))
+            into = held.into
         if self.pair and hands:
             main, into = _paired(hands[0], main, into)
             hands, lengths = (), tuple((main.w > 0).sum(-1).amax(0).tolist())
@@ -243,10 +244,11 @@ class Dealer:
             own = self.main.real.clamp(max=size)  # a small task's batch is small, so is its share
         return size, torch.arange(size, device=self.device) < own[:, None, None]
 
-    def _renewed_hand(self, held: Content, key: keys.Key) -> Hand:
+    def _renewed_hand(self, held: Content, key: keys.Key, number: int) -> Hand:
         """Memory rows of each step from what the reservoirs hold then."""
         size, wanted = self._wanted()
-        slot = keys.below(keys.fold(key, "memory", 0), held.filled.clamp(min=1), size)  # [R, S, m]
+        drawn = keys.fold(key, "memory", number)
+        slot = keys.below(drawn, held.filled.clamp(min=1), size)  # [R, S, m]
         there = (held.filled > 0)[..., None] & wanted
         holder = held.holder.gather(2, slot)
         hand = self._hand(self.main, holder.clamp(min=0), there)

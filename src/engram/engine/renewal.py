@@ -34,10 +34,13 @@ class Renewal:
         M, slots of each reservoir.
     seeds
         [R] seeds of the runs.
+    draws
+        Batches drawn from the reservoir per step.
     """
 
-    def __init__(self, seen: Tensor, room: int, seeds: Tensor) -> None:
-        self.room, self.seen = room, seen.clone()  # grows as rows pass by
+    def __init__(self, seen: Tensor, room: int, seeds: Tensor, draws: int = 1) -> None:
+        self.room, self.draws = room, draws
+        self.seen = seen.clone()  # grows as rows pass by
         self._key = keys.fold(seeds, "memory", "reservoir")
         self.holder = seeds.new_full((len(seeds), room), -1)  # [R, M] as `Content.holder`
 

@@ -153,6 +153,8 @@ def _dealer(
     has_memory = stage > 0 and all(len(one.exemplars) for one in learners)
     if has_memory and replay.kind in ("pair", "apart"):
         memory, size = [table(_memory(learners), device)], replay.size or AS_BATCH
+        if replay.renew == "task":
+            memory = memory * replay.draws
     elif has_memory and replay.kind == "tasks":
         kept = _memory(learners)
         past = [[_of_stage(one, k) for one in kept] for k in range(stage)]
@@ -162,7 +164,7 @@ def _dealer(
     if replay.renew == "step":
         size = replay.size or AS_BATCH
         seen = torch.tensor([one.exemplars.seen for one in learners], device=device)
-        renewal = Renewal(seen, _room(method), torch.tensor(seeds, device=device))
+        renewal = Renewal(seen, _room(method), torch.tensor(seeds, device=device), replay.draws)
     return Dealer(
         main, memory, seeds=seeds, stage=stage, last=training.last, renewal=renewal,
         batch_size=training.batch_size, pair=replay.kind == "pair", memory_size=size,

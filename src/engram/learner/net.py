@@ -16,6 +16,7 @@ from engram.models.functional import call
 from engram.models.layers import BatchNorm
 from engram.models.output import Output
 
+ANSWERS = 3  # how many a net remembers: a batch of the task, and two draws from the memory
 Snapshot = Mapping[str, Any]  # {"vector": Tensor, "buffers": {name: Tensor}}
 
 
@@ -36,7 +37,7 @@ class Net:
         self._key = key
         self._real = real  # row weights none of which is 0: a pass with them is a plain one
         self._calls = 0
-        self._last: tuple[Tensor | None, Output | None] = (None, None)
+        self._answers: list[tuple[Tensor, Output]] = []  # to the last few inputs
 
     # -- what subclasses bring -----------------------------------------------------------------
     @property
@@ -75,14 +76,14 @@ class Net:
         second call on the very same tensor returns the first answer, so that joined methods share
         one forward pass; the weights of the first call count then.
         """
-        seen, answer = self._last
-        if seen is x and answer is not None and all(name in answer.layers for name in want):
-            return answer
+        for seen, answer in self._answers:
+            if seen is x and all(name in answer.layers for name in want):
+                return answer
         if not want:
             output: Output = self.at(self.main, w)(x)
         else:
             output = self._with_layers(x, w, want)
-        self._last = (x, output)
+        self._answers = [(x, output), *self._answers[: ANSWERS - 1]]
         return output
 
     def _with_layers(self, x: Tensor, w: Tensor | None, want: tuple[str, ...]) -> Output:
@@ -205,7 +206,7 @@ class BoundNet(Net):
         """Forget the last step."""
         self._key, self._real = key, real
         self._calls = 0
-        self._last = (None, None)
+        self._answers = []
         self.touched = False
         if self._copies is not None:
             self._copies.refresh()

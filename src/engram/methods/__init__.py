@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from engram.methods.agem import AGEM
+from engram.methods.derpp import DERpp
 from engram.methods.er import ER
+from engram.methods.er_ace import ERACE
 from engram.methods.er_infinite import ERInfinite
 from engram.methods.ewc import EWC
 from engram.methods.ewcpp import EWCpp
@@ -25,11 +27,13 @@ from engram.methods.twp import TWP
 __all__ = [
     "AGEM",
     "ER",
+    "ERACE",
     "EWC",
     "GEM",
     "MAS",
     "SI",
     "TWP",
+    "DERpp",
     "ERInfinite",
     "EWCpp",
     "Finetune",

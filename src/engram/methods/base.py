@@ -44,14 +44,13 @@ class Replay:
 
     ``renew="step"`` lets a reservoir change with every step of the task, so that batches also hold
     rows of the current task that passed by before; the engine then keeps the exemplars, ``finish``
-    need not. ``latent`` trains on what the network's root makes of the rows, computed once per
-    task, and keeps that of exemplars instead of the samples; then the root must not move.
+    need not. `draws` batches are drawn per step where they are kept ``apart``.
     """
 
     kind: str = "none"
     size: int = 0
     renew: str = "task"
-    latent: bool = False
+    draws: int = 1
 
     def __post_init__(self) -> None:
         choose("replay.kind", self.kind, REPLAYS)
@@ -59,6 +58,13 @@ class Replay:
         choose("replay.renew", self.renew, ("task", "step"))
         if self.renew == "step" and self.kind not in ("pair", "apart"):
             raise bad("replay.renew", "'task' unless the kind is pair or apart", self.renew)
+        if whole("replay.draws", self.draws, 1) > 1 and self.kind != "apart":
+            raise bad("replay.draws", "1 unless the kind is apart", self.draws)
+
+    def __repr__(self) -> str:
+        more = {f.name: getattr(self, f.name) for f in fields(self)[2:]}
+        changed = [f"{k}={v!r}" for k, v in more.items() if v != getattr(Replay, k)]
+        return f"Replay({', '.join([f'kind={self.kind!r}', f'size={self.size}', *changed])})"
 
 
 @dataclass(frozen=True)

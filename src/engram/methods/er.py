@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from engram.errors import choose, whole
+from engram.errors import bad, choose, whole
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
@@ -54,6 +54,9 @@ class ER(Method):
         mean over the memory rows.
     size
         Memory rows per step where paired; 0 means as many as the batch size.
+    renew
+        ``task``: the memory changes after each task; ``step``: it is a reservoir (policy) that
+        changes with every step, so that batches replay rows of the current task, too.
 
     Notes
     -----
@@ -64,7 +67,7 @@ class ER(Method):
     Examples
     --------
     >>> ER()
-    ER(memory=Memory(total=500), mix='paired', reduce='mean', size=0)
+    ER(memory=Memory(total=500), mix='paired', reduce='mean', size=0, renew='task')
     >>> ER(mix="union").replay(1)
     Replay(kind='union', size=0)
     """
@@ -75,18 +78,26 @@ class ER(Method):
     mix: str = "paired"
     reduce: str = "mean"
     size: int = 0
+    renew: str = "task"
 
     def __post_init__(self) -> None:
         choose("mix", self.mix, MIXES)
+        check_memory(self.memory)
+        choose("renew", self.renew, ("task", "step"))
+        if self.renew == "step" and (self.mix != "paired" or self.memory.policy != "reservoir"):
+            wanted = "'task', unless mix is 'paired' and the memory's policy 'reservoir'"
+            raise bad("renew", wanted, self.renew)
         choose("reduce", self.reduce, REDUCTIONS)
         whole("size", self.size)
-        check_memory(self.memory)
 
     def replay(self, stage: int) -> Replay:
-        return Replay("pair", self.size) if self.mix == "paired" else Replay("union")
+        if self.mix == "union":
+            return Replay("union")
+        return Replay("pair", self.size, renew=self.renew)
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         return replay_terms(net, batch, self.reduce)
 
     def finish(self, learner: Learner, task: Task) -> None:
-        learner.exemplars = self.memory.update(learner, task.train)
+        if self.renew == "task":  # else the engine keeps the reservoir
+            learner.exemplars = self.memory.update(learner, task.train)
