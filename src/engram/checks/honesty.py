@@ -189,5 +189,6 @@ def _felt(at: Any, batch: Batch) -> bool:
     if any(one is part for one in asked for part in batch.memory):
         return True
     past = (batch.old > 0).reshape(-1, *[1] * (batch.x.ndim - 1))
-    other = update(batch._replace(x=torch.where(past, batch.x + 1.0, batch.x)))
+    memory = tuple(part._replace(x=part.x + 1.0) for part in batch.memory)
+    other = update(batch._replace(x=torch.where(past, batch.x + 1.0, batch.x), memory=memory))
     return not torch.equal(first, other)

@@ -39,7 +39,7 @@ class CapturedTrainer(SingleTrainer):
         self._recorded_interval = Captured(super()._interval, self._pool)
 
     def load(self, deck: Deck, fixed: bool) -> None:
-        self._make_tables(deck)
+        self._prepare(deck)
         known, new = list(leaves(_tensors(self._deck))), list(leaves(_tensors(deck)))
         if [one.shape for one in known] != [one.shape for one in new]:
             self._deck = deck._replace(**tree_map(torch.clone, _tensors(deck)))

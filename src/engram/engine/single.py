@@ -73,10 +73,12 @@ class SingleTrainer:
 
     def load(self, deck: Deck, fixed: bool) -> None:
         """Take the rows of the next steps."""
-        self._make_tables(deck)
+        self._prepare(deck)
         self._deck = deck
 
-    def _make_tables(self, deck: Deck) -> None:
+    def _prepare(self, deck: Deck) -> None:
+        # the main batch is cut to its length, but a reservoir may be empty at first
+        self.net.padded = any(bool((hand.w == 0).any()) for hand in deck.apart)
         if self._remembers and not self.assemble.values:
             self.assemble.values = empty_tables(self.learner, self.method, deck, self._room)
 
