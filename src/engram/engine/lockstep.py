@@ -199,9 +199,10 @@ class LockstepTrainer:
     def _step(self) -> None:
         """One optimiser step of every run."""
         batch, dealt = self.fixed_batch, None
-        if batch is None:
+        if batch is None or self._remembers:
             dealt = self._rows()
-            batch = self.assemble(dealt)
+        if batch is None:
+            batch = self.assemble(dealt)  # type: ignore[arg-type]
         total, data, terms, buffers, found = self._gradients(batch)
         self._mask_(total)
         if self._clip:

@@ -77,7 +77,7 @@ class CompiledTrainer(LockstepTrainer):
 
     def _one(self) -> None:
         """Dealing stays outside: the number of steps of an epoch is no business of a trace."""
-        if self.fixed_batch is None and self._dealt is not None:
+        if (self.fixed_batch is None or self._remembers) and self._dealt is not None:
             found = at_step(self._deck, self.step_number)  # type: ignore[arg-type]
             for place, value in zip(leaves(self._dealt), leaves(found), strict=True):
                 place.copy_(value)

@@ -47,6 +47,7 @@ class SingleTrainer:
         self.sums: dict[str, Tensor] = {}
         self.steps = 0
         self._deck: Deck | None = None
+        self._padded = False
         self._room, self._remembers = room, bool(room) and overrides(method, "remember")
         tables = tables_of([learner], room) if learner.values else {}
         self.assemble.values = {name: table[0] for name, table in tables.items()}
@@ -78,7 +79,7 @@ class SingleTrainer:
 
     def _prepare(self, deck: Deck) -> None:
         # the main batch is cut to its length, but a reservoir may be empty at first
-        self.net.padded = any(bool((hand.w == 0).any()) for hand in deck.apart)
+        self._padded = any(bool((hand.w == 0).any()) for hand in deck.apart)
         if self._remembers and not self.assemble.values:
             self.assemble.values = empty_tables(self.learner, self.method, deck, self._room)
 
@@ -147,7 +148,8 @@ class SingleTrainer:
         self.learner.state = state
 
     def _loss(self, batch: Batch) -> Terms:
-        self.net.begin(batch.key, batch.row_weights)  # one run alone needs no padding
+        # the main batch of one run alone needs no padding
+        self.net.begin(batch.key, (batch.w,) if self._padded else batch.row_weights)
         scope: Any = contextlib.nullcontext()
         if self._autocast:
             scope = torch.autocast(self.learner.device.type, dtype=torch.bfloat16)
