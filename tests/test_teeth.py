@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from engram import Memory, Method, Replay, keys
-from engram.checks import basics, check, equality, learning, verbs
+from engram.checks import basics, check, equality, labels, learning, verbs
 from engram.checks.report import Broken, finding, findings
 from engram.checks.suite import METHOD_CHECKS, NEEDS, ROOTS, needs
+from engram.losses import masked_ce
 from engram.methods import Finetune
 
 
@@ -389,3 +390,29 @@ def test_check_ends_with_2_where_own_code_raises(tmp_path, monkeypatch):
     assert "mine_that_raises.py:7: learner.batch(3, 4, 5, 6)" in raises.stdout
     assert raises.stdout.count("TypeError") == 1
     assert syntax.stderr.startswith("engram: mine_that_is_not_python.py:8: SyntaxError")
+
+
+# -- sets of labels --------------------------------------------------------------------------------
+def softmax(self, net, batch, state):
+    logits = net(batch.x, batch.w).logits
+    return {"task": 2 * masked_ce(logits, batch.target, batch.open, batch.w)}
+
+
+def nearest(self, output, state):
+    return output.logits - output.logits.amax(-1, keepdim=True)  # the best at 0, none above
+
+
+@pytest.mark.parametrize("own", [{"loss": softmax}, {"scores": nearest}], ids=["loss", "scores"])
+def test_a_threshold_that_is_declared_and_not_learnt_is_a_failure(own):
+    found, message = the_fault(method(decides=("argmax", "threshold"), **own))
+    assert found == "label sets"
+    assert "declares a threshold on its scores" in message
+    message = finding(labels.check_label_sets, method(**own)()).message
+    assert message == "does not apply: it decides by argmax, so streams with label sets are refused"
+
+
+def test_unknown_decisions_are_a_failure():
+    for wrong in ("argmax", ("threshold",), ("argmax", "sigmoid")):
+        found, message = the_fault(method(loss=twice, decides=wrong))
+        assert found == "declarations"
+        assert "decides must be" in message

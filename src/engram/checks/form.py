@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields, is_dataclass
 
 from engram.checks.report import require
 from engram.memory import Memory
-from engram.methods.base import Method, pace_of
+from engram.methods.base import EITHER, Method, pace_of
 from engram.methods.base import Replay as Declared
 from engram.recipes.names import build_method, plain_method
 
@@ -50,9 +50,14 @@ def check_recipe_round_trip(method: Method) -> None:
 
 
 def check_declarations(method: Method) -> None:
-    """The declarations `replay`, `reads`, `head` and `pace` have values that the engine knows."""
+    """`replay`, `reads`, `head`, `decides` and `pace` have values that the engine knows."""
     require(method.reads in READS, f"reads must be one of {READS}, it is {method.reads!r}")
     require(method.head in HEADS, f"head must be one of {HEADS}, it is {method.head!r}")
+    ways = isinstance(method.decides, tuple) and set(method.decides) <= set(EITHER)
+    require(
+        ways and "argmax" in method.decides,
+        f"decides must be ('argmax',) or {EITHER}, it is {method.decides!r}",
+    )
     pace_of(method)
     held = [n for n, value in vars(method).items() if isinstance(value, Memory)]
     require(

@@ -14,6 +14,7 @@ from engram.checks import (
     hoards,
     honesty,
     known,
+    labels,
     learning,
     oracles,
     poison,
@@ -67,6 +68,7 @@ METHOD_CHECKS: tuple[Check, ...] = (
     learning.check_beats_chance,
     learning.check_task_incremental,
     known.check_known_classes_are_learnt,
+    labels.check_label_sets,
     learning.check_state_is_a_tree_of_tensors,
     learning.check_unopened_columns_stand_still,
     learning.check_finish_leaves_statistics_alone,
@@ -100,6 +102,7 @@ NEEDS: dict[Check, tuple[Check, ...]] = {
     equality.check_it_does_something: (honesty.check_exemplars_are_trained_on,),
     learning.check_task_incremental: (learning.check_beats_chance,),
     known.check_known_classes_are_learnt: (learning.check_beats_chance,),
+    labels.check_label_sets: (learning.check_beats_chance,),
 }
 POLICY_CHECKS: tuple[Check, ...] = (
     policies.check_prefix_of_a_ranking_is_a_ranking,
