@@ -42,3 +42,30 @@ def test_every_file_of_the_package_is_shipped():
 def test_every_directory_of_modules_is_a_package():
     folders = {path.parent for path in PACKAGE.rglob("*.py")}
     assert [str(f) for f in folders if not (f / "__init__.py").exists()] == []
+
+
+def extras() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = CONFIG["project"]["optional-dependencies"]
+    return found
+
+
+def name_of(requirement: str) -> str:
+    return re.split(r"[<>=\[ ]", requirement)[0].lower()
+
+
+def test_what_results_are_sent_with_is_pinned():
+    assert {name_of(each) for each in extras()["export"]} <= set(pins())
+
+
+def test_every_extra_is_used_and_described():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.split("| extra | brings | for |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(extras())
+    source = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    # MLflow needs the last two for its database; nobody else imports them.
+    modules = {"mlflow-skinny": "mlflow", "torch-geometric": "torch_geometric"}
+    for extra in set(extras()) - {"dev"}:
+        for each in map(name_of, extras()[extra]):
+            if each not in ("sqlalchemy", "alembic"):
+                module = modules.get(each, each)
+                assert re.search(rf"(import|from) {module}|need\(\"{module}", source), each

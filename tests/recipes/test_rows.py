@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+import engram
 from engram.engine.run import Engine
+from engram.errors import BadArgument
 from engram.recipes import Recipe, plans_of
 from engram.recipes.execute import stream_items
 from engram.recipes.rows import group_rows, run_rows
@@ -57,3 +59,9 @@ def test_curves_are_kept():
 
 def to_list(rows):
     return rows.frame().astype(str).values.tolist()
+
+
+def test_only_pools_that_work_are_offered():
+    recipe = {"stream": {"data": "blobs"}, "method": "Finetune"}
+    with pytest.raises(BadArgument, match=r"Valid: processes, serial, together$"):
+        engram.sweep([recipe], pool="ray")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engram.errors import BadArgument
 from engram.records import RunDirectory, read
 from engram.records.export import to_mlflow, to_tensorboard, to_wandb
 from engram.records.export.logs import MissingExtra, logs
@@ -104,9 +105,9 @@ def test_mlflow_gets_metrics_with_steps(
     fake.log_metrics = lambda values, step: calls.append(("log", values, step))  # type: ignore[attr-defined]
     fake.start_run = lambda run_name: FakeRun(run_name)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "mlflow", fake)
-    ids = to_mlflow(read(folder.path), experiment="e", tracking_uri="file:x")
+    ids = to_mlflow(read(folder.path), experiment="e", tracking_uri="sqlite:///x.db")
     assert ids[0] == "id-ER-seed0"
-    assert calls[:2] == [("set_tracking_uri", "file:x"), ("set_experiment", "e")]
+    assert calls[:2] == [("set_tracking_uri", "sqlite:///x.db"), ("set_experiment", "e")]
     assert sum(call == ("end",) for call in calls) == 4
     steps = [call[2] for call in calls if call[0] == "log" and "step/loss/total" in call[1]]
     assert steps[:6] == [4, 9, 14, 19, 24, 29]
@@ -157,7 +158,14 @@ def test_real_wandb_works_offline(
     assert len(list(tmp_path.glob("wandb/offline-run-*"))) == 4
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of MLflow's use of its database
 @pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="needs mlflow")
 def test_real_mlflow_keeps_runs(folder: RunDirectory, tmp_path: Path) -> None:
     ids = to_mlflow(read(folder.path), tracking_uri=f"sqlite:///{tmp_path / 'runs.db'}")
     assert len(set(ids)) == 4
+
+
+@pytest.mark.parametrize("place", ["file:///runs", "runs", "file:x"])
+def test_mlflow_is_given_no_folder(folder: RunDirectory, place: str) -> None:
+    with pytest.raises(BadArgument, match="tracking_uri: expected a database or server"):
+        to_mlflow(read(folder.path), tracking_uri=place)

@@ -22,7 +22,7 @@ from engram.records import KEEP, Result
 from engram.streams.core import Stream
 from engram.streams.incremental import class_incremental
 
-POOLS = ("together", "serial", "processes", "ray")
+POOLS = ("together", "serial", "processes")
 
 
 def run(
@@ -137,8 +137,6 @@ def sweep(
     ['Finetune', 'ER']
     """
     choose("pool", pool, POOLS)
-    if pool == "ray":
-        raise bad("pool", "together, serial or processes: ray is not part of this version", pool)
     built = [_as_recipe(one) for one in recipes]
     if not built:
         raise bad("recipes", "at least one recipe", "none")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from engram.errors import bad
 from engram.records.export.logs import logs, need
 
 if TYPE_CHECKING:
@@ -20,8 +21,11 @@ def to_mlflow(
     Parameters
     ----------
     tracking_uri
-        Where MLflow keeps its runs, for example ``sqlite:///runs.db``; default: MLflow's own.
+        Where MLflow keeps its runs, for example ``sqlite:///runs.db``; default: MLflow's own. Not a
+        folder: MLflow has given up writing those.
     """
+    if tracking_uri is not None and (":" not in tracking_uri or tracking_uri.startswith("file:")):
+        raise bad("tracking_uri", "a database or server, such as sqlite:///runs.db", tracking_uri)
     mlflow = need("mlflow")
     if tracking_uri is not None:
         mlflow.set_tracking_uri(tracking_uri)
