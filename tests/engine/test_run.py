@@ -306,3 +306,23 @@ def test_recurrent_models_with_several_seeds_train_one_at_a_time(kind, method):
         alone = list(Engine([run], device="cpu").stages())[-1].learner
         last = next(one.learner for one in reversed(found) if one.learner.seed == run.seed)
         assert torch.equal(alone.vector, last.vector)
+
+
+NOISE = (
+    lambda shape: nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.AlphaDropout(0.4)),
+    lambda shape: nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.RReLU()),
+)
+
+
+@pytest.mark.filterwarnings("ignore:the model trains one run at a time")
+@pytest.mark.parametrize("model", NOISE, ids=["dropout", "slopes"])
+def test_layers_with_noise_of_their_own_follow_the_seed(model):
+    """Whatever ran before in the process, and whoever trains beside it."""
+    runs = [replace(one_run(seed, seed), model=model) for seed in range(2)]
+    found = []
+    for number in range(2):
+        torch.manual_seed(number)
+        before = torch.random.get_rng_state()
+        found.append(train(runs[number:], together=True)[1 - number, 2].vector)
+        assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(*found)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -61,10 +62,10 @@ class Net:
 
         def answer(*args: Any) -> Any:
             self._calls += 1
-            key = None
-            if self._key is not None and self.networks.draws:
+            key, own_noise = None, bool(self.networks.unmappable)
+            if self._key is not None and (self.networks.draws or own_noise):
                 key = keys.fold(self._key, "forward", self._calls)
-            with forward_context(weights, key):
+            with forward_context(weights, key), _seeded(key if own_noise else None):
                 return self._run(path, args)
 
         return answer
@@ -120,6 +121,21 @@ class Net:
                 )
 
         return answer
+
+
+@contextmanager
+def _seeded(key: keys.Key | None) -> Iterator[None]:
+    """Let layers that know torch's generator only draw what the key decides; it stays as it was."""
+    if key is None:
+        yield
+        return
+    cuda = isinstance(key, Tensor) and key.is_cuda
+    seed, devices = keys.torch_seed(key), [torch.cuda.current_device()] if cuda else []
+    with torch.random.fork_rng(devices):
+        torch.default_generator.manual_seed(seed)
+        if cuda:
+            torch.cuda.manual_seed(seed)
+        yield
 
 
 class FunctionalNet(Net):
