@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import textwrap
 import threading
@@ -22,6 +24,8 @@ from engram.methods.base import Method
 from engram.recipes import Recipe, identity, plans_of
 from engram.recipes.known import known
 from engram.recipes.orders import order_plans
+from engram.report import from_result
+from engram.report.digest import digest
 from engram.streams.orders import random_class_orders
 
 FEW = {"epochs": 1, "batch_size": 32, "device": "cpu"}
@@ -72,7 +76,8 @@ def test_other_data_under_the_same_path_is_another_run(tmp_path):
     alone = engram.sweep([recipe | {"seeds": [0, 1]}], device="cpu")
     np.testing.assert_array_equal(second.matrix, alone.matrix)
     assert len(engram.read(tmp_path / "out").summary()) == 2  # no mean over both
-    assert "has changed" not in "".join(engram.read(tmp_path / "out").labels)
+    report = from_result(engram.read(tmp_path / "out"))
+    assert digest(report).runs["stream"].nunique() == 2  # nor one place in a ranking
 
 
 def test_other_data_under_the_same_name_is_another_run(tmp_path):
@@ -175,6 +180,77 @@ def test_what_code_does_counts_and_how_it_is_written_does_not(tmp_path, monkeypa
     before = known(own(tmp_path, monkeypatch)(), "method")
     after = known(own(tmp_path, monkeypatch, **changes)(), "method")
     assert (before == after) is same
+
+
+RICH = """
+import enum, functools, logging, re
+import numpy as np, torch
+from torch import nn
+WORDS, PATTERN, LOG = {"b", "a", "c"}, re.compile("a+"), logging.getLogger("x")
+TABLE = {"x": np.arange(3), "y": (1, 2.5)}
+
+class Mode(enum.Enum):
+    A = 1
+    B = "two"
+
+def traced(f):
+    @functools.wraps(f)
+    def inner(*args):
+        LOG.info("called")
+        return f(*args)
+    return inner
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.mode = nn.Linear(4, 4), Mode.B
+        self.register_forward_hook(lambda *args: None)
+
+    @traced
+    @torch.no_grad()
+    def forward(self, x):
+        try:
+            return self.first(x) if PATTERN.match("a") or 1 in {"p", "q"} else TABLE[WORDS]
+        except (KeyError, ValueError):
+            return Mode.A
+
+    @functools.cached_property
+    def other(self):
+        return self.forward
+"""
+
+
+def test_ids_are_the_same_in_another_process(tmp_path):
+    code = "import rich_module; from engram.recipes.known import known; import json"
+    (tmp_path / "rich_module.py").write_text(RICH)
+    code += "; print(json.dumps(known(rich_module.Net(), 'model'), sort_keys=True))"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(found) == 1
+    assert "0x" not in found.pop()  # no place in memory
+
+
+def test_files_of_one_name_in_two_folders_are_two_modules(tmp_path):
+    text = (
+        "from dataclasses import dataclass\nfrom engram.methods.base import Method\n"
+        "@dataclass(frozen=True)\nclass Twin(Method):\n    size: int = {}\n"
+    )
+    found = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        file = tmp_path / folder / "twin_module.py"
+        file.write_text(text.format(len(found)))
+        found.append(Recipe.of({"stream": "blobs", "method": f"{file}:Twin"}).method.size)
+    assert found == [0, 1]
+    (tmp_path / "json.py").write_text(text.format(3))
+    with pytest.raises(BadArgument, match="not named as the module 'json'"):
+        Recipe.of({"stream": "blobs", "method": f"{tmp_path / 'json.py'}:Twin"})
 
 
 def test_helpers_in_other_own_modules_count(tmp_path, monkeypatch):

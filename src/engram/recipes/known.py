@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import importlib
 import math
@@ -147,7 +148,8 @@ class _Describer:
     def _reduced(self, value: Any, where: str) -> Any:
         """What copying and pickling would take to make the object again."""
         try:
-            parts = value.__reduce_ex__(4)
+            known_how = copyreg.dispatch_table.get(type(value))
+            parts: Any = known_how(value) if known_how else value.__reduce_ex__(4)
         except Exception:  # locks, files, generators
             expected = (
                 "something that can be recognised when it is run again (plain values, arrays, "

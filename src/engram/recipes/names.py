@@ -43,6 +43,7 @@ def own_class(name: str, base: type[Any]) -> type[Any]:
             path = Path(module_name)
             sys.path.insert(0, str(path.resolve().parent))
             module_name = path.stem
+            _make_way(module_name, path)
         OWN_MODULES.add(module_name)
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -59,6 +60,19 @@ def own_class(name: str, base: type[Any]) -> type[Any]:
     if not (isinstance(found, type) and issubclass(found, base)):
         raise bad("method", f"a subclass of {base.__name__}", found)
     return found
+
+
+def _make_way(module_name: str, path: Path) -> None:
+    """Forget an own module of the same name from another file; another's module is in the way."""
+    loaded = sys.modules.get(module_name)
+    if loaded is None or not path.is_file():
+        return
+    file = getattr(loaded, "__file__", None)
+    if file is not None and Path(file).resolve() == path.resolve():
+        return
+    if module_name not in OWN_MODULES:
+        raise bad("method", f"a file that is not named as the module {module_name!r}", str(path))
+    del sys.modules[module_name]
 
 
 def build_method(spec: Any) -> Method:

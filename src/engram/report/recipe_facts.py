@@ -18,6 +18,8 @@ def stream_name(recipe: Mapping[str, Any]) -> str:
     --------
     >>> stream_name({"stream": {"name": "class_incremental", "data": "digits", "seed": 0}})
     'data=digits, name=class_incremental, seed=0'
+    >>> stream_name({"stream": {"data": "mine.npz"}, "identity": {"data": "a063f0eaef2b"}})
+    'data=mine.npz [a063f0]'
     >>> stream_name({})
     ''
     """
@@ -26,8 +28,10 @@ def stream_name(recipe: Mapping[str, Any]) -> str:
         return ""
     if not isinstance(stream, Mapping):
         return str(stream)
+    mark = (recipe.get("identity") or {}).get("data", "")  # other data may bear the same name
     parts = (
         f"{key}={value if isinstance(value, str) else json.dumps(value, default=str)}"
+        + (f" [{mark[:6]}]" if key == "data" and mark else "")
         for key, value in sorted(stream.items())
         if value is not None
     )
