@@ -85,7 +85,7 @@ class TestFisher:
         monkeypatch.setattr(learner_module, "EVAL_ROWS", 7)
         monkeypatch.setattr(gradients, "CHUNK_ENTRIES", 3 * len(learner.vector))
         assert torch.allclose(fisher(learner, labels=labels), whole, atol=1e-15)
-        monkeypatch.setattr(gradients, "_only_linear", lambda _networks: False)
+        monkeypatch.setattr(gradients, "only_linear", lambda _networks: False)
         assert torch.allclose(fisher(learner, labels=labels), whole, atol=1e-15)
 
     def test_moves_neither_weights_nor_batch_statistics(self) -> None:

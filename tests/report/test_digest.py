@@ -79,6 +79,17 @@ def test_ledger_makes_a_reference():
     assert not one(digest(ReportInput(frame)).methods)["reads_past"]
 
 
+def test_ranks_of_means_equal_up_to_rounding_are_equal():
+    rows = {"A": [0.1, 0.2, 0.3], "B": [0.3, 0.2, 0.1], "C": [0.1, 0.1, 0.1]}
+    frame = pd.concat([
+        matrix_rows([[0.5, 0, 0], [0.5, 0.5, 0], row], label=name, recipe=name)
+        for name, row in rows.items()
+    ])  # fmt: skip
+    methods = digest(ReportInput(frame)).methods.set_index("name")
+    assert methods.loc["A", "average_accuracy"] != methods.loc["B", "average_accuracy"]
+    assert methods.loc[["A", "B", "C"], "rank"].tolist() == [1, 1, 3]
+
+
 def test_intransigence_against_joint_of_the_same_order():
     joint = [[0.95, 0.0], [0.9, 0.97]]
     own = [[0.9, 0.0], [0.7, 0.96]]

@@ -64,6 +64,9 @@ def test_best_is_sought_per_view_and_not_among_references():
 
 def test_all_equal_means_no_winner():
     assert table(["a", "b"], [0.5, 0.5]).best_rows(COLUMNS[1]) == set()
+    # rounding picks no winner
+    assert table(["a", "b"], [0.1 + 0.2, 0.3]).best_rows(COLUMNS[1]) == set()
+    assert table(["a", "b", "c"], [0.1 + 0.2, 0.3, 0.1]).best_rows(COLUMNS[1]) == {0, 1}
 
 
 def test_written_tables(tmp_path, frame_of, recipes_of):

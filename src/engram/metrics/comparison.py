@@ -10,8 +10,8 @@ import numpy as np
 
 from engram.errors import bad, number
 from engram.metrics._arrays import Floats
-from engram.metrics._ties import centre, levelled, slack_of, variance
 from engram.metrics.significance import _runs, paired_differences
+from engram.metrics.ties import centre, levelled, slack_of, variance
 
 
 @dataclass(frozen=True)

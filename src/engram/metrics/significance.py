@@ -13,7 +13,7 @@ import numpy as np
 
 from engram.errors import bad, choose, number, whole
 from engram.metrics._arrays import Floats, floats
-from engram.metrics._ties import centre, levelled, slack_of, variance
+from engram.metrics.ties import centre, levelled, slack_of, variance
 
 _EXACT_FLIPS = 16  # 2 ** 16 sign patterns at most
 _EXACT_RANKS = 200  # pairs; beyond, the normal approximation is as good as exact

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from engram import metrics
+from engram.metrics.ties import tied
 from engram.records.judging import WORDS
 from engram.records.references import paired_by_seed
 from engram.records.views import FIGURES, SET_SCORES
@@ -251,6 +252,7 @@ def _methods(runs: pd.DataFrame, frame: pd.DataFrame, inputs: ReportInput) -> pd
         table[column] = table["name"].map(counts).fillna(0).astype(int)
     table["unfinished"] = table["runs"] - table["finished"].astype(int) - table["diverged"]
     fair = table["average_accuracy"].where(~table["reads_past"].astype(bool))
+    fair = pd.Series(tied(fair.to_numpy(float)), index=fair.index)
     by_stream = fair.groupby([table["stream"], table["head"]])
     table["rank"] = by_stream.rank(ascending=False, method="min")
     order = ["stream", "head", "average_accuracy"]

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from engram.errors import choose
+from engram.metrics.ties import tied
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Table:
         if not column.best or not len(self.frame):
             return set()
         values = self.frame[column.key].astype(float)
+        values = pd.Series(tied(values.to_numpy()), index=values.index)  # rounding picks no winner
         if "reads_past" in self.frame:  # a reference is no winner
             values = values.mask(self.frame["reads_past"].astype(bool))
         keys = [self.frame[k].astype(str) for k in ("stream", "head") if k in self.frame]

@@ -47,6 +47,19 @@ def levelled(values: Floats, slack: Floats) -> Floats:
     return result
 
 
+def tied(values: Floats) -> Floats:
+    """[n] the values with ties made equal, for ranks and winners; NaN stays what it is.
+
+    Examples
+    --------
+    >>> tied(np.array([0.3, np.nan, 0.1 + 0.2])).tolist()
+    [0.3, nan, 0.3]
+    """
+    result, known = values.copy(), np.isfinite(values)
+    result[known] = levelled(values[known], slack_of(values[known]))
+    return result
+
+
 def centre(values: Floats) -> float:
     """The mean; of equal values it is that value, which a sum may miss by a bit.
 
