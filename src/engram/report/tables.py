@@ -57,7 +57,8 @@ class Table:
         if not column.best or not len(self.frame):
             return set()
         values = self.frame[column.key].astype(float)
-        values = pd.Series(tied(values.to_numpy()), index=values.index)  # rounding picks no winner
+        level = tied(np.asarray(values, np.float64))  # rounding picks no winner
+        values = pd.Series(level, index=values.index)
         if "reads_past" in self.frame:  # a reference is no winner
             values = values.mask(self.frame["reads_past"].astype(bool))
         keys = [self.frame[k].astype(str) for k in ("stream", "head") if k in self.frame]
