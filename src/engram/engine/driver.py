@@ -32,6 +32,7 @@ class Driver:
     def __init__(
         self, learners: Sequence[Learner], methods: Sequence[Method], training: Training,
         dealer: Dealer, mapped: bool, capture: bool, compile: bool, progress: Progress | None,
+        phase: str = "task",
     ) -> None:  # fmt: skip
         self.learners, self.methods, self.training, self.dealer = (
             learners,
@@ -47,6 +48,7 @@ class Driver:
         else:
             alone = CapturedTrainer if capture else SingleTrainer
             self.trainer = alone(learners[0], methods[0], training, room=dealer.room)
+        self.trainer.phase = phase
         self.schedule = Schedule(training, len(learners))
         self.curve: list[tuple[int, list[np.ndarray]]] = []
         self._logs: list[tuple[int, np.ndarray, dict[str, Tensor]]] = []
@@ -145,6 +147,11 @@ class Driver:
         for learner, fine in zip(self.learners, sound.tolist(), strict=True):
             if not fine:
                 learner.diverged = self.stage
+
+    @property
+    def done(self) -> int:
+        """Steps so far, of the run that took most."""
+        return self._done
 
     def own_steps(self) -> list[int]:
         return [int(n) for n in self._own]

@@ -38,6 +38,7 @@ Gradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor]]
 class LockstepTrainer:
     """Trains R learners of equal shapes through one stage."""
 
+    phase = "task"  # the name of the phase that trains
     lists_held = True  # parameters that may not move as a list of places, where runs agree
 
     def __init__(
@@ -307,6 +308,7 @@ class LockstepTrainer:
                     self.networks, weights, kept["buffers"], penalty=penalty, key=which.key,
                     real=() if self._padded else which.row_weights,
                 )  # fmt: skip
+                net.phase = self.phase
                 terms = method.loss(net, which, state)
                 if self._touches is None or net.touched:
                     self._touches = net.touched

@@ -122,6 +122,7 @@ class CompiledTrainer(LockstepTrainer):
             likeness(self.method), self.training, shapes(self._tensors()),
             Same(self.assemble.feed),
             self.assemble.alone, self._padded, self._uniform, self._touches,
+            self.phase,
         )  # fmt: skip
 
     def _step_on(self, *tensors: Tensor) -> None:

@@ -55,8 +55,9 @@ class Stage:
 def _declared(run: Run) -> Any:
     """What a method says before it trains; floats that differ may decide it."""
     method = run.method
-    replays = [method.replay(stage) for stage in range(len(run.stream))]
-    return likeness((method.reads, method.memory_budget, replays))
+    stages = range(len(run.stream))
+    replays, phases = [method.replay(k) for k in stages], [method.phases(k) for k in stages]
+    return likeness((method.reads, method.memory_budget, replays, phases))
 
 
 def device_of(name: str | torch.device) -> torch.device:

@@ -27,6 +27,8 @@ from engram.methods.base import Method, Terms, overrides, pace_of
 class SingleTrainer:
     """Trains one learner through one stage, in place."""
 
+    phase = "task"  # the name of the phase that trains
+
     def __init__(
         self, learner: Learner, method: Method, training: Training, *, room: int = 0
     ) -> None:
@@ -148,6 +150,7 @@ class SingleTrainer:
         self.learner.state = state
 
     def _loss(self, batch: Batch) -> Terms:
+        self.net.phase = self.phase
         # the main batch of one run alone needs no padding
         self.net.begin(batch.key, (batch.w,) if self._padded else batch.row_weights)
         scope: Any = contextlib.nullcontext()

@@ -10,18 +10,20 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from engram import keys
 from engram.engine import company
 from engram.engine.deck import AS_BATCH, Dealer, table
 from engram.engine.driver import Driver, Progress
 from engram.engine.evaluate import evaluate
 from engram.engine.optim import Optimizer
+from engram.engine.phases import TASK, Trained, prepared
 from engram.engine.renewal import Renewal
 from engram.engine.training import Training
 from engram.engine.values import complete
 from engram.errors import bad
 from engram.learner.learner import Items, Learner
 from engram.learner.tree import tree_map
-from engram.methods.base import Method, Replay
+from engram.methods.base import Method, Phase, Replay
 
 ROUND = 64  # whole tasks are padded to such multiples for compiled steps: fewer shapes to compile
 
@@ -75,17 +77,25 @@ def _run_stage(
 ) -> list[StageOutcome]:  # fmt: skip
     began = time.perf_counter()
     enter(learners, methods, training, stage, mapped=mapped)
-    multiple = ROUND if compile else 1
-    dealer = _dealer(learners, methods[0], training, stage, multiple)
-    _need_validation(learners, training)
-    driver = Driver(learners, methods, training, dealer, mapped, capture, compile, progress)
     before = [(one.exemplars.rows, one.exemplars.stages, one.values) for one in learners]
-    driver.drive()
-    if dealer.room:
-        for r, one in enumerate(learners):
-            one.exemplars = dealer.settled(r, one.exemplars)
-            one.values = driver.trainer.remembered(r, len(one.exemplars))
-    losses, curve, steps = driver.losses(), driver.curve, driver.own_steps()
+    _need_validation(learners, training)
+    trained = Trained(len(learners))
+    for number, phase in enumerate(methods[0].phases(stage)):
+        if phase.rows == "none":
+            continue
+        with prepared(learners, training, phase, number) as settings:
+            multiple = ROUND if compile else 1
+            dealer = _dealer(learners, methods[0], settings, stage, multiple, phase, number)
+            driver = Driver(
+                learners, methods, settings, dealer, mapped, capture, compile, progress, phase.name
+            )
+            driver.drive()
+        trained.add(driver)
+        if dealer.room:
+            for r, one in enumerate(learners):
+                one.exemplars = dealer.settled(r, one.exemplars)
+                one.values = driver.trainer.remembered(r, len(one.exemplars))
+    losses, curve, steps = trained.losses, trained.curve, trained.steps
     alive = [i for i, one in enumerate(learners) if one.diverged < 0]
     company.each([learners[i] for i in alive], [methods[i] for i in alive], "finish")
     for learner, method, kept in zip(learners, methods, before, strict=True):
@@ -143,10 +153,16 @@ def _check_budget(learner: Learner, method: Method) -> None:
 
 
 def _dealer(
-    learners: Sequence[Learner], method: Method, training: Training, stage: int, multiple: int = 1
-) -> Dealer:
+    learners: Sequence[Learner], method: Method, training: Training, stage: int, multiple: int = 1,
+    phase: Phase = TASK, number: int = 0,
+) -> Dealer:  # fmt: skip
     replay, device = method.replay(stage), learners[0].device
-    items = [_main_items(one, replay, stage) for one in learners]
+    if phase.rows != "task":
+        replay = Replay("union") if phase.rows == "both" else Replay()
+    if phase.rows == "memory":
+        items = [_memory_items(one, method) for one in learners]
+    else:
+        items = [_main_items(one, replay, stage) for one in learners]
     rows = multiple if not training.batch_size else 1
     main = table(items, device, class_weights=training.class_weights, multiple=rows)
     memory, size = [], 0
@@ -161,10 +177,13 @@ def _dealer(
         memory = [table(items, device, multiple=multiple) for items in past]
         size = replay.size
     seeds, renewal = [one.seed for one in learners], None
+    if number:  # another phase draws otherwise
+        seeds = [int(keys.fold(seed, "phase", number)) for seed in seeds]
     if replay.renew == "step":
         size = replay.size or AS_BATCH
         seen = torch.tensor([one.exemplars.seen for one in learners], device=device)
-        renewal = Renewal(seen, _room(method), torch.tensor(seeds, device=device), replay.draws)
+        own = torch.tensor([one.seed for one in learners], device=device)
+        renewal = Renewal(seen, _room(method), own, replay.draws)
     return Dealer(
         main, memory, seeds=seeds, stage=stage, last=training.last, renewal=renewal,
         batch_size=training.batch_size, pair=replay.kind == "pair", memory_size=size,
@@ -196,6 +215,14 @@ def _main_items(learner: Learner, replay: Replay, stage: int) -> Items:
     if replay.kind == "complete":
         return learner.complete_items(torch.cat(rows), torch.cat(stages))
     return learner.items(torch.cat(rows), torch.cat(stages))
+
+
+def _memory_items(learner: Learner, method: Method) -> Items:
+    kept = learner.exemplars
+    if not len(kept):
+        name = type(method).__name__
+        raise bad("exemplars", f"some for a phase on the memory (fill it in {name}.start)", "none")
+    return learner.items(kept.rows, kept.stages)
 
 
 def _memory(learners: Sequence[Learner]) -> list[Items]:

@@ -30,6 +30,7 @@ class Net:
 
     networks: Networks
     main: str = "net"
+    phase: str = "task"  # the name of the phase that trains
 
     def __init__(
         self, networks: Networks, key: keys.Key | None, real: tuple[Tensor, ...] = ()

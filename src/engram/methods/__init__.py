@@ -10,6 +10,7 @@ from engram.methods.er_infinite import ERInfinite
 from engram.methods.ewc import EWC
 from engram.methods.ewcpp import EWCpp
 from engram.methods.finetune import Finetune
+from engram.methods.gdumb import GDumb
 from engram.methods.gem import GEM
 from engram.methods.icarl import ICaRL
 from engram.methods.incremental_joint import IncrementalJoint
@@ -22,6 +23,7 @@ from engram.methods.online_ewc import OnlineEWC
 from engram.methods.replay import Replay
 from engram.methods.rwalk import RWalk
 from engram.methods.si import SI
+from engram.methods.slda import SLDA
 from engram.methods.twp import TWP
 
 __all__ = [
@@ -32,11 +34,13 @@ __all__ = [
     "GEM",
     "MAS",
     "SI",
+    "SLDA",
     "TWP",
     "DERpp",
     "ERInfinite",
     "EWCpp",
     "Finetune",
+    "GDumb",
     "ICaRL",
     "IncrementalJoint",
     "Join",

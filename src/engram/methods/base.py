@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from engram.errors import bad, choose, whole
+from engram.errors import bad, choose, number, whole
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
@@ -68,6 +68,47 @@ class Replay:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """One training within a task: on which rows, how long, what may move.
+
+    Parameters
+    ----------
+    rows
+        ``task``: rows of the task, with what `Method.replay` adds; ``memory``: the exemplars;
+        ``both``: the task and the exemplars, shuffled; ``none``: no training at all.
+    name
+        What ``net.phase`` says while the phase trains, for a loss that differs.
+    fresh
+        Begin with the run's initial weights.
+    moves
+        Beginnings of parameter names, such as ``"net.head"``; only those move. Empty: all.
+    epochs, iterations, lr
+        Instead of the recipe's; 0 leaves that as it is.
+
+    Examples
+    --------
+    >>> Phase(rows="memory", fresh=True, epochs=30)
+    Phase(rows='memory', name='task', fresh=True, moves=(), epochs=30, iterations=0, lr=0.0)
+    """
+
+    rows: str = "task"
+    name: str = "task"
+    fresh: bool = False
+    moves: tuple[str, ...] = ()
+    epochs: int = 0
+    iterations: int = 0
+    lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        choose("phase.rows", self.rows, ("task", "memory", "both", "none"))
+        whole("phase.epochs", self.epochs)
+        whole("phase.iterations", self.iterations)
+        number("phase.lr", self.lr)
+        if self.epochs and self.iterations:
+            raise bad("phase.iterations", "0 where epochs are given", self.iterations)
+
+
+@dataclass(frozen=True)
 class Method:
     """Base of all methods: finetuning.
 
@@ -84,6 +125,10 @@ class Method:
     def replay(self, stage: int) -> Replay:
         """What a batch holds; fixed for a stage."""
         return Replay()
+
+    def phases(self, stage: int) -> tuple[Phase, ...]:
+        """The trainings of a task, one after the other, between `start` and `finish`."""
+        return (Phase(),)
 
     def networks(self, stream: StreamOutline) -> Mapping[str, nn.Module]:
         """Further networks of the learner, a generator say; reach them with ``net.at``."""

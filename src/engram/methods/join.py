@@ -14,14 +14,24 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory
-from engram.methods.base import EITHER, Gradient, Method, Replay, State, Terms, overrides, pace_of
+from engram.methods.base import (
+    EITHER,
+    Gradient,
+    Method,
+    Phase,
+    Replay,
+    State,
+    Terms,
+    overrides,
+    pace_of,
+)
 from engram.models.output import Output
 from engram.streams.core import Task
 from engram.streams.outline import StreamOutline
 
 SINGLE = {
     "replay": "a memory or replay", "gradient": "a gradient", "scores": "scores",
-    "remember": "values to remember",
+    "remember": "values to remember", "phases": "phases",
 }  # fmt: skip
 
 
@@ -90,6 +100,10 @@ class Join(Method):
     def replay(self, stage: int) -> Replay:
         owner = self._owner("replay")
         return Replay() if owner is None else self.parts[owner].replay(stage)
+
+    def phases(self, stage: int) -> tuple[Phase, ...]:
+        owner = self._owner("phases")
+        return (Phase(),) if owner is None else self.parts[owner].phases(stage)
 
     def networks(self, stream: StreamOutline) -> Mapping[str, nn.Module]:
         found: dict[str, nn.Module] = {}

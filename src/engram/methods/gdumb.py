@@ -1,0 +1,48 @@
+"""The greedy sampler and dumb learner: keep balanced exemplars, learn from them alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engram.errors import whole
+from engram.learner.learner import Learner
+from engram.memory import Memory, check_memory
+from engram.methods.base import Method, Phase
+from engram.streams.core import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class GDumb(Method):
+    """Train the initial network on the exemplars alone, at every task anew.
+
+    What it reaches says how much of a stream the memory itself explains.
+
+    Parameters
+    ----------
+    memory
+        What is kept; by default balanced over all classes seen.
+    epochs
+        Passes over the memory at each task.
+
+    Examples
+    --------
+    >>> GDumb(epochs=20).phases(3)[0].rows
+    'memory'
+
+    References
+    ----------
+    Prabhu et al. 2020, European Conference on Computer Vision.
+    """
+
+    memory: Memory = field(default=Memory(total=500))
+    epochs: int = 50
+
+    def __post_init__(self) -> None:
+        check_memory(self.memory)
+        whole("epochs", self.epochs, 1)
+
+    def phases(self, stage: int) -> tuple[Phase, ...]:
+        return (Phase(rows="memory", fresh=True, epochs=self.epochs),)
+
+    def start(self, learner: Learner, task: Task) -> None:
+        learner.exemplars = self.memory.update(learner, task.train)

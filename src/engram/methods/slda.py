@@ -1,0 +1,95 @@
+"""Streaming linear discriminant analysis on the features of a network that stands still."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engram.errors import number
+from engram.learner.learner import Learner
+from engram.methods.base import Method, Phase, State
+from engram.models.output import Output
+from engram.streams.core import Task
+
+
+def pooled(state: State, features: Tensor, labels: Tensor) -> State:
+    """Counts, means and the scatter within classes, after rows [n, d] with labels [n].
+
+    Examples
+    --------
+    >>> empty = {"count": torch.zeros(2), "mean": torch.zeros(2, 1), "scatter": torch.zeros(1, 1)}
+    >>> rows, labels = torch.tensor([[1.0], [3.0], [7.0]]), torch.tensor([0, 0, 1])
+    >>> found = pooled(pooled(empty, rows[:1], labels[:1]), rows[1:], labels[1:])
+    >>> found["mean"].tolist(), found["scatter"].item()
+    ([[2.0], [7.0]], 2.0)
+    """
+    count, mean, scatter = state["count"], state["mean"], state["scatter"]
+    member = (labels[:, None] == torch.arange(len(count))).to(features.dtype)  # [n, C]
+    fresh = member.sum(0)
+    own = (member.T @ features) / fresh.clamp(min=1)[:, None]  # [C, d] means of the new rows
+    away = features - member @ own
+    apart = own - mean
+    share = count * fresh / (count + fresh).clamp(min=1)  # what lies between old and new means
+    scatter = scatter + away.T @ away + (apart * share[:, None]).T @ apart
+    moved = mean + apart * (fresh / (count + fresh).clamp(min=1))[:, None]
+    return {"count": count + fresh, "mean": moved, "scatter": scatter}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SLDA(Method):
+    """Classify by class means and one covariance of features, which are learnt in one pass.
+
+    The network learns the first task and stands still from then on; no exemplars are kept.
+
+    Parameters
+    ----------
+    shrinkage
+        Share of the unit matrix in the covariance that is inverted.
+    train_first
+        Whether the network learns the first task; if not, it keeps its initial weights.
+
+    Examples
+    --------
+    >>> [phase.rows for stage in (0, 1) for phase in SLDA().phases(stage)]
+    ['task', 'none']
+
+    References
+    ----------
+    Hayes and Kanan 2020, CVPR Workshops.
+    """
+
+    shrinkage: float = 1e-4
+    train_first: bool = True
+
+    def __post_init__(self) -> None:
+        number("shrinkage", self.shrinkage, 0.0, 1.0, open_low=True)
+
+    def phases(self, stage: int) -> tuple[Phase, ...]:
+        trains = stage == 0 and self.train_first
+        return (Phase(rows="task" if trains else "none"),)
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        features = learner.outputs(task.train).features.double()
+        classes, width = len(learner.opened), features.shape[1]
+        state = {k: v.cpu().double() for k, v in learner.state.items()} or {
+            "count": torch.zeros(classes).double(), "mean": torch.zeros(classes, width).double(),
+            "scatter": torch.zeros(width, width).double(),
+        }  # fmt: skip
+        labels = learner.labels(task.train)[:, 0]
+        known = labels >= 0
+        state = pooled(state, features[known], labels[known])
+        covariance = state["scatter"] / state["count"].sum().clamp(min=1)
+        unit = torch.eye(width, dtype=covariance.dtype)
+        shrunk = (1 - self.shrinkage) * covariance + self.shrinkage * unit
+        weight = torch.linalg.solve(shrunk, state["mean"].T).T  # [C, d]
+        bias = -0.5 * (weight * state["mean"]).sum(1)
+        whole = state | {"weight": weight, "bias": bias}
+        learner.state = {k: v.to(learner.device) for k, v in whole.items()}
+
+    def scores(self, output: Output, state: State) -> Tensor:
+        if "weight" not in state:  # before the first task is over
+            return output.logits
+        features = output.features.to(state["weight"].dtype)
+        return features @ state["weight"].T + state["bias"]
