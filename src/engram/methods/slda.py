@@ -92,4 +92,5 @@ class SLDA(Method):
         if "weight" not in state:  # before the first task is over
             return output.logits
         features = output.features.to(state["weight"].dtype)
-        return features @ state["weight"].T + state["bias"]
+        scores: Tensor = features @ state["weight"].T + state["bias"]
+        return scores
