@@ -18,7 +18,8 @@ import pytest
 from safetensors import safe_open
 
 import engram
-from engram.recipes import Watcher
+from engram.recipes import Watcher, checkpoints
+from engram.recipes.checkpoints import ALONE
 from engram.records import COLUMNS, RunDirectory
 
 KILLS = 20
@@ -198,3 +199,112 @@ def test_the_ledger_counts_a_run_once(tmp_path):
     result = survived(tmp_path, FILES - 1)  # at the results of the last stage
     runs = Counter((one["recipe"], one["seed"]) for part in result.ledger for one in part["runs"])
     assert set(runs.values()) == {1}
+
+
+# -- groups of more runs than get a file each ------------------------------------------------------
+MANY = ALONE + 8
+
+
+def train_many(out, watcher=None):
+    return engram.run(
+        stream(3), method="EWC", model={"name": "mlp", "hidden": [8]}, seeds=MANY, out=out,
+        device="cpu", batch_size=16, together=True, watcher=watcher,
+    )  # fmt: skip
+
+
+class Dying(Watcher):
+    """Ends the process when all runs have recorded a stage."""
+
+    def __init__(self, stage):
+        self.at, self.count = stage, 0
+
+    def stage(self, plan, stage, rows):
+        self.count += stage == self.at
+        if self.count == MANY:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Noting(Watcher):
+    """Keeps which stages were trained."""
+
+    def __init__(self):
+        self.trained = Counter()
+
+    def stage(self, plan, stage, rows):
+        self.trained[stage] += 1
+
+
+def die_after(out, stage, never):
+    if never:  # as if its state were too large to be written
+        checkpoints.SMALL = checkpoints.SHARE = 0
+    train_many(out, Dying(stage))
+
+
+def died_after(out, stage, *, never=False):
+    child = FORKS.Process(target=die_after, args=(str(out), stage, never))
+    child.start()
+    child.join(LIMIT)
+    assert child.exitcode == -signal.SIGKILL
+    return recorded(out)
+
+
+def test_a_large_group_goes_on_after_its_last_stage(tmp_path):
+    whole = train_many(tmp_path / "whole")
+    assert not list((tmp_path / "whole").glob("checkpoint/groups/*"))  # nobody will need them
+    for stage in (0, 1):
+        out = tmp_path / str(stage)
+        known = died_after(out, stage)
+        assert len(list(out.glob("checkpoint/groups/*"))) == 1
+        noting = Noting()
+        again = train_many(out, noting)
+        assert noting.trained == dict.fromkeys(range(stage + 1, 3), MANY)
+        nothing_lost(known, recorded(out))
+        same_numbers(again, whole)
+
+
+def test_a_large_group_without_checkpoint_is_repeated_to_the_same_numbers(tmp_path):
+    died_after(tmp_path, 1, never=True)
+    assert not list(tmp_path.glob("checkpoint/groups/*"))
+    noting = Noting()
+    again = train_many(tmp_path, noting)
+    assert noting.trained == dict.fromkeys(range(3), MANY)
+    assert not recorded(tmp_path).index.has_duplicates
+    same_numbers(again, train_many(None))
+
+
+def die_at_many(out, number):
+    count, rename = 0, os.replace
+
+    def replace(source, target):
+        nonlocal count
+        count += 1
+        if count == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(source, target)
+
+    os.replace = replace
+    train_many(out)
+
+
+# Recipe and items; checkpoint, predictions and results of two stages, the last without checkpoint
+# and with the ledger; environment.
+@pytest.mark.parametrize("number", [3, 4, 5, 6, 8, 11])
+def test_death_of_a_large_group_at_a_file(tmp_path, number):
+    child = FORKS.Process(target=die_at_many, args=(str(tmp_path), number))
+    child.start()
+    child.join(LIMIT)
+    assert child.exitcode == -signal.SIGKILL
+    known = recorded(tmp_path)
+    whole = train_many(tmp_path)
+    nothing_lost(known, recorded(tmp_path))
+    same_numbers(whole, train_many(None))
+
+
+def test_runs_that_are_run_anew_do_not_find_their_old_state(tmp_path):
+    died_after(tmp_path, 1)
+    keys = [*RunDirectory(tmp_path).finished_runs()]
+    RunDirectory(tmp_path).supersede(keys[:1])
+    assert not list(tmp_path.glob("checkpoint/groups/*"))
+    noting = Noting()
+    same_numbers(train_many(tmp_path, noting), train_many(None))
+    assert noting.trained[0] >= 1

@@ -86,12 +86,16 @@ def load_state_dict(learner: Learner, tensors: dict[str, Tensor], facts: dict[st
 
 def save(learner: Learner, folder: Path) -> Path:
     """Write the learner after its present stage; `prune` removes older ones later."""
+    tensors, facts = state_dict(learner)
+    return write(folder / f"stage-{learner.stage:04d}.safetensors", tensors, facts)
+
+
+def write(path: Path, tensors: dict[str, Tensor], facts: Any) -> Path:
+    """Write tensors and facts to `path`, which appears only once it is complete and on disk."""
     from safetensors.torch import save_file
 
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors, facts = state_dict(learner)
-    path = folder / f"stage-{learner.stage:04d}.safetensors"
-    temporary = folder / f".{path.name}.tmp-{os.getpid()}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name}.tmp-{os.getpid()}"
     save_file(tensors, temporary, metadata={"facts": json.dumps(facts)})
     with open(temporary, "rb+") as handle:
         os.fsync(handle.fileno())
@@ -125,9 +129,14 @@ def load(learner: Learner, folder: Path, finished: Collection[int]) -> int:
             tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
     except Exception as error:
         raise RecordError(f"{paths[-1]}: unreadable checkpoint ({error})") from error
-    if facts.get("format") != FORMAT:
-        raise RecordError(f"{paths[-1]}: not a checkpoint of this version ({facts.get('format')})")
-    if facts["stream"] != learner.stream.fingerprint() or facts["seed"] != learner.seed:
-        raise RecordError(f"{paths[-1]}: belongs to another stream or seed")
-    load_state_dict(learner, tensors, facts)
+    take(learner, paths[-1], tensors, facts)
     return learner.stage + 1
+
+
+def take(learner: Learner, path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Put what was read from `path` into a fresh learner, after a look at whose it is."""
+    if facts.get("format") != FORMAT:
+        raise RecordError(f"{path}: not a checkpoint of this version ({facts.get('format')})")
+    if facts["stream"] != learner.stream.fingerprint() or facts["seed"] != learner.seed:
+        raise RecordError(f"{path}: belongs to another stream or seed")
+    load_state_dict(learner, tensors, facts)

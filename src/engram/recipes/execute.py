@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from engram.engine import checkpoint
 from engram.engine.evaluate import test_items
 from engram.engine.run import Engine
 from engram.engine.run_spec import check_exemplars
 from engram.learner.learner import Learner
 from engram.recipes.changes import changed, distinct, recorded
+from engram.recipes.checkpoints import Checkpoints
 from engram.recipes.plan import Plan
 from engram.recipes.rows import Done, group_rows
 from engram.records import (
@@ -29,8 +29,6 @@ from engram.records import (
     read,
 )
 from engram.streams.core import Stream
-
-CHECKPOINT_RUNS = 32  # larger groups are repeated from their start when a process dies
 
 
 class Watcher:
@@ -171,15 +169,10 @@ def _run(
         group_size=group_size,
     )  # fmt: skip
     _prepare(plans, book)
-    checkpoints = book.folder is not None and max(map(len, engine.groups())) <= CHECKPOINT_RUNS
+    checkpoints = Checkpoints(book.folder) if book.folder is not None else None
 
     def resume(place: int, learner: Learner) -> int:
-        if not checkpoints or book.folder is None:
-            return 0
-        key = plans[place].key
-        return checkpoint.load(
-            learner, book.folder.checkpoint_path(*key), book.folder.finished(*key)
-        )
+        return checkpoints.load(plans[place], learner) if checkpoints is not None else 0
 
     def progress(places: Sequence[int], stage: int) -> Callable[[int, int], None]:
         here = [plans[p] for p in places]
@@ -187,17 +180,25 @@ def _run(
 
     pending: list[Done] = []
     for stage in engine.stages(
-        resume=resume, progress=progress, deadline=deadline, stop_inside=checkpoints
+        resume=resume,
+        progress=progress,
+        deadline=deadline,
+        stop_inside=checkpoints is not None,
     ):
         plan = plans[stage.run]
         pending.append((plan, stage, book.items[plan.recipe, plan.order]))
         if stage.last_of_group:
             rows = group_rows(pending)
-            _write(pending, rows, book, checkpoints)
+            if checkpoints is not None:  # first: a recorded stage must never lack its checkpoint
+                checkpoints.save(pending, deadline)
+            _write(pending, rows, book)
+            if checkpoints is not None:
+                checkpoints.prune(pending)
             for (done_plan, done_stage, _), own in zip(pending, rows, strict=True):
                 watcher.stage(done_plan, done_stage.stage, own)
             pending = []
-    if book.folder is not None:
+    if book.folder is not None and checkpoints is not None:
+        checkpoints.close(plans)
         seconds = time.perf_counter() - began
         book.folder.append(None, environment=environment(engine.device, seconds=seconds))
 
@@ -220,7 +221,7 @@ def _prepare(plans: Sequence[Plan], book: Book) -> None:
             book.folder.write_recipe(recipe, content)
 
 
-def _write(pending: Sequence[Done], rows: Sequence[Rows], book: Book, checkpoints: bool) -> None:
+def _write(pending: Sequence[Done], rows: Sequence[Rows], book: Book) -> None:
     predictions, ledgers = [], []
     for plan, stage, items in pending:
         if stage.learner.diverged < 0 and plan.keep != "counts":
@@ -254,11 +255,5 @@ def _write(pending: Sequence[Done], rows: Sequence[Rows], book: Book, checkpoint
         book.predictions += kept
         book.ledgers += ledgers
         return
-    if checkpoints:  # before the rows: a recorded stage must never lack its checkpoint
-        for plan, stage, _ in pending:
-            checkpoint.save(stage.learner, book.folder.checkpoint_path(*plan.key))
     joined = Rows.joined(rows)
     book.folder.append(joined, predictions=kept, ledger={"runs": ledgers} if ledgers else None)
-    if checkpoints:
-        for plan, _, _ in pending:
-            checkpoint.prune(book.folder.checkpoint_path(*plan.key))

@@ -175,6 +175,9 @@ class RunDirectory:
                 aside = path.parent / f"{PREFIX}{part}"
                 aside.mkdir(exist_ok=True)
                 path.rename(aside / path.name)
+        shared = self.path / "checkpoint" / "groups"  # of many runs; which is the engine's affair
+        if shared.is_dir():
+            shared.rename(self.path / "checkpoint" / f"{PREFIX}{part}-groups")
         write_mark(self.path, part, chosen)
         return len(chosen)
 
