@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "engram"
 BASE = {"errors", "keys", "losses", "shares", "yaml_text"}
 STATE = BASE | {"data", "streams", "models", "memory"}  # what a learner is built from
 ENGINE = STATE | {"learner", "methods", "metrics", "novelty"}
-STUDY = ENGINE | {"engine", "records"}
+STUDY = ENGINE | {"engine", "probes", "records"}
 
 # Each package and the lower ones it may import. A new package needs a line here.
 ALLOWED: dict[str, set[str]] = {
@@ -37,6 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "novelty": STATE | {"learner"},
     "engine": ENGINE,
     "records": {"errors", "metrics", "yaml_text"},
+    "probes": STATE | {"learner", "methods", "metrics", "records"},
     "recipes": STUDY,
     "sweep": STUDY | {"recipes"},
     "report": {"errors", "metrics", "records", "recipes", "sweep"},

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         methods,
         metrics,
         models,
+        probes,
         recipes,
         records,
         report,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from engram.errors import AccessError, BadArgument, EngramError, RecordError
     from engram.memory import Memory
     from engram.methods.base import Method, Replay
+    from engram.probes.base import Probe
     from engram.recipes import Recipe, run, sweep
     from engram.recipes.orders import orders
     from engram.records import Result, from_csv, read
@@ -58,8 +60,8 @@ _HOME = {
     **dict.fromkeys(
         (
             "checks", "data", "engine", "errors", "keys", "learner", "losses", "memory", "methods",
-            "metrics", "models", "recipes", "records", "report", "reproduce", "shares", "streams",
-            "yaml_text",
+            "metrics", "models", "probes", "recipes", "records", "report", "reproduce",
+            "shares", "streams", "yaml_text",
         ),
         "",
     ),
@@ -77,6 +79,7 @@ _HOME = {
         "streams",
     ),
     "Memory": "memory",
+    "Probe": "probes.base",
     "orders": "recipes.orders",
     "Training": "engine.training",
 }  # fmt: skip
@@ -88,6 +91,7 @@ __all__ = [
     "EngramError",
     "Memory",
     "Method",
+    "Probe",
     "Recipe",
     "RecordError",
     "Replay",

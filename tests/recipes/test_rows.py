@@ -9,7 +9,7 @@ from engram.engine.run import Engine
 from engram.errors import BadArgument
 from engram.recipes import Recipe, plans_of
 from engram.recipes.execute import stream_items
-from engram.recipes.rows import group_rows, run_rows
+from engram.recipes.rows import group_rows
 
 
 def finished(method, training, **further):
@@ -38,7 +38,7 @@ def test_together_as_alone(method):
     for group in finished(method, {}, average="macro"):
         assert len(group) == 4
         for rows, one in zip(group_rows(group), group, strict=True):
-            assert to_list(rows) == to_list(run_rows(*one))
+            assert to_list(rows) == to_list(group_rows([one])[0])
 
 
 def test_a_diverged_run_says_so_and_the_others_go_on():
@@ -53,7 +53,7 @@ def test_a_diverged_run_says_so_and_the_others_go_on():
 def test_curves_are_kept():
     group = next(finished("Finetune", {"evaluate_every": 1}))
     for rows, one in zip(group_rows(group), group, strict=True):
-        assert to_list(rows) == to_list(run_rows(*one))
+        assert to_list(rows) == to_list(group_rows([one])[0])
         assert (rows.frame().query("metric == 'accuracy'")["step"] > 0).any()
 
 

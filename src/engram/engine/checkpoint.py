@@ -53,7 +53,7 @@ def state_dict(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "vector": learner.vector, "buffers": learner.buffers, "free": learner.free,
         "state": learner.state, "opt": learner.opt, "opened": learner.opened,
         "exemplars": dict(zip(EXEMPLARS, learner.exemplars[:4], strict=True)),
-        "values": learner.values,
+        "values": learner.values, "probes": learner.probes,
     }  # fmt: skip
     tensors = {k: v.detach().cpu().contiguous().clone() for k, v in flatten(tree).items()}
     facts = {
@@ -77,6 +77,7 @@ def load_state_dict(learner: Learner, tensors: dict[str, Tensor], facts: dict[st
     learner.buffers, learner.state, learner.opt, learner.values = (
         move(tree[k]) for k in ("buffers", "state", "opt", "values")
     )
+    learner.probes = move(tree.get("probes", {}))
     learner.opened = tree["opened"]
     kept = tree["exemplars"]
     learner.exemplars = Exemplars._make([*(kept[name] for name in EXEMPLARS), int(facts["seen"])])

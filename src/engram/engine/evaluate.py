@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,32 +32,51 @@ def test_items(stream: Stream) -> tuple[Tensor, Tensor]:
     return found
 
 
-@torch.no_grad()
+class Answer(NamedTuple):
+    """What one pass over the test items gave."""
+
+    scores: np.ndarray  # [items, C]
+    features: Tensor | None = None  # [items, F], where they were asked for
+
+
 def evaluate(learners: Sequence[Learner], methods: Sequence[Method]) -> list[np.ndarray]:
     """Scores [items, C] of each learner on all test items.
 
     Columns are classes in order of introduction; nothing is masked here, so that any head view can
     be taken later.
     """
+    return [one.scores for one in answers(learners, methods)]
+
+
+@torch.no_grad()
+def answers(
+    learners: Sequence[Learner], methods: Sequence[Method], *, features: bool = False
+) -> list[Answer]:
+    """As `evaluate`, with the features of the same pass if asked for."""
     # the state of a run that diverged lacks what `finish` adds, so it cannot be stacked
     alike: dict[Any, list[int]] = {}
     for place, learner in enumerate(learners):
         alike.setdefault(shapes(learner.state), []).append(place)
-    found: dict[int, np.ndarray] = {}
+    found: dict[int, Answer] = {}
     for places in alike.values():
-        scores = _together([learners[p] for p in places], [methods[p] for p in places])
-        found |= dict(zip(places, scores, strict=True))
+        both = _together([learners[p] for p in places], [methods[p] for p in places], features)
+        found |= dict(zip(places, both, strict=True))
     return [found[place] for place in range(len(learners))]
 
 
-def _together(learners: Sequence[Learner], methods: Sequence[Method]) -> list[np.ndarray]:
+def _together(
+    learners: Sequence[Learner], methods: Sequence[Method], features: bool
+) -> list[Answer]:
     items = [test_items(one.stream) for one in learners]
     if len(learners) == 1:
-        return [_alone(learners[0], methods[0], *items[0])]
+        return [_alone(learners[0], methods[0], *items[0], features)]
     shared, where = _shared_items(learners, items)
-    scores = _mapped(learners, methods, *shared)  # [R, U, C]
+    scores, seen = _mapped(learners, methods, *shared, features)  # [R, U, C], [R, U, F]
     host = scores.float().cpu().numpy()
-    return [host[r][index.numpy()] for r, index in enumerate(where)]
+    return [
+        Answer(host[r][index.numpy()], seen[r][index.to(seen.device)] if features else None)
+        for r, index in enumerate(where)
+    ]
 
 
 def _shared_items(
@@ -72,18 +91,23 @@ def _shared_items(
     return (distinct % span, distinct // span), where
 
 
-def _alone(learner: Learner, method: Method, rows: Tensor, stages: Tensor) -> np.ndarray:
+def _alone(
+    learner: Learner, method: Method, rows: Tensor, stages: Tensor, features: bool
+) -> Answer:
     net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
-    parts = []
+    parts, seen = [], []
     for chunk in _chunks(rows, learner, 1):
         x = learner.feed(rows[chunk].to(learner.device), stages[chunk].to(learner.device))
-        parts.append(method.scores(net(x), learner.state).float().cpu())
-    return torch.cat(parts).numpy()
+        output = net(x)
+        parts.append(method.scores(output, learner.state).float().cpu())
+        seen += [output.features] if features else []
+    return Answer(torch.cat(parts).numpy(), torch.cat(seen) if features else None)
 
 
 def _mapped(
-    learners: Sequence[Learner], methods: Sequence[Method], rows: Tensor, stages: Tensor
-) -> Tensor:
+    learners: Sequence[Learner], methods: Sequence[Method], rows: Tensor, stages: Tensor,
+    features: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     first = learners[0]
     vectors = torch.stack([one.vector for one in learners])
     buffers, state = (
@@ -92,15 +116,17 @@ def _mapped(
     )
     hyper = as_tensors(varying(methods) or {}, vectors)
 
-    def one_run(vector: Tensor, own: Any, state: Any, values: Any, x: Tensor) -> Tensor:
-        net = FunctionalNet(first.networks, vector, own, training=False)
-        return with_values(methods[0], values).scores(net(x), state)
+    def one_run(vector: Tensor, own: Any, state: Any, values: Any, x: Tensor) -> Any:
+        output = FunctionalNet(first.networks, vector, own, training=False)(x)
+        scores = with_values(methods[0], values).scores(output, state)
+        return (scores, output.features) if features else (scores,)
 
     parts = []
     for chunk in _chunks(rows, first, len(learners)):
         x = first.feed(rows[chunk].to(first.device), stages[chunk].to(first.device))
         parts.append(vmap(one_run, in_dims=(0, 0, 0, 0, None))(vectors, buffers, state, hyper, x))
-    return torch.cat(parts, 1)
+    scores, *seen = (torch.cat(every, 1) for every in zip(*parts, strict=True))
+    return scores, seen[0] if features else scores
 
 
 def _chunks(rows: Tensor, learner: Learner, runs: int) -> list[slice]:

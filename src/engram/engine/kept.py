@@ -17,6 +17,7 @@ class Kept:
         "opt",
         "exemplars",
         "values",
+        "probes",
         "stage",
         "diverged",
     )

@@ -15,7 +15,7 @@ from torch import nn
 from engram import keys
 from engram.engine.compiled import need_compiler
 from engram.engine.driver import Progress
-from engram.engine.evaluate import evaluate
+from engram.engine.evaluate import answers
 from engram.engine.kept import Kept
 from engram.engine.mapped import varying
 from engram.engine.prefix import Prefixes, copy_learner
@@ -311,14 +311,20 @@ class Engine:
         again = [one for one in done if one.run in copied]
         if again:
             methods = [self.runs[one.run].method for one in again]
-            scores = evaluate([one.learner for one in again], methods)
-            for one, found in zip(again, scores, strict=True):
-                one.outcome = replace(one.outcome, scores=found)
+            learners, features = [one.learner for one in again], self._features(again)
+            for one, found in zip(
+                again, answers(learners, methods, features=features), strict=True
+            ):
+                one.outcome = replace(one.outcome, **found._asdict())
         share = sum(one.outcome.seconds for one in done if one.run not in copied) / len(done)
         for place, one in enumerate(done):
             one.outcome = replace(one.outcome, seconds=share)
             one.last_of_group = place == len(done) - 1
             yield one
+
+    def _features(self, done: Sequence[Stage]) -> bool:
+        """Whether anyone asks for features of the test items."""
+        return any(self.runs[one.run].features for one in done)
 
     def _same_state(self, places: Sequence[int], learners: dict[int, Learner]) -> list[list[int]]:
         """Groups whose method states can be stacked (they always can, unless a resume differs)."""
@@ -339,6 +345,7 @@ class Engine:
             outcomes = run_stage(
                 chosen, methods, self.runs[places[0]].training, stage, mapped=mapped,
                 capture=self.capture, compile=self.compile, progress=progress,
+                features=any(self.runs[p].features for p in places),
             )  # fmt: skip
         except torch.OutOfMemoryError:
             if len(places) == 1:

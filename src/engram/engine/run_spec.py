@@ -23,6 +23,7 @@ class Run:
     model: Any = "mlp"
     training: Training = field(default_factory=Training)
     seed: int = 0
+    features: bool = False  # keep the features of the test items after each stage, for probes
 
     def __post_init__(self) -> None:
         whole("seed", self.seed)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from engram import keys
 from engram.engine import company
 from engram.engine.deck import AS_BATCH, Dealer, table
 from engram.engine.driver import Driver, Progress
-from engram.engine.evaluate import evaluate
+from engram.engine.evaluate import answers
 from engram.engine.optim import Optimizer
 from engram.engine.phases import TASK, Trained, prepared
 from engram.engine.renewal import Renewal
@@ -37,6 +38,7 @@ class StageOutcome:
     curve: list[tuple[int, np.ndarray]] = field(default_factory=list)  # evaluate_every
     seconds: float = 0.0
     steps: int = 0
+    features: Tensor | None = None  # [items, F] of the test items, where a probe asks for them
 
 
 def run_stage(
@@ -49,10 +51,13 @@ def run_stage(
     capture: bool = False,
     compile: bool = False,
     progress: Progress | None = None,
+    features: bool = False,
 ) -> list[StageOutcome]:
     """Train all learners on task `stage` and evaluate them on every task."""
     with numerics(training.precision):
-        return _run_stage(learners, methods, training, stage, mapped, capture, compile, progress)
+        return _run_stage(
+            learners, methods, training, stage, mapped, capture, compile, progress, features
+        )
 
 
 @contextmanager
@@ -73,7 +78,7 @@ def numerics(precision: str) -> Iterator[None]:
 
 def _run_stage(
     learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int,
-    mapped: bool, capture: bool, compile: bool, progress: Progress | None,
+    mapped: bool, capture: bool, compile: bool, progress: Progress | None, features: bool,
 ) -> list[StageOutcome]:  # fmt: skip
     began = time.perf_counter()
     enter(learners, methods, training, stage, mapped=mapped)
@@ -102,11 +107,13 @@ def _run_stage(
         _check_budget(learner, method)
         if learner.diverged < 0:
             complete(learner, method, kept)
-    scores = evaluate(learners, methods)
+    found = answers(learners, methods, features=features)
     seconds = (time.perf_counter() - began) / len(learners)
     return [
-        StageOutcome(scores[r], losses[r], [(s, c[r]) for s, c in curve], seconds, steps[r])
-        for r in range(len(learners))
+        StageOutcome(
+            one.scores, losses[r], [(s, c[r]) for s, c in curve], seconds, steps[r], one.features
+        )
+        for r, one in enumerate(found)
     ]
 
 

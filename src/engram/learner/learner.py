@@ -80,6 +80,7 @@ class Learner:
         self.opt: dict[str, Any] = {}
         self.exemplars = Exemplars.empty()
         self.values: dict[str, Tensor] = {}  # [n, ...] what is remembered with each exemplar
+        self.probes: dict[str, Any] = {}  # what measurements keep between stages, by their keys
         self.reads, self.ledger = reads, Ledger()
         self.guard: MethodView | None = None  # made when a task is entered
         self.diverged = -1  # stage at which the loss stopped being finite

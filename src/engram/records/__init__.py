@@ -11,6 +11,7 @@ from engram.records.parts import Problem
 from engram.records.predictions import KEEP, Moment, Prediction, Predictions
 from engram.records.reading import combine, from_csv, read
 from engram.records.result import Result
+from engram.records.stage_rows import StageRows
 from engram.records.stages import record_stage
 from engram.records.table import COLUMNS, Rows
 from engram.records.views import accuracy_matrix, predict, predict_sets, round_scores
@@ -27,6 +28,7 @@ __all__ = [
     "Rows",
     "Run",
     "RunDirectory",
+    "StageRows",
     "accuracy_matrix",
     "combine",
     "document",

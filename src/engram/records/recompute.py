@@ -11,7 +11,8 @@ from engram.records import arrange, views
 from engram.records.arrange import Floats, Run
 from engram.records.items import Items
 from engram.records.predictions import Prediction
-from engram.records.stages import add_predicted
+from engram.records.stage_rows import StageRows
+from engram.records.stages import add_predicted, counting
 from engram.records.table import COLUMNS, NAMES, Rows
 
 if TYPE_CHECKING:
@@ -57,9 +58,11 @@ def _from_predictions(
     for stage, one in zip(stages, kept, strict=True):
         if one is None:
             continue
+        found, counts = StageRows(1), counting([items], stage)
         for head in views.HEADS:
-            said = one.predicted(items, head=head, threshold=threshold)
-            add_predicted(rows, said, items, stage=stage, head=head, average=average, score=score)
+            said = one.predicted(items, head=head, threshold=threshold)[None]
+            add_predicted(found, said, counts, stage=stage, head=head, average=average, score=score)
+        rows.add_stage(found, stage=stage)
     return True
 
 

@@ -1,32 +1,28 @@
-"""The rows that describe one run after one stage, computed from its scores."""
+"""What scores say after one stage, as rows: of one run, or of many at once.
+
+A study of orders records a thousand runs per stage, each with test items in an order of its own.
+One after the other, most of the time would be spent on calling functions, not on counting.
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.records import judging, views
-from engram.records.items import Items
-from engram.records.table import Rows, whole_or_refuse
+from engram.records.items import Bools, Ints, Items
+from engram.records.stage_rows import StageRows
+from engram.records.table import Rows
 
 
 def record_stage(
-    rows: Rows, scores: Any, items: Items, *, stage: int, average: str = "micro", **run: Any
+    rows: Rows, scores: Any, items: Items, *, stage: int, average: str = "micro"
 ) -> None:
-    """Add accuracy, class_accuracy, class_count and predicted rows of both head views.
-
-    Items with sets of labels have no accuracy: precision_weighted_jaccard rows of each task take
-    its place, and the three scores of label sets over all seen items follow with task -1.
-
-    Parameters
-    ----------
-    rows
-        Receives the numbers; it knows the run, unless `run` (recipe, label, seed, order) says it.
-    scores
-        [n, C]; they are rounded as they are when stored, so stored scores repeat every number.
+    """Add the rows of one run, which `rows` knows; see `add_stage`.
 
     Examples
     --------
@@ -38,76 +34,208 @@ def record_stage(
     >>> table[["task", "value"]].values.tolist()
     [[0.0, 0.0], [1.0, 1.0]]
     """
-    rounded = views.round_scores(scores)
+    found = StageRows(1)
+    add_stage(found, [scores], [items], stage=stage, average=average)
+    rows.add_stage(found, stage=stage)
+
+
+def form(items: Items, stage: int) -> Any:
+    """Runs whose items are of one form can be counted together; None: each alone."""
+    if items.multilabel or items.targets.shape[1] != 1 or items.targets.min(initial=0) < 0:
+        return None
+    cells = np.count_nonzero(np.bincount(items.task * items.width + items.targets[:, 0]))
+    opened = int((items.opening <= stage).sum())
+    return len(items), items.tasks, items.width, int(cells), opened
+
+
+def add_stage(
+    rows: StageRows, scores: Sequence[Any], items: Sequence[Items], *, stage: int, average: str
+) -> None:
+    """Add accuracy, class_accuracy, class_count and predicted rows of both head views.
+
+    Items with sets of labels have no accuracy: precision_weighted_jaccard rows of each task take
+    its place, and the three scores of label sets over all seen items follow with task -1.
+
+    Parameters
+    ----------
+    scores, items
+        [n, C] of each run; all items must be of one `form`. Scores are rounded as they are when
+        stored, so stored scores repeat every number.
+    """
+    counts = counting(items, stage)
+    rounded = views.round_scores(np.stack([np.asarray(one, np.float32) for one in scores]))
     for head in views.HEADS:
-        said = judging.decide(rounded, items, stage=stage, head=head)
-        add_predicted(rows, said, items, stage=stage, head=head, average=average, **run)
+        said = counts.decide(rounded, head)
+        add_predicted(rows, said, counts, stage=stage, head=head, average=average)
     if stage == 0:
-        layout = _layout(items, stage)
-        place = {"task": layout.task, "cls": layout.cls}
-        rows.add_array("class_count", layout.number, stage=0, **place, **run)
-
-
-class _Layout(NamedTuple):
-    """Which rows describe a stage, whatever was predicted."""
-
-    tasks: npt.NDArray[Any]  # [T] all tasks
-    where: tuple[npt.NDArray[Any], ...]  # [m] each cells of the class table that hold items
-    task: npt.NDArray[Any]  # [m] of these cells
-    cls: npt.NDArray[Any]  # [m]
-    number: npt.NDArray[Any]  # [m] items in them
-    opened: npt.NDArray[Any]  # columns opened so far
-    opened_cls: npt.NDArray[Any]
-
-
-@functools.lru_cache(maxsize=4)  # runs that share their items are recorded one after the other
-def _layout(items: Items, stage: int) -> _Layout:
-    number = views.class_table(np.zeros(len(items), np.int64), items).number
-    where = np.nonzero(number)
-    opened = np.flatnonzero(items.opening <= stage)
-    return _Layout(
-        tasks=whole_or_refuse("task", np.arange(items.tasks)),
-        where=where,
-        task=whole_or_refuse("task", where[0]),
-        cls=whole_or_refuse("cls", items.classes[where[1]]),
-        number=number[where],
-        opened=opened,
-        opened_cls=whole_or_refuse("cls", items.classes[opened]),
-    )
+        cells, place = counts.cells
+        rows.add("class_count", counts.number[cells], **place)
 
 
 def add_predicted(
-    rows: Rows,
+    rows: StageRows,
     said: npt.NDArray[Any],
-    items: Items,
+    counts: Counts,
     *,
     stage: int,
     head: str,
     average: str = "micro",
     score: str | None = None,
-    **run: Any,
 ) -> None:
-    """Add the rows of one head view from predicted columns [n] or label sets [n, C].
+    """Add the rows of one head view from predicted columns [R, n] or label sets [R, n, C].
 
     `score` is what each task is judged by, and the name of those rows; default ``accuracy``, or
     ``precision_weighted_jaccard`` for label sets.
     """
-    figure = score or judging.figure_of(items)
-    place = {"stage": stage, "head": head, **run}
-    by_class = views.class_table(said, items).accuracy
+    first = counts.items[0]
+    figure = score or judging.figure_of(first)
+    by_class = counts.class_accuracy(said)  # [R, T, C]
     if average == "macro" and figure == "accuracy":
         value = views.macro(by_class)
     else:
-        value = judging.task_figure(said, items, stage=stage, figure=figure)
-    if items.multilabel:
+        value = counts.task_figure(said, figure)
+    if first.multilabel:
         for name in views.SET_SCORES:
-            overall = views.overall_set_score(said, items, stage=stage, score=name)
-            rows.add(name, overall, **place)
-    layout = _layout(items, stage)
-    rows.add_array(figure, value, task=layout.tasks, **place)
-    rows.add_array(
-        "class_accuracy", by_class[layout.where], task=layout.task, cls=layout.cls, **place
-    )
-    share = views.predicted_share(said, items, stage=stage)[layout.opened]
+            rows.add(name, counts.overall(said, name), head=head)
+    cells, place = counts.cells
+    rows.add(figure, value, task=np.arange(first.tasks), head=head)
+    flat = by_class.reshape(len(by_class), -1)
+    rows.add("class_accuracy", flat[cells], head=head, **place)
     # In the multi view a column of a later task cannot be predicted for a seen task's item.
-    rows.add_array("predicted", share, cls=layout.opened_cls, **place)
+    opened, classes = counts.opened
+    rows.add("predicted", counts.predicted_share(said)[opened], cls=classes, head=head)
+
+
+class Counts(Protocol):
+    """What can be counted of the predictions of R runs."""
+
+    items: Sequence[Items]
+    stage: int
+    number: Ints  # [R, T * C] items in each cell of the class table
+
+    @property
+    def cells(self) -> tuple[Any, dict[str, Any]]:
+        """Where a class table [R, T * C] has items, and task and class of these places."""
+
+    @property
+    def opened(self) -> tuple[Any, Ints]:
+        """The open columns of [R, C], and their classes."""
+
+    def decide(self, rounded: npt.NDArray[Any], head: str) -> npt.NDArray[Any]: ...
+
+    def class_accuracy(self, said: npt.NDArray[Any]) -> views.Floats: ...
+
+    def task_figure(self, said: npt.NDArray[Any], figure: str) -> views.Floats: ...
+
+    def overall(self, said: npt.NDArray[Any], score: str) -> views.Floats: ...
+
+    def predicted_share(self, said: npt.NDArray[Any]) -> views.Floats: ...
+
+
+def counting(items: Sequence[Items], stage: int) -> Counts:
+    """Counts of runs whose items are of one form."""
+    return _OneRun(items, stage) if form(items[0], stage) is None else _Stacked(items, stage)
+
+
+class _Base:
+    def __init__(self, items: Sequence[Items], stage: int) -> None:
+        self.items, self.stage = items, stage
+        self.number: Ints = np.empty((len(items), 0), np.int64)
+
+    @functools.cached_property
+    def cells(self) -> tuple[Any, dict[str, Any]]:
+        runs, width = np.arange(len(self.items))[:, None], self.items[0].width
+        cells = _true(self.number > 0)  # [R, m]
+        task, column = np.divmod(cells, width)
+        return (runs, cells), {"task": task, "cls": self._classes[runs, column]}
+
+    @functools.cached_property
+    def opened(self) -> tuple[Any, Ints]:
+        runs = np.arange(len(self.items))[:, None]
+        columns = _true(np.stack([one.opening <= self.stage for one in self.items]))
+        return (runs, columns), self._classes[runs, columns]
+
+    @functools.cached_property
+    def _classes(self) -> Ints:
+        return np.stack([one.classes for one in self.items])  # [R, C]
+
+
+def _true(mask: Bools) -> Ints:
+    """[R, k] places of the k true entries of each row, ascending."""
+    return np.nonzero(mask)[1].reshape(len(mask), -1)
+
+
+class _OneRun(_Base):
+    """Label sets, items with several labels or none: one run at a time."""
+
+    def __init__(self, items: Sequence[Items], stage: int) -> None:
+        super().__init__(items, stage)
+        (self.one,) = items
+        nothing = np.zeros(len(self.one), np.int64)
+        self.number = views.class_table(nothing, self.one).number.reshape(1, -1)
+
+    def decide(self, rounded: npt.NDArray[Any], head: str) -> npt.NDArray[Any]:
+        return judging.decide(rounded, self.one, stage=self.stage, head=head)
+
+    def class_accuracy(self, said: npt.NDArray[Any]) -> views.Floats:
+        return views.class_table(said[0], self.one).accuracy[None]
+
+    def task_figure(self, said: npt.NDArray[Any], figure: str) -> views.Floats:
+        return judging.task_figure(said[0], self.one, stage=self.stage, figure=figure)[None]
+
+    def overall(self, said: npt.NDArray[Any], score: str) -> views.Floats:
+        found = views.overall_set_score(said[0], self.one, stage=self.stage, score=score)
+        return np.asarray(found)[None]
+
+    def predicted_share(self, said: npt.NDArray[Any]) -> views.Floats:
+        return views.predicted_share(said[0], self.one, stage=self.stage)[None]
+
+
+class _Stacked(_Base):
+    """One label per item: the items of R runs, one axis more than those of one run."""
+
+    def __init__(self, items: Sequence[Items], stage: int) -> None:
+        super().__init__(items, stage)
+        self.runs, self.tasks, self.width = len(items), items[0].tasks, items[0].width
+        self.task = np.stack([one.task for one in items])  # [R, n]
+        self.target = np.stack([one.targets[:, 0] for one in items])  # [R, n]
+        self._cell = self.task * self.width + self.target  # [R, n] of the flat class table
+        everything = np.ones(self.task.shape, np.bool_)
+        self.number = self._count(self._cell, everything, self.tasks * self.width)
+
+    def _count(self, place: npt.NDArray[Any], which: Bools, size: int) -> Ints:
+        """[R, size] how often each place [R, n] occurs among the chosen items of each run."""
+        own = place + np.arange(self.runs)[:, None] * size
+        found = np.bincount(own[which], minlength=self.runs * size)
+        return found.reshape(self.runs, size)
+
+    def decide(self, rounded: npt.NDArray[Any], head: str) -> Ints:
+        """As `views.predict`, [R, n]; rounded scores hold no NaN."""
+        if head == "multi":
+            visible = np.stack([one.visible for one in self.items])  # [R, T, C]
+            mask = visible[np.arange(self.runs)[:, None], self.task]  # [R, n, C]
+        else:
+            mask = np.stack([one.opening <= self.stage for one in self.items])[:, None, :]
+        wide = rounded.astype(np.float32)
+        return np.asarray(np.where(mask, wide, -np.inf).argmax(axis=-1))
+
+    def class_accuracy(self, said: npt.NDArray[Any]) -> views.Floats:
+        right = self._count(self._cell, said == self.target, self.tasks * self.width)
+        return views.shares(right, self.number).reshape(self.runs, self.tasks, self.width)
+
+    def task_figure(self, said: npt.NDArray[Any], figure: str) -> views.Floats:
+        if figure != views.FIGURES[0]:
+            one = judging.task_figure(said[0], self.items[0], stage=self.stage, figure=figure)
+            return one[None]  # never: single labels have no other figure, which is said there
+        everything = np.ones(self.task.shape, np.bool_)
+        size = self._count(self.task, everything, self.tasks)
+        return views.shares(self._count(self.task, said == self.target, self.tasks), size)
+
+    def overall(self, said: npt.NDArray[Any], score: str) -> views.Floats:
+        found = views.overall_set_score(said, self.items[0], stage=self.stage, score=score)
+        return np.asarray(found)
+
+    def predicted_share(self, said: npt.NDArray[Any]) -> views.Floats:
+        seen = self.task <= self.stage
+        size = np.maximum(seen.sum(1), 1)[:, None]
+        return np.asarray(self._count(said, seen, self.width) / size)

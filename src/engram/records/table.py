@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+    from engram.records.stage_rows import StageRows
+
 NAMES = ("recipe", "label", "order", "head", "metric")  # dictionary-encoded text
 NUMBERS: dict[str, type[np.generic]] = {
     "seed": np.int32, "stage": np.int16, "step": np.int32, "task": np.int16, "cls": np.int32,
@@ -113,9 +115,13 @@ class Rows:
             raise bad("value", "shapes that can be laid over each other", shapes) from problem
         for name, array in arrays.items():
             if not array.shape == shape == (array.size,):
-                chunk[name] = np.broadcast_to(array, shape).ravel()
+                chunk[name] = np.broadcast_to(array, shape).flatten()
         self._chunks.append(chunk)
         self._lengths.append(math.prod(shape))
+
+    def add_stage(self, found: StageRows, *, stage: int) -> None:
+        """Add the rows of one run after a stage; they belong to the run that this one knows."""
+        self.extend(found.rows(**{k: [v] for k, v in self._own.items()}, stage=stage))
 
     def extend(self, other: Rows) -> None:
         """Add all rows of another collection."""

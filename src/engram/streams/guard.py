@@ -97,7 +97,7 @@ earlier tasks it must declare reads = "past".
         totals = torch.stack([part.sum() for part in (train, valid, kept, past, refused)]).tolist()
         if totals[-1]:
             raise AccessError(self._complaint(rows[refused], stages[refused]))
-        for kind, count in zip(KINDS, totals[:-1], strict=True):
+        for kind, count in zip(KINDS[:4], totals[:-1], strict=True):  # all that a method may read
             self.ledger.record(self.stage, kind, count)
 
     def allow_task(self) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from engram.errors import choose, whole
 
-KINDS = ("train", "valid", "memory", "past")
+KINDS = ("train", "valid", "memory", "past", "probe")
 
 
 class Ledger:
     """How many rows were read, by stage and kind.
 
     Kinds: ``train`` and ``valid`` rows of the current task, ``memory`` rows that were kept,
-    ``past`` rows of earlier tasks that were not kept (only methods that declare it).
+    ``past`` rows of earlier tasks that were not kept (only methods that declare it), ``probe`` rows
+    on which measurements were fitted after a stage (see `engram.Probe`).
 
     Examples
     --------
@@ -65,4 +66,5 @@ class Ledger:
         return twin
 
     def __repr__(self) -> str:
-        return f"Ledger({', '.join(f'{kind} {self.total(kind)}' for kind in KINDS)})"
+        shown = [kind for kind in KINDS if kind != "probe" or self.total(kind)]
+        return f"Ledger({', '.join(f'{kind} {self.total(kind)}' for kind in shown)})"

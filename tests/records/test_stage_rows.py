@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engram.records import Items, Rows, record_stage
-from engram.records.company import Block, add_stage, kind
+from engram.errors import BadArgument
+from engram.records import Items, Rows, StageRows, record_stage
+from engram.records.stages import add_stage, form
 
 
 def items_of(rng, tasks=3, per=2, n=40, **changes):
@@ -29,8 +30,8 @@ def test_a_block_is_the_rows_of_each_run(stage, average):
     scores = rng.normal(size=(5, 40, 6)).astype(np.float32) * 10
     scores[0, 3] = np.nan
     scores[1, 4] = 1e9
-    block = Block(5)
-    assert add_stage(block, list(scores), items, stage=stage, average=average)
+    block = StageRows(5)
+    add_stage(block, list(scores), items, stage=stage, average=average)
     orders = [f"o{r}" for r in range(5)]
     found = block.rows(recipe="r", label="ER", seed=range(5), order=orders, stage=stage)
     alone = []
@@ -47,16 +48,23 @@ def test_runs_of_another_form_are_left_alone():
     rng = np.random.default_rng(0)
     first = items_of(rng)
     later = items_of(rng, opening=np.array([0, 0, 0, 1, 2, 2]))  # three classes open at once
-    block = Block(2)
-    scores = list(rng.normal(size=(2, 40, 6)))
-    assert not add_stage(block, scores, [first, later], stage=0, average="micro")
-    assert len(block) == 0
+    assert form(first, 0) != form(later, 0)
+    assert form(first, 2) == form(later, 2)
+    rows = StageRows(2)
+    with pytest.raises(ValueError, match="reshape"):
+        add_stage(rows, list(rng.normal(size=(2, 40, 6))), [first, later], stage=0, average="micro")
 
 
 def test_items_that_cannot_be_counted_together():
     rng = np.random.default_rng(0)
-    assert kind(items_of(rng)) == (40, 3, 6)
-    assert kind(items_of(rng, multilabel=True)) is None
+    assert form(items_of(rng), 0) == (40, 3, 6, 6, 2)
+    assert form(items_of(rng, multilabel=True), 0) is None
     target = np.zeros((40, 2), np.int64)
-    assert kind(items_of(rng, targets=target)) is None
-    assert kind(items_of(rng, targets=target[:, 0] - 1)) is None
+    assert form(items_of(rng, targets=target), 0) is None
+    assert form(items_of(rng, targets=target[:, 0] - 1), 0) is None
+
+
+@pytest.mark.parametrize("value", [[0.5], [[0.5], [0.5], [0.5]], np.zeros((2, 1, 1))])
+def test_values_of_another_number_of_runs_are_refused(value):
+    with pytest.raises(BadArgument, match="value: expected numbers"):
+        StageRows(2).add("entropy", value)

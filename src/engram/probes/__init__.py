@@ -1,0 +1,41 @@
+"""Probes: what is measured after every stage, one file each."""
+
+from __future__ import annotations
+
+from engram.probes.accuracy import Accuracy
+from engram.probes.base import NEEDS, Probe
+from engram.probes.chance import Chance
+from engram.probes.cost import Cost
+from engram.probes.curve import Curve
+from engram.probes.divergence import Divergence
+from engram.probes.losses import Losses
+from engram.probes.measure import Measured, measure
+from engram.probes.memory import MemoryCount
+from engram.probes.repeats import RepeatedSamples
+from engram.probes.view import RunStage, StageView
+
+__all__ = [
+    "NEEDS",
+    "Accuracy",
+    "Chance",
+    "Cost",
+    "Curve",
+    "Divergence",
+    "Losses",
+    "Measured",
+    "MemoryCount",
+    "Probe",
+    "RepeatedSamples",
+    "RunStage",
+    "StageView",
+    "measure",
+    "standard",
+]
+
+
+def standard(average: str = "micro") -> tuple[Probe, ...]:
+    """What is measured of every run, whoever asks."""
+    return (
+        Divergence(), Accuracy(average=average), Curve(average=average), Cost(), Losses(),
+        MemoryCount(), Chance(), RepeatedSamples(),
+    )  # fmt: skip

@@ -1,0 +1,110 @@
+"""The one way from finished stages to rows: make views, ask every probe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from engram.errors import bad
+from engram.learner.tree import pick, shapes, stack
+from engram.probes.base import Probe
+from engram.probes.view import RunStage, StageView
+from engram.records.stage_rows import StageRows
+from engram.records.stages import form
+from engram.streams.repeats import repeated_test_rows
+
+
+class Measured(NamedTuple):
+    """What probes found in some runs of one form, and what they keep for the next stage."""
+
+    places: list[int]  # of the runs, among those given
+    rows: StageRows
+    states: list[dict[str, Any]]  # one per run: state by the probe's key
+    reads: list[int]  # one per run: rows read to fit on
+
+
+def measure(
+    runs: Sequence[RunStage],
+    standard: Sequence[Sequence[Probe]],
+    probes: Sequence[Mapping[str, Probe]],
+) -> list[Measured]:
+    """Ask the standard probes of each run, and then its own (by their keys, which name states).
+
+    Runs of one form are seen together; no run's numbers depend on which others are.
+    """
+    alike: dict[Any, list[int]] = {}
+    for place, one in enumerate(runs):
+        known = (tuple(standard[place]), tuple(probes[place]), shapes(dict(one.probes)))
+        own = _form(one)
+        key = (own, *known) if own is not None else place
+        alike.setdefault(key, []).append(place)
+    found: list[Measured] = []
+    for places in alike.values():
+        found += _halving(places, runs, standard[places[0]], probes[places[0]])
+    return found
+
+
+def _form(one: RunStage) -> Any:
+    """What runs must share to be seen together; None for runs that are seen alone."""
+    items = form(one.items, one.stage)
+    if items is None or one.diverged:
+        return None
+    losses = tuple((step, *terms) for step, terms in one.losses)
+    curve = tuple(step for step, _ in one.curve)
+    held = one.learner is not None and len(one.learner.exemplars) > 0
+    twice = one.stage == 0 and repeated_test_rows(one.stream) > 0
+    return one.stage, items, held, losses, curve, twice, tuple(one.facts)
+
+
+def _halving(
+    places: list[int], runs: Sequence[RunStage], standard: Sequence[Probe],
+    probes: Mapping[str, Probe],
+) -> list[Measured]:  # fmt: skip
+    """Nothing is changed before all is measured, so where memory runs out, halves begin again."""
+    try:
+        return [_together(places, [runs[p] for p in places], standard, probes)]
+    except torch.OutOfMemoryError:
+        if len(places) == 1:
+            raise
+    half = len(places) // 2
+    return [
+        one
+        for part in (places[:half], places[half:])
+        for one in _halving(part, runs, standard, probes)
+    ]
+
+
+def _together(
+    places: list[int], runs: Sequence[RunStage], standard: Sequence[Probe],
+    probes: Mapping[str, Probe],
+) -> Measured:  # fmt: skip
+    view = StageView(runs)
+    rows, reads = view.rows(), [0] * len(runs)
+    states: list[dict[str, Any]] = [dict(one.probes) for one in runs]
+    for probe in standard:
+        rows.extend(_rows(probe, view.of(probe.needs, None)))
+    if not runs[0].diverged:
+        for key, probe in probes.items():
+            before = [one.probes.get(key, {}) for one in runs]
+            own = view.of(probe.needs, stack(before))
+            rows.extend(_rows(probe, own), prefix=f"{probe.name}/")
+            kept = {} if own.kept is None else own.kept
+            for r in range(len(runs)):
+                states[r][key] = pick(kept, r)
+                reads[r] += int(own.reads[r])
+    return Measured(places, rows, states, reads)
+
+
+def _rows(probe: Probe, view: StageView) -> StageRows:
+    found: Any = probe.after_stage(view)
+    if isinstance(found, StageRows):
+        return found
+    if not isinstance(found, Mapping):
+        expected = "rows of view.rows(), or a mapping from metrics to values of all runs"
+        raise bad(f"{type(probe).__name__}.after_stage", expected, type(found).__name__)
+    rows = view.rows()
+    for name, value in found.items():
+        rows.add(str(name), value)
+    return rows

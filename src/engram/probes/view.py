@@ -1,0 +1,222 @@
+"""One view of a stage for all runs that trained together: what probes see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from engram.errors import EngramError, bad
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import FunctionalNet
+from engram.learner.tree import leaves, pick, stack, tree_map
+from engram.methods.base import Method
+from engram.probes.batches import probe_items, stacked
+from engram.records.items import Items
+from engram.records.judging import decide
+from engram.records.stage_rows import StageRows
+from engram.records.views import round_scores
+from engram.streams.core import Stream
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RunStage:
+    """One run after one stage.
+
+    `learner` is None where a finished run is measured from its records without parameters, and
+    holds parameters, buffers and exemplars only where there are some. `probes` are the states that
+    probes kept after the stage before, by their keys.
+    """
+
+    stage: int
+    stream: Stream
+    method: Method
+    seed: int
+    items: Items  # the test items
+    scores: np.ndarray  # [n, C]
+    learner: Learner | None = None
+    features: Tensor | None = None  # [n, F]
+    losses: Sequence[tuple[int, Mapping[str, float]]] = ()
+    curve: Sequence[tuple[int, np.ndarray]] = ()
+    facts: Mapping[str, float] = field(default_factory=dict)  # seconds, steps, bytes
+    probes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def diverged(self) -> bool:
+        return self.learner is not None and self.learner.diverged >= 0
+
+
+class StageView:
+    """What is known of R runs after a stage; first axis of every tensor: the run.
+
+    Test items (n of each run) stand in the order of their tasks, classes (C columns) in order of
+    introduction. A probe that fits something fits it on `batches`, which the learner's guard
+    admits; `targets` are the labels of test items and serve to measure.
+    """
+
+    def __init__(self, runs: Sequence[RunStage], *, needs: Sequence[str] = (), state: Any = None):
+        self.members = tuple(runs)
+        self.stage = runs[0].stage
+        self.needs = tuple(needs)
+        self.state: Any = {} if state is None else state
+        self.kept: Any = None
+        self.reads = np.zeros(len(runs), np.int64)  # rows read by `batches`, [R]
+        self._known: dict[str, Tensor] = {}  # what was computed once for all probes
+
+    def of(self, needs: Sequence[str], state: Any) -> StageView:
+        """The same view for one probe, with what it may use and what it kept before."""
+        other = StageView(self.members, needs=needs, state=state)
+        other._known = self._known
+        return other
+
+    def __len__(self) -> int:
+        """R, the number of runs."""
+        return len(self.members)
+
+    def rows(self) -> StageRows:
+        """An empty collection of rows, to be filled and returned."""
+        return StageRows(len(self))
+
+    def keep(self, state: Any) -> None:
+        """What `state` will be after the next stage: a tree of tensors [R, ...]."""
+        for leaf in leaves(state):
+            if not isinstance(leaf, Tensor) or leaf.ndim == 0 or len(leaf) != len(self):
+                expected = f"dicts and tuples of tensors [{len(self)}, ...], one entry per run"
+                raise bad("state", expected, tuple(leaf.shape) if hasattr(leaf, "shape") else leaf)
+        self.kept = tree_map(torch.detach, state)
+
+    # -- facts -----------------------------------------------------------------------------------
+    @property
+    def device(self) -> torch.device:
+        learner = self.members[0].learner
+        return torch.device("cpu") if learner is None else learner.device
+
+    @property
+    def seeds(self) -> list[int]:
+        return [one.seed for one in self.members]
+
+    @property
+    def streams(self) -> list[Stream]:
+        return [one.stream for one in self.members]
+
+    @property
+    def methods(self) -> list[Method]:
+        return [one.method for one in self.members]
+
+    @property
+    def items(self) -> list[Items]:
+        """The test items of each run, as they are recorded."""
+        return [one.items for one in self.members]
+
+    @property
+    def facts(self) -> list[Mapping[str, float]]:
+        """Seconds, steps and bytes of each run, by the names of their metrics."""
+        return [one.facts for one in self.members]
+
+    # -- the test items --------------------------------------------------------------------------
+    @property
+    def scores(self) -> Tensor:
+        """[R, n, C] scores of the test items, in the precision in which they are recorded."""
+        if "scores" not in self._known:
+            every = np.stack([np.asarray(one.scores, np.float32) for one in self.members])
+            rounded = round_scores(every).astype(np.float32)
+            self._known["scores"] = torch.from_numpy(rounded).to(self.device)
+        return self._known["scores"]
+
+    @property
+    def targets(self) -> Tensor:
+        """[R, n, L] true labels of the test items as columns, -1 pads."""
+        return self._of_items("targets")
+
+    @property
+    def task(self) -> Tensor:
+        """[R, n] the task of each test item."""
+        return self._of_items("task")
+
+    @property
+    def seen(self) -> Tensor:
+        """[R, n] whether the item's task has been learnt."""
+        return self.task <= self.stage
+
+    @property
+    def open(self) -> Tensor:
+        """[R, C] the classes that were introduced so far."""
+        return self._of_items("opening") <= self.stage
+
+    def predicted(self, head: str) -> Tensor:
+        """Predicted columns [R, n], or label sets [R, n, C], in a head view."""
+        every = [
+            decide(round_scores(o.scores), o.items, stage=self.stage, head=head)
+            for o in self.members
+        ]
+        return torch.from_numpy(np.stack(every)).to(self.device)
+
+    def _of_items(self, name: str) -> Tensor:
+        if name not in self._known:
+            every = np.stack([getattr(one.items, name) for one in self.members])
+            self._known[name] = torch.from_numpy(every).to(self.device)
+        return self._known[name]
+
+    @property
+    def features(self) -> Tensor:
+        """[R, n, F] what the last layer sees of the test items; asks for ``features``."""
+        if "features" not in self.needs:
+            raise _undeclared("view.features", "features")
+        if "features" not in self._known:
+            found = [one.features for one in self.members if one.features is not None]
+            if len(found) < len(self):
+                raise EngramError("features: the pass over the test items kept none")
+            self._known["features"] = torch.stack(found).flatten(2)
+        return self._known["features"]
+
+    # -- the networks ----------------------------------------------------------------------------
+    @property
+    def learners(self) -> list[Learner]:
+        """The learners themselves; asks for ``networks`` or ``features``."""
+        if not self.needs:
+            raise _undeclared("view.map and view.batches", "networks")
+        return [one.learner for one in self.members if one.learner is not None]
+
+    @torch.no_grad()
+    def map(self, function: Callable[..., Any], *args: Any) -> Any:
+        """``function(net, *args)`` for each run; arguments and results are trees [R, ...].
+
+        `function` is written for one run and pure; `net` is its network in eval mode with its own
+        buffers. Input gradients: ``torch.func.grad`` inside.
+        """
+        learners = self.learners
+        first = learners[0]
+        if len(learners) == 1:
+            net = FunctionalNet(first.networks, first.vector, first.buffers, training=False)
+            found = function(net, *(pick(arg, 0) for arg in args))
+            return tree_map(lambda leaf: leaf[None], found)
+
+        def one_run(vector: Tensor, own: Any, *rest: Any) -> Any:
+            net = FunctionalNet(first.networks, vector, own, training=False)
+            return function(net, *rest)
+
+        vectors = torch.stack([one.vector for one in learners])
+        return vmap(one_run)(vectors, stack([one.buffers for one in learners]), *args)
+
+    def batches(self, size: int = 256, *, memory: bool = False) -> Iterator[Batch]:
+        """The task's training rows, with the exemplars where `memory`, as batches [R, B, ...].
+
+        Labels are those that the task shows. Rows of weight 0 are padding. What is read counts in
+        the ledger, under ``probe``.
+        """
+        learners = self.learners
+        items = [probe_items(one, memory) for one in learners]
+        sizes = [len(one.rows) for one in items]
+        self.reads += np.array(sizes)
+        for start in range(0, max(sizes), size):
+            yield stacked(learners, items, start, min(start + size, max(sizes)))
+
+
+def _undeclared(what: str, need: str) -> EngramError:
+    return EngramError(f'{what}: declare needs = ("{need}",) in the probe\'s class')
