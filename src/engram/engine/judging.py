@@ -58,7 +58,7 @@ def judged(scores: Tensor, batch: Batch, kind: str) -> Tensor:
     >>> none = torch.zeros(2)
     >>> open_ = torch.ones(2, 3, dtype=torch.bool)
     >>> batch = Batch(none, torch.tensor([[0, 2], [1, -1]]), none, none, none, open_, none, none,
-    ...               none)
+    ...               none, none)
     >>> scores = torch.tensor([[3.0, -1.0, 2.0], [1.0, 2.0, -1.0]])
     >>> judged(scores, batch, "set").item(), judged(scores, batch, "single").item()
     (0.625, 1.0)

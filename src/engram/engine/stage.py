@@ -22,6 +22,7 @@ from engram.engine.renewal import Renewal
 from engram.engine.training import Training
 from engram.engine.values import complete
 from engram.errors import bad
+from engram.learner import warm
 from engram.learner.learner import Items, Learner
 from engram.learner.tree import tree_map
 from engram.methods.base import Method, Phase, Replay
@@ -80,7 +81,8 @@ def _run_stage(
     learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int,
     mapped: bool, capture: bool, compile: bool, progress: Progress | None, features: bool,
 ) -> list[StageOutcome]:  # fmt: skip
-    began = time.perf_counter()
+    (warm.mapped if mapped else warm.plain)(learners[0].device)
+    began = time.perf_counter() - warm.spent()  # a method may warm up further things on its way
     enter(learners, methods, training, stage, mapped=mapped)
     before = [(one.exemplars.rows, one.exemplars.stages, one.values) for one in learners]
     _need_validation(learners, training)
@@ -108,7 +110,7 @@ def _run_stage(
         if learner.diverged < 0:
             complete(learner, method, kept)
     found = answers(learners, methods, features=features)
-    seconds = (time.perf_counter() - began) / len(learners)
+    seconds = (time.perf_counter() - warm.spent() - began) / len(learners)
     return [
         StageOutcome(
             one.scores, losses[r], [(s, c[r]) for s, c in curve], seconds, steps[r], one.features

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from engram.learner import warm
 from engram.learner.batch import Batch
 from engram.learner.layout import Networks
 from engram.learner.linear import linear_sums, only_linear
@@ -48,6 +49,7 @@ def average_gradient(
     rows all weigh 0 do not count. With `batch_statistics` a BatchNorm layer uses the group's own
     mean and variance, as in training, but its running ones stay as they are.
     """
+    warm.mapped(weights.vector.device)
     counted = groups.w.sum(-1) > 0  # [G]
     alone = groups.w.shape[1] == 1 and not batch_statistics
     total = None

@@ -1,0 +1,60 @@
+"""What torch does once in a process, kept out of the seconds of whichever run is the first.
+
+The first mapped gradient imports rules for hundreds of operations, the first product on a device
+starts a library: seconds that say nothing about a method. They are spent here, on numbers that
+nobody uses, and counted, so that a stage can leave them out of its time.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+_done: set[tuple[str, str]] = set()
+_spent = 0.0
+
+
+def spent() -> float:
+    """Seconds that went into warming up so far; the difference of two calls is no training."""
+    return _spent
+
+
+def plain(device: torch.device) -> None:
+    """Before the first step on a device."""
+    _once("plain", device)
+
+
+def mapped(device: torch.device) -> None:
+    """Before the first mapped or functional gradient on a device."""
+    _once("mapped", device)
+
+
+def _once(kind: str, device: torch.device) -> None:
+    global _spent
+    if (kind, str(device)) in _done:
+        return
+    _done.add((kind, str(device)))
+    began = time.perf_counter()
+    _RUN[kind](device)
+    _spent += time.perf_counter() - began
+
+
+def _plain(device: torch.device) -> None:
+    weight = torch.zeros(2, 2, device=device, requires_grad=True)
+    with torch.enable_grad():
+        _loss(weight, torch.zeros(3, 2, device=device)).backward()
+
+
+def _mapped(device: torch.device) -> None:
+    _plain(device)
+    vmap(grad(_loss))(torch.zeros(2, 2, 2, device=device), torch.zeros(2, 3, 2, device=device))
+
+
+def _loss(weight: Tensor, x: Tensor) -> Tensor:
+    return torch.nn.functional.cross_entropy(x @ weight, x.argmax(1))
+
+
+_RUN = {"plain": _plain, "mapped": _mapped}
