@@ -14,6 +14,8 @@ from engram import Memory, Method, Replay, keys
 from engram.checks import basics, check, equality, labels, learning, verbs
 from engram.checks.report import Broken, finding, findings
 from engram.checks.suite import METHOD_CHECKS, NEEDS, ROOTS, needs
+from engram.checks.toys import runs_of, streams, train
+from engram.errors import BadArgument
 from engram.losses import masked_ce
 from engram.methods import Finetune
 
@@ -365,6 +367,27 @@ def test_needs_stand_before_what_needs_them():
     for one in METHOD_CHECKS:
         assert all(places[other] < places[one] for other in needs(one))
     assert needs(METHOD_CHECKS[-1])
+
+
+# -- runs ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ({"loss": lambda self, net, batch, state: net.task(batch)}, "Mine.loss: expected {name"),
+        ({"step": lambda self, before, after, grad, state: None}, "Mine.step: expected a state"),
+        ({"loss": lambda self, net, batch: {}}, "Mine.loss is called with (net, batch, state)"),
+    ],
+)  # fmt: skip
+def test_runs_refuse_wrong_verbs_in_one_line(own, words, together):
+    with pytest.raises(BadArgument, match=re.escape(words)):
+        train(runs_of(method(**own)(), streams()[:2]), together=together)
+
+
+def test_a_run_says_that_a_loss_is_constant():
+    kind = method(loss=lambda self, net, batch, state: {"task": net.task(batch).detach()})
+    with pytest.raises(BadArgument, match="terms that depend on the weights"):
+        train(runs_of(kind(), streams()[:1]))
 
 
 # -- the command -----------------------------------------------------------------------------------

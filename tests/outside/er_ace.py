@@ -13,25 +13,20 @@ from engram import Memory, Method, Replay
 class ERACE(Method):
     """New rows compete among the classes of their batch, memory rows among all classes seen.
 
-    The original fills its reservoir while a task passes by, so that the memory holds the task's own
-    classes as well. Here the memory is filled when a task ends: until then the task's rows stand in
-    for themselves, each with the weight `held`.
+    The memory is a reservoir that changes with every step, so it holds the task's own classes soon:
+    by them alone new classes learn to stand against old ones.
     """
 
-    memory: Memory = field(default=Memory(total=60))
-    held: float = 0.5
+    memory: Memory = field(default=Memory(total=60, policy="reservoir"))
 
     def replay(self, stage):
-        return Replay("pair")
+        return Replay("pair", renew="step")
 
     def loss(self, net, batch, state):
         net(batch.x, batch.w)  # one pass over both, reused below
-        new = batch.w * (1 - batch.old)
+        new, old = batch.w * (1 - batch.old), batch.w * batch.old
         classes = torch.arange(batch.opened.shape[-1], device=batch.y.device)
         present = ((batch.y[:, :1] == classes) & (new > 0)[:, None]).any(0)  # [C]
-        apart = batch._replace(w=new, open=batch.open & (present | (new == 0)[:, None]))
-        memory = batch._replace(w=batch.w * batch.old + self.held * new)
-        return {"task": net.task(apart), "memory": net.task(memory)}
-
-    def finish(self, learner, task):
-        learner.exemplars = self.memory.update(learner, task.train)
+        apart = batch.open & (present | (new == 0)[:, None])
+        task, memory = batch._replace(w=new, open=apart), batch._replace(w=old)
+        return {"task": net.task(task), "memory": net.task(memory)}

@@ -94,8 +94,9 @@ def why_company_matters(run: Run) -> str:
 def _feels_padding(method: Method, kind: str) -> bool:
     at = moment(method, runs=1, model=kind)
     learner, batch = at.learners[0], next(at.own_batches())
-    behind = [torch.cat([leaf, leaf[:PADDING]]) for leaf in batch[:6]]
-    longer = Batch._make([*behind, *batch[6:]])
+    behind = [torch.cat([leaf, leaf[:PADDING]]) for leaf in batch.per_row]
+    values = {k: torch.cat([leaf, leaf[:PADDING]]) for k, leaf in batch.values.items()}
+    longer = Batch._make([*behind, *batch.shared, batch.memory, values])
     rows = torch.arange(len(longer.w)) < len(batch.w)
     shift = (~rows).reshape(-1, *[1] * (batch.x.ndim - 1)).to(batch.x.dtype)
     longer = longer._replace(x=longer.x + shift, w=torch.where(rows, longer.w, 0.0))

@@ -23,7 +23,7 @@ from engram.methods.base import Method, overrides
 from engram.streams.outline import StreamOutline
 
 SINGLE = replace(EXACT, precision="float32", epochs=1)
-BEYOND = 1e8  # a loss term of this size has diverged: the data is harmless
+BEYOND = 1e20  # a loss term of this size has diverged, though float64 could go on for a while
 LEAPS = 1e3  # a term that grows by more than this in one step did not get there by steps
 
 
@@ -77,6 +77,17 @@ def _terms(terms: Any, *_: Any) -> str:
     return ""
 
 
+def _remembered(found: Any, _net: Any, batch: Any, _state: Any) -> str:
+    rows = len(batch.w)
+    good = isinstance(found, dict) and all(
+        isinstance(value, Tensor) and value.ndim and len(value) == rows for value in found.values()
+    )
+    if good:
+        return ""
+    held = {k: _kind(v) for k, v in found.items()} if isinstance(found, dict) else _kind(found)
+    return f"remember must return {{name: values}} of {rows} rows each, it returns {held}"
+
+
 def _direction(found: Any, _grad: Any, _batch: Any, _state: Any) -> str:
     one_axis = isinstance(found, Tensor) and found.ndim == 1
     return "" if one_axis else f"gradient must return a vector [P], it returns {_kind(found)}"
@@ -127,9 +138,15 @@ def _host(verb: str) -> Callable[..., str]:
 
 
 LOOKS: dict[str, Callable[..., str]] = {
-    "start": _host("start"), "loss": _terms, "gradient": _direction, "step": _same_state("step"),
-    "interval": _same_state("interval"), "finish": _host("finish"), "scores": _class_scores,
-}  # fmt: skip
+    "start": _host("start"),
+    "loss": _terms,
+    "remember": _remembered,
+    "gradient": _direction,
+    "step": _same_state("step"),
+    "interval": _same_state("interval"),
+    "finish": _host("finish"),
+    "scores": _class_scores,
+}
 
 
 def _look_at_networks(method: Method) -> None:

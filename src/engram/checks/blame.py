@@ -24,9 +24,6 @@ HINTS = (
     (("same dtype", "expected scalar type", "must have the same dtype", "Found dtype"),
      "two precisions meet: give new tensors the dtype of batch.x (engram.keys draws float64, "
      "torch makes float32)"),
-    (("does not require grad",),
-     "the loss does not depend on the networks' weights; a method that trains none of them returns "
-     "0 * net.task(batch)"),
 )  # fmt: skip
 
 

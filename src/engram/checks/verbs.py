@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
 from engram.checks.blame import place_of
 from engram.checks.report import require
+from engram.methods.answers import VERBS, wrong_arguments
 from engram.methods.base import Method, overrides
 
-VERBS = (
-    "replay", "networks", "start", "loss", "gradient", "step", "interval", "finish", "scores",
-)  # fmt: skip
 # names that the engine looks up, and what tells their values from those of any other field
 VALUES: dict[str, Any] = {
     "reads": lambda value: value == "past",
@@ -34,7 +31,8 @@ def check_verbs_are_known(method: Method) -> None:
             f"{meant!r}? If it is a helper of yours, call it '_{word}'",
         )
     for verb in VERBS:
-        _look_at_arguments(method, verb)
+        fault = wrong_arguments(type(method), verb)
+        require(not fault, place_of(type(method), verb) + fault)
     library = type(method).__module__.startswith("engram.")
     own = any(overrides(method, verb) for verb in VERBS) or method.head != Method.head
     require(
@@ -66,15 +64,3 @@ def _meant(method: Method, word: str, value: Any) -> str:
         missing, inside = [n for n in missing if n not in vars(type(method))], []
     near = difflib.get_close_matches(word.lower(), missing, n=1, cutoff=NEAR)
     return next(iter(inside + near), "")
-
-
-def _look_at_arguments(method: Method, verb: str) -> None:
-    mine, base = getattr(method, verb), getattr(Method, verb)
-    wanted = list(inspect.signature(base).parameters)[1:]
-    place = place_of(type(method), verb)
-    require(callable(mine), f"{place}{verb} must be a function of ({', '.join(wanted)})")
-    given = inspect.signature(mine)
-    try:
-        given.bind(*wanted)
-    except TypeError:
-        require(False, f"{place}{verb} is called with ({', '.join(wanted)}), it takes {given}")

@@ -29,6 +29,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner, competing
 from engram.learner.net import FunctionalNet
 from engram.learner.tree import leaves, pick, stack, tree_map
+from engram.methods.answers import named_terms, next_state
 from engram.methods.base import Method, overrides, pace_of
 
 # update, gradient through the networks, loss terms, buffers, what is remembered
@@ -234,7 +235,8 @@ class LockstepTrainer:
     def _mapped_step(
         self, before: Tensor, after: Tensor, data: Tensor, state: Any, hyper: Any
     ) -> Any:
-        return with_values(self.method, hyper).step(before, after, data, state)
+        found = with_values(self.method, hyper).step(before, after, data, state)
+        return next_state(self.method, "step", found)
 
     @torch.no_grad()
     def _interval(self) -> None:
@@ -243,7 +245,8 @@ class LockstepTrainer:
         self._assign(self.state, found)
 
     def _mapped_interval(self, after: Tensor, state: Any, hyper: Any) -> Any:
-        return with_values(self.method, hyper).interval(after, state)
+        found = with_values(self.method, hyper).interval(after, state)
+        return next_state(self.method, "interval", found)
 
     def _mask_(self, vector: Tensor) -> None:
         if self._held is not None:
@@ -309,7 +312,7 @@ class LockstepTrainer:
                     real=() if self._padded else which.row_weights,
                 )  # fmt: skip
                 net.phase = self.phase
-                terms = method.loss(net, which, state)
+                terms = named_terms(method, method.loss(net, which, state))
                 if self._touches is None or net.touched:
                     self._touches = net.touched
                 total = sum(t for name, t in terms.items() if not names or name in names)

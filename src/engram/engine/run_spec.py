@@ -10,6 +10,7 @@ import torch
 from engram.engine.judging import LOSSES, check_judging
 from engram.engine.training import Training
 from engram.errors import bad, whole
+from engram.methods.answers import check_arguments
 from engram.methods.base import Method
 from engram.streams.core import Stream
 
@@ -29,6 +30,7 @@ class Run:
         whole("seed", self.seed)
         if not isinstance(self.method, Method):
             raise bad("method", "a method such as engram.methods.ER()", self.method)
+        check_arguments(self.method)
         if self.stream.online and (self.training.epochs > 1 and not self.training.iterations):
             raise bad("epochs", "1, because the stream is online", self.training.epochs)
         check_judging(self)

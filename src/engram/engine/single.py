@@ -18,9 +18,11 @@ from engram.engine.deck import Deck
 from engram.engine.optim import Optimizer
 from engram.engine.training import Training
 from engram.engine.values import empty_tables, tables_of, write_
+from engram.errors import bad
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner, competing
 from engram.learner.net import BoundNet
+from engram.methods.answers import named_terms, next_state
 from engram.methods.base import Method, Terms, overrides, pace_of
 
 
@@ -135,7 +137,8 @@ class SingleTrainer:
         if before is not None and data is not None:
             if self._held is not None:
                 data = data.index_fill(0, self._held, 0.0)
-            self._set_state(self.method.step(before, learner.vector, data, learner.state))
+            found = self.method.step(before, learner.vector, data, learner.state)
+            self._set_state(next_state(self.method, "step", found))
 
     def _update(
         self, params: list[Tensor], grads: list[Tensor], m: list[Tensor], v: list[Tensor],
@@ -144,7 +147,8 @@ class SingleTrainer:
         self.optimizer.fused_(params, grads, m, v, self.learner.opt["t"], lr)
 
     def _interval(self) -> None:
-        self._set_state(self.method.interval(self.learner.vector, self.learner.state))
+        found = self.method.interval(self.learner.vector, self.learner.state)
+        self._set_state(next_state(self.method, "interval", found))
 
     def _set_state(self, state: Any) -> None:
         self.learner.state = state
@@ -157,7 +161,8 @@ class SingleTrainer:
         if self._autocast:
             scope = torch.autocast(self.learner.device.type, dtype=torch.bfloat16)
         with scope:
-            return self.method.loss(self.net, batch, self.learner.state)
+            terms = self.method.loss(self.net, batch, self.learner.state)
+        return named_terms(self.method, terms)
 
     def _gradients(self, batch: Batch, *names: str) -> tuple[list[Tensor], Tensor | None]:
         """Gradient through the networks, by parameter, and through penalties on the vector."""
@@ -168,6 +173,9 @@ class SingleTrainer:
         total: Tensor = sum(  # type: ignore[assignment]
             term for name, term in terms.items() if not names or name in names
         )
+        if not total.requires_grad:
+            expected = "terms that depend on the weights (0 * net.task(batch) if none is to move)"
+            raise bad(f"{type(self.method).__name__}.loss", expected, "constants")
         inputs = [*self.net.parameters, *([self.net.leaf] if self.net.touched else [])]
         found = torch.autograd.grad(total, inputs, allow_unused=True)
         self._log(terms)
