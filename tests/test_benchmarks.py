@@ -3,13 +3,17 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 
+from benchmarks.reproduce import split_mnist
 from benchmarks.speed import study, throughput
 from benchmarks.speed.throughput import Enough, Lockstep, Stopwatch, Work
+from engram.data import load
 from engram.engine.run import Engine
 from engram.errors import BadArgument
 from tests.reproduce.invented import invented_table
@@ -160,3 +164,18 @@ def test_study_is_run_and_written(monkeypatch, tmp_path, capsys):
 def test_study_without_runs():
     with pytest.raises(BadArgument, match="can be made here"):
         study.measure("cgl/5", part=1, device="cpu")
+
+
+# -- methods side by side ------------------------------------------------------------------------
+def test_methods_side_by_side_on_small_digits():
+    table = split_mnist.side_by_side(load("digits"), seeds=2, epochs=5)
+    assert list(table["method"]) == ["DERpp", "ERACE", "GDumb", "SLDA", "ER"]
+    each = table[["seed 0", "seed 1"]].to_numpy()
+    assert table["accuracy"].to_numpy() == pytest.approx(each.mean(1), abs=1e-4)
+    assert (each > 0.5).all()
+
+
+def test_the_kept_table_reaches_what_it_should():
+    kept = pd.read_csv(Path(split_mnist.__file__).with_suffix(".csv"))
+    assert list(kept["method"]) == [type(one).__name__ for one in split_mnist.METHODS]
+    assert (kept["accuracy"] >= kept["at least"]).all()

@@ -2,53 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 
-from engram.checks.toys import EXACT, MODELS, ORDERS, streams
-from engram.engine.run import Engine, Stage
-from engram.engine.run_spec import Run
+from engram.checks.toys import EXACT, ORDERS, streams
 from engram.engine.training import Training
-from engram.learner.learner import Learner
 from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune
 from engram.methods.base import Method
-from tests.engine.twin import EWCTwin, Plain, ReplayTwin, SITwin, Twin
+from tests.engine.twin import EWCTwin, ReplayTwin, SITwin, Twin, away, beside
 
 DECAYED = replace(EXACT, weight_decay=0.01, momentum=0.9)
 ADAM = replace(EXACT, optimizer="adam", lr=0.01, weight_decay=0.01)
 ADAMW = replace(ADAM, optimizer="adamw")
-
-
-def away(twin: Twin, learner: Learner) -> float:
-    """Largest difference between a twin and a learner, statistics included."""
-    gaps = [float((a.detach() - b).abs().max()) for a, b in twin.net.pairs(learner.params)]
-    if twin.net.norm is not None:
-        for mine, theirs in (("running_mean", "mean"), ("running_var", "var")):
-            other = learner.buffers[f"net.backbone.norm.{theirs}"]
-            gaps.append(float((getattr(twin.net.norm, mine) - other).abs().max()))
-    return max(gaps)
-
-
-def beside(
-    method: Method, kind: type[Twin], training: Training, *, model: str, together: bool
-) -> Iterator[tuple[Twin, Stage]]:
-    """Each stage of three runs, with the twin that has been trained as far."""
-    runs = [
-        Run(stream=stream, method=method, model=MODELS[model], training=training, seed=seed)
-        for seed, stream in enumerate(streams())
-    ]
-    engine = Engine(runs, device="cpu", together=together)
-    twins = [
-        kind(run.stream, training, run.seed, Plain(engine.learner(run), model == "normed"))
-        for run in runs
-    ]
-    for stage in engine.stages():
-        twins[stage.run].run(stage.stage)
-        yield twins[stage.run], stage
 
 
 def worst(method: Method, kind: type[Twin], training: Training, **how: object) -> float:

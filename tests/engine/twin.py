@@ -15,8 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
+from engram.checks.toys import MODELS, streams
+from engram.engine.run import Engine, Stage
+from engram.engine.run_spec import Run
 from engram.engine.training import Training
 from engram.learner.learner import Learner
+from engram.methods.base import Method
 from engram.streams import Stream
 
 Used = list[nn.Parameter]
@@ -196,3 +200,31 @@ class SITwin(Twin):
             gain = path / ((p.detach() - self.start[p]).square() + self.xi)
             omega[p] = omega.get(p, 0) + gain
         self.past.append(omega)
+
+
+def away(twin: Twin, learner: Learner) -> float:
+    """Largest difference between a twin and a learner, statistics included."""
+    gaps = [float((a.detach() - b).abs().max()) for a, b in twin.net.pairs(learner.params)]
+    if twin.net.norm is not None:
+        for mine, theirs in (("running_mean", "mean"), ("running_var", "var")):
+            other = learner.buffers[f"net.backbone.norm.{theirs}"]
+            gaps.append(float((getattr(twin.net.norm, mine) - other).abs().max()))
+    return max(gaps)
+
+
+def beside(
+    method: Method, kind: type[Twin], training: Training, *, model: str, together: bool
+) -> Iterator[tuple[Twin, Stage]]:
+    """Each stage of three runs, with the twin that has been trained as far."""
+    runs = [
+        Run(stream=stream, method=method, model=MODELS[model], training=training, seed=seed)
+        for seed, stream in enumerate(streams())
+    ]
+    engine = Engine(runs, device="cpu", together=together)
+    twins = [
+        kind(run.stream, training, run.seed, Plain(engine.learner(run), model == "normed"))
+        for run in runs
+    ]
+    for stage in engine.stages():
+        twins[stage.run].run(stage.stage)
+        yield twins[stage.run], stage

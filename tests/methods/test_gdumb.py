@@ -1,0 +1,83 @@
+"""GDumb against a loop in plain PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engram import keys
+from engram.checks.toys import MODELS, streams
+from engram.engine.run import Engine
+from engram.engine.run_spec import Run
+from engram.errors import BadArgument
+from engram.memory import Memory
+from engram.methods import GDumb
+from tests.engine.test_twins import DECAYED
+from tests.engine.twin import OPTIMIZERS, Plain, Twin, away
+
+TOTAL, EPOCHS = 12, 4
+SETTINGS = replace(DECAYED, batch_size=5)  # several batches a pass, the last one short
+
+
+@dataclass
+class GDumbTwin(Twin):
+    """A network as it began, on what is kept, and nothing else."""
+
+    kept: Tensor = field(default_factory=Tensor)  # rows in the memory, put there by the test
+
+    def run(self, stage: int) -> None:
+        self.net.train()
+        optimizer = OPTIMIZERS[self.training.optimizer](self.net.in_use(stage + 1), self.training)
+        count = len(self.kept)
+        for epoch in range(EPOCHS):
+            order = keys.order(keys.fold(self.seed, "order", stage, epoch), count, count)
+            for rows in self.kept[order].split(self.training.batch_size):
+                optimizer.zero_grad()
+                F.cross_entropy(self.net(self.x(rows), stage + 1), self.y(rows)).backward()
+                optimizer.step()
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
+@pytest.mark.parametrize("model", ["plain", "normed"])
+def test_weights_are_those_of_a_plain_loop(model, together):
+    method = GDumb(memory=Memory(total=TOTAL), epochs=EPOCHS)
+    runs = [
+        Run(stream=stream, method=method, model=MODELS[model], training=SETTINGS, seed=seed)
+        for seed, stream in enumerate(streams())
+    ]
+    engine, before = Engine(runs, device="cpu", together=together), {}
+    for stage in engine.stages():
+        run, learner = runs[stage.run], stage.learner
+        net = Plain(engine.learner(run), model == "normed")
+        twin = GDumbTwin(run.stream, SETTINGS, run.seed, net, kept=learner.exemplars.rows)
+        twin.run(stage.stage)
+        assert away(twin, learner) < 1e-10
+        classes = 2 * (stage.stage + 1)  # equal shares of the classes so far
+        kept = set(learner.exemplars.rows.tolist())
+        assert (
+            torch.bincount(twin.y(learner.exemplars.rows)).tolist() == [TOTAL // classes] * classes
+        )
+        now = set(run.stream.tasks[stage.stage].train.tolist())
+        assert kept <= now | before.get(stage.run, set())
+        before[stage.run] = kept
+    assert len(before) == 3
+
+
+def test_the_recipe_says_nothing_about_the_length():
+    runs = [
+        Run(stream=streams()[0], method=GDumb(epochs=3, memory=Memory(total=TOTAL)),
+            model=MODELS["plain"], training=replace(SETTINGS, epochs=epochs, first_factor=2.0))
+        for epochs in (1, 7)
+    ]  # fmt: skip
+    steps = [stage.outcome.steps for stage in Engine(runs, device="cpu").stages()]
+    assert steps == [3 * 3] * 6  # three passes of three batches, in every task
+
+
+@pytest.mark.parametrize("values", [{"epochs": 0}, {"memory": None}])
+def test_bad_values(values):
+    with pytest.raises(BadArgument, match=next(iter(values))):
+        GDumb(**values)
