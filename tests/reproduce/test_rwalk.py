@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -200,12 +201,26 @@ def test_embedded_table_is_marked(tmp_path):
     assert all(len(line.values) == 1 for line in made.lines)
 
 
-def test_subset_of_the_data_is_noted(engram_data):
-    table = find_table("rwalk/1")
-    made = plan(table, engram_data, cells="metric=F,method=Vanilla", measure=False)
-    for cell, entry in zip(made.cells, made.entries, strict=True):
-        full = cell["dataset"] == "MNIST"
-        assert ("data subset" in entry.reasons) is not full
+def numbered(rows, shape, classes):
+    """Pictures that hold their own numbers, and labels."""
+    x = np.zeros((rows, np.prod(shape)), np.uint8)
+    x[:, :4] = np.arange(rows, dtype=np.uint32)[:, None].view(np.uint8)
+    return x.reshape(rows, *shape), (np.arange(rows) % classes).astype(np.uint8)
+
+
+def write_set(path, train, test, shape, classes):
+    x, y = numbered(train + test, shape, classes)
+    np.savez(path, train_x=x[:train], train_y=y[:train], test_x=x[train:], test_y=y[train:])
+
+
+@pytest.mark.parametrize("cifar_rows", [(500, 200), (50_000, 10_000)], ids=["part", "whole"])
+def test_subset_of_the_data_is_noted(tmp_path, cifar_rows):
+    write_set(tmp_path / "mnist.npz", 60_000, 10_000, (28, 28), 10)
+    write_set(tmp_path / "cifar100.npz", *cifar_rows, (32, 32, 3), 100)
+    made = plan(find_table("rwalk/1"), tmp_path, cells="metric=F,method=Vanilla", measure=False)
+    noted = {cell["dataset"]: "data subset" in entry.reasons
+             for cell, entry in zip(made.cells, made.entries, strict=True)}  # fmt: skip
+    assert noted == {"MNIST": False, "CIFAR-100": cifar_rows[0] < 50_000}
 
 
 def test_mnist_leaves_5000_rows_out(engram_data):

@@ -97,16 +97,17 @@ def execute(
         deadline=deadline, group_size=group_size, again=again,
     )  # fmt: skip
     if book.folder is not None:
-        return _asked(read(book.folder.path), plans)
-    recipes = {plan.recipe: dict(plan.content) for plan in plans}
-    return Result(
-        Rows.joined(book.rows).frame(),
-        recipes=recipes,
-        predictions=book.predictions,
-        items=book.items,
-        ledger=book.ledgers,
-        environment=[environment(device)],
-    )
+        found = read(book.folder.path)
+    else:
+        found = Result(
+            Rows.joined(book.rows).frame(),
+            recipes={plan.recipe: dict(plan.content) for plan in plans},
+            predictions=book.predictions,
+            items=book.items,
+            ledger=book.ledgers,
+            environment=[environment(device)],
+        )
+    return found.of_runs(plan.key for plan in plans)
 
 
 def perform(
@@ -137,13 +138,6 @@ def perform(
     if open_plans:
         _run(open_plans, book, device, together, compile, watcher, deadline, group_size)
     return book
-
-
-def _asked(result: Result, plans: Sequence[Plan]) -> Result:
-    """The runs of the plans, out of all that the directory holds."""
-    recipes, seeds, orders = (set(part) for part in zip(*(p.key for p in plans), strict=True))
-    present = {run.recipe for run in result.runs}
-    return result.select(recipe=recipes & present, seed=seeds, order=orders)
 
 
 def _finished(plan: Plan, folder: RunDirectory | None) -> bool:
@@ -219,6 +213,7 @@ def _prepare(plans: Sequence[Plan], book: Book) -> None:
     if book.folder is not None:
         for recipe, content in {plan.recipe: plan.content for plan in plans}.items():
             book.folder.write_recipe(recipe, content)
+        book.folder.list_recipes(plan.recipe for plan in plans)
 
 
 def _write(pending: Sequence[Done], rows: Sequence[Rows], book: Book) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -65,6 +66,19 @@ def arrange(frame: pd.DataFrame) -> Arranged:
     given = [str(x) for x in frame["label"].iloc[first]]
     labels = [label or one.recipe for label, one in zip(given, runs, strict=True)]
     return Arranged(runs, _distinct(labels, runs), given, np.asarray(run, np.int64))
+
+
+def run_by_run(frame: pd.DataFrame, arranged: Arranged, recipes: Iterable[str]) -> pd.DataFrame:
+    """The rows run by run: those of `recipes` first, in that order, then others as they appear."""
+    every = dict.fromkeys([*recipes, *(run.recipe for run in arranged.runs)])
+    place = {recipe: i for i, recipe in enumerate(every)}
+    rank = np.array([place[run.recipe] for run in arranged.runs], np.int64)
+    number = np.empty(len(rank), np.int64)
+    number[np.argsort(rank, kind="stable")] = np.arange(len(rank))
+    row = number[arranged.run]
+    if (row[1:] >= row[:-1]).all():  # as it is after runs that trained alone
+        return frame
+    return frame.iloc[np.argsort(row, kind="stable")].reset_index(drop=True)
 
 
 def _distinct(labels: list[str], runs: list[Run]) -> list[str]:

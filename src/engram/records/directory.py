@@ -16,6 +16,7 @@ from engram.errors import RecordError, bad
 from engram.records.arrange import ended_stages
 from engram.records.files import plain, read_json, read_yaml, write_json, write_yaml
 from engram.records.items import Items, read_items, write_items
+from engram.records.listed import add_listed, read_listed
 from engram.records.parts import Problem, read_parts, write_part
 from engram.records.predictions import Prediction, Predictions, write_predictions
 from engram.records.superseded import PREFIX, Marks, mark_files, write_mark
@@ -98,6 +99,10 @@ class RunDirectory:
             if known == fresh:
                 return path
         return write_yaml(path, fresh)
+
+    def list_recipes(self, recipes: Iterable[str]) -> None:
+        """Note the order in which recipes were asked for, in which their numbers are shown."""
+        add_listed(self.path, recipes)
 
     def write_items(self, recipe: str, order: str, items: Items) -> Path:
         """Keep the test items of a recipe under an order, once."""
@@ -232,8 +237,13 @@ class RunDirectory:
         return content
 
     def recipes(self) -> list[str]:
-        """Ids of the recipes in the directory."""
-        return sorted(p.stem for p in (self.path / "recipes").glob("*.yaml"))
+        """Ids of the recipes in the directory: in the order of their list, those without after."""
+        found = dict.fromkeys(sorted(p.stem for p in (self.path / "recipes").glob("*.yaml")))
+        return list(dict.fromkeys([*(one for one in self.listed() if one in found), *found]))
+
+    def listed(self) -> list[str]:
+        """Recipes in the order in which they were first asked for; none in older directories."""
+        return read_listed(self.path)
 
     def items(self, recipe: str, order: str = "") -> Items | None:
         """The test items of a recipe under an order, None if they were not kept."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import RecordError, bad, choose
-from engram.records.arrange import renamed
+from engram.records.arrange import arrange, renamed, run_by_run
 from engram.records.directory import RunDirectory
 from engram.records.items import Items
 from engram.records.parts import Parts, Problem, read_folders, without_repeats
@@ -23,6 +23,8 @@ from engram.records.views import HEADS
 
 def read(*paths: str | os.PathLike[str]) -> Result:
     """Everything in one or several run directories; broken files are listed in `problems`.
+
+    Runs come in the order in which they were asked for, whoever finished first.
 
     Examples
     --------
@@ -45,9 +47,12 @@ def read(*paths: str | os.PathLike[str]) -> Result:
     recipes: dict[str, Any] = {}
     for folder in folders:
         recipes |= _recipes(folder, problems)
+    frame = renamed(to_frame(parts.table))
+    listed = [recipe for folder in folders for recipe in folder.listed()]
+    frame = run_by_run(frame, arrange(frame), listed)
     ledger, environment = (_documents(folders, k, problems) for k in ("ledger", "environment"))
     return Result(
-        renamed(to_frame(parts.table)), recipes=recipes, items=_items_of(folders), ledger=ledger,
+        frame, recipes=recipes, items=_items_of(folders), ledger=ledger,
         predictions=Predictions.joined(folder.predictions() for folder in folders),
         problems=problems, environment=environment,
     )  # fmt: skip

@@ -271,6 +271,29 @@ class Result:
             keep &= np.array([h in allowed for h in have], np.bool_)
         return self._like(self._frame[keep[self._arranged.run]], head=self._head)
 
+    def of_runs(self, runs: Iterable[tuple[str, int, str]]) -> Result:
+        """Only these runs (recipe, seed, order); recipes in the order in which they are named.
+
+        The table has them run by run, so that it does not show who trained first or together.
+
+        Examples
+        --------
+        >>> from engram.records import Rows
+        >>> rows = Rows()
+        >>> for name in ("ER", "EWC", "LwF"):
+        ...     rows.bind(recipe=name, label=name, seed=0)
+        ...     rows.add("accuracy", 0.5, stage=0, task=0, head="single")
+        >>> Result(rows.frame()).of_runs([("LwF", 0, ""), ("ER", 0, "")]).labels
+        ['LwF', 'ER']
+        """
+        named = [Run(*run) for run in runs]
+        frame = _arrange.run_by_run(self._frame, self._arranged, [run.recipe for run in named])
+        wanted = set(named)
+        if any(run not in wanted for run in self._arranged.runs):
+            arranged = _arrange.arrange(frame)
+            frame = frame[np.array([r in wanted for r in arranged.runs], np.bool_)[arranged.run]]
+        return self._like(frame, head=self._head)
+
     def recompute(
         self, *, score: str | None = None, average: str = "micro", threshold: float = 0.0
     ) -> Result:

@@ -19,6 +19,7 @@ def save(result: Result, path: str | os.PathLike[str]) -> None:
     folder = RunDirectory(path)
     for recipe, content in result.recipes.items():
         folder.write_recipe(recipe, content)
+    folder.list_recipes(run.recipe for run in result.runs)
     for run in dict.fromkeys((run.recipe, run.order) for run in result.runs):
         items = result.items(*run)
         if items is not None:
