@@ -294,9 +294,25 @@ def test_orders_are_swept_and_resumed(engram, tmp_path):
 
 
 def test_diverged_runs_are_said(engram):
-    done = engram("run", *SMALL, "-s", "lr=1e30", "-s", "optimizer=sgd", "-o", "out")
+    done = engram("run", *SMALL, "-s", "lr=1e30", "-s", "optimizer=sgd", "-o", "out", code=1)
     assert "1 diverged" in done.stdout
     assert "error: Finetune" in done.stderr
+
+
+def test_the_exit_code_says_that_all_runs_diverged(engram):
+    wild = (*SMALL, "-s", "lr=1e10", "-m", "Finetune", "-m", "ER", "--seeds", "2")
+    done = engram("run", *wild, "-o", "out", code=1)
+    assert "engram: all 4 runs diverged, try a smaller learning rate" in done.stderr.splitlines()
+    assert len(package.read("out").diverged) == 4
+    engram("resume", "out", code=1)
+    engram("run", *SMALL, "-o", "out")  # this call's run is sound
+
+
+def test_one_sound_run_is_enough_for_success(engram):
+    Path("r.yaml").write_text(yaml.safe_dump({"stream": {"data": "blobs"}, "method": "Finetune"}))
+    done = engram("sweep", "r.yaml", "-g", "lr=1e10,1e-3", "-o", "out")
+    assert len(package.read("out").diverged) == 1
+    assert "engram: " not in done.stderr
 
 
 def test_request_of_another_form_is_refused(tmp_path):

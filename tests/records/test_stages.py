@@ -13,7 +13,7 @@ def by_hand(scores: np.ndarray, items: Items, stage: int, average: str) -> list[
     found: list[tuple[object, ...]] = []
     task, label = items.task, items.targets[:, 0]
     for head in views.HEADS:
-        said = views.predict(views.round_scores(scores), items, stage=stage, head=head)
+        said = views.predict(scores.astype(np.float32), items, stage=stage, head=head)
         cells = [
             (t, c, np.mean(said[(task == t) & (label == c)] == c))
             for t in range(items.tasks)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from engram import metrics
 from engram.errors import BadArgument
-from engram.records import Items, Prediction, accuracy_matrix, predict, round_scores, views
+from engram.records import Items, Prediction, Rows, accuracy_matrix, predict, record_stage, views
+from engram.records.half import halve, widen
 from tests.records.synthetic import make_items, make_scores
 
 
@@ -55,21 +56,75 @@ def test_ties_and_not_a_number() -> None:
     assert predict(broken, items, stage=0, head="single").tolist() == [1, 0]
 
 
-def test_the_lowest_stored_score_still_beats_a_closed_column() -> None:
+def test_the_lowest_score_still_beats_a_closed_column() -> None:
     items = make_items()
     scores = np.full((len(items), items.width), -np.inf)
     scores[:, -1] = 5.0
-    assert predict(round_scores(scores), items, stage=0, head="single").max() < 2
+    for one in (scores, np.where(scores < 0, np.nan, scores), widen(*halve(scores))):
+        assert predict(one, items, stage=0, head="single").max() < 2
 
 
-def test_rounded_scores_are_finite_and_order_like_the_scores() -> None:
-    given = np.array([np.nan, -np.inf, -1e6, -65519.0, -0.1, 0.0, 0.1, 65519.0, 1e6, np.inf])
+def test_stored_scores_are_finite_and_order_like_the_scores() -> None:
+    given = np.array([[np.nan, -np.inf, -6e4, -0.1, 0.0, 0.1, 6e4], [np.nan, -1e30, 0, 1, 2, 3, 4]])
     for kind in (np.float32, np.float64):
-        rounded = round_scores(given.astype(kind))
-        assert rounded.dtype == np.float16
-        assert rounded[:4].tolist() == [-65504.0] * 4
-        assert rounded[-3:].tolist() == [65504.0] * 3
-        np.testing.assert_array_equal(rounded[4:7], np.array([-0.1, 0, 0.1], np.float16))
+        stored, exponent = halve(given.astype(kind))
+        assert stored.dtype == np.float16
+        assert np.isfinite(stored).all()
+        assert (np.diff(stored.astype(np.float64), axis=1) >= 0).all()
+        np.testing.assert_array_equal(stored[0, 2:], given[0, 2:].astype(np.float16))
+        assert exponent is not None
+        assert exponent[0] == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10_000), st.integers(-120, 120))
+def test_scores_keep_their_scale(seed: int, power: int) -> None:
+    scores = np.random.default_rng(seed).normal(size=(20, 6)).astype(np.float32)
+    scaled = np.ldexp(scores, power)
+    back = widen(*halve(scaled))
+    most = abs(scaled).max(axis=1, keepdims=True)
+    assert (abs(back - scaled) <= most * 2.0**-11).all()
+
+
+def test_scores_within_half_precision_are_stored_as_they_are() -> None:
+    scores = make_scores(make_items(), 5)
+    stored, exponent = halve(scores)
+    assert exponent is None
+    np.testing.assert_array_equal(stored, scores.astype(np.float32).astype(np.float16))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-6, 1.0, 1e6, 1e30])
+@pytest.mark.parametrize("keep", ["scores", "labels", "parameters"])
+def test_scores_are_judged_before_they_are_rounded(keep: str, scale: float) -> None:
+    items = make_items()
+    truth = items.targets[:, 0]
+    scores = np.zeros((len(items), items.width), np.float32)
+    scores[np.arange(len(items)), truth] = 2.0**-12  # float16 steps by 2 ** -10 around 1
+    scores += 1
+    for stage in range(3):
+        rows = Rows(recipe="r", seed=0)
+        record_stage(rows, scores * np.float32(scale), items, stage=stage)
+        frame = rows.frame().query("metric == 'accuracy'")
+        assert (frame.query("task <= @stage or head == 'multi'")["value"] == 1).all()
+        kept = Prediction.of(
+            scores * np.float32(scale), items, recipe="r", seed=0, stage=stage, keep=keep,
+            parameters=np.zeros(1),
+        )  # fmt: skip
+        assert kept is not None
+        for head in views.HEADS:
+            said = kept.predicted(items, head=head)
+            right = views.task_accuracy(said, items)
+            wanted = frame.query("head == @head")["value"].to_numpy()
+            np.testing.assert_array_equal(right, wanted)
+
+
+def test_files_that_hold_scores_alone_are_judged_by_them() -> None:
+    items, scores = make_items(), make_scores(make_items(), 4).astype(np.float16)
+    moment = Prediction.of(scores, items, recipe="r", seed=0, stage=2).moment
+    older = Prediction(moment=moment, scores=scores)
+    for head in views.HEADS:
+        expected = predict(scores, items, stage=2, head=head)
+        np.testing.assert_array_equal(older.predicted(items, head=head), expected)
 
 
 def test_micro_and_macro_task_accuracy() -> None:
@@ -134,7 +189,7 @@ def test_kept_scores_and_kept_labels_give_the_same_predictions(
 ) -> None:
     items, run = make_items(), {"recipe": "r", "seed": 0, "stage": stage}
     scores = make_scores(items, seed)
-    direct = predict(round_scores(scores), items, stage=stage, head=head)
+    direct = predict(scores.astype(np.float32), items, stage=stage, head=head)
     for keep in ("scores", "labels"):
         kept = Prediction.of(scores, items, keep=keep, **run)
         assert kept is not None

@@ -14,7 +14,7 @@ import typer
 from engram.cli import asked, show
 from engram.cli.progress import meter
 from engram.cli.request import Request
-from engram.cli.shell import INTERRUPTED, say
+from engram.cli.shell import ALL_DIVERGED, INTERRUPTED, say
 from engram.recipes import Plan, Recipe, Watcher, execute, plans_of
 from engram.recipes.changes import recorded, refuse_changed
 from engram.records import Result, RunDirectory
@@ -35,6 +35,15 @@ def perform(
     result = train(request, recipes, folder, same=same, again=again)
     show.outcome(result, folder)
     return result
+
+
+def refuse_diverged(results: Sequence[Result]) -> None:
+    """End with an error where not one run is left that could be looked at."""
+    lost = sum(len(result.diverged) for result in results)
+    if lost and lost == sum(map(len, results)):
+        what = "the run" if lost == 1 else f"all {lost} runs"
+        say(f"engram: {what} diverged, try a smaller learning rate", style="red")
+        raise typer.Exit(ALL_DIVERGED)
 
 
 def train(

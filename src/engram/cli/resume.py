@@ -23,14 +23,14 @@ def command(
     ] = None,
 ) -> None:  # fmt: skip
     """Go on with an interrupted run: only what is missing is trained."""
-    from engram.cli.perform import perform
+    from engram.cli.perform import perform, refuse_diverged
     from engram.cli.request import requests
 
     if not directory.is_dir():
         raise bad("DIR", "an existing run directory", str(directory))
-    for request in requests(directory) or from_recipes(directory):
-        chosen = replace(request, device=device) if device else request
-        perform(chosen, directory, same=True)
+    asked = requests(directory) or from_recipes(directory)
+    chosen = [replace(one, device=device) if device else one for one in asked]
+    refuse_diverged([perform(one, directory, same=True) for one in chosen])
 
 
 def from_recipes(directory: Path) -> list[Request]:

@@ -48,10 +48,10 @@ def command(
     """Train one method or several on a stream and show what they remember.
 
     A run directory is never lost: the same command again, or engram resume, goes on where it
-    stopped.
+    stopped. Exit code 1: all runs diverged.
     """
     from engram.cli import asked
-    from engram.cli.perform import perform
+    from engram.cli.perform import perform, refuse_diverged
     from engram.cli.request import Request
 
     plain = asked.contents(
@@ -64,4 +64,4 @@ def command(
         recipes=plain, root=str(root.absolute()) if root else None, device=device,
         pool="auto" if together else "serial", compile=compile,
     )  # fmt: skip
-    perform(request, out, again=again)
+    refuse_diverged([perform(request, out, again=again)])

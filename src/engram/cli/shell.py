@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BAD_INPUT = 2  # also the exit code of a misspelt option
+ALL_DIVERGED = 1
 INTERRUPTED = 130
 PLAIN_WIDTH = 120  # columns of tables in files and pipes
 

@@ -35,7 +35,7 @@ def command(
 ) -> None:  # fmt: skip
     """Run many recipes, or one over a grid of values; equal shapes train in lockstep."""
     from engram.cli import asked
-    from engram.cli.perform import find_modules, perform
+    from engram.cli.perform import find_modules, perform, refuse_diverged
     from engram.cli.request import Request
     from engram.errors import choose
 
@@ -48,4 +48,4 @@ def command(
         device=device, pool=pool, workers=workers, compile=compile,
     )  # fmt: skip
     find_modules(request.folder)
-    perform(request, out, again=again)
+    refuse_diverged([perform(request, out, again=again)])

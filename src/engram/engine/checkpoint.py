@@ -60,6 +60,7 @@ def state_dict(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "format": FORMAT, "structure": structure(tree), "stage": learner.stage,
         "seed": learner.seed, "seen": learner.exemplars.seen, "diverged": learner.diverged,
         "stream": learner.stream.fingerprint(), "ledger": learner.ledger.to_dict(),
+        "units": learner.units,
     }  # fmt: skip
     return tensors, facts
 
@@ -82,6 +83,7 @@ def load_state_dict(learner: Learner, tensors: dict[str, Tensor], facts: dict[st
     kept = tree["exemplars"]
     learner.exemplars = Exemplars._make([*(kept[name] for name in EXEMPLARS), int(facts["seen"])])
     learner.stage, learner.diverged = int(facts["stage"]), int(facts["diverged"])
+    learner.units = {str(k): float(v) for k, v in facts["units"].items()}
     learner.ledger = Ledger.from_dict(facts["ledger"])
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engram.engine.captured import CapturedTrainer
 from engram.engine.deck import Dealer, Deck
+from engram.engine.divergence import measured, sound_losses
 from engram.engine.evaluate import evaluate, validate
 from engram.engine.lockstep import LockstepTrainer
 from engram.engine.lockstep_compiled import CompiledTrainer
@@ -139,13 +140,14 @@ class Driver:
         return not all(bool(torch.isfinite(v).all()) for v in self._logs[-1][2].values())
 
     def _mark_diverged(self) -> None:
-        sound = torch.ones(len(self.learners), dtype=torch.bool)
-        for _, _, sums in self._logs:
-            for value in sums.values():
-                sound &= torch.isfinite(value).cpu()
-        sound &= self.trainer.finite().cpu()
-        for learner, fine in zip(self.learners, sound.tolist(), strict=True):
-            if not fine:
+        first = {name: value.cpu() for name, value in (self.trainer.first or {}).items()}
+        for r, learner in enumerate(self.learners):
+            learner.units = measured(learner.units, first, r)
+        logs = [sums for _, _, sums in self._logs]
+        sound = sound_losses(logs, [one.units for one in self.learners], self._own)
+        whole = self.trainer.finite().tolist()
+        for learner, *fine in zip(self.learners, sound, whole, strict=True):
+            if not all(fine):
                 learner.diverged = self.stage
 
     @property

@@ -20,6 +20,7 @@ class Kept:
         "probes",
         "stage",
         "diverged",
+        "units",
     )
 
     def __init__(self, learner: Learner) -> None:

@@ -76,6 +76,7 @@ class LockstepTrainer:
         self.step_number = torch.zeros(1, dtype=torch.long, device=device)
         self.live = torch.ones(len(learners), dtype=torch.bool, device=device)
         self.sums: dict[str, Tensor] = {}
+        self.first: dict[str, Tensor] | None = None  # [R] terms of the stage's first step
         self.steps = np.zeros(len(learners), dtype=int)  # [R] of each run in this stage
         self.fixed_batch: Batch | None = None
         self.assemble.values = tables_of(learners, room) if first.values else {}
@@ -165,6 +166,8 @@ class LockstepTrainer:
             if self._fetches:
                 self._fetch()
             one()
+            if self.first is None:
+                self.first = {name: value.clone() for name, value in self.sums.items()}
             if due[step - start]:
                 one_interval()
 

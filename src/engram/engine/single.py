@@ -49,6 +49,7 @@ class SingleTrainer:
             alone=method.replay(learner.stage).kind == "none",
         )  # fmt: skip
         self.sums: dict[str, Tensor] = {}
+        self.first: dict[str, Tensor] | None = None  # [R] terms of the stage's first step
         self.steps = 0
         self._deck: Deck | None = None
         self._padded = False
@@ -97,6 +98,8 @@ class SingleTrainer:
         rate = float(lr[0])
         for step in range(start, stop):
             self._one(step, rate)
+            if self.first is None:
+                self.first = {name: value.reshape(1).clone() for name, value in self.sums.items()}
             self.steps += 1  # of the stage
             if self._pace and self.steps % self._pace == 0:
                 self._interval()

@@ -14,8 +14,9 @@ from torch import Tensor
 from engram import keys
 from engram.engine import company
 from engram.engine.deck import AS_BATCH, Dealer, table
+from engram.engine.divergence import sound_scores
 from engram.engine.driver import Driver, Progress
-from engram.engine.evaluate import answers
+from engram.engine.evaluate import answers, test_items
 from engram.engine.optim import Optimizer
 from engram.engine.phases import TASK, Trained, prepared
 from engram.engine.renewal import Renewal
@@ -34,7 +35,7 @@ ROUND = 64  # whole tasks are padded to such multiples for compiled steps: fewer
 class StageOutcome:
     """What one stage of one learner gave."""
 
-    scores: np.ndarray  # [items, C] half precision
+    scores: np.ndarray  # [items, C] single precision
     losses: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     curve: list[tuple[int, np.ndarray]] = field(default_factory=list)  # evaluate_every
     seconds: float = 0.0
@@ -110,13 +111,23 @@ def _run_stage(
         if learner.diverged < 0:
             complete(learner, method, kept)
     found = answers(learners, methods, features=features)
+    for learner, answer in zip(learners, found, strict=True):
+        if learner.diverged < 0 and not _sound(learner, answer.scores):
+            learner.diverged = stage
     seconds = (time.perf_counter() - warm.spent() - began) / len(learners)
     return [
         StageOutcome(
-            one.scores, losses[r], [(s, c[r]) for s, c in curve], seconds, steps[r], one.features
+            answer.scores, losses[r], [(s, c[r]) for s, c in curve if _sound(learners[r], c[r])],
+            seconds, steps[r], answer.features,
         )
-        for r, one in enumerate(found)
-    ]
+        for r, answer in enumerate(found)
+    ]  # fmt: skip
+
+
+def _sound(learner: Learner, scores: np.ndarray) -> bool:
+    """Whether a learner answers the test rows of the tasks that it has seen."""
+    asked = test_items(learner.stream)[1] <= learner.stage
+    return sound_scores(scores, asked.numpy(), learner.seen.cpu().numpy())
 
 
 def enter(

@@ -10,7 +10,7 @@ from engram.probes.base import Probe
 from engram.probes.view import StageView
 from engram.records.judging import decide, figure_of, task_figure
 from engram.records.stage_rows import StageRows
-from engram.records.views import HEADS, round_scores
+from engram.records.views import HEADS
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Curve(Probe):
 
     def _value(self, view: StageView, run: int, number: int, head: str) -> np.ndarray:
         one = view.members[run]
-        said = decide(round_scores(one.curve[number][1]), one.items, stage=view.stage, head=head)
+        said = decide(one.curve[number][1], one.items, stage=view.stage, head=head)
         return task_figure(
             said, one.items, stage=view.stage, figure=figure_of(one.items), average=self.average
         )

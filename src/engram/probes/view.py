@@ -18,10 +18,10 @@ from engram.learner.net import FunctionalNet
 from engram.learner.tree import leaves, pick, stack, tree_map
 from engram.methods.base import Method
 from engram.probes.batches import probe_items, stacked
+from engram.records.half import as_scores, halve, widen
 from engram.records.items import Items
 from engram.records.judging import decide
 from engram.records.stage_rows import StageRows
-from engram.records.views import round_scores
 from engram.streams.core import Stream
 
 
@@ -46,6 +46,13 @@ class RunStage:
     curve: Sequence[tuple[int, np.ndarray]] = ()
     facts: Mapping[str, float] = field(default_factory=dict)  # seconds, steps, bytes
     probes: Mapping[str, Any] = field(default_factory=dict)
+    said: Mapping[str, np.ndarray] | None = None  # what was recorded as predicted, by head view
+
+    def decided(self, head: str) -> np.ndarray:
+        """Predicted columns [n] or label sets [n, C]: what was recorded, else from the scores."""
+        if self.said is not None:
+            return self.said[head]
+        return decide(as_scores(self.scores), self.items, stage=self.stage, head=head)
 
     @property
     def diverged(self) -> bool:
@@ -124,9 +131,9 @@ class StageView:
     def scores(self) -> Tensor:
         """[R, n, C] scores of the test items, in the precision in which they are recorded."""
         if "scores" not in self._known:
-            every = np.stack([np.asarray(one.scores, np.float32) for one in self.members])
-            rounded = round_scores(every).astype(np.float32)
-            self._known["scores"] = torch.from_numpy(rounded).to(self.device)
+            every = np.stack([as_scores(one.scores) for one in self.members])
+            rounded = torch.from_numpy(widen(*halve(every)))
+            self._known["scores"] = rounded.to(self.device)
         return self._known["scores"]
 
     @property
@@ -151,10 +158,7 @@ class StageView:
 
     def predicted(self, head: str) -> Tensor:
         """Predicted columns [R, n], or label sets [R, n, C], in a head view."""
-        every = [
-            decide(round_scores(o.scores), o.items, stage=self.stage, head=head)
-            for o in self.members
-        ]
+        every = [one.decided(head) for one in self.members]
         return torch.from_numpy(np.stack(every)).to(self.device)
 
     def _of_items(self, name: str) -> Tensor:

@@ -14,7 +14,7 @@ from engram.records.result import Result
 from engram.records.stage_rows import StageRows
 from engram.records.stages import record_stage
 from engram.records.table import COLUMNS, Rows
-from engram.records.views import accuracy_matrix, predict, predict_sets, round_scores
+from engram.records.views import accuracy_matrix, predict, predict_sets
 
 __all__ = [
     "COLUMNS",
@@ -40,6 +40,5 @@ __all__ = [
     "read",
     "record_stage",
     "reference",
-    "round_scores",
     "run_id",
 ]

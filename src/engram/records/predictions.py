@@ -15,13 +15,14 @@ import numpy.typing as npt
 from engram.errors import RecordError, bad, choose
 from engram.records import judging, views
 from engram.records.files import appearing
+from engram.records.half import as_scores, halve, widen
 from engram.records.items import Items
 from engram.records.parts import Problem
 from engram.records.superseded import Marks
 
 KEEP = ("scores", "labels", "counts", "parameters")
 _FORMAT = "engram-predictions-1"
-_FIELDS = ("scores", "single", "multi", "parameters")
+_FIELDS = ("scores", "exponent", "single", "multi", "parameters")
 
 
 class Moment(NamedTuple):
@@ -40,15 +41,19 @@ class Prediction:
     Parameters
     ----------
     scores
-        float16 [n, C].
+        float16 [n, C]; use `full` to read them.
+    exponent
+        int16 [n]: rows of scores are to be multiplied by 2 to this power. None means 0.
     single, multi
-        Per head view: uint16 [n] predicted columns, or uint8 [n, ceil(C / 8)] label sets as bits.
+        What was decided from the scores before they were rounded, per head view: uint16 [n]
+        predicted columns, or uint8 [n, ceil(C / 8)] label sets as bits.
     parameters
         The network's parameter vector.
     """
 
     moment: Moment
     scores: npt.NDArray[np.float16] | None = None
+    exponent: npt.NDArray[np.int16] | None = None
     single: npt.NDArray[Any] | None = None
     multi: npt.NDArray[Any] | None = None
     parameters: npt.NDArray[Any] | None = None
@@ -71,8 +76,9 @@ class Prediction:
         Parameters
         ----------
         keep
-            ``scores``; ``labels`` (predictions in both head views); ``counts`` (nothing here, the
-            long table holds the counts); ``parameters`` (scores and the parameter vector).
+            ``labels`` (predictions in both head views); ``scores`` (these and the scores, rounded);
+            ``counts`` (nothing here, the long table holds the counts); ``parameters`` (predictions,
+            scores and the parameter vector).
 
         Examples
         --------
@@ -86,27 +92,34 @@ class Prediction:
         if keep == "counts":
             return None
         moment = Moment(recipe, int(seed), order, int(stage))
-        rounded = views.round_scores(scores)
-        if keep == "labels":
-            said = {
-                h: _pack(judging.decide(rounded, items, stage=stage, head=h)) for h in views.HEADS
-            }
-            return cls(moment=moment, single=said["single"], multi=said["multi"])
-        if keep == "scores":
-            return cls(moment=moment, scores=rounded)
+        given = as_scores(scores)
+        kept: dict[str, Any] = {
+            h: _pack(judging.decide(given, items, stage=stage, head=h)) for h in views.HEADS
+        }
+        if keep != "labels":
+            kept |= halve(given)._asdict()
+        if keep != "parameters":
+            return cls(moment=moment, **kept)
         if parameters is None:
             raise bad("parameters", 'the parameter vector, since keep="parameters"', None)
         if hasattr(parameters, "detach"):
             parameters = parameters.detach().cpu().numpy()
-        return cls(moment=moment, scores=rounded, parameters=np.asarray(parameters))
+        return cls(moment=moment, parameters=np.asarray(parameters), **kept)
+
+    def full(self) -> npt.NDArray[Any]:
+        """The scores [n, C], up to the rounding with which they were stored."""
+        if self.scores is None:
+            raise RecordError(f"{self.moment}: only labels were kept, no scores")
+        return widen(self.scores, self.exponent)
 
     def predicted(self, items: Items, *, head: str, threshold: float = 0.0) -> npt.NDArray[Any]:
         """Predicted columns [n], or label sets [n, C] for multi-label items."""
         choose("head", head, views.HEADS)
-        if self.scores is not None:
-            stage = self.moment.stage
-            return judging.decide(self.scores, items, stage=stage, head=head, threshold=threshold)
         stored = self.single if head == "single" else self.multi
+        other = threshold != 0.0 and items.multilabel
+        if self.scores is not None and (stored is None or other):
+            stage = self.moment.stage  # files of earlier versions hold scores alone
+            return judging.decide(self.full(), items, stage=stage, head=head, threshold=threshold)
         if stored is None:
             raise RecordError(f"{self.moment}: neither scores nor labels were kept")
         if threshold != 0.0 and stored.dtype == np.uint8:

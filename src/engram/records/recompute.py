@@ -143,5 +143,5 @@ def calibration(result: Result, *, stage: int | None, bins: int) -> Floats:
         k, items, kept = _one(result, run, stage)
         if kept.scores is None:
             raise RecordError(f'{run}: only labels were kept; calibration needs keep="scores"')
-        values.append(views.calibration_error(kept.scores, items, stage=k, head=head, bins=bins))
+        values.append(views.calibration_error(kept.full(), items, stage=k, head=head, bins=bins))
     return np.array(values)

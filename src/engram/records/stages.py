@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.records import judging, views
+from engram.records.half import as_scores
 from engram.records.items import Bools, Ints, Items
 from engram.records.stage_rows import StageRows
 from engram.records.table import Rows
@@ -59,13 +60,13 @@ def add_stage(
     Parameters
     ----------
     scores, items
-        [n, C] of each run; all items must be of one `form`. Scores are rounded as they are when
-        stored, so stored scores repeat every number.
+        [n, C] of each run; all items must be of one `form`. Scores are judged as they are, before
+        anything is rounded. Stored predictions, which hold what was decided, repeat every number.
     """
     counts = counting(items, stage)
-    rounded = views.round_scores(np.stack([np.asarray(one, np.float32) for one in scores]))
+    every = np.stack([as_scores(one) for one in scores])  # [R, n, C]
     for head in views.HEADS:
-        said = counts.decide(rounded, head)
+        said = counts.decide(every, head)
         add_predicted(rows, said, counts, stage=stage, head=head, average=average)
     if stage == 0:
         cells, place = counts.cells
@@ -121,7 +122,7 @@ class Counts(Protocol):
     def opened(self) -> tuple[Any, Ints]:
         """The open columns of [R, C], and their classes."""
 
-    def decide(self, rounded: npt.NDArray[Any], head: str) -> npt.NDArray[Any]: ...
+    def decide(self, scores: npt.NDArray[Any], head: str) -> npt.NDArray[Any]: ...
 
     def class_accuracy(self, said: npt.NDArray[Any]) -> views.Floats: ...
 
@@ -174,8 +175,8 @@ class _OneRun(_Base):
         nothing = np.zeros(len(self.one), np.int64)
         self.number = views.class_table(nothing, self.one).number.reshape(1, -1)
 
-    def decide(self, rounded: npt.NDArray[Any], head: str) -> npt.NDArray[Any]:
-        return judging.decide(rounded, self.one, stage=self.stage, head=head)
+    def decide(self, scores: npt.NDArray[Any], head: str) -> npt.NDArray[Any]:
+        return judging.decide(scores, self.one, stage=self.stage, head=head)
 
     def class_accuracy(self, said: npt.NDArray[Any]) -> views.Floats:
         return views.class_table(said[0], self.one).accuracy[None]
@@ -209,15 +210,14 @@ class _Stacked(_Base):
         found = np.bincount(own[which], minlength=self.runs * size)
         return found.reshape(self.runs, size)
 
-    def decide(self, rounded: npt.NDArray[Any], head: str) -> Ints:
-        """As `views.predict`, [R, n]; rounded scores hold no NaN."""
+    def decide(self, scores: npt.NDArray[Any], head: str) -> Ints:
+        """As `views.predict`, [R, n]."""
         if head == "multi":
             visible = np.stack([one.visible for one in self.items])  # [R, T, C]
             mask = visible[np.arange(self.runs)[:, None], self.task]  # [R, n, C]
         else:
             mask = np.stack([one.opening <= self.stage for one in self.items])[:, None, :]
-        wide = rounded.astype(np.float32)
-        return np.asarray(np.where(mask, wide, -np.inf).argmax(axis=-1))
+        return views.winners(scores, mask)
 
     def class_accuracy(self, said: npt.NDArray[Any]) -> views.Floats:
         right = self._count(self._cell, said == self.target, self.tasks * self.width)

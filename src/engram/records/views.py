@@ -20,23 +20,6 @@ Floats = npt.NDArray[np.float64]
 HEADS = ("single", "multi")
 SET_SCORES = ("exact_match", "jaccard", "precision_weighted_jaccard")
 FIGURES = ("accuracy", *SET_SCORES)  # what a run may be judged by, task by task
-_LIMIT = float(np.finfo(np.float16).max)
-
-
-def round_scores(scores: Any) -> npt.NDArray[np.float16]:
-    """Scores as they are stored: float16, clipped to its finite range, NaN as the lowest number.
-
-    Predict from what this returns, and the stored scores repeat every prediction exactly.
-
-    Examples
-    --------
-    >>> round_scores([1.0, 1e9, float("nan")]).tolist()
-    [1.0, 65504.0, -65504.0]
-    """
-    if hasattr(scores, "detach"):
-        scores = scores.detach().cpu().float().numpy()
-    filled = np.fmax(np.asarray(scores, np.float32), -_LIMIT)  # of a NaN and a number, the number
-    return np.minimum(filled, _LIMIT).astype(np.float16)
 
 
 def open_columns(items: Items, *, stage: int, head: str) -> Bools:
@@ -64,12 +47,19 @@ def predict(scores: Any, items: Items, *, stage: int, head: str) -> Ints:
     >>> predict(scores, items, stage=1, head="multi").tolist()
     [0, 1]
     """
-    table = _checked(scores, items)
-    if table.dtype == np.float16:
-        table = table.astype(np.float32)  # the same numbers, and numpy compares them faster
-    masked = np.where(open_columns(items, stage=stage, head=head), table, -np.inf)
-    # A NaN would win every argmax; it may not compete at all.
-    return np.asarray(np.where(np.isnan(masked), -np.inf, masked).argmax(axis=-1))
+    return winners(_checked(scores, items), open_columns(items, stage=stage, head=head))
+
+
+def winners(scores: npt.NDArray[Any], open_: Bools) -> Ints:
+    """[...] the open column of the highest score, of scores [..., C].
+
+    A NaN would win every argmax; like -inf it loses to all numbers, but not to closed columns.
+    """
+    if scores.dtype == np.float16:
+        scores = scores.astype(np.float32)  # the same numbers, and numpy compares them faster
+    if scores.dtype.kind == "f":
+        scores = np.fmax(scores, np.finfo(scores.dtype).min)
+    return np.asarray(np.where(open_, scores, -np.inf).argmax(axis=-1))
 
 
 def predict_sets(
