@@ -140,3 +140,10 @@ def test_a_near_name_is_offered_only_if_it_is_near(engram):
 def test_true_is_not_the_number_one(engram):
     assert "epochs" in engram("run", *TINY, "-s", "epochs=true", code=2).stderr
     assert "classes_per_task" in engram("run", *TINY, "-s", "classes_per_task=true", code=2).stderr
+
+
+def test_a_method_that_was_set_can_be_set_further(engram):
+    done = engram("run", *TINY, "-s", "method=ER", "-s", "ER.memory.total=4", "-o", "out")
+    assert "4 items" in done.stdout
+    said = engram("run", *TINY, "-s", "method=3", "-s", "lr=0.1", code=2).stderr
+    assert "method: expected a name, or a mapping with a name, got 3" in said

@@ -124,6 +124,8 @@ def assign(recipes: Sequence[Content], assignment: str) -> None:
     key, equals, text = assignment.partition("=")
     if not equals or not key:
         raise bad("--set", "key=value", assignment)
+    for content in recipes:
+        content["method"] = _named(content["method"])  # an assignment before may have changed it
     head, _, rest = key.partition(".")
     named = [one for content in recipes for one in _methods(content) if one["name"] == head]
     if named and rest:
