@@ -7,8 +7,7 @@ from engram.recipes.assign import set_value
 from engram.recipes.execute import Watcher, execute
 from engram.recipes.names import build_method, method_label
 from engram.recipes.order_study import OrderStudy
-from engram.recipes.plan import Plan
-from engram.recipes.plans import plans_of
+from engram.recipes.plan import Plan, plans_of
 from engram.recipes.recipe import Recipe
 
 __all__ = [

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from engram.data import Data
-from engram.engine.training import Training
-from engram.errors import bad, choose, unknown
+from engram.errors import bad, choose
 from engram.methods.base import Method
 from engram.recipes.execute import Watcher, execute
-from engram.recipes.identity import identify
-from engram.recipes.names import build_method, method_label
-from engram.recipes.plain import from_plain
-from engram.recipes.plans import plans_of, seeded
+from engram.recipes.experiment import Experiment
+from engram.recipes.plan import Planner, plans_of
 from engram.recipes.processes import spread
-from engram.recipes.recipe import Recipe, _seeds
-from engram.records import KEEP, Result
+from engram.recipes.recipe import Recipe
+from engram.records import Result
 from engram.streams.core import Stream
 from engram.streams.incremental import class_incremental
 
@@ -80,22 +76,14 @@ def run(
         stream = class_incremental(stream)
     if not isinstance(stream, Stream):
         raise bad("stream", "a stream, such as engram.class_incremental(data)", stream)
-    known = [f.name for f in fields(Training)]
-    for name in training:
-        if name not in known:
-            raise unknown("training", name, known)
-    settings = from_plain(Training, training, path="training")
-    choose("keep", keep, KEEP)
-    choose("average", average, ("micro", "macro"))
-    single = isinstance(method, (Method, str, Mapping))
-    built = [build_method(one) for one in ([method] if single else method)]  # type: ignore[union-attr]
-    numbers = _seeds(seeds)
-    plans = []
-    for one in built:
-        rest = {"method": one, "model": model, "training": settings, "average": average}
-        name = label or method_label(one)
-        identity = identify(stream, **rest)
-        plans += seeded(identity, stream, **rest, seeds=numbers, keep=keep, label=name)
+    rest = {
+        "model": model, "training": training, "seeds": seeds, "keep": keep, "average": average,
+        "label": label,
+    }  # fmt: skip
+    methods = [method] if isinstance(method, (Method, str, Mapping)) else method
+    experiments = [Experiment.of({"method": one, **rest}) for one in methods]
+    planner = Planner()
+    plans = [plan for one in experiments for plan in planner.plans(one, stream)]
     return execute(
         plans, out=out, device=device, together=together, compile=compile, watcher=watcher,
         again=again,

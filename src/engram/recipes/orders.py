@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from engram.errors import bad, whole
 from engram.recipes.execute import Watcher, execute
 from engram.recipes.order_study import CLASS, TASK, OrderStudy, Tasks
-from engram.recipes.plan import Plan
-from engram.recipes.plans import Planner, seeded
+from engram.recipes.plan import Plan, Planner
 from engram.recipes.recipe import Recipe
 from engram.streams.core import Stream
 from engram.streams.orders import (
@@ -33,25 +31,11 @@ def order_plans(
     root: str | None = None,
     planner: Planner | None = None,
 ) -> list[Plan]:
-    """One plan per order and seed; all share one id, their orders tell them apart.
-
-    It is the recipe's id unless that has an order of its own, from which those of the study count.
-    """
+    """One plan per order and seed; all share one id, their orders tell them apart."""
     stream = recipe.build_stream(root=root) if stream is None else stream
-    planner = planner or Planner()
-    identity = planner.identity(recipe, stream, counted_from=recipe.order_in(stream))
-    found = [(TASK + order_name(o), reorder(stream, task_order=o)) for o in task_orders]
-    found += [(CLASS + order_name(o), reorder(stream, class_order=o)) for o in class_orders]
-    rest = {
-        "method": recipe.method, "model": recipe.model, "training": recipe.training,
-        "seeds": recipe.seeds, "keep": recipe.keep, "average": recipe.average,
-        "label": recipe.label,
-    }  # fmt: skip
-    return [
-        plan
-        for name, ordered in found
-        for plan in seeded(replace(identity, order=name), ordered, **rest)
-    ]
+    found = {TASK + order_name(o): reorder(stream, task_order=o) for o in task_orders}
+    found |= {CLASS + order_name(o): reorder(stream, class_order=o) for o in class_orders}
+    return (planner or Planner()).plans(recipe, stream, orders=found)
 
 
 def orders(

@@ -1,14 +1,20 @@
-"""A plan: one run of the engine, and the names under which its numbers are kept."""
+"""Plans: one run of the engine each, and the names under which its numbers are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from engram.data import Data
 from engram.engine.run_spec import Run
 from engram.probes import Probe
+from engram.recipes.experiment import Experiment
+from engram.recipes.identity import Identity, identify, order_of
+from engram.recipes.plain import to_plain
+from engram.recipes.recipe import Recipe
+from engram.streams.core import Stream
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -27,3 +33,78 @@ class Plan:
     @cached_property  # asked for at every step and stage of thousands of runs
     def key(self) -> tuple[str, int, str]:
         return self.recipe, self.run.seed, self.order
+
+
+class Planner:
+    """Makes plans; what experiments have in common is identified once.
+
+    For one call only: between two calls, data and code may change.
+
+    Examples
+    --------
+    >>> from engram import class_incremental, load
+    >>> made = Experiment.of({"method": "ER", "seeds": 2})
+    >>> [plan.run.seed for plan in Planner().plans(made, class_incremental(load("blobs")))]
+    [0, 1]
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Identity] = {}
+        self._alive: list[Any] = []  # objects are known by their ids, which must not come again
+
+    def plans(
+        self, one: Experiment, stream: Stream, *, orders: Mapping[str, Stream] | None = None
+    ) -> list[Plan]:
+        """One plan per seed; for a study, per order (its name and the stream in it) and seed.
+
+        The plans of a study share one id: the recipe's own, unless that has an order, from which
+        those of the study count.
+        """
+        own = order_of(stream)
+        identity = self._identity(one, stream, "" if orders is None else own)
+        kept = {"seeds": list(one.seeds), "keep": one.keep, "label": one.label}
+        content = {**identity.content, **kept}
+        return [
+            Plan(
+                run=Run(stream=ordered, method=one.method, model=one.model, training=one.training,
+                        seed=seed),
+                content=content, recipe=identity.id, label=one.label, order=order, keep=one.keep,
+                average=one.average,
+            )
+            for order, ordered in ({own: stream} if orders is None else orders).items()
+            for seed in one.seeds
+        ]  # fmt: skip
+
+    def _identity(self, one: Experiment, stream: Stream, counted_from: str) -> Identity:
+        """Who the runs of an experiment over a stream are."""
+        parts = (one.method, one.model, one.training)
+        made = stream.origin
+        about = None if made is None else {k: v for k, v in made.options.items() if k != "order"}
+        key = (
+            *map(id, parts), one.average, counted_from, stream.data.fingerprint(),
+            id(stream) if made is None else (made.kind, repr(to_plain(about))),
+        )  # fmt: skip
+        if key not in self._known:
+            self._alive += [*parts, stream]
+            self._known[key] = identify(
+                stream, method=one.method, model=one.model, training=one.training,
+                average=one.average, counted_from=counted_from,
+            )  # fmt: skip
+        return self._known[key]
+
+
+def plans_of(recipes: Sequence[Recipe], root: str | None = None) -> list[Plan]:
+    """Plans of several recipes; equal data and streams are built once and shared."""
+    loaded: dict[str, Data] = {}
+    built: dict[str, Stream] = {}
+    planner = Planner()
+    plans: list[Plan] = []
+    for recipe in recipes:
+        source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
+        if source not in loaded:
+            loaded[source] = recipe.data(root)
+        where = repr(to_plain(recipe.stream))
+        if where not in built:
+            built[where] = recipe.build_stream(loaded[source])
+        plans += planner.plans(recipe, built[where])
+    return plans

@@ -10,7 +10,7 @@ from typing import Any
 
 from engram.errors import EngramError, bad, in_own_code
 from engram.recipes.execute import execute
-from engram.recipes.plans import plans_of
+from engram.recipes.plan import plans_of
 from engram.recipes.recipe import Recipe
 from engram.records import Result, RunDirectory
 

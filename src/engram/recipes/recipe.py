@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from engram import streams
 from engram.data import Data, load
-from engram.engine.run_spec import Run
-from engram.engine.training import Training
-from engram.errors import bad, choose, unknown, whole
-from engram.methods.base import Method
+from engram.errors import bad, unknown
 from engram.recipes.assign import SECTIONS
-from engram.recipes.identity import asked, identify, order_of, shown_model
-from engram.recipes.names import build_method, method_label, plain_method
-from engram.recipes.plain import from_plain, to_plain
-from engram.recipes.sections import DEFAULT_MODEL, model_section, scenario_options, stream_section
-from engram.records import KEEP
+from engram.recipes.experiment import Experiment, checked
+from engram.recipes.identity import asked, identify, shown_model
+from engram.recipes.names import plain_method
+from engram.recipes.plain import to_plain
+from engram.recipes.sections import scenario_options, stream_section
 from engram.streams.core import Stream
 from engram.yaml_text import read_yaml_file
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Recipe:
+class Recipe(Experiment):
     """Stream, model, method, training and seeds: nested, frozen, YAML and back.
 
     Examples
@@ -40,13 +35,6 @@ class Recipe:
     """
 
     stream: Mapping[str, Any]
-    method: Method
-    model: Any = DEFAULT_MODEL
-    training: Training = field(default_factory=Training)
-    seeds: tuple[int, ...] = (0,)
-    keep: str = "scores"
-    average: str = "micro"
-    label: str = ""
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Recipe:
@@ -59,17 +47,7 @@ class Recipe:
         for name in ("stream", "method"):
             if name not in content:
                 raise bad(f"recipe.{name}", "a section (it has no default)", "nothing")
-        method = build_method(content["method"])
-        return cls(
-            stream=stream_section(content["stream"]),
-            method=method,
-            model=model_section(content.get("model", DEFAULT_MODEL)),
-            training=from_plain(Training, content.get("training", {}), path="training"),
-            seeds=_seeds(content.get("seeds", 1)),
-            keep=choose("keep", content.get("keep", "scores"), KEEP),
-            average=choose("average", content.get("average", "micro"), ("micro", "macro")),
-            label=str(content.get("label") or method_label(method)),
-        )
+        return cls(stream=stream_section(content["stream"]), **checked(content))
 
     @classmethod
     def read(cls, path: str | Path) -> Recipe:
@@ -118,11 +96,6 @@ class Recipe:
         order = self.stream.get("order")
         return "-".join(map(str, order)) if order is not None else ""
 
-    def order_in(self, stream: Stream) -> str:
-        """`order` with the ids of classes that it names."""
-        names = any(isinstance(one, str) for one in self.stream.get("order") or ())
-        return order_of(stream) if names else self.order
-
     def data(self, root: str | None = None) -> Data:
         """The recipe's data set."""
         return load(self.stream["data"], root=root, **self.stream.get("data_options", {}))
@@ -134,13 +107,6 @@ class Recipe:
         if not self.stream.get("online", False):
             return stream
         return streams.online(stream, task_labels=self.stream.get("task_labels", True))
-
-    def runs(self, stream: Stream) -> list[Run]:
-        """One engine run per seed."""
-        return [
-            Run(stream=stream, method=self.method, model=self.model, training=self.training, seed=s)
-            for s in self.seeds
-        ]
 
     def change(self, **values: Any) -> Recipe:
         """The recipe with some sections replaced.
@@ -166,17 +132,3 @@ class Recipe:
         found = self.change(stream={**self.stream, "order": list(order)})
         found.__dict__["key"] = self.key  # which all orders share
         return found
-
-
-def _seeds(value: Any) -> tuple[int, ...]:
-    """A number of seeds, or the seeds themselves, each once."""
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        return tuple(range(whole("seeds", int(value), 1)))
-    if not isinstance(value, (list, tuple, range)) or not value:
-        raise bad("seeds", "a number of seeds, or a list of them", value)
-    seeds = [int(seed) if isinstance(seed, np.integer) else seed for seed in value]
-    found = tuple(whole(f"seeds[{i}]", seed) for i, seed in enumerate(seeds))
-    twice = sorted({seed for seed in found if found.count(seed) > 1})
-    if twice:  # the same run again, which would count as one more in every mean
-        raise bad("seeds", "every seed once", f"{', '.join(map(str, twice))} more than once")
-    return found

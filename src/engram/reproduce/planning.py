@@ -15,7 +15,7 @@ from engram.models import build as build_model
 from engram.recipes import Plan as RunPlan
 from engram.recipes import Recipe
 from engram.recipes.plain import to_plain
-from engram.recipes.plans import Planner
+from engram.recipes.plan import Planner
 from engram.records import RunDirectory
 from engram.reproduce.cells import Cell, choose_cells
 from engram.reproduce.cost import Cost, Tell, estimate
