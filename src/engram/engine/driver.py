@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from engram.engine.divergence import measured, sound_losses
 from engram.engine.evaluate import evaluate, validate
 from engram.engine.lockstep import LockstepTrainer
 from engram.engine.lockstep_compiled import CompiledTrainer
+from engram.engine.midway import Midway, Saver, Slices, arrays_of, column, curve_of, put_column
 from engram.engine.schedule import Schedule
 from engram.engine.single import SingleTrainer
 from engram.engine.training import Training
@@ -33,7 +35,8 @@ class Driver:
     def __init__(
         self, learners: Sequence[Learner], methods: Sequence[Method], training: Training,
         dealer: Dealer, mapped: bool, capture: bool, compile: bool, progress: Progress | None,
-        phase: str = "task",
+        phase: str = "task", number: int = 0, saver: Saver | None = None,
+        places: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.learners, self.methods, self.training, self.dealer = (
             learners,
@@ -49,7 +52,11 @@ class Driver:
         else:
             alone = CapturedTrainer if capture else SingleTrainer
             self.trainer = alone(learners[0], methods[0], training, room=dealer.room)
-        self.trainer.phase = phase
+        self.trainer.phase, self.number = phase, number
+        self.saver, self.places, self._slices = saver, list(places), Slices()
+        self.extra: Callable[[int], tuple[dict[str, Any], dict[str, Any]]] | None = None
+        self._start: tuple[int, int] = (0, 0)  # chunk, and step in it, at which to begin
+        self._first: Deck | None = None  # the rows of every epoch, where they are the same
         self.schedule = Schedule(training, len(learners))
         self.curve: list[tuple[int, list[np.ndarray]]] = []
         self._logs: list[tuple[int, np.ndarray, dict[str, Tensor]]] = []
@@ -62,18 +69,16 @@ class Driver:
         self.total = iterations or epochs * dealer.steps_per_epoch
 
     def drive(self) -> None:
-        if self.iterations:
-            for start in range(0, self.iterations, STRETCH):
-                stop = min(start + STRETCH, self.iterations)
-                self._chunk(self.dealer.stretch(start, stop), fixed=False)
-        else:
-            deck = self.dealer.epoch(0)
-            for epoch in range(self.epochs):
-                if epoch:
-                    fixed = self.dealer.fixed
-                    deck = self.dealer.renewed(deck, epoch) if fixed else self.dealer.epoch(epoch)
-                self._chunk(deck, fixed=self.dealer.fixed, again=epoch > 0)
-                self._between(epoch)
+        chunks = -(-self.iterations // STRETCH) if self.iterations else self.epochs
+        begin, start = self._start
+        if self.dealer.renewal is not None:  # what passed by before
+            for chunk in range(begin):
+                self._deal(chunk)
+        for chunk in range(begin, chunks):
+            self._chunk(self._deal(chunk), chunk, start)
+            start = 0
+            if not self.iterations:
+                self._between(chunk)
                 if not self.schedule.active.any() or self._broken():
                     break
         self._take_log()
@@ -83,23 +88,47 @@ class Driver:
             for learner, best in zip(self.learners, self._best, strict=True):
                 learner.vector, learner.buffers, learner.state = best
 
-    def _chunk(self, deck: Deck, *, fixed: bool, again: bool = False) -> None:
+    def _deal(self, chunk: int) -> Deck:
+        """The rows of an epoch, or of a stretch of iterations."""
+        if self.iterations:
+            start = chunk * STRETCH
+            return self.dealer.stretch(start, min(start + STRETCH, self.iterations))
+        if not self.dealer.fixed:
+            return self.dealer.epoch(chunk)
+        first = self._first or self.dealer.epoch(0)
+        return self.dealer.renewed(first, chunk) if chunk else first
+
+    def _chunk(self, deck: Deck, chunk: int, start: int) -> None:
         steps = deck.live.shape[1]
         live = deck.live & self.schedule.active[:, None]
-        if fixed and again:
+        fixed = self.dealer.fixed and not self.iterations
+        if fixed and self._first is not None:
             self.trainer.renew(deck.key)
         else:
             self.trainer.load(deck, fixed)
+        self._first = deck if fixed else None
         every = self.training.evaluate_every
-        start = 0
         while start < steps:
             stop = steps if not every else min(steps, start + every - self._done % every)
-            self.trainer.run(start, stop, self.schedule.lr, live)
-            self._done += stop - start
-            self._own += live[:, start:stop].sum(1)
-            self._since += live[:, start:stop].sum(1)
-            start = stop
-            self._report(every)
+            while start < stop:
+                end = stop if self.saver is None else min(stop, start + self._slices.steps)
+                self._run(start, end, live)
+                start = end
+                if start == stop:
+                    self._report(every)
+                if self.saver is not None and self.saver.due():
+                    self.saver.save(self.places, self.learners, self.midways(chunk, start))
+
+    def _run(self, start: int, stop: int, live: np.ndarray) -> None:
+        began = time.perf_counter()
+        self.trainer.run(start, stop, self.schedule.lr, live)
+        self._done += stop - start
+        self._own += live[:, start:stop].sum(1)
+        self._since += live[:, start:stop].sum(1)
+        if self.saver is not None:
+            if self.learners[0].device.type == "cuda":
+                torch.cuda.synchronize()
+            self._slices.took(stop - start, time.perf_counter() - began)
 
     def _report(self, every: int) -> None:
         if every and self._done % every == 0:
@@ -149,6 +178,57 @@ class Driver:
         for learner, *fine in zip(self.learners, sound, whole, strict=True):
             if not all(fine):
                 learner.diverged = self.stage
+
+    # -- in the middle of it ---------------------------------------------------------------------
+    def _numbers(self) -> dict[str, np.ndarray]:
+        return {"own": self._own, "since": self._since, **self.schedule.arrays()}
+
+    def midways(self, chunk: int, start: int) -> list[Midway]:
+        """All that is needed to go on at step `start` of a chunk, for every run."""
+        self.trainer.current()
+        found = []
+        for run in range(len(self.learners)):
+            facts, tensors = self.extra(run) if self.extra is not None else ({}, {})
+            logs = [
+                (done, int(since[run]), {k: float(v[run]) for k, v in sums.items()})
+                for done, since, sums in self._logs
+            ]
+            facts |= {"done": self._done, "numbers": column(self._numbers(), run), "logs": logs}
+            facts["steps"] = int(np.asarray(self.trainer.steps).reshape(-1)[run])
+            tensors |= {"held": self.trainer.held(run)}
+            tensors["curve"] = arrays_of([(step, scores[run]) for step, scores in self.curve])
+            tensors["best"] = {"0": self._best[run]} if self._best else {}
+            found.append(Midway((self.number, chunk, start), facts, tensors))
+        return found
+
+    def restore(self, midways: Sequence[Midway]) -> None:
+        """Be where the runs were when `midways` made these."""
+        first = midways[0]
+        _, *self._start = first.position  # type: ignore[assignment]
+        self._done = first.facts["done"]
+        numbers = self._numbers()
+        for run, one in enumerate(midways):
+            put_column(numbers, run, one.facts["numbers"])
+        for place, (done, _, sums) in enumerate(first.facts["logs"]):
+            own = [one.facts["logs"][place] for one in midways]
+            since = np.array([entry[1] for entry in own])
+            values = {k: torch.tensor([e[2][k] for e in own], dtype=torch.float64) for k in sums}
+            self._logs.append((done, since, values))
+        curves = [curve_of(one.tensors["curve"]) for one in midways]
+        self.curve = [
+            (step, [curve[place][1] for curve in curves])
+            for place, (step, _) in enumerate(curves[0])
+        ]
+        device = self.learners[0].device
+
+        def move(tree: Any) -> Any:
+            return tree_map(lambda leaf: leaf.to(device), tree)
+
+        if first.tensors["best"]:
+            self._best = [move(one.tensors["best"]["0"]) for one in midways]
+        self.trainer.restore(
+            [move(one.tensors["held"]) for one in midways], [one.facts["steps"] for one in midways]
+        )
 
     @property
     def done(self) -> int:

@@ -21,6 +21,7 @@ class Kept:
         "stage",
         "diverged",
         "units",
+        "midway",
     )
 
     def __init__(self, learner: Learner) -> None:

@@ -366,6 +366,16 @@ class LockstepTrainer:
             learner.buffers, learner.state = pick(self.buffers, index), pick(self.state, index)
             learner.opt = pick(self.opt, index)
 
+    def held(self, run: int) -> dict[str, Any]:
+        """What a run that is interrupted needs besides its learner: sums of losses, values."""
+        return pick({"sums": self.sums, "values": self.assemble.values}, run)  # type: ignore[no-any-return]
+
+    def restore(self, held: Sequence[dict[str, Any]], steps: Sequence[int]) -> None:
+        """The reverse of `held`, for all runs, with the steps each has taken."""
+        together = stack(held)
+        self.sums, self.assemble.values = together["sums"], together["values"]
+        self.steps = np.array(steps, dtype=int)
+
     def remembered(self, run: int, items: int) -> dict[str, Tensor]:
         """[n, ...] the values of a run's first `items` slots."""
         return {k: table[run, :items].clone() for k, table in self.assemble.values.items()}

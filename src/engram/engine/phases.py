@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from engram.engine.driver import Driver
+from engram.engine.midway import Midway, arrays_of, curve_of
 from engram.engine.optim import Optimizer
 from engram.engine.training import Training
 from engram.errors import unknown
@@ -28,6 +30,22 @@ class Trained:
         self.steps = [0] * runs
         self._before = 0  # steps of earlier phases
 
+    def of_run(self, run: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a run's earlier phases gave, as numbers and tensors."""
+        facts = {"losses": self.losses[run], "steps": self.steps[run], "before": self._before}
+        return {"earlier": facts}, {"earlier": arrays_of([(s, c[run]) for s, c in self.curve])}
+
+    def restore(self, midways: Sequence[Midway]) -> None:
+        """The reverse of `of_run`, for all runs."""
+        earlier = [one.facts["earlier"] for one in midways]
+        self.losses = [[(step, terms) for step, terms in one["losses"]] for one in earlier]
+        self.steps, self._before = [one["steps"] for one in earlier], earlier[0]["before"]
+        curves = [curve_of(one.tensors["earlier"]) for one in midways]
+        self.curve = [
+            (step, [curve[place][1] for curve in curves])
+            for place, (step, _) in enumerate(curves[0])
+        ]
+
     def add(self, driver: Driver) -> None:
         """Append what a phase gave; its steps go on where those of the one before ended."""
         start = self._before
@@ -41,11 +59,14 @@ class Trained:
 
 @contextmanager
 def prepared(
-    learners: Sequence[Learner], training: Training, phase: Phase, number: int
+    learners: Sequence[Learner], training: Training, phase: Phase, number: int, resumed: bool
 ) -> Iterator[Training]:
-    """Weights, optimiser and what may move, as the phase wants them; gives its settings."""
+    """Weights, optimiser and what may move, as the phase wants them; gives its settings.
+
+    A phase that is `resumed` has its weights and optimiser already.
+    """
     settings = _settings(training, phase)
-    if number or phase != TASK:
+    if (number or phase != TASK) and not resumed:
         optimizer = Optimizer.of(settings)
         for learner in learners:
             if phase.fresh:

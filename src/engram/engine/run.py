@@ -18,6 +18,7 @@ from engram.engine.driver import Progress
 from engram.engine.evaluate import answers
 from engram.engine.kept import Kept
 from engram.engine.mapped import varying
+from engram.engine.midway import Saver
 from engram.engine.prefix import Prefixes, copy_learner
 from engram.engine.run_spec import Run
 from engram.engine.stage import StageOutcome, run_stage
@@ -118,6 +119,7 @@ class Engine:
         self._skeletons: dict[Any, Networks] = {}
         self._forms: dict[Any, int] = {}
         self._prefixes = Prefixes(lambda run: self._networks(run).start)
+        self._saver: Saver | None = None
 
     # -- preparation -----------------------------------------------------------------------------
     def learner(self, run: Run) -> Learner:
@@ -250,13 +252,15 @@ class Engine:
         progress: Callable[[Sequence[int], int], Progress] | None = None,
         deadline: float | None = None,
         stop_inside: bool = False,
+        saver: Saver | None = None,
     ) -> Iterator[Stage]:
         """Train everything; yields each stage of each run as soon as it is finished.
 
         `resume(place, learner)` may load a checkpoint into a fresh learner and returns the first
         stage still to be done. After `deadline` (``time.monotonic``) no further group is begun,
-        and with `stop_inside` no further stage.
+        and with `stop_inside` no further stage. `saver` keeps runs that are inside a task.
         """
+        self._saver = saver
         for group in self.groups():
             mapped = self.maps(group)
             parts = [group] if mapped and not self.apart(group) else [[p] for p in group]
@@ -299,12 +303,26 @@ class Engine:
         if not self.runs[places[0]].training.evaluate_every:  # curves are a run's own
             followers = self._prefixes.leaders(places, self.runs, stage)
         done: list[Stage] = []
-        for one in self._split(list(followers), learners, stage, mapped, progress):
+        for one in self._at_their_places(list(followers), learners, stage, mapped, progress):
             done.append(one)
             for place in followers[one.run]:
                 copy_learner(one.learner, learners[place])
                 done.append(Stage(place, stage, one.outcome, learners[place]))
         yield from self._own_scores(done, {p for many in followers.values() for p in many})
+
+    def _at_their_places(
+        self, places: Sequence[int], learners: dict[int, Learner], stage: int, mapped: bool,
+        progress: Progress | None,
+    ) -> Iterator[Stage]:  # fmt: skip
+        """Runs that were interrupted inside the task go on with those that were as far."""
+        parts: dict[Any, list[int]] = {}
+        for place in places:
+            midway = learners[place].midway
+            logs = [] if midway is None else [entry[0] for entry in midway.facts["logs"]]
+            where = () if midway is None else (*midway.position, *logs)
+            parts.setdefault(where, []).append(place)
+        for part in parts.values():
+            yield from self._split(part, learners, stage, mapped, progress)
 
     def _own_scores(self, done: list[Stage], copied: set[int]) -> Iterator[Stage]:
         """Copies are evaluated on their own stream, whose tasks stand in another order."""
@@ -344,8 +362,8 @@ class Engine:
         try:
             outcomes = run_stage(
                 chosen, methods, self.runs[places[0]].training, stage, mapped=mapped,
-                capture=self.capture, compile=self.compile, progress=progress,
-                features=any(self.runs[p].features for p in places),
+                capture=self.capture, compile=self.compile, progress=progress, saver=self._saver,
+                places=places, features=any(self.runs[p].features for p in places),
             )  # fmt: skip
         except torch.OutOfMemoryError:
             if len(places) == 1:

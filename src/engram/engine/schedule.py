@@ -24,6 +24,11 @@ class Schedule:
         self._best = np.full(runs, -np.inf)
         self._idle = np.zeros(runs, dtype=int)
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that changes, by name; to be written into, when a run goes on."""
+        names = ("lr", "active", "improved", "_plateau_best", "_bad", "_best", "_idle")
+        return {name: getattr(self, name) for name in names}
+
     def after_epoch(self, epoch: int, watched: dict[str, np.ndarray]) -> None:
         """Take the validation numbers [R] of this epoch into account."""
         t = self.training

@@ -7,6 +7,7 @@ lockstep, while a step costs what a hand-written loop costs.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -217,6 +218,15 @@ class SingleTrainer:
     def current(self) -> None:
         """Let the learner hold the present weights (the vector is the learner's own already)."""
         self.learner.buffers = {k: v.detach().clone() for k, v in self.net.read_buffers().items()}
+
+    def held(self, run: int) -> dict[str, Any]:
+        """What an interrupted run needs besides its learner: sums of losses, values."""
+        return {"sums": self.sums, "values": self.assemble.values}
+
+    def restore(self, held: Sequence[dict[str, Any]], steps: Sequence[int]) -> None:
+        """The reverse of `held`, with the steps taken."""
+        self.sums, self.assemble.values = held[0]["sums"], held[0]["values"]
+        self.steps = steps[0]
 
     def remembered(self, run: int, items: int) -> dict[str, Tensor]:
         """[n, ...] the values of the first `items` slots."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from engram.engine.deck import AS_BATCH, Dealer, table
 from engram.engine.divergence import sound_scores
 from engram.engine.driver import Driver, Progress
 from engram.engine.evaluate import answers, test_items
+from engram.engine.midway import Midway, Saver
 from engram.engine.optim import Optimizer
 from engram.engine.phases import TASK, Trained, prepared
 from engram.engine.renewal import Renewal
@@ -54,11 +56,17 @@ def run_stage(
     compile: bool = False,
     progress: Progress | None = None,
     features: bool = False,
+    saver: Saver | None = None,
+    places: Sequence[int] = (),
 ) -> list[StageOutcome]:
-    """Train all learners on task `stage` and evaluate them on every task."""
+    """Train all learners on task `stage` and evaluate them on every task.
+
+    Learners that were interrupted inside the task (`Learner.midway`) go on there.
+    """
     with numerics(training.precision):
         return _run_stage(
-            learners, methods, training, stage, mapped, capture, compile, progress, features
+            learners, methods, training, stage, mapped, capture, compile, progress, features,
+            saver, places,
         )
 
 
@@ -81,22 +89,46 @@ def numerics(precision: str) -> Iterator[None]:
 def _run_stage(
     learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int,
     mapped: bool, capture: bool, compile: bool, progress: Progress | None, features: bool,
+    saver: Saver | None, places: Sequence[int],
 ) -> list[StageOutcome]:  # fmt: skip
     (warm.mapped if mapped else warm.plain)(learners[0].device)
     began = time.perf_counter() - warm.spent()  # a method may warm up further things on its way
-    enter(learners, methods, training, stage, mapped=mapped)
+    midways: list[Midway] = [one.midway for one in learners if one.midway is not None]
+    if midways:
+        began -= midways[0].facts["seconds"]
+        for one in learners:
+            one.meet(stage)
+    else:
+        enter(learners, methods, training, stage, mapped=mapped)
     before = [(one.exemplars.rows, one.exemplars.stages, one.values) for one in learners]
     _need_validation(learners, training)
     trained = Trained(len(learners))
+    if midways:
+        trained.restore(midways)
     for number, phase in enumerate(methods[0].phases(stage)):
-        if phase.rows == "none":
+        here = bool(midways) and number == midways[0].position[0]
+        if phase.rows == "none" or (midways and number < midways[0].position[0]):
             continue
-        with prepared(learners, training, phase, number) as settings:
+        free = [one.free for one in learners]
+        with prepared(learners, training, phase, number, here) as settings:
             multiple = ROUND if compile else 1
             dealer = _dealer(learners, methods[0], settings, stage, multiple, phase, number)
             driver = Driver(
-                learners, methods, settings, dealer, mapped, capture, compile, progress, phase.name
-            )
+                learners, methods, settings, dealer, mapped, capture, compile, progress,
+                phase.name, number, saver, places,
+            )  # fmt: skip
+
+            def extra(run: int, free: list[Tensor] = free) -> tuple[dict[str, Any], dict[str, Any]]:
+                facts, tensors = trained.of_run(run)
+                facts["seconds"] = time.perf_counter() - began
+                facts["ledger"] = learners[run].ledger.to_dict()
+                return facts, tensors | {"free": free[run]}
+
+            driver.extra = extra
+            if here:
+                driver.restore(midways)
+                for one, midway in zip(learners, midways, strict=True):
+                    one.ledger.become(midway.facts["ledger"])
             driver.drive()
         trained.add(driver)
         if dealer.room:
@@ -110,6 +142,7 @@ def _run_stage(
         _check_budget(learner, method)
         if learner.diverged < 0:
             complete(learner, method, kept)
+        learner.midway = None
     found = answers(learners, methods, features=features)
     for learner, answer in zip(learners, found, strict=True):
         if learner.diverged < 0 and not _sound(learner, answer.scores):

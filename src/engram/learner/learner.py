@@ -83,6 +83,7 @@ class Learner:
         self.probes: dict[str, Any] = {}  # what measurements keep between stages, by their keys
         self.reads, self.ledger = reads, Ledger()
         self.guard: MethodView | None = None  # made when a task is entered
+        self.midway: Any = None  # where an interrupted task goes on; the engine's
         self.diverged = -1  # stage in which the run left all measure, see engine.divergence
         self.units: dict[str, float] = {}  # size of each loss term when it first occurred
         self._average: Callable[..., Tensor] | None = None  # set by the engine for mapped passes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from engram.recipes.changes import changed, distinct, recorded
 from engram.recipes.checkpoints import Checkpoints
 from engram.recipes.plan import Plan
 from engram.recipes.rows import Done, group_rows
+from engram.recipes.step_saver import StepSaver
 from engram.records import (
     Items,
     Prediction,
@@ -136,7 +138,7 @@ def perform(
     open_plans = [plan for plan in plans if not _finished(plan, folder)]
     watcher.begin(plans, len(plans) - len(open_plans))
     if open_plans:
-        _run(open_plans, book, device, together, compile, watcher, deadline, group_size)
+        _run(open_plans, book, device, together, compile, watcher, deadline, group_size, again)
     return book
 
 
@@ -156,6 +158,7 @@ def _run(
     watcher: Watcher,
     deadline: float | None,
     group_size: int,
+    again: bool,
 ) -> None:
     began = time.perf_counter()
     engine = Engine(
@@ -164,30 +167,38 @@ def _run(
     )  # fmt: skip
     _prepare(plans, book)
     checkpoints = Checkpoints(book.folder) if book.folder is not None else None
+    saver = None if book.folder is None else StepSaver(book.folder, plans)
+    if again and saver is not None:
+        saver.forget()
 
     def resume(place: int, learner: Learner) -> int:
-        return checkpoints.load(plans[place], learner) if checkpoints is not None else 0
+        if checkpoints is None or saver is None:
+            return 0
+        finished = checkpoints.folder.finished(*plans[place].key)
+        inside = saver.load(place, learner, finished)
+        return checkpoints.load(plans[place], learner) if inside is None else inside
 
     def progress(places: Sequence[int], stage: int) -> Callable[[int, int], None]:
         here = [plans[p] for p in places]
         return lambda done, total: watcher.step(here, stage, done, total)
 
     pending: list[Done] = []
-    for stage in engine.stages(
-        resume=resume,
-        progress=progress,
-        deadline=deadline,
-        stop_inside=checkpoints is not None,
-    ):
-        plan = plans[stage.run]
-        pending.append((plan, stage, book.items[plan.recipe, plan.order]))
-        if stage.last_of_group:
+    with saver.at_sigterm() if saver is not None else nullcontext():
+        for stage in engine.stages(
+            resume=resume, progress=progress, deadline=deadline,
+            stop_inside=checkpoints is not None, saver=saver,
+        ):  # fmt: skip
+            plan = plans[stage.run]
+            pending.append((plan, stage, book.items[plan.recipe, plan.order]))
+            if not stage.last_of_group:
+                continue
             rows = group_rows(pending)
             if checkpoints is not None:  # first: a recorded stage must never lack its checkpoint
                 checkpoints.save(pending, deadline)
             _write(pending, rows, book)
-            if checkpoints is not None:
+            if checkpoints is not None and saver is not None:
                 checkpoints.prune(pending)
+                saver.prune([(one.run, one.stage) for _, one, _ in pending])
             for (done_plan, done_stage, _), own in zip(pending, rows, strict=True):
                 watcher.stage(done_plan, done_stage.stage, own)
             pending = []

@@ -59,6 +59,10 @@ class Ledger:
                 ledger.record(int(stage), kind, count)
         return ledger
 
+    def become(self, plain: dict[str, dict[str, int]]) -> None:
+        """Hold the counts of `to_dict`, and no others."""
+        self._counts = Ledger.from_dict(plain)._counts
+
     def copy(self) -> Ledger:
         """A ledger with the same counts, which goes on by itself."""
         twin = Ledger()

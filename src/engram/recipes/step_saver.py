@@ -1,0 +1,128 @@
+"""Runs in the middle of a task, kept every few minutes and when the process is told to end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from engram.engine import checkpoint
+from engram.engine.group_checkpoint import name_of
+from engram.engine.midway import Midway
+from engram.errors import RecordError
+from engram.learner.learner import Learner
+from engram.recipes.plan import Plan
+from engram.records import RunDirectory
+
+EVERY = 300.0  # seconds
+
+
+class StepSaver:
+    """One file for every group of runs that is inside a task.
+
+    Parameters
+    ----------
+    every
+        Seconds between two files of a group; what a dying process loses is no more than that.
+    """
+
+    def __init__(self, folder: RunDirectory, plans: Sequence[Plan], every: float = EVERY) -> None:
+        self.folder, self.every = folder, every
+        self.shelf = folder.path / "checkpoint" / "steps"
+        self._names = [folder.checkpoint_path(*plan.key).name for plan in plans]
+        self._last = time.monotonic()
+        self._ending = False
+        self._held: dict[Path, dict[str, Any]] = {}  # by file: the facts of its runs
+        for path in sorted(self.shelf.glob("[!.]*.safetensors")):
+            self._held[path] = _facts(path)
+
+    # -- writing ---------------------------------------------------------------------------------
+    def due(self) -> bool:
+        """Whether it is time to save, or to end."""
+        return self._ending or time.monotonic() - self._last >= self.every
+
+    def save(
+        self, places: Sequence[int], learners: Sequence[Learner], midways: Sequence[Midway]
+    ) -> None:
+        """Write the states of runs that train together; ends the training where it was asked to."""
+        tensors: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
+        for place, learner, midway in zip(places, learners, midways, strict=True):
+            name = self._names[place]
+            own, own_facts = checkpoint.state_dict(learner)
+            own["free"] = midway.tensors.pop("free").cpu()
+            more, where = midway.packed()
+            tensors |= {f"{name}/{key}": value for key, value in (own | more).items()}
+            facts[name] = own_facts | {"midway": where}
+        path = self.shelf / f"{name_of(facts)}.safetensors"
+        checkpoint.write(path, tensors, facts)
+        self._held[path] = facts
+        self._last = time.monotonic()
+        if self._ending:
+            raise KeyboardInterrupt
+
+    # -- reading ---------------------------------------------------------------------------------
+    def load(self, place: int, learner: Learner, finished: Collection[int]) -> int | None:
+        """Put a run where it was inside a stage, given those recorded; returns that stage."""
+        from safetensors import safe_open
+
+        name = self._names[place]
+        for path, runs in self._held.items():
+            facts = runs.get(name)
+            if facts is None or facts["stage"] in finished:
+                continue
+            if not set(range(facts["stage"])) <= set(finished):
+                continue
+            with safe_open(path, framework="pt") as handle:
+                mine = [key for key in handle.keys() if key.startswith(f"{name}/")]  # noqa: SIM118
+                tensors = {key.removeprefix(f"{name}/"): handle.get_tensor(key) for key in mine}
+            checkpoint.take(learner, path, tensors, facts)
+            learner.midway = Midway.unpacked(tensors, facts["midway"])
+            return int(facts["stage"])
+        return None
+
+    def prune(self, finished: Sequence[tuple[int, int]]) -> None:
+        """Remove files of stages that are recorded by now: (place, stage) pairs."""
+        done = {(self._names[place], stage) for place, stage in finished}
+        for path, runs in list(self._held.items()):
+            if any((name, facts["stage"]) in done for name, facts in runs.items()):
+                path.unlink(missing_ok=True)
+                del self._held[path]
+
+    def forget(self) -> None:
+        """Remove what would be gone on from: the runs are to begin anew."""
+        for path, runs in list(self._held.items()):
+            if not set(runs).isdisjoint(self._names):
+                path.unlink(missing_ok=True)
+                del self._held[path]
+
+    @contextmanager
+    def at_sigterm(self) -> Iterator[None]:
+        """While this lasts, SIGTERM means: save what is going on, then stop."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, lambda *_: self._end())
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _end(self) -> None:
+        self._ending = True
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, framework="pt") as handle:
+            found: dict[str, Any] = json.loads(handle.metadata()["facts"])
+    except Exception as error:
+        raise RecordError(f"{path}: unreadable checkpoint ({error})") from error
+    return found

@@ -1,0 +1,233 @@
+"""Interrupted inside a task, a run goes on at the step of its last checkpoint, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+import torch
+
+import engram
+from engram import keys, methods
+from engram.checks import toys
+from engram.memory import Memory
+from engram.methods.base import Method, Phase
+from engram.recipes import step_saver
+from engram.recipes.step_saver import StepSaver
+
+METHODS = (
+    "Finetune", "ER", "EWC", "SI", "RWalk", "LwF", "AGEM", "GEM", "ICaRL", "DERpp", "ERACE",
+    "GDumb", "SLDA", "Joint",
+)  # fmt: skip
+
+
+class Crash(BaseException):
+    """As a kill: nothing cleans up behind it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoPhases(Method):
+    memory: Memory = field(default=Memory(total=12))
+
+    def phases(self, stage):
+        return Phase(), Phase(rows="memory", moves=("net.head",), epochs=2)
+
+    def start(self, learner, task):
+        learner.exemplars = self.memory.update(learner, task.train)
+
+
+def run(out, method, *, seeds=1, together=None, **training):
+    settings = {"epochs": 2, "batch_size": 8, "lr": 0.01} | training
+    return engram.run(
+        toys.streams()[1], method=method, seeds=seeds, together=together, out=out, device="cpu",
+        model={"name": "mlp", "hidden": (8,)}, **settings,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def every_slice(monkeypatch):
+    """Save after every slice, and let slices be a step or two."""
+    monkeypatch.setattr(step_saver, "EVERY", 0.0)
+    monkeypatch.setattr(StepSaver.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr("engram.engine.midway.Slices.took", lambda self, *_: None)
+    monkeypatch.setattr("engram.engine.midway.Slices.__init__.__defaults__", (1.0, 2))
+
+
+def crash_after(monkeypatch, saves):
+    """Die behind the given number of saves."""
+    original, count = StepSaver.save, [0]
+
+    def save(self, *args):
+        original(self, *args)
+        count[0] += 1
+        if count[0] == saves:
+            raise Crash
+
+    monkeypatch.setattr(StepSaver, "save", save)
+    return lambda: monkeypatch.setattr(StepSaver, "save", original)
+
+
+def same(first, second):
+    columns = ["label", "seed", "stage", "task", "cls", "step", "head", "metric", "value"]
+    frames = [r.frame() for r in (first, second)]
+    kept = [f[~f["metric"].isin(["seconds"])] for f in frames]
+    shown = [f[[c for c in columns if c in f]].reset_index(drop=True) for f in kept]
+    assert len(shown[0]) == len(shown[1])
+    by = [c for c in shown[0].columns if c != "value"]
+    ordered = [f.sort_values(by).reset_index(drop=True) for f in shown]
+    assert ordered[0].equals(ordered[1])
+    assert first.ledger[0]["runs"] == second.ledger[0]["runs"]
+    for moment in first.predictions:
+        one, two = (r.predictions.get(*moment) for r in (first, second))
+        assert np.array_equal(one.scores, two.scores)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_goes_on_at_the_step(name, together, tmp_path, monkeypatch, every_slice):
+    method = toys.tame(getattr(methods, name)())
+    seeds = 3 if together else 1
+    whole = run(tmp_path / "whole", method, seeds=seeds, together=together)
+    saves = 1 + int(keys.below(keys.fold(5, name, int(together)), 12, 1))
+    heal = crash_after(monkeypatch, saves)
+    try:
+        run(tmp_path / "cut", method, seeds=seeds, together=together)
+        crashed = False
+    except Crash:
+        crashed = True
+    heal()
+    assert crashed or name in ("SLDA", "GDumb")  # few steps, so perhaps fewer saves
+    again = run(tmp_path / "cut", method, seeds=seeds, together=together)
+    same(whole, again)
+    assert not list((tmp_path / "cut" / "checkpoint" / "steps").glob("*"))
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"iterations": 23}, {"evaluate_every": 3}, {"batch_size": 0, "epochs": 7},
+        {"optim_reset": False, "optimizer": "sgd"}, {"schedule": "step", "milestones": (1,)},
+        {"last": "wrap"}, {"precision": "float64"},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("saves", [1, 4, 9])
+@pytest.mark.parametrize(
+    "method", [methods.ER(), TwoPhases(), methods.RWalk(strength=0.1)], ids=str
+)
+def test_every_setting(method, saves, training, tmp_path, monkeypatch, every_slice):
+    whole = run(tmp_path / "whole", method, **training)
+    heal = crash_after(monkeypatch, saves)
+    with pytest.raises(Crash):
+        run(tmp_path / "cut", method, **training)
+    heal()
+    same(whole, run(tmp_path / "cut", method, **training))
+
+
+@pytest.mark.parametrize("saves", [2, 7])
+def test_validation_plateau_stopping_and_best_epoch(saves, tmp_path, monkeypatch, every_slice):
+    stream = engram.class_incremental(toys.clouds((40, 30, 36, 44)), valid=0.3)
+    options = {
+        "epochs": 6, "batch_size": 8, "lr": 0.02, "schedule": "plateau", "plateau_patience": 0,
+        "patience": 3, "restore_best": True, "seeds": 3, "together": True, "device": "cpu",
+    }  # fmt: skip
+    whole = engram.run(stream, method="ER", out=tmp_path / "whole", **options)
+    heal = crash_after(monkeypatch, saves)
+    with pytest.raises(Crash):
+        engram.run(stream, method="ER", out=tmp_path / "cut", **options)
+    heal()
+    same(whole, engram.run(stream, method="ER", out=tmp_path / "cut", **options))
+
+
+def test_a_large_group_and_one_more_seed(tmp_path, monkeypatch, every_slice):
+    """48 runs in lockstep; those that are new begin, the others go on."""
+    whole = run(tmp_path / "whole", "ER", seeds=49, together=True)
+    heal = crash_after(monkeypatch, 8)
+    with pytest.raises(Crash):
+        run(tmp_path / "cut", "ER", seeds=48, together=True)
+    heal()
+    loaded = []
+    original = StepSaver.load
+
+    def load(self, place, learner, finished):
+        loaded.append(original(self, place, learner, finished))
+        return loaded[-1]
+
+    monkeypatch.setattr(StepSaver, "load", load)
+    cut = run(tmp_path / "cut", "ER", seeds=49, together=True)
+    assert sum(one is not None for one in loaded) == 48
+    assert np.allclose(whole.matrix, cut.matrix, equal_nan=True)
+
+
+def test_again_does_not_go_on(tmp_path, monkeypatch, every_slice):
+    heal = crash_after(monkeypatch, 3)
+    with pytest.raises(Crash):
+        run(tmp_path, "ER")
+    heal()
+    monkeypatch.setattr(StepSaver, "load", lambda *_: pytest.fail("went on") if 0 else None)
+    stream = toys.streams()[1]
+    engram.run(stream, method="ER", out=tmp_path, again=True, device="cpu", epochs=1)
+
+
+def test_nothing_is_sliced_without_a_directory(monkeypatch):
+    monkeypatch.setattr(
+        "engram.engine.midway.Slices.took", lambda *_: pytest.fail("nobody asked for checkpoints")
+    )
+    engram.run(toys.streams()[0], method="Finetune", device="cpu")
+
+
+SCRIPT = """
+import sys, time, torch
+import engram
+from engram.checks import toys
+from engram.methods.base import Method
+
+class Slow(Method):
+    def loss(self, net, batch, state):
+        time.sleep(0.01)
+        return {"task": net.task(batch)}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    engram.run(toys.streams()[0], method=Slow(), epochs=25, batch_size=4, device="cpu",
+               out=sys.argv[1])
+"""
+
+
+def test_sigterm_saves_and_stops(tmp_path):
+    script, out = tmp_path / "slow_run.py", tmp_path / "out"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | {"COLUMNS": "80"})
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (out / "checkpoint").is_dir():
+        time.sleep(0.1)
+        if out.is_dir() and list(out.glob("recipe*")):
+            time.sleep(1.5)
+            break
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert b"KeyboardInterrupt" in said
+    assert process.returncode != 0
+    kept = list((out / "checkpoint" / "steps").glob("*.safetensors"))
+    assert len(kept) == 1
+    subprocess.run(command, check=True, timeout=120, stderr=subprocess.PIPE)
+    subprocess.run([*command[:2], str(tmp_path / "whole")], check=True, timeout=120)
+    first, second = (engram.records.read(path) for path in (out, tmp_path / "whole"))
+    same(first, second)
+
+
+def test_positions_survive_a_file(tmp_path):
+    from engram.engine.midway import Midway
+
+    one = Midway((1, 2, 3), {"done": 7, "lr": 0.1}, {"held": {"sums": {}}, "a": (torch.ones(2),)})
+    tensors, facts = one.packed()
+    two = Midway.unpacked(tensors, facts)
+    assert replace(one, tensors={}) == replace(two, tensors={})
+    assert toys.same(one.tensors, two.tensors)
