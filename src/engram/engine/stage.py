@@ -65,8 +65,17 @@ def run_stage(
     """
     with numerics(training.precision):
         return _run_stage(
-            learners, methods, training, stage, mapped, capture, compile, progress, features,
-            saver, places,
+            learners,
+            methods,
+            training,
+            stage,
+            mapped,
+            capture,
+            compile,
+            progress,
+            features,
+            saver,
+            places,
         )
 
 
@@ -120,7 +129,7 @@ def _run_stage(
 
             def extra(run: int, free: list[Tensor] = free) -> tuple[dict[str, Any], dict[str, Any]]:
                 facts, tensors = trained.of_run(run)
-                facts["seconds"] = time.perf_counter() - began
+                facts["seconds"] = time.perf_counter() - warm.spent() - began
                 facts["ledger"] = learners[run].ledger.to_dict()
                 return facts, tensors | {"free": free[run]}
 
