@@ -118,7 +118,6 @@ def test_every_method_goes_on_at_the_step(name, together, tmp_path, monkeypatch,
     ],
     ids=str,
 )  # fmt: skip
-@pytest.mark.parametrize("saves", [1, 4, 9])
 @pytest.mark.parametrize(
     "method", [methods.ER(), TwoPhases(), methods.RWalk(strength=0.1)], ids=str
 )
