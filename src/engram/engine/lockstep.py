@@ -368,12 +368,14 @@ class LockstepTrainer:
 
     def held(self, run: int) -> dict[str, Any]:
         """What a run that is interrupted needs besides its learner: sums of losses, values."""
-        return pick({"sums": self.sums, "values": self.assemble.values}, run)  # type: ignore[no-any-return]
+        own = {"sums": self.sums, "values": self.assemble.values, "first": self.first or {}}
+        return pick(own, run)  # type: ignore[no-any-return]
 
     def restore(self, held: Sequence[dict[str, Any]], steps: Sequence[int]) -> None:
         """The reverse of `held`, for all runs, with the steps each has taken."""
         together = stack(held)
         self.sums, self.assemble.values = together["sums"], together["values"]
+        self.first = together["first"] or None
         self.steps = np.array(steps, dtype=int)
 
     def remembered(self, run: int, items: int) -> dict[str, Tensor]:

@@ -221,11 +221,13 @@ class SingleTrainer:
 
     def held(self, run: int) -> dict[str, Any]:
         """What an interrupted run needs besides its learner: sums of losses, values."""
-        return {"sums": self.sums, "values": self.assemble.values}
+        first = {name: value[0] for name, value in (self.first or {}).items()}
+        return {"sums": self.sums, "values": self.assemble.values, "first": first}
 
     def restore(self, held: Sequence[dict[str, Any]], steps: Sequence[int]) -> None:
         """The reverse of `held`, with the steps taken."""
         self.sums, self.assemble.values = held[0]["sums"], held[0]["values"]
+        self.first = {name: value.reshape(1) for name, value in held[0]["first"].items()} or None
         self.steps = steps[0]
 
     def remembered(self, run: int, items: int) -> dict[str, Tensor]:
