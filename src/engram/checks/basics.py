@@ -16,6 +16,8 @@ from engram.checks.blame import place_of
 from engram.checks.moment import spied
 from engram.checks.report import Broken, require
 from engram.checks.toys import EXACT, finite, runs_of, streams, tame, train
+from engram.engine.divergence import BEYOND as MEASURE
+from engram.engine.divergence import is_penalty
 from engram.errors import AccessError, BadArgument
 from engram.learner.tree import leaves, shapes
 from engram.memory import Exemplars
@@ -193,6 +195,13 @@ def check_stays_finite(method: Method) -> None:
             if not abs(value) < BEYOND:
                 before = seen[step - 1].get(name, 0.0) if step else 0.0
                 raise Broken(_divergence(name, value, before, seen, stages[step], step))
+    if any(after.diverged >= 0 and finite(after.vector) for after in trained.values()):
+        sizes = [(abs(v), step, n) for step, terms in enumerate(seen) for n, v in terms.items()
+                 if not is_penalty(n)]  # fmt: skip
+        _, step, name = max(sizes)  # the engine has stopped the run before any number broke
+        before = seen[step - 1].get(name, 0.0) if step else 0.0
+        if abs(seen[step][name]) > MEASURE:
+            raise Broken(_divergence(name, seen[step][name], before, seen, stages[step], step))
     for (_, stage), after in trained.items():
         parts = {**after.tensors, "scores": torch.as_tensor(after.scores)}
         odd = [name for name, part in parts.items() if not finite(part)]
