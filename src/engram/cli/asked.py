@@ -25,7 +25,7 @@ Content = dict[str, Any]
 def contents(
     *, recipe: Path | None = None, data: str | None = None, methods: Sequence[str] = (),
     model: str | None = None, stream: str | None = None, seeds: str | None = None,
-    keep: str | None = None,
+    keep: str | None = None, probes: Sequence[str] = (),
 ) -> list[Content]:  # fmt: skip
     """One plain recipe per method: the file's, or the default one, with what the options change.
 
@@ -46,6 +46,8 @@ def contents(
     base["model"] = model if model is not None else base.get("model", "mlp")
     if keep is not None:
         base["keep"] = keep
+    if probes:
+        base["probes"] = [*(base.get("probes") or ()), *probes]
     if seeds is not None:
         base["seeds"] = parse_seeds(seeds)
     wanted = [method_spec(name) for name in methods] or [_named(base["method"])]

@@ -56,6 +56,9 @@ def command(
     last = None if stage is None else whole("--stage", stage, 1) - 1
     wanted = list(FORGETTING_DEFINITIONS) if definition == EVERY else [definition]
     tables = {"metrics": numbers(result, wanted, last, ece=calibration)}
+    probed = _probes(result, head)
+    if len(probed):
+        tables["probes"] = probed
     if classes:
         tables[_class_title(result)] = _classes(result, last)
     for label in result.labels:
@@ -106,6 +109,29 @@ def numbers(
             rows.append((label, name, definition, mean, std, len(known)))
     columns = ["label", "metric", "definition", "mean", "std", "runs"]
     return pd.DataFrame(rows, columns=pd.Index(columns))
+
+
+def _probes(result: Result, head: str | None) -> pd.DataFrame:
+    """What probes measured: metrics as lines, stages as columns, mean and spread as text."""
+    from engram.cli.show import pair
+    from engram.records.probe_table import places_of
+
+    table = result.probes()
+    if head is not None:
+        table = table[table["head"].isin(("", head))]
+    if not len(table):
+        return table
+    several = len(result.labels) > 1
+    names = [
+        " ".join([metric, *([f"({place})"] if place else []), *([label] * several)])
+        for metric, label, place in zip(
+            table["metric"], table["label"], places_of(table, result.class_names), strict=True
+        )
+    ]
+    text = [pair(mean, std) for mean, std in zip(table["mean"], table["std"], strict=True)]
+    wide = table.assign(probe=names, text=text).pivot(index="probe", columns="stage", values="text")
+    wide = wide.loc[list(dict.fromkeys(names))].fillna("").rename_axis(columns=None)
+    return wide.rename(columns=lambda stage: f"after {stage + 1}")
 
 
 def _figure(result: Result) -> str:

@@ -42,6 +42,13 @@ def command(
     together: Annotated[
         bool, typer.Option("--together/--no-together", help="Train runs in lockstep where it pays.")
     ] = True,
+    probe: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:CLASS",
+            help="Own measurement after every stage; finished runs are measured, not trained.",
+        ),
+    ] = None,
     compile: Compile = False,
     again: Again = False,
 ) -> None:  # fmt: skip
@@ -56,7 +63,7 @@ def command(
 
     plain = asked.contents(
         recipe=recipe, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
-        keep=keep,
+        keep=keep, probes=probe or (),
     )  # fmt: skip
     for assignment in assignments or ():
         asked.assign(plain, assignment)

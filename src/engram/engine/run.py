@@ -261,16 +261,21 @@ class Engine:
         and with `stop_inside` no further stage. `saver` keeps runs that are inside a task.
         """
         self._saver = saver
+        for part, mapped in self.parts():
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            inner = deadline if stop_inside else None
+            yield from self._group(part, mapped, resume, progress, inner)
+
+    def parts(self) -> Iterator[tuple[list[int], bool]]:
+        """Places of runs that go together, and whether they are mapped."""
         for group in self.groups():
             mapped = self.maps(group)
             parts = [group] if mapped and not self.apart(group) else [[p] for p in group]
             # a single run gains nothing from being mapped, unless its step is compiled
             mapped = mapped and (len(parts[0]) > 1 or self.compile)
             for part in parts:
-                if deadline is not None and time.monotonic() > deadline:
-                    return
-                inner = deadline if stop_inside else None
-                yield from self._group(part, mapped, resume, progress, inner)
+                yield part, mapped
 
     def _group(
         self,

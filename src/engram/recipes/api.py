@@ -36,6 +36,7 @@ def run(
     label: str = "",
     watcher: Watcher | None = None,
     again: bool = False,
+    probes: Sequence[Any] = (),
     **training: Any,
 ) -> Result:
     """Train one method, or several, on a stream and return what they remember.
@@ -61,6 +62,10 @@ def run(
     again
         Run anew what is finished in `out`. What was recorded of these runs before stays there, but
         no longer counts.
+    probes
+        Own measurements after every stage (`engram.Probe`), their names ``module:Class``, or
+        mappings with a name and options. They are no part of the experiment: finished runs in `out`
+        are measured from what was kept of them, without training.
     training
         Fields of `Training`: epochs, batch_size, lr, optimizer, ...
 
@@ -78,7 +83,7 @@ def run(
         raise bad("stream", "a stream, such as engram.class_incremental(data)", stream)
     rest = {
         "model": model, "training": training, "seeds": seeds, "keep": keep, "average": average,
-        "label": label,
+        "label": label, "probes": probes,
     }  # fmt: skip
     methods = [method] if isinstance(method, (Method, str, Mapping)) else method
     experiments = [Experiment.of({"method": one, **rest}) for one in methods]

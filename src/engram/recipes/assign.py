@@ -15,7 +15,7 @@ from engram.recipes.names import build_method
 from engram.recipes.sections import COMMON, DEFAULT_MODEL, stream_kind, stream_options
 from engram.yaml_text import parse_value
 
-SECTIONS = ("stream", "model", "method", "training", "seeds", "keep", "average", "label")
+SECTIONS = ("stream", "model", "method", "training", "seeds", "keep", "average", "label", "probes")
 NESTED = SECTIONS[:4]  # those that have fields
 
 

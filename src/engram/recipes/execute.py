@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from engram.engine.evaluate import test_items
 from engram.engine.run import Engine
@@ -19,6 +20,7 @@ from engram.learner.learner import Learner
 from engram.recipes.changes import changed, distinct, recorded
 from engram.recipes.checkpoints import Checkpoints
 from engram.recipes.plan import Plan
+from engram.recipes.remeasure import remeasure, states_of
 from engram.recipes.rows import Done, group_rows
 from engram.recipes.step_saver import StepSaver
 from engram.records import (
@@ -134,6 +136,8 @@ def perform(
         watcher.note(note)
     if again and folder is not None:
         folder.supersede(plan.key for plan in plans)
+    if folder is not None:  # probes that were named since the runs were recorded
+        remeasure(plans, folder, device=device, together=together)
     book = Book(folder)
     open_plans = [plan for plan in plans if not _finished(plan, folder)]
     watcher.begin(plans, len(plans) - len(open_plans))
@@ -174,9 +178,14 @@ def _run(
     def resume(place: int, learner: Learner) -> int:
         if checkpoints is None or saver is None:
             return 0
-        finished = checkpoints.folder.finished(*plans[place].key)
-        inside = saver.load(place, learner, finished)
-        return checkpoints.load(plans[place], learner) if inside is None else inside
+        plan = plans[place]
+        stages = saver.load(place, learner, checkpoints.folder.finished(*plan.key))
+        stages = checkpoints.load(plan, learner) if stages is None else stages
+        new = {k: one for k, one in plan.probes.items() if k not in learner.probes}
+        if stages and new and learner.diverged < 0:  # they were named since
+            found = states_of(plan, new, stages, checkpoints.folder, engine.device)
+            learner.probes = {**learner.probes, **found}
+        return stages
 
     def progress(places: Sequence[int], stage: int) -> Callable[[int, int], None]:
         here = [plans[p] for p in places]
@@ -231,7 +240,6 @@ def _write(pending: Sequence[Done], rows: Sequence[Rows], book: Book) -> None:
     predictions, ledgers = [], []
     for plan, stage, items in pending:
         if stage.learner.diverged < 0 and plan.keep != "counts":
-            parameters = stage.learner.vector if plan.keep == "parameters" else None
             predictions.append(
                 Prediction.of(
                     stage.outcome.scores,
@@ -241,7 +249,7 @@ def _write(pending: Sequence[Done], rows: Sequence[Rows], book: Book) -> None:
                     order=plan.order,
                     stage=stage.stage,
                     keep=plan.keep,
-                    parameters=parameters,
+                    **_network(stage.learner, plan.keep),
                 )
             )
         if stage.stage == len(plan.run.stream) - 1 or stage.learner.diverged >= 0:
@@ -262,4 +270,22 @@ def _write(pending: Sequence[Done], rows: Sequence[Rows], book: Book) -> None:
         book.ledgers += ledgers
         return
     joined = Rows.joined(rows)
-    book.folder.append(joined, predictions=kept, ledger={"runs": ledgers} if ledgers else None)
+    probed = [
+        {
+            "recipe": plan.recipe, "seed": plan.run.seed, "order": plan.order,
+            "stage": stage.stage, "probes": list(plan.probes),
+        }
+        for plan, stage, _ in pending if plan.probes
+    ]  # fmt: skip
+    book.folder.append(
+        joined, predictions=kept, ledger={"runs": ledgers} if ledgers else None,
+        probes=probed or None,
+    )  # fmt: skip
+
+
+def _network(learner: Learner, keep: str) -> dict[str, Any]:
+    """What is kept of a network besides its scores: all that probes named later may need."""
+    if keep != "parameters":
+        return {}
+    exemplars = torch.stack(learner.exemplars[:4])
+    return {"parameters": learner.vector, "buffers": learner.buffers, "exemplars": exemplars}

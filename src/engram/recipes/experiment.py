@@ -11,8 +11,10 @@ import numpy as np
 from engram.engine.training import Training
 from engram.errors import bad, choose, whole
 from engram.methods.base import Method
+from engram.probes import Probe
 from engram.recipes.names import build_method, method_label
 from engram.recipes.plain import from_plain
+from engram.recipes.probing import build_probes
 from engram.recipes.sections import DEFAULT_MODEL, model_section
 from engram.records import KEEP
 
@@ -37,6 +39,7 @@ class Experiment:
     keep: str = "scores"
     average: str = "micro"
     label: str = ""
+    probes: tuple[Probe, ...] = ()
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Experiment:
@@ -55,6 +58,7 @@ def checked(content: Mapping[str, Any]) -> dict[str, Any]:
         "keep": choose("keep", content.get("keep", "scores"), KEEP),
         "average": choose("average", content.get("average", "micro"), AVERAGES),
         "label": str(content.get("label") or method_label(method)),
+        "probes": build_probes(content.get("probes") or ()),
     }
 
 

@@ -31,11 +31,11 @@ def method_class(name: str) -> type[Method]:
     return found
 
 
-def own_class(name: str, base: type[Any]) -> type[Any]:
+def own_class(name: str, base: type[Any], *, what: str = "method") -> type[Any]:
     """A user's class ``module:Class``; the module may be a file path ending in .py."""
     module_name, _, class_name = name.partition(":")
     if not module_name or not class_name:
-        raise bad("method", "a name, or module:Class", name)
+        raise bad(what, "a name, or module:Class", name)
     usual = list(sys.path)
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -43,13 +43,13 @@ def own_class(name: str, base: type[Any]) -> type[Any]:
             path = Path(module_name)
             sys.path.insert(0, str(path.resolve().parent))
             module_name = path.stem
-            _make_way(module_name, path)
+            _make_way(module_name, path, what)
         OWN_MODULES.add(module_name)
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if own_place(error):  # found, but something that it imports is not
             raise
-        raise bad("method", f"an importable module in {name!r} ({error})", module_name) from None
+        raise bad(what, f"an importable module in {name!r} ({error})", module_name) from None
     finally:
         sys.path[:] = usual
     found = getattr(module, class_name, None)
@@ -58,11 +58,11 @@ def own_class(name: str, base: type[Any]) -> type[Any]:
             f"class of {module_name}", class_name, [n for n in vars(module) if n[0] != "_"]
         )
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise bad("method", f"a subclass of {base.__name__}", found)
+        raise bad(what, f"a subclass of {base.__name__}", found)
     return found
 
 
-def _make_way(module_name: str, path: Path) -> None:
+def _make_way(module_name: str, path: Path, what: str) -> None:
     """Forget an own module of the same name from another file; another's module is in the way."""
     loaded = sys.modules.get(module_name)
     if loaded is None or not path.is_file():
@@ -71,7 +71,7 @@ def _make_way(module_name: str, path: Path) -> None:
     if file is not None and Path(file).resolve() == path.resolve():
         return
     if module_name not in OWN_MODULES:
-        raise bad("method", f"a file that is not named as the module {module_name!r}", str(path))
+        raise bad(what, f"a file that is not named as the module {module_name!r}", str(path))
     del sys.modules[module_name]
 
 

@@ -13,6 +13,7 @@ from engram.probes import Probe
 from engram.recipes.experiment import Experiment
 from engram.recipes.identity import Identity, identify, order_of
 from engram.recipes.plain import to_plain
+from engram.recipes.probing import keyed, plain_probe
 from engram.recipes.recipe import Recipe
 from engram.streams.core import Stream
 
@@ -62,14 +63,17 @@ class Planner:
         """
         own = order_of(stream)
         identity = self._identity(one, stream, "" if orders is None else own)
-        kept = {"seeds": list(one.seeds), "keep": one.keep, "label": one.label}
+        kept: dict[str, Any] = {"seeds": list(one.seeds), "keep": one.keep, "label": one.label}
+        if one.probes:
+            kept["probes"] = [plain_probe(probe) for probe in one.probes]
+        probes, features = keyed(one.probes), any("features" in p.needs for p in one.probes)
         content = {**identity.content, **kept}
         return [
             Plan(
                 run=Run(stream=ordered, method=one.method, model=one.model, training=one.training,
-                        seed=seed),
+                        seed=seed, features=features),
                 content=content, recipe=identity.id, label=one.label, order=order, keep=one.keep,
-                average=one.average,
+                average=one.average, probes=probes,
             )
             for order, ordered in ({own: stream} if orders is None else orders).items()
             for seed in one.seeds

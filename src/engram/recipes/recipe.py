@@ -16,6 +16,7 @@ from engram.recipes.experiment import Experiment, checked
 from engram.recipes.identity import asked, identify, shown_model
 from engram.recipes.names import plain_method
 from engram.recipes.plain import to_plain
+from engram.recipes.probing import plain_probe
 from engram.recipes.sections import scenario_options, stream_section
 from engram.streams.core import Stream
 from engram.yaml_text import read_yaml_file
@@ -64,6 +65,7 @@ class Recipe(Experiment):
             "method": plain_method(self.method), "training": to_plain(self.training),
             "seeds": list(self.seeds), "keep": self.keep, "average": self.average,
             "label": self.label,
+            **({"probes": [plain_probe(one) for one in self.probes]} if self.probes else {}),
         }  # fmt: skip
 
     def write(self, path: str | Path) -> Path:
@@ -77,7 +79,7 @@ class Recipe(Experiment):
         """The id under which runs of the recipe are recorded: runs with equal ids are comparable.
 
         A hash of the experiment: contents of the data, which is read for it, source of own classes,
-        and all options; not of seeds, order, label and what is kept.
+        and all options; not of seeds, order, label, probes and what is kept.
         """
         return identify(
             self.build_stream(), method=self.method, model=self.model, training=self.training,

@@ -116,6 +116,7 @@ class RunDirectory:
         predictions: Iterable[Prediction | None] = (),
         ledger: Any = None,
         environment: Any = None,
+        probes: Any = None,
     ) -> str:
         """Add one part; when this returns, it is on disk. Rows must cover whole stages.
 
@@ -131,10 +132,12 @@ class RunDirectory:
         part = new_part()
         if kept:
             write_predictions(self.path / f"predictions-{part}.safetensors", kept)
+        alone = {} if rows else {"alone": True}  # no results will complete this part
         if ledger is not None:
-            alone = {} if rows else {"alone": True}  # no results will complete this part
             whole = ledger if isinstance(ledger, Mapping) else {"entries": ledger}
             write_json(self.path / f"ledger-{part}.json", {**whole, **alone})
+        if probes is not None:  # which probes have measured which stages
+            write_json(self.path / f"probes-{part}.json", {"runs": probes, **alone})
         if environment is not None:
             write_json(self.path / f"environment-{part}.json", environment)
         if rows:
@@ -266,10 +269,10 @@ class RunDirectory:
         return lambda name: name in done or name <= newest
 
     def documents(self, kind: str) -> tuple[list[dict[str, Any]], list[Problem]]:
-        """The ``ledger`` or ``environment`` parts, oldest first, and the files that are broken."""
+        """The parts of a kind (ledger, probes, environment), oldest first, and broken files."""
         found, problems = [], []
         # what was read belongs to results: a part cut short is made again, and must not count twice
-        complete = self._complete() if kind == "ledger" else lambda name: True
+        complete = self._complete() if kind != "environment" else lambda name: True
         marks = Marks.read(self.path)
         for path in sorted(self.path.glob(f"{kind}-*.json"), key=lambda p: p.name):
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,17 +149,25 @@ def without_superseded(parts: Parts) -> Parts:
     if not any(marks):
         return parts
     names = [path.stem.removeprefix("results-") for path in parts.files]
-    place = {name: i for i, name in enumerate(sorted({*names, *_marked(marks)}))}
+    marked = {part for one in marks for part in one.parts}
+    place = {name: i for i, name in enumerate(sorted({*names, *marked}))}
     run = together(parts.table, RUN)
     _, first = np.unique(run, return_index=True)
     columns = [parts.table.column(name).take(first).to_pylist() for name in RUN]
-    newest = np.full((len(folders), len(first)), -1)
-    for i, one in enumerate(marks):
-        for j, key in enumerate(zip(*columns, strict=True)):
-            newest[i, j] = place.get(one.newest.get(key, ""), -1)
+    runs = list(zip(*columns, strict=True))
+
+    def marks_of(which: Sequence[Mapping[Any, str]]) -> npt.NDArray[np.int64]:
+        """[folders, runs] the newest mark, -1 if there is none."""
+        found = [[place.get(one.get(key, ""), -1) for key in runs] for one in which]
+        return np.array(found, np.int64).reshape(len(which), len(runs))
+
     folder = np.array([folders.index(path.parent) for path in parts.files], np.int64)
     written = np.array([place[name] for name in names], np.int64)
-    old = written[parts.part] < newest[folder[parts.part], run]
+    where = folder[parts.part], run
+    old = written[parts.part] < marks_of([one.newest for one in marks])[where]
+    for prefix in sorted({prefix for one in marks for prefix in one.metrics}):
+        newest = marks_of([one.metrics.get(prefix, {}) for one in marks])
+        old |= _begins(parts.table, prefix) & (written[parts.part] < newest[where])
     keep, aside = np.flatnonzero(~old), np.flatnonzero(old)
     return replace(
         parts, table=parts.table.take(keep), part=parts.part[keep],
@@ -167,8 +175,12 @@ def without_superseded(parts: Parts) -> Parts:
     )  # fmt: skip
 
 
-def _marked(marks: Sequence[Marks]) -> set[str]:
-    return {part for one in marks for part in one.newest.values()}
+def _begins(table: pa.Table, prefix: str) -> npt.NDArray[np.bool_]:
+    """[rows] whether the metric begins so."""
+    metric = table.column("metric").combine_chunks()
+    words = metric.dictionary.to_pylist()
+    chosen = np.array([word.startswith(prefix) for word in words], np.bool_)
+    return np.asarray(chosen[codes(table, "metric")])
 
 
 def without_repeats(parts: Parts) -> Parts:

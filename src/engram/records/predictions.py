@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from engram.records.superseded import Marks
 
 KEEP = ("scores", "labels", "counts", "parameters")
 _FORMAT = "engram-predictions-1"
-_FIELDS = ("scores", "exponent", "single", "multi", "parameters")
+_FIELDS = ("scores", "exponent", "single", "multi", "parameters", "exemplars")
 
 
 class Moment(NamedTuple):
@@ -49,6 +49,10 @@ class Prediction:
         predicted columns, or uint8 [n, ceil(C / 8)] label sets as bits.
     parameters
         The network's parameter vector.
+    buffers
+        The networks' buffers by name; kept with the parameters.
+    exemplars
+        [4, m] rows, stages, columns and ranks of the memory; kept with the parameters.
     """
 
     moment: Moment
@@ -57,6 +61,8 @@ class Prediction:
     single: npt.NDArray[Any] | None = None
     multi: npt.NDArray[Any] | None = None
     parameters: npt.NDArray[Any] | None = None
+    buffers: Mapping[str, npt.NDArray[Any]] | None = None
+    exemplars: npt.NDArray[Any] | None = None
 
     @classmethod
     def of(
@@ -70,6 +76,8 @@ class Prediction:
         stage: int,
         keep: str = "scores",
         parameters: Any = None,
+        buffers: Mapping[str, Any] | None = None,
+        exemplars: Any = None,
     ) -> Prediction | None:
         """What is kept of the scores [n, C]; None when only counts are kept.
 
@@ -78,7 +86,8 @@ class Prediction:
         keep
             ``labels`` (predictions in both head views); ``scores`` (these and the scores, rounded);
             ``counts`` (nothing here, the long table holds the counts); ``parameters`` (predictions,
-            scores and the parameter vector).
+            scores, parameters, buffers and exemplars: all that a probe may need that is named
+            later).
 
         Examples
         --------
@@ -102,9 +111,11 @@ class Prediction:
             return cls(moment=moment, **kept)
         if parameters is None:
             raise bad("parameters", 'the parameter vector, since keep="parameters"', None)
-        if hasattr(parameters, "detach"):
-            parameters = parameters.detach().cpu().numpy()
-        return cls(moment=moment, parameters=np.asarray(parameters), **kept)
+        return cls(
+            moment=moment, parameters=_array(parameters),
+            buffers={name: _array(one) for name, one in (buffers or {}).items()},
+            exemplars=None if exemplars is None else _array(exemplars), **kept,
+        )  # fmt: skip
 
     def full(self) -> npt.NDArray[Any]:
         """The scores [n, C], up to the rounding with which they were stored."""
@@ -129,6 +140,10 @@ class Prediction:
         return stored.astype(np.int64)
 
 
+def _array(value: Any) -> npt.NDArray[Any]:
+    return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+
+
 def _pack(said: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.packbits(said, axis=-1) if said.dtype == np.bool_ else said.astype(np.uint16)
 
@@ -142,6 +157,11 @@ def write_predictions(path: str | os.PathLike[str], predictions: Sequence[Predic
         for i, one in enumerate(predictions)
         for name in _FIELDS
         if getattr(one, name) is not None
+    }
+    arrays |= {
+        f"{i}/buffers/{name}": np.ascontiguousarray(value)
+        for i, one in enumerate(predictions)
+        for name, value in (one.buffers or {}).items()
     }
     facts = {"format": _FORMAT, "moments": json.dumps([list(p.moment) for p in predictions])}
     with appearing(path) as temporary:
@@ -247,6 +267,12 @@ def _load(path: Path, index: int, moment: Moment) -> Prediction:
                 for field in _FIELDS
                 if f"{index}/{field}" in names
             }
+            start = f"{index}/buffers/"
+            buffers = {
+                name.removeprefix(start): file.get_tensor(name)
+                for name in names
+                if name.startswith(start)
+            }
     except (SafetensorError, OSError, ValueError) as problem:
         raise RecordError(f"{path}: is not a whole predictions file ({problem})") from problem
-    return Prediction(moment=moment, **arrays)
+    return Prediction(moment=moment, buffers=buffers, **arrays)

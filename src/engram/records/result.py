@@ -218,6 +218,15 @@ class Result:
 
         return cost(self)
 
+    def probes(self) -> pd.DataFrame:
+        """What probes measured: mean and standard deviation over runs by label, metric and stage.
+
+        A metric with numbers by task, class or head view has one line for each of them.
+        """
+        from engram.records.probe_table import probe_table
+
+        return probe_table(self)
+
     def class_accuracy(self, *, stage: int | None = None) -> pd.DataFrame:
         """Accuracy of each class (columns: class ids) of each run after a stage (default: last)."""
         from engram.records.summary import class_accuracy

@@ -1,4 +1,4 @@
-"""Runs that were run anew: what was recorded of them before a mark is kept, and passed over."""
+"""Runs that were run or measured anew: what was recorded before a mark is kept, and passed over."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PREFIX = "superseded-"
 
 
 class Marks:
-    """The newest mark of each run of a directory.
+    """The newest mark of each run of a directory, for all of it or for some metrics.
 
     Examples
     --------
@@ -22,21 +22,36 @@ class Marks:
     (True, False)
     """
 
-    def __init__(self, newest: Mapping[Key, str] | None = None) -> None:
+    def __init__(
+        self,
+        newest: Mapping[Key, str] | None = None,
+        metrics: Mapping[str, Mapping[Key, str]] | None = None,
+    ) -> None:
         self.newest = dict(newest or {})
+        self.metrics = {prefix: dict(runs) for prefix, runs in (metrics or {}).items()}
 
     def __bool__(self) -> bool:
-        return bool(self.newest)
+        return bool(self.newest or self.metrics)
+
+    @property
+    def parts(self) -> set[str]:
+        """Every part that marks something."""
+        every = [self.newest, *self.metrics.values()]
+        return {part for runs in every for part in runs.values()}
 
     @classmethod
     def read(cls, folder: Path) -> Marks:
         """The marks of a run directory; a mark that cannot be read is an error, not nothing."""
         newest: dict[Key, str] = {}
+        metrics: dict[str, dict[Key, str]] = {}
         for path in mark_files(folder):
             part = path.stem.removeprefix(PREFIX)
-            runs = read_json(path)["runs"]
-            newest.update(((recipe, int(seed), order), part) for recipe, seed, order in runs)
-        return cls(newest)
+            content = read_json(path)
+            prefix = content.get("metrics")
+            target = newest if prefix is None else metrics.setdefault(str(prefix), {})
+            runs = content["runs"]
+            target.update(((recipe, int(seed), order), part) for recipe, seed, order in runs)
+        return cls(newest, metrics)
 
     def hides(self, run: Key, part: str) -> bool:
         """Whether what this part says about a run has been superseded."""
@@ -56,6 +71,11 @@ def mark_files(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{PREFIX}*.json"), key=lambda path: path.name)
 
 
-def write_mark(folder: Path, part: str, runs: Iterable[Key]) -> Path:
-    """From this part on, what older parts say about some runs counts no more."""
-    return write_json(folder / f"{PREFIX}{part}.json", {"runs": [list(run) for run in runs]})
+def write_mark(folder: Path, part: str, runs: Iterable[Key], metrics: str = "") -> Path:
+    """From this part on, what older parts say about some runs counts no more.
+
+    With `metrics`, only the rows whose metric begins with it.
+    """
+    only = {"metrics": metrics} if metrics else {}
+    content = {"runs": [list(run) for run in runs], **only}
+    return write_json(folder / f"{PREFIX}{part}.json", content)

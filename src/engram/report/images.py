@@ -19,7 +19,8 @@ from engram.report import chromium
 from engram.report.digest import digest
 from engram.report.inputs import ReportInput
 from engram.report.page import head_views, own_head
-from engram.report.sections import Panel, Section, all_sections, choose_cast
+from engram.report.section import Panel, Section
+from engram.report.sections import all_sections, choose_cast
 from engram.report.style import as_plot_text, shorten
 
 KINDS = ("svg", "png")

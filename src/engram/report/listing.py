@@ -13,6 +13,7 @@ from engram.report.aggregate import final_accuracies, order_disparities
 from engram.report.digest import BESIDE, COSTS, Digest
 from engram.report.doctor import Finding, diagnose
 from engram.report.inputs import ReportInput
+from engram.report.probes import probe_table
 from engram.report.tables import Column, Table
 
 MOST_ROWS = 1000  # of one table on the page; written tables are complete
@@ -185,6 +186,7 @@ def all_tables(inputs: ReportInput, digest: Digest) -> list[Table]:
         *(reproduction(i, t) for i, t in enumerate(inputs.reproductions)),
         orders(digest),
         costs(digest),
+        probe_table(digest, inputs.classes),
         ledger(inputs.ledger, digest),
     ]
     return [table for table in found if table is not None]

@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from engram.report.digest import DEFINITIONS
-from engram.report.sections import Cast
+from engram.report.section import Cast
 from engram.report.style import Style
 from engram.report.tables import Column, Table, cell_text, is_missing
 

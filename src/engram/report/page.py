@@ -21,7 +21,8 @@ from engram.report.digest import Digest, digest
 from engram.report.figures import SCALE
 from engram.report.inputs import ReportInput
 from engram.report.markup import forgetting_cells, script_json, swatch, table_rows
-from engram.report.sections import Cast, Section, all_sections, choose_cast, every_panel
+from engram.report.section import Cast, Section
+from engram.report.sections import all_sections, choose_cast, every_panel
 from engram.report.tables import Table, render
 
 MOST_RECIPES = 200

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,41 +11,12 @@ import plotly.graph_objects as go
 from engram.records.views import FIGURES
 from engram.report import aggregate, figures
 from engram.report.digest import Digest
-from engram.report.style import Style, short_names, styles
+from engram.report.probes import probe_section
+from engram.report.section import Cast, Panel, Section
+from engram.report.style import short_names, styles
 
 MOST_METHODS = 24  # more lines than this tell nothing
 MOST_TASKS = 12
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One figure with a caption; `label` ties the whole panel to one method's switch."""
-
-    name: str
-    title: str
-    figure: go.Figure
-    label: str | None = None
-
-
-@dataclass(frozen=True)
-class Section:
-    """A titled group of panels, or a note why there are none."""
-
-    name: str
-    title: str
-    help: str
-    panels: tuple[Panel, ...] = ()
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Cast:
-    """The methods that are drawn, their looks and their short names."""
-
-    names: tuple[str, ...]
-    looks: Mapping[str, Style]
-    short: Mapping[str, str]
-    total: int
 
 
 def choose_cast(digest: Digest) -> Cast:
@@ -59,8 +29,9 @@ def choose_cast(digest: Digest) -> Cast:
 
 
 def all_sections(digest: Digest, cast: Cast) -> list[Section]:
-    """Every section with figures, those without data as a note."""
-    return [build(digest, cast) for build in BUILDERS]
+    """Every section with figures, those without data as a note; own probes if there are any."""
+    measured = probe_section(digest, cast)
+    return [build(digest, cast) for build in BUILDERS] + ([measured] if measured else [])
 
 
 def _cast_rows(table: pd.DataFrame, cast: Cast) -> pd.DataFrame:

@@ -1,0 +1,51 @@
+"""Probes by name: users' own as ``module:Class``, with their options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from engram.errors import bad
+from engram.probes import Probe
+from engram.probes.base import check_probe
+from engram.recipes.identity import short
+from engram.recipes.known import known
+from engram.recipes.names import own_class
+from engram.recipes.plain import code_name, from_plain, to_plain
+
+
+def build_probes(specs: Any) -> tuple[Probe, ...]:
+    """Probes from a list of them, of names ``module:Class``, or of mappings with such a name."""
+    if isinstance(specs, (str, Mapping, Probe)):
+        specs = [specs]
+    if not isinstance(specs, Iterable):
+        raise bad("probes", "a list of probes", specs)
+    found = tuple(check_probe(_build(one)) for one in specs)
+    names = [probe.name for probe in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise bad("probes", "probes of different names (see Probe.name)", names)
+    return found
+
+
+def _build(spec: Any) -> Any:
+    if isinstance(spec, str):
+        spec = {"name": spec}
+    if not isinstance(spec, Mapping):
+        return spec
+    name = spec.get("name")
+    if not isinstance(name, str) or ":" not in name:
+        raise bad("probes", "a name such as module:Class, or a mapping with one", name or spec)
+    cls = own_class(name, Probe, what="probes")
+    values = {k: v for k, v in spec.items() if k != "name"}
+    return from_plain(cls, values, path=f"probes.{cls.__name__}")
+
+
+def plain_probe(probe: Probe) -> dict[str, Any]:
+    """The mapping that `build_probes` takes back."""
+    return {"name": code_name(type(probe)), **to_plain(probe)}
+
+
+def keyed(probes: Iterable[Probe]) -> dict[str, Probe]:
+    """Probes by name and source: another version of a probe measures anew."""
+    return {f"{probe.name}@{short(known(probe, 'probes'))}": probe for probe in probes}

@@ -1,0 +1,214 @@
+"""Probes that are named after the training: finished stages are measured from their records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engram.engine.evaluate import answers
+from engram.engine.run import Engine
+from engram.errors import RecordError
+from engram.learner.learner import Learner
+from engram.memory.exemplars import Exemplars
+from engram.methods.base import Method
+from engram.probes import Probe, RunStage, measure
+from engram.recipes.plan import Plan
+from engram.recipes.rows import named_rows
+from engram.records import Items, Prediction, Rows, RunDirectory, read
+from engram.records.measured import forget, measured, name_of
+from engram.records.views import HEADS
+
+AT_ONCE = 256  # runs whose scores are held at the same time
+
+
+@dataclass
+class _Past:
+    """A run of which some stages are recorded, and the probes that have not seen them."""
+
+    plan: Plan
+    probes: Mapping[str, Probe]
+    stages: list[int]
+    states: dict[str, Any]
+    learner: Learner | None = None
+
+    @property
+    def needs(self) -> set[str]:
+        return {need for probe in self.probes.values() for need in probe.needs}
+
+
+class _Records:
+    """What a run directory holds of the runs."""
+
+    def __init__(self, folder: RunDirectory) -> None:
+        self.result = read(folder.path)
+        self._diverged = {tuple(run): stage for run, stage in self.result.diverged.items()}
+        self._facts: dict[Any, Any] = {}
+
+    def kept(self, plan: Plan, stage: int) -> Prediction | None:
+        return self.result.predictions.get(*plan.key, stage)
+
+    def whole(self, plan: Plan, stage: int) -> bool:
+        """Whether the run had not diverged in a stage."""
+        return stage < self._diverged.get(plan.key, stage + 1)
+
+    def facts(self, plan: Plan, stage: int) -> dict[str, float]:
+        """Seconds, steps and bytes of a stage."""
+        if plan.key not in self._facts:
+            recipe, seed, order = plan.key
+            frame = self.result.select(recipe=recipe, seed=seed, order=order).frame()
+            plain = (frame["task"] == -1) & (frame["cls"] == -1) & (frame["step"] == -1)
+            plain &= (frame["head"] == "") & ~frame["metric"].astype(str).str.contains("/")
+            self._facts[plan.key] = frame[plain]
+        here = self._facts[plan.key][self._facts[plan.key]["stage"] == stage]
+        return dict(zip(here["metric"].astype(str), here["value"], strict=True))
+
+
+def remeasure(plans: Sequence[Plan], folder: RunDirectory, *, device: Any, together: Any) -> int:
+    """Measure what finished stages of the plans lack, without training; how many runs lacked it."""
+    if not any(plan.probes for plan in plans):
+        return 0
+    known = measured(folder)
+    past: list[_Past] = []
+    changed: dict[str, list[Any]] = {}  # runs by the name of a probe of another version
+    for plan in plans:
+        stages = sorted(folder.finished(*plan.key))
+        seen = known.get(plan.key, {})
+        lacking = {k: p for k, p in plan.probes.items() if set(stages) - seen.get(k, set())}
+        if stages and lacking:
+            past.append(_Past(plan, lacking, stages, {}))
+            for name in {name_of(key) for key in lacking} & {name_of(k) for k in seen}:
+                changed.setdefault(name, []).append(plan.key)
+    if past:
+        records = _Records(folder)
+        _check(past, records)
+        for name, runs in changed.items():
+            forget(folder, runs, name)
+        for part in _parts(past, device, together):
+            _write(part, records, folder)
+    return len(past)
+
+
+def states_of(
+    plan: Plan, probes: Mapping[str, Probe], stages: int, folder: RunDirectory, device: Any
+) -> dict[str, Any]:
+    """What probes kept after the first stages of a run, found anew from its records."""
+    records = _Records(folder)
+    past = [_Past(plan, probes, list(range(stages)), {})]
+    _check(past, records)
+    for part in _parts(past, device, None):
+        for stage in range(stages):
+            _measure(part, stage, records)
+    return past[0].states
+
+
+def _check(past: Sequence[_Past], records: _Records) -> None:
+    """Complain before anything is measured."""
+    for one in past:
+        plan = one.plan
+        for stage in one.stages:
+            lost = _lost(one, records.kept(plan, stage)) if records.whole(plan, stage) else None
+            if lost:
+                said, keep, name = lost
+                raise RecordError(
+                    f"{plan.label}: {name} cannot be measured after the fact, {said} of stage "
+                    f"{stage + 1} were not kept (seed {plan.run.seed}). Give again=True (--again) "
+                    f'to run it anew; keep="{keep}" (--keep {keep}) keeps what later probes need'
+                )
+
+
+def _lost(one: _Past, kept: Prediction | None) -> tuple[str, str, str] | None:
+    """What is missing of a recorded stage, what to keep to have it, and for which probe."""
+    for probe in one.probes.values():
+        if probe.needs and (kept is None or kept.parameters is None):
+            return "the parameters", "parameters", probe.name
+        if kept is None or kept.scores is None:
+            return "the scores", "scores", probe.name
+    return None
+
+
+def _parts(past: Sequence[_Past], device: Any, together: Any) -> list[list[_Past]]:
+    """Runs to be seen together; with networks, those that train together."""
+    bare = [one for one in past if not one.needs]
+    found = [bare[i : i + AT_ONCE] for i in range(0, len(bare), AT_ONCE)]
+    rest = [one for one in past if one.needs]
+    if rest:
+        engine = Engine([one.plan.run for one in rest], device=device, together=together)
+        for one in rest:
+            one.learner = engine.learner(one.plan.run)
+        found += [[rest[place] for place in places] for places, _ in engine.parts()]
+    return found
+
+
+def _write(part: Sequence[_Past], records: _Records, folder: RunDirectory) -> None:
+    for stage in sorted({k for one in part for k in one.stages}):
+        here = [one for one in part if stage in one.stages]
+        rows, reads = _measure(here, stage, records)
+        done = [_entry(one, stage=stage, probes=list(one.probes)) for one in here]
+        read_rows = [
+            _entry(one, label=one.plan.label, reads=one.plan.run.method.reads,
+                   stages={str(stage): {"probe": count}})
+            for one, count in zip(here, reads, strict=True) if count
+        ]  # fmt: skip
+        ledger = {"runs": read_rows} if read_rows else None
+        folder.append(Rows.joined(rows), ledger=ledger, probes=done)
+
+
+def _entry(one: _Past, **more: Any) -> dict[str, Any]:
+    recipe, seed, order = one.plan.key
+    return {"recipe": recipe, "seed": seed, "order": order, **more}
+
+
+def _measure(part: Sequence[_Past], stage: int, records: _Records) -> tuple[list[Rows], list[int]]:
+    """Rows of each run after a stage, and how many rows it read for them."""
+    rows, reads = [Rows() for _ in part], [0] * len(part)
+    whole = [r for r, one in enumerate(part) if records.whole(one.plan, stage)]
+    chosen = [part[r] for r in whole]
+    runs = _run_stages(chosen, stage, records)
+    for found in measure(runs, [()] * len(runs), [one.probes for one in chosen]):
+        named = named_rows(found.rows, [chosen[p].plan for p in found.places], stage)
+        for i, place in enumerate(found.places):
+            rows[whole[place]], reads[whole[place]] = named[i], found.reads[i]
+            chosen[place].states = found.states[i]
+    return rows, reads
+
+
+def _run_stages(part: Sequence[_Past], stage: int, records: _Records) -> list[RunStage]:
+    kept = [records.kept(one.plan, stage) for one in part]
+    learners = [
+        _as_kept(one.learner, own, stage)
+        for one, own in zip(part, kept, strict=True)
+        if one.learner is not None and own is not None
+    ]
+    features: list[Any] = [None] * len(part)
+    if any("features" in one.needs for one in part):  # then all have networks
+        plain = [Method()] * len(part)  # its scores are not used
+        features = [one.features for one in answers(learners, plain, features=True)]
+    items = [Items.of_stream(one.plan.run.stream) for one in part]
+    return [
+        RunStage(
+            stage=stage, stream=one.plan.run.stream, method=one.plan.run.method,
+            seed=one.plan.run.seed, items=about, scores=own.full(),
+            said={head: own.predicted(about, head=head) for head in HEADS},
+            learner=one.learner, features=seen, facts=records.facts(one.plan, stage),
+            probes=one.states,
+        )
+        for one, own, seen, about in zip(part, kept, features, items, strict=True)
+        if own is not None and own.scores is not None
+    ]  # fmt: skip
+
+
+def _as_kept(learner: Learner, kept: Prediction, stage: int) -> Learner:
+    """The learner with the parameters, buffers and exemplars that were kept after a stage."""
+    learner.meet(stage)
+    learner.vector = torch.tensor(kept.parameters).to(learner.vector)
+    stored = kept.buffers or {}
+    if set(stored) != set(learner.buffers):
+        missing = ", ".join(sorted(set(learner.buffers) - set(stored)))
+        raise RecordError(f"{kept.moment}: buffers were not kept ({missing}); run it again")
+    learner.buffers = {k: torch.tensor(stored[k]).to(v) for k, v in learner.buffers.items()}
+    if kept.exemplars is not None:
+        learner.exemplars = Exemplars._make([*torch.tensor(kept.exemplars).unbind(0), 0])
+    return learner

@@ -1,0 +1,89 @@
+"""Numbers of own probes on the command line and in reports, without a word of code there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import engram
+from engram.report import build, from_directories, write_tables
+from tests.probes.test_probes import train, values
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("probed")
+    train(out=path, method=["ER", "Finetune"])
+    return path
+
+
+def cli(*words, cwd, code=0):
+    done = subprocess.run(
+        [sys.executable, "-m", "engram", *map(str, words)], cwd=cwd, capture_output=True, text=True,
+        env={**os.environ, "COLUMNS": "140"}, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_metrics_shows_them_by_stage(folder):
+    text = cli("metrics", folder, cwd=folder)
+    assert re.search(r"probes\s+probe\s+after 1\s+after 2\s+after 3", text)
+    assert re.search(r"entropy/mean ER\s+0\.\d{3} ± 0\.\d{3}", text)
+    assert "entropy/of_task (task 2) Finetune" in text
+    assert re.search(r"class_distance/known ER\s+2.000 ± 0.000\s+4.000 ± 0.000\s+6.000", text)
+    assert "entropy/mean ER,0." in cli("metrics", folder, "--csv", cwd=folder)
+
+
+def test_the_table_of_a_result(folder):
+    table = engram.read(folder).probes()
+    one = table[(table["label"] == "ER") & (table["metric"] == "class_distance/auroc")]
+    assert one["stage"].tolist() == [0, 1, 2]
+    assert one["runs"].tolist() == [3, 3, 0]  # after the last task there is nothing unknown
+    own = values(engram.read(folder).select(label="ER")).xs("class_distance/auroc", level="metric")
+    assert one["mean"].iloc[1] == pytest.approx(own.xs(1, level="stage").mean())
+    assert one["std"].iloc[1] == pytest.approx(own.xs(1, level="stage").std())
+    assert len(train(probes=()).probes()) == 0
+
+
+def test_the_report_shows_them(folder, tmp_path):
+    inputs = from_directories(folder)
+    page = build(inputs, tmp_path / "report.html").read_text("utf-8")
+    assert 'id="probes-section"' in page
+    assert "class_distance/auroc" in page
+    assert "entropy/of_task (task 1)" in page
+    written = write_tables(inputs, tmp_path / "tables")
+    assert any(Path(path).name == "probes.csv" for path in written)
+
+
+def test_a_report_without_probes_has_no_such_section(tmp_path):
+    train(out=tmp_path / "runs", probes=(), seeds=1)
+    page = build(from_directories(tmp_path / "runs"), tmp_path / "report.html").read_text("utf-8")
+    assert 'id="probes-section"' not in page
+
+
+def test_probes_on_the_command_line(tmp_path):
+    (tmp_path / "mine.py").write_text((HERE / "own_probes.py").read_text("utf-8"), "utf-8")
+    words = ("run", "--data", "blobs", "--method", "ER", "--set", "epochs=1", "--out", "runs",
+             "--device", "cpu")  # fmt: skip
+    cli(*words, cwd=tmp_path)
+    recipes = [path.name for path in (tmp_path / "runs" / "recipes").iterdir()]
+    said = cli(*words, "--probe", "mine:Entropy", "--probe", "mine.py:Silent", cwd=tmp_path)
+    assert "finished before and kept: 1 of 1 run" in said
+    assert [path.name for path in (tmp_path / "runs" / "recipes").iterdir()] == recipes
+    assert "entropy/mean" in cli("metrics", "runs", cwd=tmp_path)
+    assert cli("resume", "runs", cwd=tmp_path)
+    marked = [json.loads(p.read_text()) for p in (tmp_path / "runs").glob("probes-*.json")]
+    assert {len(run["probes"]) for one in marked for run in one["runs"]} == {2}
+    said = cli(*words, "--probe", "mine:Entropie", cwd=tmp_path, code=2)
+    assert "did you mean 'Entropy'" in said
+    said = cli(*words, "--probe", "mine:ClassDistance", cwd=tmp_path, code=2)
+    assert "--keep parameters" in said
