@@ -61,6 +61,11 @@ def test_a_group_of_unequal_sizes_with_batch_norm(compilations):
     assert compilations, "nothing was compiled"
 
 
+def test_latents():
+    method = methods.LatentReplay(memory=Memory(total=12))
+    same_numbers(runs_of(method, streams()[:2], model="normed"))
+
+
 def test_a_method_with_memory():
     same_numbers(runs_of(tame(methods.ER(memory=Memory(total=12))), streams()[:2]))
 

@@ -23,7 +23,7 @@ from engram.recipes.step_saver import StepSaver
 
 METHODS = (
     "Finetune", "ER", "EWC", "SI", "RWalk", "LwF", "AGEM", "GEM", "ICaRL", "DERpp", "ERACE",
-    "GDumb", "SLDA", "Joint",
+    "GDumb", "SLDA", "LatentReplay", "Joint",
 )  # fmt: skip
 
 

@@ -36,40 +36,58 @@ CLOSE = 1e-10
 
 
 class Normed(nn.Module):
-    """A network with batch normalisation."""
+    """A network with batch normalisation in its upper part."""
 
     def __init__(self, sample_shape: tuple[int, ...]) -> None:
         super().__init__()
         self.features, width = 12, math.prod(sample_shape)
         self.first, self.norm = nn.Linear(width, 12), nn.BatchNorm1d(12)
+        self.root_modules = ("first",)
+
+    def root(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.first(x.flatten(1))
+        return answer
+
+    def body(self, z: Tensor) -> Tensor:
+        return torch.relu(self.norm(z))
 
     def forward(self, x: Tensor) -> Tensor:
-        answer: Tensor = torch.relu(self.norm(self.first(x.flatten(1))))
-        return answer
+        return self.body(self.root(x))
 
 
 class Dropped(nn.Module):
-    """A network with dropout."""
+    """A network with dropout in its upper part."""
 
     def __init__(self, sample_shape: tuple[int, ...]) -> None:
         super().__init__()
         self.features, width = 12, math.prod(sample_shape)
         self.first, self.drop = nn.Linear(width, 12), nn.Dropout(0.4)
+        self.root_modules = ("first",)
+
+    def root(self, x: Tensor) -> Tensor:
+        return torch.relu(self.first(x.flatten(1)))
+
+    def body(self, z: Tensor) -> Tensor:
+        answer: Tensor = self.drop(z)
+        return answer
 
     def forward(self, x: Tensor) -> Tensor:
-        answer: Tensor = self.drop(torch.relu(self.first(x.flatten(1))))
-        return answer
+        return self.body(self.root(x))
 
 
 GRAPH = {"name": "gcn", "edges": BONES, "width": 6, "hidden": 8}
 MODELS: dict[str, Any] = {
     "plain": {"name": "mlp", "hidden": (16,)}, "normed": Normed, "dropped": Dropped,
 }  # fmt: skip
+# a root that stands still wants a top that can learn
+SPLIT: dict[str, Any] = MODELS | {"plain": {"name": "mlp", "hidden": (16, 16)}}
 GRAPHS: dict[str, Any] = {"plain": GRAPH, "normed": GRAPH, "dropped": {**GRAPH, "dropout": 0.4}}
 
 
 def model_for(method: Method, kind: str) -> Any:
     """A network of the given kind that the method accepts: some know graphs only."""
+    if any(method.replay(stage).latent for stage in range(2)):
+        return SPLIT[kind]
     stream = class_incremental(clouds((2, 2)))
     run = Run(stream=stream, method=method, model=MODELS["plain"], training=EXACT)
     learner = Engine([run], device="cpu").learner(run)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engram import keys
 from engram.engine.deck import Deck, Hand
+from engram.engine.latents import NAME, Table, look_up
 from engram.engine.values import read
 from engram.learner.batch import Batch
 from engram.learner.feed import Feed
@@ -39,11 +40,12 @@ class Assembler:
         self.scopes = scopes  # [R?, T, C] classes that compete for a row of each task
         self.now = now  # [R?]
         self.values: dict[str, Tensor] = {}  # [R?, M + 1, ...] what is remembered, by slot
+        self.latents: Table = {}  # of the task's rows, where the top alone is trained
         self._no_slot = torch.tensor(-1, device=now.device)
 
     def tensors(self) -> dict[str, Any]:
         """All that differs between stages and groups."""
-        names = ("current", "opened", "scopes", "now", "values")
+        names = ("current", "opened", "scopes", "now", "values", "latents")
         return {name: getattr(self, name) for name in names}
 
     def on(self, tensors: dict[str, Any]) -> Assembler:
@@ -69,7 +71,7 @@ class Assembler:
             spread = stage[..., None].expand(*stage.shape, self.scopes.shape[-1])
             open_ = self.scopes.gather(-2, spread)
         return Batch(
-            x=self.feed.augmented(hand.rows, stage, key),
+            x=self._inputs(hand, key),
             y=hand.y,
             w=hand.w,
             stage=stage,
@@ -79,8 +81,18 @@ class Assembler:
             opened=self.opened,
             now=self.now,
             key=key,
-            values={name: read(table, hand.slot) for name, table in self.values.items()},
+            values={name: read(table, hand.slot) for name, table in self._payload()},
         )
+
+    def _inputs(self, hand: Hand, key: Tensor) -> Tensor:
+        if not self.latents:
+            return self.feed.augmented(hand.rows, hand.stages, key)
+        kept = None if self.alone else self.values.get(NAME)
+        return look_up(self.latents, hand.rows, hand.slot, kept)
+
+    def _payload(self) -> list[tuple[str, Tensor]]:
+        """What is remembered, but for latents where those are the inputs themselves."""
+        return [(k, v) for k, v in self.values.items() if not (self.latents and k == NAME)]
 
 
 def at_step(deck: Deck, step: Tensor) -> Dealt:

@@ -21,6 +21,7 @@ from engram import keys
 from engram.engine.assemble import Assembler, Dealt, at_step, no_padding
 from engram.engine.deck import Deck
 from engram.engine.graphs import Captured
+from engram.engine.latents import stacked
 from engram.engine.mapped import as_tensors, varying, with_values
 from engram.engine.optim import Optimizer
 from engram.engine.training import Training
@@ -72,6 +73,7 @@ class LockstepTrainer:
             first.feed, opened=opened.to(device), scopes=torch.stack(scopes).to(device), now=now,
             stage=first.stage, alone=self.method.replay(first.stage).kind == "none",
         )  # fmt: skip
+        self.assemble.latents = stacked(learners)
         self.lr = torch.full((len(learners),), training.lr, device=device, dtype=self.vector.dtype)
         self.step_number = torch.zeros(1, dtype=torch.long, device=device)
         self.live = torch.ones(len(learners), dtype=torch.bool, device=device)
@@ -315,6 +317,8 @@ class LockstepTrainer:
                     real=() if self._padded else which.row_weights,
                 )  # fmt: skip
                 net.phase = self.phase
+                if self.assemble.latents:
+                    net.main = "net.top"
                 terms = named_terms(method, method.loss(net, which, state))
                 if self._touches is None or net.touched:
                     self._touches = net.touched

@@ -17,6 +17,7 @@ from engram.engine.compiled import need_compiler
 from engram.engine.driver import Progress
 from engram.engine.evaluate import answers
 from engram.engine.kept import Kept
+from engram.engine.latents import need_root
 from engram.engine.mapped import varying
 from engram.engine.midway import Saver
 from engram.engine.prefix import Prefixes, copy_learner
@@ -168,6 +169,7 @@ class Engine:
                 self.device, DTYPES[run.training.precision],
                 channels_last=self._channels_last(run),
             )  # fmt: skip
+        need_root(run.method, len(run.stream), self._weights[key])
         return self._weights[key]
 
     def _channels_last(self, run: Run) -> bool:

@@ -49,6 +49,8 @@ class SingleTrainer:
             scopes=competing(learner.scope, opened, visible, learner.stage), stage=learner.stage,
             alone=method.replay(learner.stage).kind == "none",
         )  # fmt: skip
+        if learner.latents:
+            self.assemble.latents, self.net.main = learner.latents, "net.top"
         self.sums: dict[str, Tensor] = {}
         self.first: dict[str, Tensor] | None = None  # [R] terms of the stage's first step
         self.steps = 0

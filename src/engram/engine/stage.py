@@ -18,6 +18,7 @@ from engram.engine.deck import AS_BATCH, Dealer, table
 from engram.engine.divergence import sound_scores
 from engram.engine.driver import Driver, Progress
 from engram.engine.evaluate import answers, test_items
+from engram.engine.latents import encode, hold_root
 from engram.engine.midway import Midway, Saver
 from engram.engine.optim import Optimizer
 from engram.engine.phases import TASK, Trained, prepared
@@ -114,6 +115,7 @@ def _run_stage(
     trained = Trained(len(learners))
     if midways:
         trained.restore(midways)
+    encode(learners, methods[0], stage)
     for number, phase in enumerate(methods[0].phases(stage)):
         here = bool(midways) and number == midways[0].position[0]
         if phase.rows == "none" or (midways and number < midways[0].position[0]):
@@ -144,6 +146,8 @@ def _run_stage(
             for r, one in enumerate(learners):
                 one.exemplars = dealer.settled(r, one.exemplars)
                 one.values = driver.trainer.remembered(r, len(one.exemplars))
+    for one in learners:
+        one.latents = {}
     losses, curve, steps = trained.losses, trained.curve, trained.steps
     alive = [i for i, one in enumerate(learners) if one.diverged < 0]
     company.each([learners[i] for i in alive], [methods[i] for i in alive], "finish")
@@ -184,6 +188,7 @@ def enter(
     for learner, vector in zip(learners, copies, strict=True):
         learner.open_classes(stage)
         learner.vector = vector
+        hold_root(learner, methods[0], stage)
     company.each(learners, methods, "start")
     optimizer = Optimizer.of(training)
     fresh = optimizer.fresh(learners[0].vector)

@@ -101,6 +101,17 @@ class Networks:
         found = (getattr(one, "unmappable", ()) for one in self.train.children())
         return tuple(reason for reasons in found for reason in reasons)
 
+    @property
+    def splits(self) -> bool:
+        """Whether the main network is a root and a top."""
+        return bool(getattr(self.train.get_submodule("net"), "splits", False))
+
+    @cached_property
+    def root_names(self) -> list[str]:
+        """Names of the parameters of the main network's root."""
+        net: Any = self.train.get_submodule("net")
+        return [f"net.{name}" for name in net.root_names]
+
     def initial(self) -> tuple[Tensor, dict[str, Tensor]]:
         """The weights and buffers the modules came with, whatever was trained since."""
         return self._vector.clone(), {k: v.clone() for k, v in self._buffers.items()}

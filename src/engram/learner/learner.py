@@ -81,6 +81,7 @@ class Learner:
         self.exemplars = Exemplars.empty()
         self.values: dict[str, Tensor] = {}  # [n, ...] what is remembered with each exemplar
         self.probes: dict[str, Any] = {}  # what measurements keep between stages, by their keys
+        self.latents: dict[str, Tensor] = {}  # of the task's rows, where the root stands still
         self.reads, self.ledger = reads, Ledger()
         self.guard: MethodView | None = None  # made when a task is entered
         self.midway: Any = None  # where an interrupted task goes on; the engine's
@@ -190,6 +191,7 @@ class Learner:
         device = self.device
         opened, stage = self.opened.to(device), items.stages.to(device)
         table = competing(self.scope, opened, self.stream.visible.to(device), self.stage)
+        self._need_inputs(items)
         key = torch.tensor(keys.fold(self.seed, "host", self.stage), device=device)
         x = self.feed(items.rows.to(device), stage)
         return Batch(
@@ -199,9 +201,15 @@ class Learner:
             opened=opened, now=torch.tensor(self.stage, device=device), key=key,
         )  # fmt: skip
 
+    def _need_inputs(self, items: Items) -> None:
+        """Where exemplars are latents, the inputs of earlier tasks are gone."""
+        if "latent" in self.values and bool((items.stages < self.stage).any()):
+            raise AccessError("rows of earlier tasks are kept as latents, their inputs are gone")
+
     def outputs(self, rows: Tensor, stages: Tensor | None = None) -> Output:
         """Features and logits of some rows in eval mode, on the CPU."""
         items = self.items(rows, stages)
+        self._need_inputs(items)
         weights = Weights(self.vector, self.buffers)
         parts = []
         for start in range(0, len(rows), EVAL_ROWS):

@@ -16,6 +16,7 @@ from engram.methods.icarl import ICaRL
 from engram.methods.incremental_joint import IncrementalJoint
 from engram.methods.join import Join
 from engram.methods.joint import Joint
+from engram.methods.latent_replay import LatentReplay
 from engram.methods.lwf import LwF
 from engram.methods.mas import MAS
 from engram.methods.naive_rehearsal import NaiveRehearsal
@@ -45,6 +46,7 @@ __all__ = [
     "IncrementalJoint",
     "Join",
     "Joint",
+    "LatentReplay",
     "LwF",
     "NaiveRehearsal",
     "OnlineEWC",

@@ -45,12 +45,17 @@ class Replay:
     ``renew="step"`` lets a reservoir change with every step of the task, so that batches also hold
     rows of the current task that passed by before; the engine then keeps the exemplars, ``finish``
     need not. `draws` batches are drawn per step where they are kept ``apart``.
+
+    ``latent=True`` trains the top of the network only, on latents: when the task begins, its rows
+    go through the root once, in eval mode, and ``batch.x`` holds latents from then on; those of
+    exemplars are what `Method.remember` kept under that name.
     """
 
     kind: str = "none"
     size: int = 0
     renew: str = "task"
     draws: int = 1
+    latent: bool = False
 
     def __post_init__(self) -> None:
         choose("replay.kind", self.kind, REPLAYS)
@@ -60,6 +65,9 @@ class Replay:
             raise bad("replay.renew", "'task' unless the kind is pair or apart", self.renew)
         if whole("replay.draws", self.draws, 1) > 1 and self.kind != "apart":
             raise bad("replay.draws", "1 unless the kind is apart", self.draws)
+        if self.latent and (self.kind in ("past", "complete") or self.renew == "step"):
+            wanted = "False where inputs of earlier tasks are read, or renew is 'step'"
+            raise bad("replay.latent", wanted, self.latent)
 
     def __repr__(self) -> str:
         more = {f.name: getattr(self, f.name) for f in fields(self)[2:]}

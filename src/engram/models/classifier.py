@@ -78,7 +78,7 @@ class Classifier(nn.Module):
     @property
     def splits(self) -> bool:
         """Whether the network has a root and a top."""
-        return hasattr(self.backbone, "root") and hasattr(self.backbone, "body")
+        return all(hasattr(self.backbone, name) for name in ("root", "body", "root_modules"))
 
     @property
     def root_names(self) -> tuple[str, ...]:
@@ -99,4 +99,6 @@ class Classifier(nn.Module):
     def _need_split(self) -> None:
         if not self.splits:
             kind = type(self.backbone).__name__
-            raise bad("model", "a backbone with root(x) and body(z) for latents", kind)
+            raise bad(
+                "model", "a backbone with root_modules, root(x) and body(z) for latents", kind
+            )

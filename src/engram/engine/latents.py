@@ -1,0 +1,95 @@
+"""Training on latents: the root of a network encodes a task's rows once, its top learns from those.
+
+While such a task is learnt the root stands still, so what it answers in eval mode is a table. Old
+inputs are not read again: exemplars have kept their latents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engram.engine.values import read
+from engram.errors import bad
+from engram.learner.layout import Networks
+from engram.learner.learner import Learner
+from engram.methods.base import Method
+
+ROWS_AT_ONCE = 1024
+NAME = "latent"  # of the value that `remember` keeps with exemplars
+BEHIND = torch.iinfo(torch.long).max  # a row number behind all others, for padding
+Table = dict[str, Tensor]  # rows [R?, n] in ascending order, latents [R?, n, ...]
+
+
+def need_root(method: Method, stages: int, networks: Networks) -> None:
+    """Refuse a model without a root where a method trains on latents."""
+    if not networks.splits and any(method.replay(stage).latent for stage in range(stages)):
+        kind = type(networks.train.get_submodule("net.backbone")).__name__
+        wanted = "a backbone with root(x), body(z) and root_modules, the names of the root's parts"
+        raise bad("model", f"{wanted}, because {type(method).__name__} replays latents", kind)
+
+
+def hold_root(learner: Learner, method: Method, stage: int) -> None:
+    """Let the root stand still for a task that is learnt from latents."""
+    if not method.replay(stage).latent:
+        return
+    free = learner.layout(learner.free)
+    for name in learner.networks.root_names:
+        free[name].fill_(False)
+
+
+def encode(learners: Sequence[Learner], method: Method, stage: int) -> None:
+    """Give every learner the latents of its task's rows, where the task is learnt from those."""
+    if not method.replay(stage).latent:
+        return
+    if any(phase.fresh for phase in method.phases(stage)):
+        raise bad("phase.fresh", "False where replay is latent, whose root stands still", True)
+    for learner in learners:
+        if len(learner.exemplars) and NAME not in learner.values:
+            wanted = f"{type(method).__name__}.remember to return a value called {NAME!r}"
+            raise bad("remember", wanted + " (net.at('net.root')(batch.x))", sorted(learner.values))
+        rows, order = learner.items().rows.sort()
+        stages = learner.items().stages[order]
+        root, parts = learner.net().at("net.root"), []
+        with torch.no_grad():
+            for start in range(0, len(rows), ROWS_AT_ONCE):
+                some = slice(start, start + ROWS_AT_ONCE)
+                x = learner.feed(rows[some].to(learner.device), stages[some].to(learner.device))
+                parts.append(root(x))
+        learner.latents = {"rows": rows.to(learner.device), NAME: torch.cat(parts)}
+
+
+def stacked(learners: Sequence[Learner]) -> Table:
+    """[R, n, ...] the tables of several learners, padded to the longest; {} without latents."""
+    tables = [one.latents for one in learners]
+    if not tables[0]:
+        return {}
+    longest = max(len(table["rows"]) for table in tables)
+
+    def padded(leaf: Tensor, fill: int) -> Tensor:
+        return torch.cat([leaf, leaf.new_full((longest - len(leaf), *leaf.shape[1:]), fill)])
+
+    return {
+        "rows": torch.stack([padded(table["rows"], BEHIND) for table in tables]),
+        NAME: torch.stack([padded(table[NAME], 0) for table in tables]),
+    }
+
+
+def look_up(table: Table, rows: Tensor, slot: Tensor, kept: Tensor | None) -> Tensor:
+    """[R?, B, ...] latents of rows of the task, and of exemplars from the table `kept` by slot.
+
+    Examples
+    --------
+    >>> table = {"rows": torch.tensor([4, 7]), "latent": torch.tensor([[0.4], [0.7]])}
+    >>> kept = torch.tensor([[5.0], [6.0]])
+    >>> look_up(table, torch.tensor([7, 1]), torch.tensor([-1, 1]), kept).tolist()
+    [[0.699...], [6.0]]
+    """
+    place = torch.searchsorted(table["rows"], rows.contiguous())
+    own = read(table[NAME], place.clamp(max=table["rows"].shape[-1] - 1))
+    if kept is None:
+        return own
+    old = (slot >= 0).reshape(*slot.shape, *[1] * (own.ndim - slot.ndim))
+    return torch.where(old, read(kept, slot), own)

@@ -1,0 +1,246 @@
+"""Latent replay against a loop in plain PyTorch, and what must not happen beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engram import keys
+from engram.checks import toys
+from engram.checks.toys import EXACT, MODELS, streams
+from engram.engine.run import Engine
+from engram.engine.run_spec import Run
+from engram.errors import AccessError, BadArgument
+from engram.memory import Memory
+from engram.methods import ER, EWC, Join, LatentReplay, LwF
+from engram.methods.base import Method, Phase, Replay
+from tests.engine.test_twins import DECAYED
+from tests.engine.twin import OPTIMIZERS, Twin, away, beside
+
+MEMORY = Memory(total=12)
+
+
+@dataclass
+class LatentTwin(Twin):
+    """The first task as ever; then a frozen trunk, whose answers are all that is kept."""
+
+    trains_root: bool = True
+    kept: dict[int, Tensor] = field(default_factory=dict)  # latents by row
+    rows: Tensor = field(default_factory=Tensor)  # in the memory, put there by the test
+
+    def root(self, rows: Tensor) -> Tensor:
+        """What the engine calls root: the linear layer, with the ReLU where no norm follows."""
+        with torch.no_grad():
+            z = self.net.trunk(self.x(rows).flatten(1))
+            return z if self.net.norm is not None else torch.relu(z)
+
+    def top(self, z: Tensor, tasks: int) -> Tensor:
+        h = z if self.net.norm is None else torch.relu(self.net.norm(z))
+        return torch.cat([head(h) for head in self.net.heads[:tasks]], 1)
+
+    def run(self, stage: int) -> None:
+        if stage == 0 and self.trains_root:
+            return super().run(0)
+        self.net.train()
+        frozen = set(self.net.trunk.parameters())
+        used = [p for p in self.net.in_use(stage + 1) if p not in frozen]
+        optimizer = OPTIMIZERS[self.training.optimizer](used, self.training)
+        own = self.stream.tasks[stage].train
+        latents = dict(zip(own.tolist(), self.root(own), strict=True))
+        for epoch in range(self.training.epochs):
+            order = keys.order(keys.fold(self.seed, "order", stage, epoch), len(own), len(own))
+            for number, rows in enumerate(own[order].split(self.training.batch_size)):
+                z, y = [latents[row] for row in rows.tolist()], self.y(rows)
+                if stage:
+                    key = keys.fold(self.seed, "step", stage, epoch, number)
+                    count = min(self.training.batch_size, len(own))
+                    place = keys.below(keys.fold(key, "memory", 0), len(self.rows), count)
+                    old = self.rows[place]
+                    z, y = [self.kept[row] for row in old.tolist()] + z, torch.cat([self.y(old), y])
+                optimizer.zero_grad()
+                F.cross_entropy(self.top(torch.stack(z), stage + 1), y).backward()
+                optimizer.step()
+        return None
+
+    def keep(self, rows: Tensor) -> None:
+        """Store the latents of rows that were not in the memory before."""
+        self.rows = rows
+        new = torch.tensor([row for row in rows.tolist() if row not in self.kept])
+        found = dict(zip(new.tolist(), self.root(new.long()), strict=True))
+        self.kept = {row: {**self.kept, **found}[row] for row in rows.tolist()}
+
+
+@dataclass
+class StillTwin(LatentTwin):
+    trains_root: bool = False
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
+@pytest.mark.parametrize("model", ["plain", "normed"])
+@pytest.mark.parametrize("root", ["first_task", "none"])
+def test_weights_and_latents_are_those_of_a_plain_loop(root, model, together):
+    method, count = LatentReplay(memory=MEMORY, root=root), 0
+    kind = LatentTwin if root == "first_task" else StillTwin
+    for twin, stage in beside(method, kind, DECAYED, model=model, together=together):
+        learner = stage.learner
+        assert away(twin, learner) < 1e-10
+        kept = learner.exemplars.rows
+        twin.keep(kept)  # which rows are kept is not the question
+        mine = torch.stack([twin.kept[row] for row in kept.tolist()])
+        assert (mine - learner.values["latent"]).abs().max() < 1e-10
+        assert learner.memory_bytes() == mine.numel() * 8
+        assert learner.nbytes()["exemplars"] == mine.numel() * 8
+        count += 1
+    assert count == 9
+
+
+def test_replay_of_inputs_differs():
+    """The comparison is not blind: with a root that goes on learning, the end is elsewhere."""
+    gaps = []
+    for twin, stage in beside(ER(memory=MEMORY), LatentTwin, DECAYED, model="plain",
+                              together=False):  # fmt: skip
+        gaps.append((stage.stage, away(twin, stage.learner)))
+        twin.keep(stage.learner.exemplars.rows)
+    assert all((gap < 1e-10) == (stage == 0) for stage, gap in gaps)
+
+
+def run_of(method: Method, model: str = "normed", **changes: object) -> Run:
+    training = replace(EXACT, **changes)  # type: ignore[arg-type]
+    return Run(stream=streams()[0], method=method, model=MODELS[model], training=training)
+
+
+def test_inputs_of_earlier_tasks_are_not_read(monkeypatch):
+    """Whatever asks for inputs while a later task is learnt and finished, asks for its own."""
+    run = run_of(LatentReplay(memory=MEMORY))
+    engine = Engine([run], device="cpu")
+    read: list[Tensor] = []
+    feed = engine._feed(run, engine._networks(run))
+    plain = type(feed).__call__
+
+    def noting(self, rows, stages=None):
+        read.append(rows.reshape(-1).clone())
+        return plain(self, rows, stages)
+
+    monkeypatch.setattr(type(feed), "__call__", noting)
+    tests = torch.cat([task.test for task in run.stream.tasks])
+    for stage in engine.stages():
+        own = run.stream.tasks[stage.stage].train
+        asked = torch.cat(read)
+        asked = asked[~torch.isin(asked, tests)]
+        assert len(asked)
+        assert torch.isin(asked, own).all()
+        if stage.stage:  # each row once for training, and those that are kept once more
+            fresh = (stage.learner.exemplars.stages == stage.stage).sum()
+            assert len(asked) == len(own) + fresh
+        read.clear()
+
+
+def test_the_root_and_its_statistics_stand_still():
+    class WithNorm(nn.Module):
+        def __init__(self, shape):
+            super().__init__()
+            self.lower = nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU())
+            self.upper, self.features = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), 8
+            self.root_modules = ("lower",)
+
+        def root(self, x):
+            return self.lower(x)
+
+        def body(self, z):
+            return torch.relu(self.upper(z))
+
+        def forward(self, x):
+            return self.body(self.root(x))
+
+    run = replace(run_of(LatentReplay(memory=MEMORY), weight_decay=0.01), model=WithNorm)
+    found = []
+    for stage in Engine([run], device="cpu").stages():
+        whole = stage.learner.params | stage.learner.buffers
+        found.append({name: value.clone() for name, value in whole.items()})
+    first, _, last = found
+    for name in first:
+        still = name.startswith("net.backbone.lower")
+        assert torch.equal(first[name], last[name]) == (still or "num_batches" in name), name
+
+
+@pytest.mark.parametrize("other", [EWC(strength=0.1), LwF()], ids=["EWC", "LwF"])
+def test_joined(other):
+    runs = toys.runs_of(Join(LatentReplay(memory=MEMORY), other), streams(), model="normed")
+    together, alone = toys.train(runs, together=True), toys.train_each(runs)
+    gaps = [toys.gap(together[k].tensors, alone[k].tensors) for k in alone]
+    assert max(gaps) < toys.CLOSE
+
+
+@pytest.mark.parametrize("weighting", ["mean", "task_count"])
+def test_it_keeps_what_finetuning_forgets(weighting):
+    method = LatentReplay(memory=MEMORY, weighting=weighting)
+    run = run_of(method, "plain", epochs=20)
+    *_, last = Engine([run], device="cpu").stages()
+    assert min(toys.accuracies(toys.copied(last))) > 0.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong(LatentReplay):
+    """Forgets to keep latents."""
+
+    def remember(self, net, batch, state):
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nosy(LatentReplay):
+    """Looks at inputs that are gone."""
+
+    def start(self, learner, task):
+        if len(learner.exemplars):
+            learner.batch(learner.exemplars.rows, learner.exemplars.stages)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Afresh(LatentReplay):
+    def phases(self, stage):
+        return (Phase(fresh=True),)
+
+
+class TestErrors:
+    def test_a_model_without_a_root_is_refused_before_training(self):
+        class Whole(nn.Module):
+            def __init__(self, shape):
+                super().__init__()
+                self.layer = nn.Linear(6, 5)
+
+            def forward(self, x):
+                return torch.relu(self.layer(x.flatten(1)))
+
+        run = replace(run_of(LatentReplay()), model=Whole)
+        with pytest.raises(BadArgument, match=r"model: expected a backbone with root\(x\)"):
+            Engine([run], device="cpu").groups()
+
+    @pytest.mark.parametrize(
+        ("method", "message"),
+        [
+            (Wrong(memory=MEMORY), "remember: expected Wrong.remember to return .*latent"),
+            (Afresh(memory=MEMORY), r"phase\.fresh: expected False"),
+        ],
+        ids=["no latents", "afresh"],
+    )
+    def test_methods_that_contradict_themselves(self, method, message):
+        with pytest.raises(BadArgument, match=message):
+            list(Engine([run_of(method)], device="cpu").stages())
+
+    def test_inputs_that_are_gone(self):
+        with pytest.raises(AccessError, match="their inputs are gone"):
+            list(Engine([run_of(Nosy(memory=MEMORY))], device="cpu").stages())
+
+    @pytest.mark.parametrize(("kind", "renew"), [("past", "task"), ("pair", "step")])
+    def test_declarations_that_do_not_fit(self, kind, renew):
+        with pytest.raises(BadArgument, match=r"replay\.latent"):
+            Replay(kind, renew=renew, latent=True)
+
+    def test_bad_root(self):
+        with pytest.raises(BadArgument, match="root"):
+            LatentReplay(root="nowhere")
