@@ -57,3 +57,28 @@ def test_a_killed_run_goes_on_with_what_its_probes_kept(tmp_path, together):
         counted = {run["seed"]: run["stages"] for part in found.ledger for run in part["runs"]}
         assert [stages["2"]["probe"] for stages in counted.values()] == [32] * 3
     assert survivors >= 3
+
+
+def test_a_run_that_goes_on_inside_a_task_keeps_what_its_probes_kept(tmp_path, monkeypatch):
+    from engram.recipes import step_saver
+
+    class Ended(Exception):
+        pass
+
+    steps = []
+    usual = step_saver.StepSaver.save
+
+    def save(self, places, learners, midways):
+        usual(self, places, learners, midways)
+        steps.append(learners[0].stage)
+        if 1 in steps:
+            raise Ended
+
+    monkeypatch.setattr(step_saver.StepSaver, "due", lambda self: True)
+    monkeypatch.setattr(step_saver.StepSaver, "save", save)
+    with pytest.raises(Ended):
+        train(out=tmp_path, epochs=3)
+    monkeypatch.undo()
+    assert any((tmp_path / "checkpoint" / "steps").glob("*.safetensors"))
+    found, whole = values(train(out=tmp_path, epochs=3)), values(train(epochs=3))
+    pd.testing.assert_series_equal(found, whole, check_exact=True)

@@ -19,6 +19,7 @@ from engram.checks import (
     oracles,
     poison,
     policies,
+    probes,
     purity,
     settings,
     verbs,
@@ -28,6 +29,7 @@ from engram.errors import bad, unknown
 from engram.memory import Memory, Policy
 from engram.memory import policies as policy_names
 from engram.methods.base import Method
+from engram.probes import Probe
 from engram.recipes.names import own_class
 
 Check = Callable[[Any], None]
@@ -116,13 +118,13 @@ POLICY_CHECKS: tuple[Check, ...] = (
 
 
 def check(target: Any) -> Report:
-    """Try a method or a memory policy against every rule of the contract.
+    """Try a method, a memory policy or a probe against every rule of the contract.
 
     Parameters
     ----------
     target
-        A method or policy, its class, its name in the library, or ``module:Class`` (the module may
-        be a path to a file). A class is tried with its defaults.
+        A method, policy or probe, its class, its name in the library, or ``module:Class`` (the
+        module may be a path to a file). A class is tried with its defaults.
 
     Examples
     --------
@@ -140,12 +142,16 @@ def check(target: Any) -> Report:
             return Report(name, [Finding("frozen dataclass with defaults", False, reason)])
     if isinstance(found, Method):
         return Report(label(found), findings(METHOD_CHECKS, found, needs))
+    if isinstance(found, Probe):
+        return Report(label(found), findings(probes.PROBE_CHECKS, found, needs))
     policy = found.policy if isinstance(found, Memory) else found
     return Report(label(policy), findings(POLICY_CHECKS, policy, needs))
 
 
 def needs(one: Check) -> list[Check]:
     """The checks without which another one can find nothing new."""
+    if one in probes.PROBE_CHECKS[2:]:  # what cannot be measured at all fails everywhere
+        return [probes.check_measures_after_every_stage]
     if one not in METHOD_CHECKS:
         return []
     place = METHOD_CHECKS.index(one)
@@ -172,11 +178,11 @@ def resolve(target: Any) -> Any:
     if isinstance(target, str):
         return _named(target)
     if isinstance(target, type):
-        if issubclass(target, Method) or hasattr(target, "rank"):
+        if issubclass(target, Method | Probe) or hasattr(target, "rank"):
             return target
-    elif isinstance(target, Method | Memory | Policy) or inspect.isfunction(target):
+    elif isinstance(target, Method | Memory | Policy | Probe) or inspect.isfunction(target):
         return target
-    raise bad("target", "a method, a policy, or a class of either", target)
+    raise bad("target", "a method, a policy, a probe, or a class of these", target)
 
 
 def _named(name: str) -> Any:

@@ -15,10 +15,10 @@ FAILED = 1
 
 def command(
     target: Annotated[
-        str, typer.Argument(metavar="MODULE:CLASS|NAME", help="A method, policy or detector.")
+        str, typer.Argument(metavar="MODULE:CLASS|NAME", help="A method, policy or probe.")
     ],
 ) -> None:
-    """Try a method, own or built in, against the rules of the game.
+    """Try a method, policy or probe, own or built in, against the rules of the game.
 
     Exit code 1: a rule is broken; 2: the method's own code raised an error.
     """
