@@ -7,7 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+import engram
 from engram.checks.toys import EXACT, ORDERS, streams
+from engram.data import Data
+from engram.engine.run import Engine
+from engram.engine.run_spec import Run
 from engram.engine.training import Training
 from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune
@@ -75,3 +79,26 @@ def test_a_twin_can_differ():
         twin.training = EXACT
     assert gaps[0] < 1e-10 < 1e-4 < max(gaps)
     assert all(torch.isfinite(torch.tensor(gaps)))
+
+
+def test_crops_change_the_order_in_memory_and_nothing_else():
+    """A cropped batch has its channels last, and so has the gradient of a kernel."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(48, 3, 8, 8, generator=generator)
+    y = torch.arange(48) % 2
+    data = Data.from_arrays(x, y.numpy(), test=(x[:4], y[:4].numpy()))
+    stream = engram.class_incremental(data, classes_per_task=2)
+    for optimizer in ("sgd", "adam"):
+        training = Training(
+            batch_size=8, augment=("crop",), precision="float64", optimizer=optimizer
+        )
+        run = Run(
+            stream=stream, method=Finetune(), model={"name": "lenet", "padding": 2, "hidden": 4},
+            training=training,
+        )  # fmt: skip
+        ends = []
+        for together in (False, True):
+            engine = Engine([run, replace(run, seed=1)], device="cpu", together=together)
+            ends.append([s.learner.vector.clone() for s in engine.stages()])
+        close = 1e-12 if optimizer == "sgd" else 1e-6
+        assert max(float((a - b).abs().max()) for a, b in zip(*ends)) < close

@@ -78,14 +78,13 @@ class CapturedTrainer(SingleTrainer):
         self, params: list[Tensor], grads: list[Tensor], m: list[Tensor], v: list[Tensor],
         lr: float | Tensor,
     ) -> None:  # fmt: skip
-        """All parameters as one vector: slices of it stand at odd addresses, which is slower."""
-        learner, opt = self.learner, self.learner.opt
+        if params[0].dtype == torch.float32:
+            super()._update(params, grads, m, v, lr)
+            return
+        # the fused kernels take a float32 rate only, which would round a float64 run
+        learner = self.learner
         flat = grads[0] if len(grads) == 1 else learner.networks.layout.flatten(grads)
-        if learner.vector.dtype == torch.float32:
-            second = [opt["v"]] if v else []
-            super()._update([learner.vector], [flat], [opt["m"]], second, lr)
-        else:  # the fused kernels take a float32 rate only, which would round a float64 run
-            self.optimizer.update_(learner.vector, flat, opt, self._lr)
+        self.optimizer.update_(learner.vector, flat, learner.opt, self._lr)
 
     def _set_state(self, state: Any) -> None:
         def write(old: Tensor, new: Tensor) -> None:

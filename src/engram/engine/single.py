@@ -145,6 +145,7 @@ class SingleTrainer:
                 data = data.index_fill(0, self._held, 0.0)
             found = self.method.step(before, learner.vector, data, learner.state)
             self._set_state(next_state(self.method, "step", found))
+        self.net.end()
 
     def _update(
         self, params: list[Tensor], grads: list[Tensor], m: list[Tensor], v: list[Tensor],

@@ -61,6 +61,15 @@ class Bundle(nn.Module):
         return attrgetter(path)(self)(*args)
 
 
+def _aligned(parameters: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """Those whose size is a multiple of 4 first: all others would push them to odd addresses.
+
+    Products and optimisers read four numbers at a time where an address allows it.
+    """
+    odd = {name for name, p in parameters.items() if p.numel() % 4}
+    return dict(sorted(parameters.items(), key=lambda pair: pair[0] in odd))
+
+
 class Networks:
     """The shared skeletons of a group of runs: structure without weights.
 
@@ -75,7 +84,8 @@ class Networks:
         self.eval = copy.deepcopy(self.train).eval()
         # whether a forward pass draws anything: keys cost time where nothing needs them
         self.draws = any(isinstance(m, Dropout) and m.p > 0 for m in self.train.modules())
-        self.layout = Layout({k: p.shape for k, p in self.train.named_parameters()})
+        own = _aligned(dict(self.train.named_parameters()))
+        self.layout = Layout({name: p.shape for name, p in own.items()})
         self.ties = ties(self.train)
         owned = set(self.train.state_dict())
         self.buffer_names = [k for k, _ in self.train.named_buffers() if k in owned]
@@ -91,7 +101,7 @@ class Networks:
             skeleton.requires_grad_(False)
         # copies: a single run binds the skeleton to its own weights and leaves them there
         buffers = dict(self.train.named_buffers())
-        self._vector = self.layout.flatten(p.detach() for p in self.train.parameters())
+        self._vector = self.layout.flatten(p.detach() for p in own.values())
         self._free: dict[bytes, Tensor] = {}
         self._buffers = {k: buffers[k].detach().clone() for k in self.buffer_names}
 

@@ -194,7 +194,8 @@ class BoundNet(Net):
         super().__init__(networks, None)
         self.weights = vector
         views = networks.layout(vector)
-        self._params = dict(networks.train.named_parameters())
+        own = dict(networks.train.named_parameters())
+        self._params = {name: own[name] for name in networks.layout.shapes}
         self._copies = ChannelsLast(networks, vector) if channels_last else None
         if self._copies is not None:
             views |= self._copies.views
@@ -233,6 +234,10 @@ class BoundNet(Net):
         self.touched = True
         return self._leaf
 
+    def end(self) -> None:
+        """Let go of the step's answers, and with them of its graph."""
+        self._answers = []
+
     @property
     def leaf(self) -> Tensor:
         return self._leaf
@@ -247,12 +252,18 @@ class BoundNet(Net):
         return self.networks.train(path, *args)
 
     def as_laid_out(self, found: Sequence[Tensor | None]) -> list[Tensor]:
-        """Gradients of all parameters in the order of the vector; zeros where there is none."""
+        """Gradients of all parameters in the order of the vector; zeros where there is none.
+
+        A convolution may answer with another order in memory (channels last), which the fused
+        optimisers would not notice.
+        """
         grads = [
             torch.zeros_like(p) if g is None else g
             for g, p in zip(found, self.parameters, strict=False)
         ]
-        return grads if self._copies is None else self._copies.back(grads)
+        if self._copies is not None:
+            grads = self._copies.back(grads)
+        return [grad.contiguous() for grad in grads]
 
     def read_buffers(self) -> dict[str, Tensor]:
         current = dict(self.networks.train.named_buffers())
