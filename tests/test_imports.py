@@ -39,11 +39,11 @@ ALLOWED: dict[str, set[str]] = {
     "records": {"errors", "metrics", "yaml_text"},
     "probes": STATE | {"learner", "methods", "metrics", "records"},
     "recipes": STUDY,
-    "sweep": STUDY | {"recipes"},
-    "report": {"errors", "metrics", "records", "recipes", "sweep"},
+    "pools": STUDY | {"recipes"},
+    "report": {"errors", "metrics", "records", "recipes", "pools"},
     "reproduce": STUDY | {"recipes", "report"},
-    "checks": STUDY | {"recipes", "sweep"},
-    "cli": STUDY | {"recipes", "sweep", "report", "reproduce", "checks"},
+    "checks": STUDY | {"recipes", "pools"},
+    "cli": STUDY | {"recipes", "pools", "report", "reproduce", "checks"},
     "__main__": {"cli"},
 }
 

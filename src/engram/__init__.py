@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         methods,
         metrics,
         models,
+        pools,
         probes,
         recipes,
         records,
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
     from engram.errors import AccessError, BadArgument, EngramError, RecordError
     from engram.memory import Memory
     from engram.methods.base import Method, Replay
+    from engram.pools.sweep import sweep
     from engram.probes.base import Probe
-    from engram.recipes import Recipe, run, sweep
+    from engram.recipes import Recipe, run
     from engram.recipes.orders import orders
     from engram.records import Result, from_csv, read
     from engram.streams import (
@@ -60,7 +62,7 @@ _HOME = {
     **dict.fromkeys(
         (
             "checks", "data", "engine", "errors", "keys", "learner", "losses", "memory", "methods",
-            "metrics", "models", "probes", "recipes", "records", "report", "reproduce",
+            "metrics", "models", "pools", "probes", "recipes", "records", "report", "reproduce",
             "shares", "streams", "yaml_text",
         ),
         "",
@@ -68,7 +70,7 @@ _HOME = {
     **dict.fromkeys(("Data", "datasets", "load"), "data"),
     **dict.fromkeys(("AccessError", "BadArgument", "EngramError", "RecordError"), "errors"),
     **dict.fromkeys(("Method", "Replay"), "methods.base"),
-    **dict.fromkeys(("Recipe", "run", "sweep"), "recipes"),
+    **dict.fromkeys(("Recipe", "run"), "recipes"),
     **dict.fromkeys(("Result", "from_csv", "read"), "records"),
     **dict.fromkeys(
         (
@@ -81,6 +83,7 @@ _HOME = {
     "Memory": "memory",
     "Probe": "probes.base",
     "orders": "recipes.orders",
+    "sweep": "pools.sweep",
     "Training": "engine.training",
 }  # fmt: skip
 

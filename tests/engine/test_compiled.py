@@ -139,7 +139,11 @@ def test_without_a_compiler(monkeypatch):
         engram.run(engram.load("blobs"), compile=True)
 
 
-def test_not_in_many_processes():
-    recipe = {"stream": {"data": "blobs"}, "method": "Finetune"}
-    with pytest.raises(BadArgument, match="compile: expected False with pool='processes'"):
-        engram.sweep([recipe], pool="processes", compile=True, out="x")
+def test_in_many_processes(tmp_path, monkeypatch):
+    recipe = {"stream": {"data": "blobs"}, "method": "Finetune", "training": {"epochs": 1}}
+    fused = engram.sweep([recipe], pool="processes", compile=True, out=tmp_path, device="cpu")
+    plain = engram.sweep([recipe], device="cpu")
+    np.testing.assert_allclose(fused.matrix, plain.matrix, atol=0.02)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(BadArgument, match=r"compile: expected False, because no C\+\+ compiler"):
+        engram.sweep([recipe], pool="processes", compile=True, out=tmp_path / "x", device="cpu")

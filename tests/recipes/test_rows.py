@@ -8,8 +8,8 @@ import engram
 from engram.engine.run import Engine
 from engram.errors import BadArgument
 from engram.recipes import Recipe, plans_of
-from engram.recipes.execute import stream_items
 from engram.recipes.rows import group_rows
+from engram.records import Items
 
 
 def finished(method, training, **further):
@@ -27,7 +27,7 @@ def finished(method, training, **further):
     group = []
     for stage in engine.stages():
         plan = plans[stage.run]
-        group.append((plan, stage, stream_items(plan.run.stream)))
+        group.append((plan, stage, Items.of_stream(plan.run.stream)))
         if stage.last_of_group:
             yield group
             group = []
@@ -63,5 +63,5 @@ def to_list(rows):
 
 def test_only_pools_that_work_are_offered():
     recipe = {"stream": {"data": "blobs"}, "method": "Finetune"}
-    with pytest.raises(BadArgument, match=r"Valid: processes, serial, together$"):
+    with pytest.raises(BadArgument, match=r"Valid: auto, processes, serial, together$"):
         engram.sweep([recipe], pool="ray")

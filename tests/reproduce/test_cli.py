@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from engram.cli import diff, reproduce
 from engram.cli.shell import Shell
-from engram.recipes import sweep
+from engram.pools.sweep import sweep
 
 app = typer.Typer(cls=Shell, pretty_exceptions_enable=False)
 app.command("reproduce")(reproduce.command)

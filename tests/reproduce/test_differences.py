@@ -4,7 +4,8 @@ import pytest
 
 import engram
 from engram.errors import BadArgument
-from engram.recipes import Recipe, sweep
+from engram.pools.sweep import sweep
+from engram.recipes import Recipe
 from engram.reproduce import compare, read_side
 from engram.reproduce.differences import KINDS, kind_of
 

@@ -15,11 +15,11 @@ from engram.cli import asked, show
 from engram.cli.progress import meter
 from engram.cli.request import Request
 from engram.cli.shell import ALL_DIVERGED, INTERRUPTED, say
-from engram.recipes import Plan, Recipe, Watcher, execute, plans_of
+from engram.pools import find_pool
+from engram.pools.base import Work
+from engram.recipes import Plan, Recipe, Watcher
 from engram.recipes.changes import recorded, refuse_changed
 from engram.records import Result, RunDirectory
-
-TOGETHER = {"auto": None, "together": True, "serial": False}
 
 
 def perform(
@@ -54,7 +54,12 @@ def train(
     target = folder.absolute()
     home = chdir(request.folder) if Path(request.folder).is_dir() else nullcontext()
     with home:
-        plans = plans_of(recipes, request.root)
+        find_modules(request.folder)
+        work = Work(
+            recipes=recipes, out=target, device=request.device, data=request.root,
+            workers=request.workers, compile=request.compile, again=again,
+        )  # fmt: skip
+        plans = work.plans
         if target.is_dir():  # before the request is kept there
             directory = RunDirectory(target, create=False)
             refuse_changed(plans, directory) if same else recorded(directory)
@@ -62,29 +67,14 @@ def train(
         request.write(target)
         began = time.monotonic()
         try:
-            result = _execute(request, recipes, plans, target, again)
+            with meter() as watcher:
+                work.watcher = _Announcing(watcher)
+                result = find_pool(request.pool)(work)
         except KeyboardInterrupt:
             _interrupted(plans, folder)
             raise typer.Exit(INTERRUPTED) from None
     say(f"{_plural(len(plans), 'run')} in {_duration(time.monotonic() - began)}")
     return result
-
-
-def _execute(
-    request: Request, recipes: Sequence[Recipe], plans: Sequence[Plan], out: Path, again: bool
-) -> Result:
-    if request.pool == "processes":
-        from engram.recipes import sweep
-
-        return sweep(
-            list(recipes), pool="processes", out=out, device=request.device, data=request.root,
-            workers=request.workers, compile=request.compile, again=again,
-        )  # fmt: skip
-    with meter() as watcher:
-        return execute(
-            plans, out=out, device=request.device, together=TOGETHER[request.pool],
-            compile=request.compile, watcher=_Announcing(watcher), again=again,
-        )  # fmt: skip
 
 
 class _Announcing(Watcher):

@@ -21,7 +21,7 @@ FOLDER = "requests"
 class Request:
     """Recipes as plain values, and how to run them.
 
-    `pool` is one of ``engram.sweep`` or ``auto`` (lockstep where it pays); `folder` is where the
+    `pool` is one of `engram.pools`; `folder` is where the
     command was given: relative paths and own modules are found from there.
     """
 

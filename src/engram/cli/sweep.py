@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from engram.cli.options import Again, Assignments, Compile, Device, Out, Root, Seeds
-
-POOLS = ("together", "serial", "processes")
+from engram.pools import POOLS, find_pool
 
 
 def command(
@@ -22,7 +21,7 @@ def command(
         ),
     ] = None,
     pool: Annotated[
-        str, typer.Option(metavar="|".join(POOLS), help="Lockstep, one by one, or processes.")
+        str, typer.Option(metavar="|".join(POOLS), help=f"How: {'; '.join(POOLS.values())}.")
     ] = "together",
     workers: Annotated[int, typer.Option(help="Processes (0: one per core).")] = 0,
     assignments: Assignments = None,
@@ -35,11 +34,10 @@ def command(
 ) -> None:  # fmt: skip
     """Run many recipes, or one over a grid of values; equal shapes train in lockstep."""
     from engram.cli import asked
-    from engram.cli.perform import find_modules, perform, refuse_diverged
+    from engram.cli.perform import perform, refuse_diverged
     from engram.cli.request import Request
-    from engram.errors import choose
 
-    choose("--pool", pool, POOLS)
+    find_pool(pool, "--pool")
     plain = [one for path in recipes for one in asked.contents(recipe=path, seeds=seeds)]
     for assignment in assignments or ():
         asked.assign(plain, assignment)
@@ -47,5 +45,4 @@ def command(
         recipes=asked.grid(plain, grid or ()), root=str(root.absolute()) if root else None,
         device=device, pool=pool, workers=workers, compile=compile,
     )  # fmt: skip
-    find_modules(request.folder)
     refuse_diverged([perform(request, out, again=again)])

@@ -1,4 +1,4 @@
-"""`engram.run` and `engram.sweep`: the two ways to make results."""
+"""`engram.run`: methods, a stream, and what they remember."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from engram.data import Data
-from engram.errors import bad, choose
+from engram.errors import bad
 from engram.methods.base import Method
-from engram.recipes.execute import Watcher, execute
+from engram.recipes.execute import execute
 from engram.recipes.experiment import Experiment
-from engram.recipes.plan import Planner, plans_of
-from engram.recipes.processes import spread
-from engram.recipes.recipe import Recipe
+from engram.recipes.plan import Planner
+from engram.recipes.watcher import Watcher
 from engram.records import Result
 from engram.streams.core import Stream
 from engram.streams.incremental import class_incremental
-
-POOLS = ("together", "serial", "processes")
 
 
 def run(
@@ -92,64 +89,4 @@ def run(
     return execute(
         plans, out=out, device=device, together=together, compile=compile, watcher=watcher,
         again=again,
-    )  # fmt: skip
-
-
-def sweep(
-    recipes: Sequence[Recipe | Mapping[str, Any] | str | Path],
-    *,
-    pool: str = "together",
-    out: str | Path | None = None,
-    device: str = "auto",
-    data: str | None = None,
-    workers: int = 0,
-    compile: bool = False,
-    watcher: Watcher | None = None,
-    deadline: float | None = None,
-    again: bool = False,
-) -> Result:
-    """Run many recipes; runs of equal shapes train in lockstep with ``pool="together"``.
-
-    Parameters
-    ----------
-    pool
-        ``together`` lockstep, ``serial`` one run after the other, ``processes`` recipes spread
-        over `workers` processes (needs `out`).
-    data
-        Directory in which data sets are found by name.
-    compile
-        As in `run`; not with ``processes``.
-    again
-        As in `run`.
-
-    Examples
-    --------
-    >>> base = {"stream": {"data": "blobs"}, "training": {"epochs": 1}}
-    >>> result = sweep([base | {"method": m} for m in ("Finetune", "ER")])
-    >>> result.labels
-    ['Finetune', 'ER']
-    """
-    choose("pool", pool, POOLS)
-    built = [_as_recipe(one) for one in recipes]
-    if not built:
-        raise bad("recipes", "at least one recipe", "none")
-    if compile and pool == "processes":
-        raise bad("compile", "False with pool='processes', which would compile in each", compile)
-    if pool == "processes":
-        return spread(built, out=out, device=device, data=data, workers=workers, again=again)
-    plans = plans_of(built, data)
-    together = None if pool == "together" else False
-    if pool == "together" and len(plans) > 1:
-        together = True
-    return execute(
-        plans, out=out, device=device, together=together, compile=compile, watcher=watcher,
-        deadline=deadline, again=again,
-    )  # fmt: skip
-
-
-def _as_recipe(one: Any) -> Recipe:
-    if isinstance(one, Recipe):
-        return one
-    if isinstance(one, Mapping):
-        return Recipe.of(one)
-    return Recipe.read(one)
+    ).result()  # fmt: skip

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from engram.errors import bad, whole
-from engram.recipes.execute import Watcher, execute
+from engram.recipes.execute import execute
 from engram.recipes.order_study import CLASS, TASK, OrderStudy, Tasks
 from engram.recipes.plan import Plan, Planner
 from engram.recipes.recipe import Recipe
+from engram.recipes.watcher import Watcher
 from engram.streams.core import Stream
 from engram.streams.orders import (
     all_task_orders,
@@ -98,7 +99,7 @@ def orders(
     result = execute(
         plans, out=out, device=device, together=True, compile=compile, watcher=watcher,
         deadline=deadline, group_size=group_size, again=again,
-    )  # fmt: skip
+    ).result()  # fmt: skip
     return OrderStudy(result, tasks)
 
 

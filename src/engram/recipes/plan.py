@@ -99,10 +99,15 @@ class Planner:
 
 def plans_of(recipes: Sequence[Recipe], root: str | None = None) -> list[Plan]:
     """Plans of several recipes; equal data and streams are built once and shared."""
+    return [plan for plans in plans_by_recipe(recipes, root) for plan in plans]
+
+
+def plans_by_recipe(recipes: Sequence[Recipe], root: str | None = None) -> list[list[Plan]]:
+    """As `plans_of`, a list for each recipe."""
     loaded: dict[str, Data] = {}
     built: dict[str, Stream] = {}
     planner = Planner()
-    plans: list[Plan] = []
+    plans = []
     for recipe in recipes:
         source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
         if source not in loaded:
@@ -110,5 +115,5 @@ def plans_of(recipes: Sequence[Recipe], root: str | None = None) -> list[Plan]:
         where = repr(to_plain(recipe.stream))
         if where not in built:
             built[where] = recipe.build_stream(loaded[source])
-        plans += planner.plans(recipe, built[where])
+        plans.append(planner.plans(recipe, built[where]))
     return plans

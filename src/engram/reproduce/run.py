@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engram.errors import EngramError, RecordError, number
-from engram.recipes import Watcher
-from engram.recipes.execute import perform
+from engram.errors import EngramError, number
+from engram.recipes import Watcher, execute
 from engram.records import Result, RunDirectory, read
 from engram.records.arrange import ended_stages
 from engram.reproduce.output import merge_lines, read_lines
@@ -136,15 +135,10 @@ def _train(
         return None
     directory = RunDirectory(folder)
     if deadline is None or time.monotonic() < deadline:
-        try:
-            perform(
-                made.runs, out=folder, device=device, watcher=watcher, deadline=deadline,
-                group_size=group_size, compile=compile, again=again,
-            )  # fmt: skip
-        except RecordError:
-            # Not one stage fitted into the budget: there is nothing to read.
-            if deadline is None or directory.result_files():
-                raise
+        execute(
+            made.runs, out=folder, device=device, watcher=watcher, deadline=deadline,
+            group_size=group_size, compile=compile, again=again,
+        )  # fmt: skip
     return read(folder) if directory.result_files() else None
 
 

@@ -1,0 +1,34 @@
+"""Pools: how the runs of many recipes share a machine.
+
+A pool is a module here with a function ``train(work) -> Result`` (see `engram.pools.base`) and a
+line in `POOLS`; `engram.sweep` and ``engram sweep --pool`` know it by its name.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from engram.errors import choose
+
+if TYPE_CHECKING:
+    from engram.pools.base import Pool
+
+POOLS = {
+    "together": "runs of equal shapes in lockstep",
+    "auto": "in lockstep where it pays",
+    "serial": "one run after the other",
+    "processes": "recipes spread over processes",
+}
+
+
+def find_pool(name: str, argument: str = "pool") -> Pool:
+    """A pool by its name.
+
+    Examples
+    --------
+    >>> find_pool("serial").__module__
+    'engram.pools.serial'
+    """
+    module = import_module(f"engram.pools.{choose(argument, name, POOLS)}")
+    return cast("Pool", module.train)

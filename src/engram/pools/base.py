@@ -1,0 +1,70 @@
+"""What a pool is given, and what it must do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from engram.recipes import Plan, Recipe, Watcher, execute
+from engram.recipes.plan import plans_by_recipe
+from engram.records import Result
+
+
+@dataclass(kw_only=True)
+class Work:
+    """Recipes, and how they are to be run.
+
+    Parameters
+    ----------
+    out
+        Run directory; None keeps everything in memory, where the pool can.
+    data
+        Directory in which data sets are found by name.
+    workers
+        Processes, where the pool has some; 0 for one per core.
+    watcher
+        Told of notes, steps and finished stages, whoever trains them.
+    deadline
+        ``time.monotonic`` after which nothing further is begun.
+    compile, again
+        As in `engram.run`.
+    """
+
+    recipes: Sequence[Recipe]
+    out: str | Path | None = None
+    device: Any = "auto"
+    data: str | None = None
+    workers: int = 0
+    compile: bool = False
+    watcher: Watcher | None = None
+    deadline: float | None = None
+    again: bool = False
+
+    @cached_property
+    def by_recipe(self) -> list[list[Plan]]:
+        """One plan per run of each recipe."""
+        return plans_by_recipe(self.recipes, self.data)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """One plan per run."""
+        return [plan for plans in self.by_recipe for plan in plans]
+
+    def here(self, *, together: bool | None) -> Result:
+        """Everything in this process; see `engram.run` for `together`."""
+        return execute(
+            self.plans, out=self.out, device=self.device, together=together,
+            compile=self.compile, watcher=self.watcher, deadline=self.deadline, again=self.again,
+        ).result()  # fmt: skip
+
+
+class Pool(Protocol):
+    """Runs what is not finished yet and returns the runs of all recipes.
+
+    All fields of `Work` count in every pool: progress, deadline, compilation, running anew.
+    """
+
+    def __call__(self, work: Work) -> Result: ...

@@ -1,0 +1,66 @@
+"""`engram.sweep`: many recipes, by whatever pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from engram.errors import bad
+from engram.pools import find_pool
+from engram.pools.base import Work
+from engram.recipes import Recipe, Watcher
+from engram.records import Result
+
+
+def sweep(
+    recipes: Sequence[Recipe | Mapping[str, Any] | str | Path],
+    *,
+    pool: str = "together",
+    out: str | Path | None = None,
+    device: str = "auto",
+    data: str | None = None,
+    workers: int = 0,
+    compile: bool = False,
+    watcher: Watcher | None = None,
+    deadline: float | None = None,
+    again: bool = False,
+) -> Result:
+    """Run many recipes; runs of equal shapes train in lockstep with ``pool="together"``.
+
+    Parameters
+    ----------
+    pool
+        ``together`` lockstep, ``auto`` lockstep where it pays, ``serial`` one run after the other,
+        ``processes`` recipes spread over `workers` processes (needs `out`).
+    data
+        Directory in which data sets are found by name.
+    deadline
+        ``time.monotonic`` after which no further training is begun; the same call goes on.
+    compile, again
+        As in `engram.run`; every process of ``processes`` compiles its own steps.
+
+    Examples
+    --------
+    >>> base = {"stream": {"data": "blobs"}, "training": {"epochs": 1}}
+    >>> result = sweep([base | {"method": m} for m in ("Finetune", "ER")])
+    >>> result.labels
+    ['Finetune', 'ER']
+    """
+    train = find_pool(pool)
+    built = [_as_recipe(one) for one in recipes]
+    if not built:
+        raise bad("recipes", "at least one recipe", "none")
+    work = Work(
+        recipes=built, out=out, device=device, data=data, workers=workers, compile=compile,
+        watcher=watcher, deadline=deadline, again=again,
+    )  # fmt: skip
+    return train(work)
+
+
+def _as_recipe(one: Any) -> Recipe:
+    if isinstance(one, Recipe):
+        return one
+    if isinstance(one, Mapping):
+        return Recipe.of(one)
+    return Recipe.read(one)

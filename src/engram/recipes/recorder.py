@@ -1,0 +1,216 @@
+"""Keeps what comes out of runs: rows, predictions, ledger and checkpoints, in memory or on disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engram.engine.run import Stage, device_of
+from engram.learner.learner import Learner
+from engram.recipes.changes import changed, recorded
+from engram.recipes.checkpoints import Checkpoints
+from engram.recipes.plan import Plan
+from engram.recipes.remeasure import remeasure, states_of
+from engram.recipes.rows import Done, group_rows
+from engram.recipes.step_saver import StepSaver
+from engram.recipes.watcher import Watcher
+from engram.records import (
+    Items,
+    Prediction,
+    Result,
+    Rows,
+    RunDirectory,
+    environment,
+    read,
+)
+
+
+class Recorder:
+    """The records of some plans; without `out` they are kept in memory.
+
+    `open` are the plans that are not finished yet, those whose stages `add` expects.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        out: str | Path | None = None,
+        *,
+        device: Any = "auto",
+        together: bool | None = None,
+        watcher: Watcher | None = None,
+        again: bool = False,
+        deadline: float | None = None,
+    ) -> None:
+        self.plans = list(plans)
+        self.device = device_of(device)
+        self.watcher = watcher or Watcher()
+        self.folder = None if out is None else RunDirectory(out)
+        self.checkpoints: Checkpoints | None = None
+        self.saver: StepSaver | None = None
+        self.open = self.plans
+        if self.folder is not None:
+            for note in changed(plans, recorded(self.folder)):
+                self.watcher.note(note)
+            if again:
+                self.folder.supersede(plan.key for plan in plans)
+            # probes that were named since the runs were recorded
+            remeasure(plans, self.folder, device=device, together=together)
+            self.open = [plan for plan in plans if not self._finished(plan)]
+        self._again, self._deadline = again, deadline
+        self._began = time.perf_counter()
+        self._items: dict[tuple[str, str], Items] = {}
+        self._rows: list[Rows] = []
+        self._predictions: list[Prediction] = []
+        self._ledgers: list[dict[str, Any]] = []
+        self._pending: list[Done] = []  # finished stages of runs whose group is not yet through
+        self.watcher.begin(self.plans, len(self.plans) - len(self.open))
+
+    def _finished(self, plan: Plan) -> bool:
+        assert self.folder is not None
+        return len(self.folder.finished(*plan.key)) >= len(plan.run.stream)
+
+    # -- while runs train ------------------------------------------------------------------------
+    def prepare(self) -> None:
+        """Write down what is about to run, and make ready for its checkpoints."""
+        self._began = time.perf_counter()
+        known: dict[int, Items] = {}  # the methods of a study share their streams
+        for plan in self.open:
+            where = (plan.recipe, plan.order)
+            if where in self._items:
+                continue
+            stream = plan.run.stream
+            if id(stream) not in known:
+                known[id(stream)] = Items.of_stream(stream)
+            self._items[where] = known[id(stream)]
+            # Items explain stored predictions; a study of orders that keeps counts has none, and
+            # would write thousands of files before its first step.
+            if self.folder is not None and plan.keep != "counts":
+                self.folder.write_items(*where, self._items[where])
+        if self.folder is not None:
+            for recipe, content in {plan.recipe: plan.content for plan in self.open}.items():
+                self.folder.write_recipe(recipe, content)
+            self.folder.list_recipes(plan.recipe for plan in self.plans)
+            self.checkpoints = Checkpoints(self.folder)
+            self.saver = StepSaver(self.folder, self.open)
+            if self._again:
+                self.saver.forget()
+
+    def resume(self, place: int, learner: Learner) -> int:
+        """The state of an interrupted run into its learner; the next stage to train, or go on with.
+
+        Probes that were named since find out what they would know by now.
+        """
+        if self.folder is None or self.checkpoints is None or self.saver is None:
+            return 0
+        plan = self.open[place]
+        stages = self.saver.load(place, learner, self.folder.finished(*plan.key))
+        stages = self.checkpoints.load(plan, learner) if stages is None else stages
+        new = {k: one for k, one in plan.probes.items() if k not in learner.probes}
+        if stages and new and learner.diverged < 0:
+            found = states_of(plan, new, stages, self.folder, self.device)
+            learner.probes = {**learner.probes, **found}
+        return stages
+
+    def at_sigterm(self) -> AbstractContextManager[None]:
+        """While this lasts, SIGTERM saves what is going on, where there is a directory."""
+        return nullcontext() if self.saver is None else self.saver.at_sigterm()
+
+    def progress(self, places: Sequence[int], stage: int) -> Callable[[int, int], None]:
+        """What to call after steps of a stage of runs that train together."""
+        here = [self.open[place] for place in places]
+        return lambda done, total: self.watcher.step(here, stage, done, total)
+
+    def add(self, stage: Stage) -> None:
+        """A finished stage; those of a group are written when its last one is there."""
+        plan = self.open[stage.run]
+        self._pending.append((plan, stage, self._items[plan.recipe, plan.order]))
+        if not stage.last_of_group:
+            return
+        done, self._pending = self._pending, []
+        rows = group_rows(done)
+        if self.checkpoints is not None:  # first: a recorded stage must never lack its checkpoint
+            self.checkpoints.save(done, self._deadline)
+        self._write(done, rows)
+        if self.checkpoints is not None and self.saver is not None:
+            self.checkpoints.prune(done)
+            self.saver.prune([(one.run, one.stage) for _, one, _ in done])
+        for (finished, moment, _), own in zip(done, rows, strict=True):
+            self.watcher.stage(finished, moment.stage, own)
+
+    def _write(self, done: Sequence[Done], rows: Sequence[Rows]) -> None:
+        kept = [found for one in done if (found := _prediction(*one)) is not None]
+        ledgers = [_ledger(plan, stage) for plan, stage, _ in done if _last(plan, stage)]
+        if self.folder is None:
+            self._rows += rows
+            self._predictions += kept
+            self._ledgers += ledgers
+            return
+        self.folder.append(
+            Rows.joined(rows), predictions=kept, ledger={"runs": ledgers} if ledgers else None,
+            probes=[_probed(plan, stage) for plan, stage, _ in done if plan.probes] or None,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """All that could be run has been: note the time, remove what nobody will go on from."""
+        if self.folder is not None and self.checkpoints is not None:
+            self.checkpoints.close(self.open)
+            seconds = time.perf_counter() - self._began
+            facts = environment(self.device, seconds=seconds)
+            self.folder.append(None, environment=facts)
+
+    # -- afterwards ------------------------------------------------------------------------------
+    def result(self) -> Result:
+        """The runs of the plans, finished now or before, in the order of the plans."""
+        if self.folder is not None and self.folder.result_files():
+            found = read(self.folder.path)
+        else:
+            found = Result(
+                Rows.joined(self._rows).frame(),
+                recipes={plan.recipe: dict(plan.content) for plan in self.plans},
+                predictions=self._predictions,
+                items=self._items,
+                ledger=self._ledgers,
+                environment=[environment(self.device)],
+            )
+        return found.of_runs(plan.key for plan in self.plans)
+
+
+def _prediction(plan: Plan, stage: Stage, items: Items) -> Prediction | None:
+    if stage.learner.diverged >= 0 or plan.keep == "counts":
+        return None
+    return Prediction.of(
+        stage.outcome.scores, items, recipe=plan.recipe, seed=plan.run.seed, order=plan.order,
+        stage=stage.stage, keep=plan.keep, **_network(stage.learner, plan.keep),
+    )  # fmt: skip
+
+
+def _network(learner: Learner, keep: str) -> dict[str, Any]:
+    """What is kept of a network besides its scores: all that probes named later may need."""
+    if keep != "parameters":
+        return {}
+    exemplars = torch.stack(learner.exemplars[:4])
+    return {"parameters": learner.vector, "buffers": learner.buffers, "exemplars": exemplars}
+
+
+def _probed(plan: Plan, stage: Stage) -> dict[str, Any]:
+    return {
+        "recipe": plan.recipe, "seed": plan.run.seed, "order": plan.order, "stage": stage.stage,
+        "probes": list(plan.probes),
+    }  # fmt: skip
+
+
+def _last(plan: Plan, stage: Stage) -> bool:
+    return stage.stage == len(plan.run.stream) - 1 or stage.learner.diverged >= 0
+
+
+def _ledger(plan: Plan, stage: Stage) -> dict[str, Any]:
+    return {
+        "recipe": plan.recipe, "label": plan.label, "seed": plan.run.seed, "order": plan.order,
+        "reads": plan.run.method.reads, "stages": stage.learner.ledger.to_dict(),
+    }  # fmt: skip

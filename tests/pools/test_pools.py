@@ -1,0 +1,151 @@
+"""Every pool gives the same numbers, tells of its progress, keeps to a deadline and runs anew."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import engram
+from engram.errors import BadArgument, EngramError
+from engram.pools import POOLS, find_pool
+from engram.recipes import Plan, Watcher
+
+BASE = {"stream": {"data": "blobs"}, "training": {"epochs": 1}, "seeds": 2}
+RECIPES = [BASE | {"method": name} for name in ("ER", "Finetune")]
+
+
+class Notes(Watcher):
+    """Writes down everything that it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.begun: list[tuple[int, int]] = []
+        self.steps: list[tuple[int, int, int]] = []
+        self.stages: list[tuple[tuple[str, int, str], int]] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def begin(self, plans: Sequence[Plan], done: int) -> None:
+        self.begun.append((len(plans), done))
+
+    def step(self, plans: Sequence[Plan], stage: int, done: int, total: int) -> None:
+        assert plans
+        self.steps.append((stage, done, total))
+
+    def stage(self, plan: Plan, stage: int, rows: object) -> None:
+        assert len(rows) > 0  # type: ignore[arg-type]
+        self.stages.append((plan.key, stage))
+
+
+def sweep(pool: str, out: Path, **options: object) -> engram.Result:
+    return engram.sweep(RECIPES, pool=pool, out=out, device="cpu", workers=2, **options)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_progress_numbers_and_running_anew_in_every_pool(tmp_path: Path, pool: str) -> None:
+    first = Notes()
+    result = sweep(pool, tmp_path, watcher=first)
+    alone = engram.sweep(RECIPES, pool="serial", device="cpu")
+    assert result.runs == alone.runs
+    assert result.labels == ["ER", "Finetune"]
+    np.testing.assert_allclose(result.matrix, alone.matrix, atol=0.02)
+    tasks = result.matrix.shape[1]
+    expected = {(tuple(run), stage) for run in result.runs for stage in range(tasks)}
+    assert first.begun == [(4, 0)]
+    assert len(first.stages) == len(expected)
+    assert set(first.stages) == expected
+    assert first.steps
+    second = Notes()
+    sweep(pool, tmp_path, watcher=second)
+    assert second.begun == [(4, 4)]
+    assert not second.stages
+    third = Notes()
+    again = sweep(pool, tmp_path, watcher=third, again=True)
+    assert third.begun == [(4, 0)]
+    assert set(third.stages) == expected
+    np.testing.assert_array_equal(again.matrix, result.matrix)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_deadline_stops_every_pool_and_the_same_call_goes_on(tmp_path: Path, pool: str) -> None:
+    stopped = sweep(pool, tmp_path, deadline=time.monotonic() - 1)
+    assert len(stopped) == 0
+    assert len(sweep(pool, tmp_path, deadline=time.monotonic() + 600)) == 4
+
+
+def test_changed_experiments_are_noted_once_by_processes(tmp_path: Path) -> None:
+    data = tmp_path / "own.npz"
+    content = BASE | {"stream": {"data": str(data)}, "method": "Finetune"}
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        x, y = rng.normal(size=(80, 4)).astype(np.float32), np.arange(80) % 4
+        np.savez(data, train_x=x[:60], train_y=y[:60], test_x=x[60:], test_y=y[60:])
+        told = Notes()
+        engram.sweep([content], pool="processes", out=tmp_path / "out", watcher=told, workers=1)
+    assert len(told.notes) == 1
+    assert "the data" in told.notes[0]
+
+
+def test_a_worker_that_is_killed_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fatal_method.py").write_text(
+        "import os\n"
+        "from engram.methods import Finetune\n"
+        "class Fatal(Finetune):\n"
+        "    def start(self, learner, task):\n"
+        "        os._exit(9)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = BASE | {"method": "fatal_method:Fatal"}
+    with pytest.raises(EngramError, match=r"worker process ended early \(exit code 9\)"):
+        engram.sweep([recipe, RECIPES[1]], pool="processes", out=tmp_path / "out", workers=1)
+
+
+def test_what_goes_wrong_in_a_worker_is_said_and_the_rest_is_kept(tmp_path: Path) -> None:
+    wrong = BASE | {"method": "ER", "training": {"epochs": 1, "optimizer": "sgd", "lr": 1e-3},
+                    "model": {"name": "cnn"}}  # fmt: skip
+    with pytest.raises(EngramError, match="ER: "):
+        engram.sweep([wrong, RECIPES[1]], pool="processes", out=tmp_path, workers=1)
+    assert engram.read(tmp_path).labels == ["Finetune"]
+
+
+def test_unknown_pools_and_what_processes_need() -> None:
+    with pytest.raises(BadArgument, match="pool: unknown name 'proceses', did you mean 'proc"):
+        find_pool("proceses")
+    with pytest.raises(BadArgument, match="out: expected a run directory"):
+        engram.sweep(RECIPES, pool="processes")
+
+
+def test_processes_that_are_ended_go_on_at_their_last_step(tmp_path: Path) -> None:
+    """SIGTERM ends the workers too; they save inside the task, and the same call goes on there."""
+    script = tmp_path / "long.py"
+    script.write_text(
+        "import sys, time\n"
+        "import engram\n"
+        "from engram.recipes import Watcher\n"
+        "class Tell(Watcher):\n"
+        "    def step(self, plans, stage, done, total):\n"
+        "        print(stage, done, flush=True)\n"
+        "if __name__ == '__main__':\n"
+        "    recipe = {'stream': {'data': 'blobs'}, 'method': 'ER', 'seeds': 1,\n"
+        "              'training': {'epochs': int(sys.argv[2])}}\n"
+        "    engram.sweep([recipe], pool='processes', out=sys.argv[1], device='cpu', workers=1,\n"
+        "                 watcher=Tell())\n"
+    )
+    out = tmp_path / "out"
+    command = [sys.executable, str(script), str(out), "100000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it trains
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert list((out / "checkpoint" / "steps").glob("*.safetensors"))

@@ -1,0 +1,80 @@
+"""One way from a call, a recipe and a command to the engine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import engram
+from engram.errors import BadArgument
+from engram.methods import Finetune
+from engram.recipes import Recipe, plans_of
+from engram.recipes.experiment import Experiment
+from engram.recipes.plan import Planner
+
+SOURCE = str(Path(engram.__file__).parent)
+
+
+class Watched(Finetune):
+    """Notes through which files of the package its loss was reached."""
+
+    def loss(self, net, batch, state):  # type: ignore[no-untyped-def]
+        frame, found = sys._getframe(1), []
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(SOURCE):
+                name = Path(frame.f_code.co_filename).relative_to(SOURCE).as_posix()
+                found.append((name, frame.f_code.co_name))
+            frame = frame.f_back
+        WAYS.append(found[::-1])
+        return super().loss(net, batch, state)
+
+
+WAYS: list[list[tuple[str, str]]] = []
+
+
+def test_a_call_reaches_the_engine_in_two_frames():
+    WAYS.clear()
+    engram.run(engram.load("blobs"), method=Watched(), epochs=1, device="cpu")
+    assert WAYS[0][:2] == [("recipes/api.py", "run"), ("recipes/execute.py", "execute")]
+    assert WAYS[0][2][0].startswith("engine/")
+
+
+def test_pieces_and_recipe_become_the_same_plans():
+    recipe = Recipe.of({"stream": {"data": "blobs"}, "method": "ER", "seeds": 2})
+    (first, *others) = plans_of([recipe])
+    pieces = Experiment.of({"method": "ER", "seeds": 2})
+    stream = engram.class_incremental(engram.load("blobs"))
+    again = Planner().plans(pieces, stream)
+    assert [plan.key for plan in again] == [first.key, *(plan.key for plan in others)]
+    assert again[0].content == first.content
+    assert again[0].label == first.label == "ER"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"epoch": 3}, "training: unknown name 'epoch', did you mean 'epochs'"),
+        ({"model": "mpl"}, "unknown name 'mpl', did you mean 'mlp'"),
+        ({"seeds": [1, 1]}, "seeds: expected every seed once"),
+        ({"keep": "all"}, "keep"),
+        ({"average": "mean"}, "average"),
+    ],
+)
+def test_a_call_and_a_recipe_refuse_with_the_same_words(wrong, words):
+    with pytest.raises(BadArgument, match=words) as called:
+        engram.run(engram.load("blobs"), **wrong)
+    content = {"stream": {"data": "blobs"}, "method": "Finetune"}
+    content |= {"training": wrong} if "epoch" in wrong else wrong
+    with pytest.raises(BadArgument) as read:
+        Recipe.of(content)
+    assert str(called.value) == str(read.value)
+
+
+def test_orders_given_by_name_or_number_are_the_same_run():
+    named = {"data": "digits", "order": ["0", "2", "1", 3, 4, 5, 6, 7, 8, 9]}
+    numbered = {"data": "digits", "order": [0, 2, 1, 3, 4, 5, 6, 7, 8, 9]}
+    made = [Recipe.of({"stream": one, "method": "Finetune"}) for one in (named, numbered)]
+    first, second = plans_of(made)
+    assert first.key == second.key == (first.recipe, 0, "0-2-1-3-4-5-6-7-8-9")
