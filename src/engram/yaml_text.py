@@ -62,6 +62,44 @@ def parse_value(argument: str, text: str) -> Any:
     return float(text) if isinstance(value, str) and _EXPONENT.fullmatch(text.strip()) else value
 
 
+def key_value(text: str, option: str = "--set") -> tuple[str, Any]:
+    """Key and value of ``key=value`` on a command line; `option` names it in complaints.
+
+    Examples
+    --------
+    >>> key_value("lr=1e-3"), key_value("model.hidden=[32]")
+    (('lr', 0.001), ('model.hidden', [32]))
+    >>> key_value("lr")
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: --set: expected key=value, got 'lr'
+    """
+    key, value = _parted(text, option, "key=value")
+    return key, parse_value(f"{option} {key}", value)
+
+
+def key_values(text: str, option: str = "--grid") -> tuple[str, list[Any]]:
+    """Key and values of ``key=value,value,...``.
+
+    Examples
+    --------
+    >>> key_values("lr=0.1,0.01")
+    ('lr', [0.1, 0.01])
+    """
+    key, values = _parted(text, option, "key=value,value,...")
+    found: list[Any] = parse_yaml(f"{option} {key}", f"[{values}]")
+    if not found:
+        raise bad(option, "key=value,value,...", text)
+    return key, found
+
+
+def _parted(text: str, option: str, form: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise bad(option, form, text)
+    return key, value
+
+
 def read_yaml_file(argument: str, path: str | Path) -> Any:
     """The plain value in a YAML file, which must exist and be UTF-8 text."""
     path = Path(path)

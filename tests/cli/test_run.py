@@ -15,6 +15,7 @@ import engram as package
 from engram.cli import asked, progress, request
 from engram.data.packing import write_packed
 from engram.errors import BadArgument
+from engram.recipes.assign import set_values
 from tests.cli.conftest import SMALL
 
 
@@ -78,32 +79,32 @@ def test_skeletons_need_no_edges_and_a_bare_name_sets_them(engram):
 
 def test_a_bare_name_concerns_the_methods_that_know_it():
     recipes = asked.contents(data="blobs", methods=["Finetune", "EWC"])
-    asked.assign(recipes, "strength=7")
+    set_values(recipes, "strength=7")
     assert [one["method"].get("strength") for one in recipes] == [None, 7]
     with pytest.raises(BadArgument, match="unknown name 'strenght', did you mean 'strength'"):
-        asked.assign(recipes, "strenght=7")
+        set_values(recipes, "strenght=7")
 
 
 def test_a_dotted_name_concerns_the_methods_that_know_it():
     recipes = asked.contents(data="blobs", methods=["Finetune", "ER"])
-    asked.assign(recipes, "memory.total=40")
+    set_values(recipes, "memory.total=40")
     assert recipes[0]["method"] == {"name": "Finetune"}
     assert asked.build(recipes)[1].method.memory.total == 40
     with pytest.raises(BadArgument, match="unknown name 'memry', did you mean 'memory'"):
-        asked.assign(recipes, "memry.total=40")
+        set_values(recipes, "memry.total=40")
 
 
 def test_parts_of_a_memory_change_one_by_one():
     recipes = asked.contents(data="blobs", methods=["ER"])
-    asked.assign(recipes, "memory.policy=herding")
-    asked.assign(recipes, "memory.per_class=4")
+    set_values(recipes, "memory.policy=herding")
+    set_values(recipes, "memory.per_class=4")
     memory = asked.build(recipes)[0].method.memory
     assert (memory.policy, memory.per_class, memory.total) == ("herding", 4, None)
 
 
 def test_parts_of_a_joined_method_are_set_by_name():
     recipes = asked.contents(data="blobs", methods=["LwF+EWC"])
-    asked.assign(recipes, "EWC.strength=7")
+    set_values(recipes, "EWC.strength=7")
     assert asked.build(recipes)[0].method.parts[1].strength == 7
 
 

@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 import engram
+from engram.cli.data import parsed
 from engram.errors import BadArgument
 from engram.methods import Finetune
 from engram.recipes import Recipe, plans_of
+from engram.recipes.assign import set_value, set_values
 from engram.recipes.experiment import Experiment
 from engram.recipes.plan import Planner
+from engram.reproduce.papers.assign import assign
+from engram.reproduce.papers.rwalk_preset import PAPER
 
 SOURCE = str(Path(engram.__file__).parent)
 
@@ -78,3 +82,29 @@ def test_orders_given_by_name_or_number_are_the_same_run():
     made = [Recipe.of({"stream": one, "method": "Finetune"}) for one in (named, numbered)]
     first, second = plans_of(made)
     assert first.key == second.key == (first.recipe, 0, "0-2-1-3-4-5-6-7-8-9")
+
+
+@pytest.mark.parametrize("text", ["epochs", "=3", ""])
+def test_whatever_takes_key_and_value_refuses_with_the_same_words(text):
+    content = {"stream": {"data": "blobs"}, "method": {"name": "Finetune"}}
+    takers = [
+        lambda: set_value(dict(content), text),
+        lambda: set_values([dict(content)], text),
+        lambda: parsed([text]),
+        lambda: assign(PAPER, [text]),
+    ]
+    complaints = set()
+    for take in takers:
+        with pytest.raises(BadArgument) as refused:
+            take()
+        complaints.add(str(refused.value))
+    assert complaints == {f"--set: expected key=value, got {text!r}"}
+
+
+def test_a_recipe_and_a_command_set_fields_of_fields_alike():
+    one = {"stream": {"data": "blobs"}, "method": "ER"}
+    two = [{"stream": {"data": "blobs"}, "method": "ER"}]
+    set_value(one, "method.memory.per_class=4")
+    set_values(two, "memory.per_class=4")
+    assert one == two[0]
+    assert Recipe.of(one).method.memory.per_class == 4

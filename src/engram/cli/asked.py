@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from engram.errors import BadArgument, bad, unknown
-from engram.memory.budget import BUDGETS
-from engram.recipes import Recipe, build_method, set_value
-from engram.recipes.assign import SECTIONS
-from engram.recipes.plain import to_plain
-
-Content = dict[str, Any]
+from engram.errors import bad
+from engram.recipes import Recipe
+from engram.recipes.assign import Content, named, put_all
+from engram.recipes.recipe import read_recipe
+from engram.yaml_text import key_values
 
 
 def contents(
@@ -38,7 +33,7 @@ def contents(
         raise bad("engram run", "a RECIPE.yaml, or --data with a name or path", "neither")
     base: Content = {"stream": {}, "method": "Finetune"}
     if recipe is not None:
-        base = read_content(recipe)
+        base = dict(read_recipe(recipe))
     section = base["stream"]
     base["stream"] = dict(section) if isinstance(section, Mapping) else {"data": section}
     changes = {"data": data, "kind": stream}
@@ -50,26 +45,10 @@ def contents(
         base["probes"] = [*(base.get("probes") or ()), *probes]
     if seeds is not None:
         base["seeds"] = parse_seeds(seeds)
-    wanted = [method_spec(name) for name in methods] or [_named(base["method"])]
+    wanted = [method_spec(name) for name in methods] or [named(base["method"])]
     if methods:
         base.pop("label", None)  # it spoke of the file's own method
     return [{**copy.deepcopy(base), "method": method} for method in wanted]
-
-
-def read_content(path: Path) -> Content:
-    """The plain values of a recipe file, without defaults filled in; `build` checks them."""
-    from engram.yaml_text import read_yaml_file
-
-    content = read_yaml_file("recipe", path)
-    if not isinstance(content, dict):
-        raise bad(f"recipe {path}", f"a mapping with sections {', '.join(SECTIONS)}", content)
-    for name in content:
-        if name not in SECTIONS:
-            raise unknown(f"recipe {path}", name, SECTIONS)
-    for name in ("stream", "method"):
-        if name not in content:
-            raise bad(f"recipe {path}: {name}", "a section (it has no default)", "nothing")
-    return content
 
 
 def method_spec(text: str) -> Content:
@@ -84,16 +63,6 @@ def method_spec(text: str) -> Content:
     if len(names) == 1:
         return {"name": names[0]}
     return {"name": "Join", "parts": [{"name": name} for name in names]}
-
-
-def _named(method: Any) -> Content:
-    found = {"name": method} if isinstance(method, str) else method
-    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
-        raise bad("method", "a name, or a mapping with a name", method)
-    parts = found.get("parts", [])
-    if not isinstance(parts, list):
-        raise bad("method.parts", "a list of methods", parts)
-    return {**found, "parts": [_named(one) for one in parts]} if "parts" in found else found
 
 
 def parse_seeds(text: str) -> int | list[int]:
@@ -111,83 +80,6 @@ def parse_seeds(text: str) -> int | list[int]:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def assign(recipes: Sequence[Content], assignment: str) -> None:
-    """Apply ``key=value`` to every recipe that has such a field; at least one must.
-
-    A key that begins with the name of a method concerns that method only.
-
-    Examples
-    --------
-    >>> recipes = contents(data="digits", methods=["Finetune", "ER"])
-    >>> assign(recipes, "ER.memory.total=200")
-    >>> recipes[0]["method"], recipes[1]["method"]["memory"]["total"]
-    ({'name': 'Finetune'}, 200)
-    """
-    key, equals, text = assignment.partition("=")
-    if not equals or not key:
-        raise bad("--set", "key=value", assignment)
-    for content in recipes:
-        content["method"] = _named(content["method"])  # an assignment before may have changed it
-    head, _, rest = key.partition(".")
-    named = [one for content in recipes for one in _methods(content) if one["name"] == head]
-    if named and rest:
-        for method in named:
-            _put_field(method, rest, text)
-        return
-    failures = []
-    for content in recipes:
-        try:
-            _put(content, key, text)
-        except BadArgument as error:
-            if error.kind != "unknown" or not str(error).startswith("--set:"):
-                raise
-            failures.append(error)
-    if len(failures) == len(recipes):
-        raise max(failures, key=lambda error: _closeness(key, str(error)))
-
-
-def _closeness(key: str, complaint: str) -> float:
-    """How near the name that a complaint proposes is to what was written."""
-    guess = re.search(r"did you mean '(.*?)'", complaint)
-    return difflib.SequenceMatcher(None, key, guess[1]).ratio() if guess else 0.0
-
-
-def _methods(content: Content) -> Iterator[Content]:
-    """The recipe's method and, where it joins several, each of them."""
-    method = content["method"]
-    yield method
-    yield from (part for part in method.get("parts", ()) if isinstance(part, dict))
-
-
-def _put(content: Content, key: str, text: str) -> None:
-    head, _, rest = key.removeprefix("method.").partition(".")
-    if not rest or (head in SECTIONS and not key.startswith("method.")):
-        set_value(content, f"{key}={text}")
-        return
-    known = [f.name for f in fields(build_method(content["method"]))]
-    if head not in known:
-        raise unknown("--set", head, [*known, *SECTIONS])
-    _put_field(content["method"], f"{head}.{rest}", text)
-
-
-def _put_field(method: Content, key: str, text: str) -> None:
-    """Set a field of a method, or a field inside one, such as memory.total."""
-    name, _, inner = key.partition(".")
-    if not inner:
-        holder = {"method": method}
-        set_value(holder, f"method.{name}={text}")
-        return
-    current = getattr(build_method(method), name, None)
-    if not is_dataclass(current):
-        raise bad("--set", f"a field of {method['name']} that has fields itself", key)
-    values = {k: v for k, v in to_plain(current).items() if v is not None}
-    if inner in BUDGETS and BUDGETS[0] in {f.name for f in fields(current)}:
-        values = {k: v for k, v in values.items() if k not in BUDGETS}  # one budget at a time
-    holder = {"method": values}
-    set_value(holder, f"method.{inner}={text}")
-    method[name] = values
-
-
 def grid(recipes: Sequence[Content], axes: Sequence[str]) -> list[Content]:
     """Every recipe with every combination of the axes ``key=value,value,...``.
 
@@ -197,25 +89,16 @@ def grid(recipes: Sequence[Content], axes: Sequence[str]) -> list[Content]:
     >>> [one["training"] for one in grid(base, ["lr=0.1,0.01"])]
     [{'lr': 0.1}, {'lr': 0.01}]
     """
+    keys, values = zip(*map(key_values, axes), strict=True) if axes else ((), ())
     points = []
     for content in recipes:
-        for choice in itertools.product(*map(_axis, axes)):
+        for choice in itertools.product(*values):
             point = copy.deepcopy(content)
-            for assignment in choice:
-                assign([point], assignment)
-                point["method"] = _named(point["method"])
+            for key, value in zip(keys, choice, strict=True):
+                put_all([point], key, copy.deepcopy(value))
+            point["method"] = named(point["method"])
             points.append(point)
     return points
-
-
-def _axis(text: str) -> list[str]:
-    from engram.yaml_text import parse_yaml
-
-    key, equals, values = text.partition("=")
-    found = parse_yaml(f"--grid {key}", f"[{values}]") if equals and key else None
-    if not found:
-        raise bad("--grid", "key=value,value,...", text)
-    return [f"{key}={json.dumps(value)}" for value in found]
 
 
 def build(plain: Sequence[Content]) -> list[Recipe]:

@@ -9,7 +9,7 @@ import typer
 
 from engram.cli.options import Root
 from engram.cli.shell import emit, say
-from engram.errors import BadArgument, bad
+from engram.errors import BadArgument
 
 FAILED = 1
 
@@ -116,12 +116,6 @@ def parsed(assignments: list[str] | None) -> dict[str, Any]:
     >>> parsed(["resize=[32, 32]", "verify=false"])
     {'resize': [32, 32], 'verify': False}
     """
-    from engram.yaml_text import parse_value
+    from engram.yaml_text import key_value
 
-    values = {}
-    for assignment in assignments or ():
-        key, equals, text = assignment.partition("=")
-        if not equals or not key:
-            raise bad("--set", "key=value", assignment)
-        values[key] = parse_value(f"--set {key}", text)
-    return values
+    return dict(map(key_value, assignments or ()))

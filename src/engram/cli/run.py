@@ -60,13 +60,14 @@ def command(
     from engram.cli import asked
     from engram.cli.perform import perform, refuse_diverged
     from engram.cli.request import Request
+    from engram.recipes.assign import set_values
 
     plain = asked.contents(
         recipe=recipe, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
         keep=keep, probes=probe or (),
     )  # fmt: skip
     for assignment in assignments or ():
-        asked.assign(plain, assignment)
+        set_values(plain, assignment)
     request = Request(
         recipes=plain, root=str(root.absolute()) if root else None, device=device,
         pool="auto" if together else "serial", compile=compile,

@@ -36,11 +36,12 @@ def command(
     from engram.cli import asked
     from engram.cli.perform import perform, refuse_diverged
     from engram.cli.request import Request
+    from engram.recipes.assign import set_values
 
     find_pool(pool, "--pool")
     plain = [one for path in recipes for one in asked.contents(recipe=path, seeds=seeds)]
     for assignment in assignments or ():
-        asked.assign(plain, assignment)
+        set_values(plain, assignment)
     request = Request(
         recipes=asked.grid(plain, grid or ()), root=str(root.absolute()) if root else None,
         device=device, pool=pool, workers=workers, compile=compile,

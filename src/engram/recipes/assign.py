@@ -1,25 +1,30 @@
-"""``key=value``: one value of a plain recipe, changed by the name of its field."""
+"""``key=value``: one value of plain recipes, changed by the name of its field."""
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Mapping
-from dataclasses import fields
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from engram import methods
 from engram.engine.training import Training
 from engram.errors import BadArgument, bad, nearest, unknown
+from engram.memory.budget import BUDGETS
 from engram.models.build import model_options
 from engram.recipes.names import build_method
+from engram.recipes.plain import to_plain
 from engram.recipes.sections import COMMON, DEFAULT_MODEL, stream_kind, stream_options
-from engram.yaml_text import parse_value
+from engram.yaml_text import key_value
 
 SECTIONS = ("stream", "model", "method", "training", "seeds", "keep", "average", "label", "probes")
 NESTED = SECTIONS[:4]  # those that have fields
+Content = dict[str, Any]
 
 
-def set_value(content: dict[str, Any], assignment: str) -> None:
+def set_value(content: Content, assignment: str) -> None:
     """Apply ``key=value`` to a plain recipe; a bare field name works where it is unique.
 
     Examples
@@ -31,10 +36,76 @@ def set_value(content: dict[str, Any], assignment: str) -> None:
     >>> content["training"], content["method"], content["model"]
     ({'epochs': 3}, {'name': 'EWC', 'strength': 10}, {'name': 'mlp', 'hidden': [32]})
     """
-    key, equals, text = assignment.partition("=")
-    if not equals or not key:
-        raise bad("--set", "key=value", assignment)
-    value = parse_value(f"--set {key}", text)
+    put(content, *key_value(assignment))
+
+
+def set_values(recipes: Sequence[Content], assignment: str) -> None:
+    """Apply ``key=value`` to every plain recipe that has such a field; at least one must.
+
+    A key that begins with the name of a method concerns that method only.
+
+    Examples
+    --------
+    >>> recipes = [{"stream": {"data": "digits"}, "method": one} for one in ("Finetune", "ER")]
+    >>> set_values(recipes, "ER.memory.total=200")
+    >>> recipes[0]["method"], recipes[1]["method"]["memory"]["total"]
+    ({'name': 'Finetune'}, 200)
+    """
+    put_all(recipes, *key_value(assignment))
+
+
+def put_all(recipes: Sequence[Content], key: str, value: Any) -> None:
+    """As `set_values`, key and value apart."""
+    for content in recipes:
+        content["method"] = named(content["method"])  # an assignment before may have changed it
+    head, _, rest = key.partition(".")
+    meant = [one for content in recipes for one in _methods(content) if one["name"] == head]
+    if meant and rest:
+        for method in meant:
+            _put_field(method, rest, value)
+        return
+    failures = []
+    for content in recipes:
+        try:
+            put(content, key, value)
+        except BadArgument as error:
+            if error.kind != "unknown" or not str(error).startswith("--set:"):
+                raise
+            failures.append(error)
+    if len(failures) == len(recipes):
+        raise max(failures, key=lambda error: _closeness(key, str(error)))
+
+
+def put(content: Content, key: str, value: Any) -> None:
+    """As `set_value`, key and value apart; a field of a method may have fields itself."""
+    head, _, rest = key.removeprefix("method.").partition(".")
+    if not rest or (head in SECTIONS and not key.startswith("method.")):
+        _put_section(content, key, value)
+        return
+    content["method"] = named(content["method"])
+    known = [f.name for f in fields(build_method(content["method"]))]
+    if head not in known:
+        raise unknown("--set", head, [*known, *SECTIONS])
+    _put_field(content["method"], f"{head}.{rest}", value)
+
+
+def _put_field(method: Content, key: str, value: Any) -> None:
+    """Set a field of a method, or a field inside one, such as memory.total."""
+    name, _, inner = key.partition(".")
+    if not inner:
+        method[name] = value
+        return
+    current = getattr(build_method(method), name, None)
+    if not is_dataclass(current):
+        raise bad("--set", f"a field of {method['name']} that has fields itself", key)
+    values = {k: v for k, v in to_plain(current).items() if v is not None}
+    if inner in BUDGETS and BUDGETS[0] in {f.name for f in fields(current)}:
+        values = {k: v for k, v in values.items() if k not in BUDGETS}  # one budget at a time
+    _put_section({"method": values}, f"method.{inner}", value)
+    method[name] = values
+
+
+def _put_section(content: Content, key: str, value: Any) -> None:
     path = key.split(".")
     if len(path) == 1 and key not in SECTIONS:
         path = [_home(content, key), key]
@@ -50,6 +121,30 @@ def set_value(content: dict[str, Any], assignment: str) -> None:
         target[name] = inner
         target = inner
     target[path[-1]] = value
+
+
+def _closeness(key: str, complaint: str) -> float:
+    """How near the name that a complaint proposes is to what was written."""
+    guess = re.search(r"did you mean '(.*?)'", complaint)
+    return difflib.SequenceMatcher(None, key, guess[1]).ratio() if guess else 0.0
+
+
+def _methods(content: Content) -> Iterator[Content]:
+    """The recipe's method and, where it joins several, each of them."""
+    method = content["method"]
+    yield method
+    yield from (part for part in method.get("parts", ()) if isinstance(part, dict))
+
+
+def named(method: Any) -> Content:
+    """A method section as a mapping with a name, its parts too."""
+    found = {"name": method} if isinstance(method, str) else method
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+        raise bad("method", "a name, or a mapping with a name", method)
+    parts = found.get("parts", [])
+    if not isinstance(parts, list):
+        raise bad("method.parts", "a list of methods", parts)
+    return {**found, "parts": [named(one) for one in parts]} if "parts" in found else found
 
 
 def _opened(section: str, value: Any) -> dict[str, Any]:

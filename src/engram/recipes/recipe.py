@@ -40,23 +40,13 @@ class Recipe(Experiment):
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Recipe:
         """A checked recipe from plain values."""
-        if not isinstance(content, Mapping):
-            raise bad("recipe", f"a mapping with sections {', '.join(SECTIONS)}", content)
-        for name in content:
-            if name not in SECTIONS:
-                raise unknown("recipe", name, SECTIONS)
-        for name in ("stream", "method"):
-            if name not in content:
-                raise bad(f"recipe.{name}", "a section (it has no default)", "nothing")
+        _check_sections(content)
         return cls(stream=stream_section(content["stream"]), **checked(content))
 
     @classmethod
     def read(cls, path: str | Path) -> Recipe:
         """A recipe from a YAML file."""
-        content = read_yaml_file("recipe", path)
-        if not isinstance(content, Mapping):
-            raise bad(f"recipe {path}", f"a mapping with sections {', '.join(SECTIONS)}", content)
-        return cls.of(content)
+        return cls.of(read_recipe(path))
 
     def plain(self) -> dict[str, Any]:
         """Nested plain values; `of` takes them back."""
@@ -134,3 +124,22 @@ class Recipe(Experiment):
         found = self.change(stream={**self.stream, "order": list(order)})
         found.__dict__["key"] = self.key  # which all orders share
         return found
+
+
+def read_recipe(path: str | Path) -> dict[str, Any]:
+    """The plain values of a recipe file, without defaults filled in; `Recipe.of` checks them."""
+    content: dict[str, Any] = read_yaml_file("recipe", path)
+    _check_sections(content, f" {path}", ": ")
+    return content
+
+
+def _check_sections(content: Any, where: str = "", joint: str = ".") -> None:
+    """Refuse what is no recipe at all; `where` is the file it comes from."""
+    if not isinstance(content, Mapping):
+        raise bad(f"recipe{where}", f"a mapping with sections {', '.join(SECTIONS)}", content)
+    for name in content:
+        if name not in SECTIONS:
+            raise unknown(f"recipe{where}", name, SECTIONS)
+    for name in ("stream", "method"):
+        if name not in content:
+            raise bad(f"recipe{where}{joint}{name}", "a section (it has no default)", "nothing")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from engram.errors import bad, unknown
 from engram.recipes.plain import convert, to_plain
-from engram.yaml_text import parse_value
+from engram.yaml_text import key_value
 
 Preset = TypeVar("Preset")
 _ABSENT = object()
@@ -25,10 +25,8 @@ def assign(preset: Preset, assignments: Sequence[str]) -> Preset:
     5
     """
     for text in assignments:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise bad("--set", "key=value", text)
-        preset = _changed(preset, key.split("."), parse_value(f"--set {key}", value), "preset")
+        key, value = key_value(text)
+        preset = _changed(preset, key.split("."), value, "preset")
     return preset
 
 
