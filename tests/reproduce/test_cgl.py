@@ -15,6 +15,7 @@ from engram.errors import BadArgument, EngramError
 from engram.records import Result, Rows
 from engram.reproduce import cells_of, choose_cells, find_table, plan, reproduce
 from engram.reproduce.papers import cgl, cgl_figures
+from engram.reproduce.papers.assign import assign
 from engram.reproduce.papers.cgl_preset import (
     BEST,
     BEST_NTU,
@@ -27,7 +28,6 @@ from engram.reproduce.papers.cgl_preset import (
     UCLA,
     Preset,
     Protocol,
-    assigned,
     class_orders,
     grid,
     method_spec,
@@ -138,7 +138,7 @@ def test_bad_choices_are_named(assignment, complaint):
 
 
 def test_choices_reach_the_recipes():
-    preset = assigned(PAPER, ["ewc.batch_statistics=false", "seeds=1", "lwf.ce_scope=scope"])
+    preset = assign(PAPER, ["ewc.batch_statistics=false", "seeds=1", "lwf.ce_scope=scope"])
     assert not recipe(preset, UCLA, "EWC").method.batch_statistics
     assert recipe(preset, UCLA, "LwF").method.ce_scope == "scope"
     assert recipe(preset, UCLA, "EWC").seeds == (0,)
@@ -277,7 +277,7 @@ def test_grid_is_tested_on_validation_rows():
     shown = {int(row) for task in tuning for row in (*task.train, *task.valid, *task.test)}
     assert not shown & {int(row) for task in usual for row in task.test}
     assert len(grid(PAPER, UCLA, "TWP")) == 4
-    acting = assigned(PAPER, ["twp.beta=double_backward"])
+    acting = assign(PAPER, ["twp.beta=double_backward"])
     assert len(grid(acting, UCLA, "TWP")) == 8
 
 

@@ -9,7 +9,8 @@ import pytest
 from engram.errors import BadArgument
 from engram.reproduce import cells_of, choose_cells, find_table, plan, reproduce, table_names
 from engram.reproduce.papers import rwalk, rwalk_preset
-from engram.reproduce.papers.rwalk_preset import EMBEDDED, PAPER, assigned
+from engram.reproduce.papers.assign import assign
+from engram.reproduce.papers.rwalk_preset import EMBEDDED, PAPER
 
 QUICK = ("mnist.epochs=1", "seeds=1", "mnist.model={name: mlp, hidden: [8]}", "mnist.samples=[5]")
 
@@ -136,7 +137,7 @@ def test_table_4_is_our_network(monkeypatch, tmp_path):
 
 
 def test_preset_is_changed_in_one_place():
-    preset = assigned(PAPER, ["mnist.epochs=3", "rwalk.eps=0.01", "seeds=2"])
+    preset = assign(PAPER, ["mnist.epochs=3", "rwalk.eps=0.01", "seeds=2"])
     assert (preset.mnist.epochs, preset.cifar) == (3, PAPER.cifar)
     table = find_table("rwalk/1", assignments=["rwalk.eps=0.01", "seeds=2"])
     (cell,) = choose_cells(table.cells, "dataset=MNIST,setting=multi-head,method=RWalk,metric=F")
@@ -145,7 +146,7 @@ def test_preset_is_changed_in_one_place():
 
 
 def test_exemplars_may_join_every_batch():
-    preset = assigned(PAPER, ["mix=paired"])
+    preset = assign(PAPER, ["mix=paired"])
     rows = {
         c["method"]: rwalk.row_of(c) for c in cells_of("rwalk", "1") if c["method"][-2:] == "-S"
     }

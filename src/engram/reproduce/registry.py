@@ -8,11 +8,9 @@ from typing import Any
 
 from engram.errors import BadArgument, bad, unknown
 from engram.records.papers import PAPERS
+from engram.reproduce.papers import WRITTEN
+from engram.reproduce.papers.base import Paper
 from engram.reproduce.table import Table
-
-# Papers with a module in `engram.reproduce.papers`. Such a module has `TITLES` (table name to a
-# line about it) and `build(name, *, embedded, assignments) -> Table`.
-WRITTEN = ("rwalk", "cgl")
 
 
 def table_names() -> dict[str, str]:
@@ -26,7 +24,7 @@ def table_names() -> dict[str, str]:
     return {
         f"{paper}/{name}": title
         for paper in WRITTEN
-        for name, title in _module(paper).TITLES.items()
+        for name, title in _paper(paper).titles.items()
     }
 
 
@@ -55,16 +53,16 @@ def find_table(name: str, *, embedded: bool = False, assignments: Sequence[str] 
     if paper not in WRITTEN:
         raise BadArgument(f"paper: {paper} has no preset in this version; there are "
                           f"{', '.join(table_names())}")  # fmt: skip
-    titles = _module(paper).TITLES
+    titles = _paper(paper).titles
     if not slash or not table:
         raise bad("table", f"{paper}/TABLE with one of {', '.join(titles)}", name)
     short = table.removeprefix("table").removeprefix("tab").strip(" .-_")
     short = short.replace("figure", "fig")
     if short not in titles:
         raise unknown(f"table of {paper}", table, titles)
-    found: Table = _module(paper).build(short, embedded=embedded, assignments=assignments)
+    return _paper(paper).build(short, embedded=embedded, assignments=assignments)
+
+
+def _paper(name: str) -> Paper[Any]:
+    found: Paper[Any] = import_module(f"engram.reproduce.papers.{name}").TABLES
     return found
-
-
-def _module(paper: str) -> Any:
-    return import_module(f"engram.reproduce.papers.{paper}")

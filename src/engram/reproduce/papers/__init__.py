@@ -1,1 +1,5 @@
-"""The papers: one preset of open choices each, and the tables and figures made with it."""
+"""Papers that can be reproduced: the tables of each in one module, its preset in another."""
+
+from __future__ import annotations
+
+WRITTEN = ("rwalk", "cgl")  # modules here, whose `TABLES` are a `Paper`

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -11,18 +11,16 @@ import numpy as np
 
 from engram.recipes import Recipe
 from engram.reproduce import measures
-from engram.reproduce.cells import Cell, cells_of
+from engram.reproduce.cells import Cell
 from engram.reproduce.papers import cgl_figures as figures
-from engram.reproduce.papers.assign import changes
+from engram.reproduce.papers.base import Paper
 from engram.reproduce.papers.cgl_preset import (
     EMBEDDED,
     GRIDS,
-    NTU,
     PAPER,
     TASKS,
     UCLA,
     Preset,
-    assigned,
     beta_acts,
     class_orders,
     grid,
@@ -30,7 +28,7 @@ from engram.reproduce.papers.cgl_preset import (
     recipe,
     task_orders,
 )
-from engram.reproduce.table import OTHER_DATA, SPLIT, VARIANT, Entry, Floats, Measure, Table
+from engram.reproduce.table import SPLIT, VARIANT, Entry, Floats, Measure
 
 if TYPE_CHECKING:
     from engram.records import Result
@@ -56,35 +54,8 @@ TASK_ORDER = "task-order"
 PLAIN = ("BARE", "REPLAY")  # methods without details that text and code tell differently
 
 
-def build(name: str, *, embedded: bool = False, assignments: Sequence[str] = ()) -> Table:
-    """A table or figure; `assignments` change the preset."""
-    small = embedded and name not in WITHOUT_DATA
-    base = EMBEDDED if small else PAPER
-    preset = assigned(base, assignments)
-    common: dict[str, Any] = {
-        "name": f"cgl/{name}", "title": TITLES[name], "preset": preset,
-        "settings": changes(base, preset), "parts": {"ucla": UCLA, "ntu": NTU},
-    }  # fmt: skip
-    if name.startswith("fig"):
-        return Table(figures=figures.build(name, preset), **common)
-    cells = cells_of("cgl", name)
-    if preset.ntu is None:
-        cells = tuple(cell for cell in cells if cell["dataset"] != NTU)
-    makers: dict[str, Callable[[Cell], Entry]] = {
-        "1": lambda cell: _counted(preset, cell),
-        "2": Sensitivity(preset).entry,
-        "3": lambda cell: _searched(preset, cell),
-        "4": lambda cell: _architecture(preset, cell),
-        "5": _tried,
-    }
-    return Table(cells=cells, entry=makers[name], **common)
-
-
 def _reasons(preset: Preset, dataset: str, method: str) -> tuple[str, ...]:
-    found = [SPLIT] if method in PLAIN else [SPLIT, VARIANT]
-    if preset.shown(dataset) != dataset:
-        found.insert(0, OTHER_DATA)
-    return tuple(found)
+    return preset.reasons(dataset, SPLIT, *(() if method in PLAIN else (VARIANT,)))
 
 
 # -- table 1 ---------------------------------------------------------------------------------------
@@ -100,10 +71,9 @@ def _counted(preset: Preset, cell: Cell) -> Entry:
         "frames_per_sequence": lambda stream: stream.data.sample_shape[1],
     }
     made = recipe(preset, cell["dataset"], "BARE")
-    other = OTHER_DATA in _reasons(preset, cell["dataset"], "BARE")
     return Entry(
         counted=(made, counts[cell["metric"]]), tolerance=0.0,
-        reasons=(OTHER_DATA,) if other else (),
+        reasons=preset.reasons(cell["dataset"]),
     )  # fmt: skip
 
 
@@ -216,3 +186,16 @@ def _tried(cell: Cell) -> Entry:
     if place >= len(values):
         return Entry(missing=f"our grid has {len(values)} values of {cell['metric']}")
     return Entry(measure=measures.constant(float(values[place])), tolerance=0.0)
+
+
+TABLES = Paper(
+    name="cgl", titles=TITLES, paper=PAPER, embedded=EMBEDDED,
+    tables={
+        "1": lambda preset: lambda cell: _counted(preset, cell),
+        "2": lambda preset: Sensitivity(preset).entry,
+        "3": lambda preset: lambda cell: _searched(preset, cell),
+        "4": lambda preset: lambda cell: _architecture(preset, cell),
+        "5": lambda preset: _tried,
+    },
+    figures=figures.build, without_data=WITHOUT_DATA,
+)  # fmt: skip

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
-from engram.errors import bad, choose, number, unknown, whole
+from engram.errors import choose, number, unknown, whole
 from engram.learner.learner import SCOPES
 from engram.recipes import Recipe
-from engram.reproduce.papers.assign import assign
+from engram.reproduce.papers.base import PaperPreset
 from engram.streams.orders import all_task_orders, class_order, random_class_orders
 
 UCLA, NTU = "UCLA-CIL", "NTU-CIL"
-OFFICIAL = {UCLA: "nw_ucla", NTU: "ntu60"}
 METHODS = ("BARE", "EWC", "MAS", "TWP", "LwF", "GEM", "REPLAY")
 CLASSES, PER_TASK = 10, 2
 TASKS = tuple(tuple(range(c, c + PER_TASK)) for c in range(0, CLASSES, PER_TASK))
@@ -60,7 +59,7 @@ class Protocol:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preset:
+class Preset(PaperPreset[Protocol]):
     """The choices of all tables and figures.
 
     Parameters
@@ -87,6 +86,9 @@ class Preset:
     grid_seeds
         Repetitions of each point of the grid.
     """
+
+    parts: ClassVar = {"ucla": UCLA, "ntu": NTU}
+    official: ClassVar = {UCLA: "nw_ucla", NTU: "ntu60"}
 
     ucla: Protocol = Protocol(data="nw_ucla", edges="ucla")
     ntu: Protocol | None = Protocol(data="ntu60", edges="ntu", best=BEST_NTU)
@@ -140,24 +142,6 @@ class Preset:
             for value in getattr(self, name):
                 whole(name, value, 1)
 
-    def protocol(self, dataset: str) -> Protocol:
-        """The protocol of a data set as the paper names it."""
-        found = self.ucla if dataset == UCLA else self.ntu
-        if found is None:
-            raise bad("dataset", "a data set of this preset", dataset)
-        return found
-
-    def shown(self, dataset: str) -> str:
-        """The name of the data that stands for a data set of the paper: its own, or another.
-
-        Examples
-        --------
-        >>> PAPER.shown(UCLA), EMBEDDED.shown(UCLA)
-        ('UCLA-CIL', 'skeletons')
-        """
-        data = self.protocol(dataset).data
-        return dataset if data == OFFICIAL[dataset] else data
-
 
 PAPER = Preset()
 # The same studies on the embedded skeletons, in two minutes on two cores.
@@ -167,21 +151,6 @@ EMBEDDED = Preset(
     depths=(1, 2), wide_seeds=1, gcn={"width": 8, "hidden": 8}, stgcn={"width": 4, "tk": 3},
     stgcn_task_orders=2, stgcn_class_orders=1,
 )  # fmt: skip
-
-
-def assigned(preset: Preset, assignments: Sequence[str]) -> Preset:
-    """The preset with some choices changed: ``seeds=1``, ``ewc.batch_statistics=false``.
-
-    Examples
-    --------
-    >>> assigned(PAPER, ["seeds=1", "twp.accumulate=false"]).twp["accumulate"]
-    False
-    >>> assigned(PAPER, ["sed=1"])
-    Traceback (most recent call last):
-    ...
-    engram.errors.BadArgument: preset: unknown name 'sed', did you mean 'seeds'? Valid: ...
-    """
-    return assign(preset, assignments)
 
 
 # -- orders ----------------------------------------------------------------------------------------

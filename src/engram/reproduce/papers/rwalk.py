@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from engram.errors import bad
 from engram.reproduce import measures
 from engram.reproduce.cells import Cell, cells_of
 from engram.reproduce.papers import rwalk_figures as figures
-from engram.reproduce.papers.assign import changes
+from engram.reproduce.papers.base import Paper
 from engram.reproduce.papers.rwalk_preset import (
     EMBEDDED,
     HEAD,
@@ -18,12 +18,11 @@ from engram.reproduce.papers.rwalk_preset import (
     SINGLE,
     Preset,
     Row,
-    assigned,
     recipe,
     recipe_20,
     reference,
 )
-from engram.reproduce.table import EPOCHS, OTHER_DATA, VARIANT, Entry, Measure, Table
+from engram.reproduce.table import EPOCHS, OTHER_DATA, VARIANT, Entry, Measure
 
 TITLES = {
     "1": "accuracy, forgetting, intransigence of all methods, MNIST and CIFAR-100",
@@ -40,30 +39,13 @@ CIFAR_ALONE = ("2", "fig6")
 POINTS = 3.0  # tolerance in percent, .03 for shares
 
 
-def build(name: str, *, embedded: bool = False, assignments: Sequence[str] = ()) -> Table:
-    """A table or figure; `assignments` change the preset."""
-    base = EMBEDDED if embedded else PAPER
-    preset = assigned(base, assignments)
-    common: dict[str, Any] = {
-        "name": f"rwalk/{name}", "title": TITLES[name], "preset": preset,
-        "settings": changes(base, preset), "parts": {"mnist": "MNIST", "cifar": "CIFAR-100"},
-    }  # fmt: skip
-    if name in CIFAR_ALONE and preset.cifar is None:
-        if not embedded:
-            raise bad("cifar", f"CIFAR-100, which rwalk/{name} is about", None)
-        common["notes"] = (f"{preset.shown('MNIST')} in place of CIFAR-100",)
-    if name.startswith("fig"):
-        return Table(figures=(figures.build(name, preset),), **common)
-    cells = cells_of("rwalk", name)
-    if preset.cifar is None and name in ("1", "3"):
-        cells = tuple(cell for cell in cells if cell["dataset"] == "MNIST")
-    makers: dict[str, Callable[[Cell], Entry]] = {
-        "1": lambda cell: _trained(preset, row_of(cell), cell),
-        "2": lambda cell: _table_2(preset, cell),
-        "3": lambda cell: _trained(preset, replace(row_of(cell), samples=True), cell),
-        "4": _layer,
-    }
-    return Table(cells=cells, entry=makers[name], **common)
+def _notes(name: str, preset: Preset, embedded: bool) -> tuple[str, ...]:
+    """CIFAR-100 has a stand-in on embedded data only."""
+    if name not in CIFAR_ALONE or preset.cifar is not None:
+        return ()
+    if not embedded:
+        raise bad("cifar", f"CIFAR-100, which rwalk/{name} is about", None)
+    return (f"{preset.shown('MNIST')} in place of CIFAR-100",)
 
 
 def row_of(cell: Cell) -> Row:
@@ -92,11 +74,9 @@ def _number(params: str) -> float:
 def _trained(preset: Preset, row: Row, cell: Cell) -> Entry:
     """A cell that is measured on training runs."""
     made, head, metric = recipe(preset, row), HEAD[row.setting], cell["metric"]
-    reasons = [EPOCHS] if row.method == "Vanilla" else [EPOCHS, VARIANT]
-    if preset.shown(row.dataset) != row.dataset:
-        reasons.insert(0, OTHER_DATA)
+    reasons = preset.reasons(row.dataset, EPOCHS, *(() if row.method == "Vanilla" else (VARIANT,)))
     tolerance = POINTS if cell.percent else POINTS / 100
-    common: dict[str, Any] = {"reasons": tuple(reasons), "tolerance": tolerance}
+    common: dict[str, Any] = {"reasons": reasons, "tolerance": tolerance}
     if metric == "A(%)":
         measure = measures.metric("average_accuracy", made, head=head, percent=True)
         return Entry(recipes=(made,), measure=measure, **common)
@@ -163,3 +143,18 @@ def _layer(cell: Cell) -> Entry:
     if value is None:
         return Entry(missing=f"layer {place + 1} has no {cell['metric']}")
     return Entry(measure=measures.constant(float(value)), tolerance=0.0)
+
+
+TABLES = Paper(
+    name="rwalk", titles=TITLES, paper=PAPER, embedded=EMBEDDED,
+    tables={
+        "1": lambda preset: lambda cell: _trained(preset, row_of(cell), cell),
+        "2": lambda preset: lambda cell: _table_2(preset, cell),
+        "3": lambda preset: lambda cell: _trained(
+            preset, replace(row_of(cell), samples=True), cell
+        ),
+        "4": lambda preset: _layer,
+    },
+    figures=lambda name, preset: (figures.build(name, preset),), notes=_notes,
+    kept_cells=("2", "4"),
+)  # fmt: skip

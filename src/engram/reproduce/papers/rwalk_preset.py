@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from engram.errors import bad, choose, number, unknown, whole
+from engram.errors import choose, number, unknown, whole
 from engram.learner.learner import SCOPES
 from engram.memory.catalogue import policies
 from engram.recipes import Recipe
-from engram.reproduce.papers.assign import assign
+from engram.reproduce.papers.base import PaperPreset
 
 MULTI, SINGLE = "multi-head", "single-head"
-OFFICIAL = {"MNIST": "mnist", "CIFAR-100": "cifar100"}
 HEAD = {MULTI: "multi", SINGLE: "single"}
 MIXES = ("union", "paired")
 REFERENCES = ("last", "each")
@@ -49,7 +48,7 @@ class Protocol:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preset:
+class Preset(PaperPreset[Protocol]):
     """The choices of all rows.
 
     Parameters
@@ -77,6 +76,9 @@ class Preset:
     strength_20, per_class_20, epochs_20
         Table 2, whose regularisation and length are not given.
     """
+
+    parts: ClassVar = {"mnist": "MNIST", "cifar": "CIFAR-100"}
+    official: ClassVar = {"MNIST": "mnist", "CIFAR-100": "cifar100"}
 
     mnist: Protocol = Protocol(
         data="mnist", classes=10, classes_per_task=2, model="mlp", epochs=10, every=10,
@@ -118,24 +120,6 @@ class Preset:
         whole("batch_size", self.batch_size)
         number("strength_20", self.strength_20)
 
-    def protocol(self, dataset: str) -> Protocol:
-        """The protocol of a data set as the paper names it."""
-        found = self.mnist if dataset == "MNIST" else self.cifar
-        if found is None:
-            raise bad("dataset", "a data set of this preset", dataset)
-        return found
-
-    def shown(self, dataset: str) -> str:
-        """The name of the data that stands for a data set of the paper: its own, or another.
-
-        Examples
-        --------
-        >>> PAPER.shown("MNIST"), EMBEDDED.shown("MNIST")
-        ('MNIST', 'digits')
-        """
-        data = self.protocol(dataset).data
-        return dataset if data == OFFICIAL[dataset] else data
-
 
 PAPER = Preset()
 # The same rows on the embedded digits, in two minutes on two cores.
@@ -146,21 +130,6 @@ EMBEDDED = Preset(
     ),
     cifar=None, seeds=2,
 )  # fmt: skip
-
-
-def assigned(preset: Preset, assignments: Sequence[str]) -> Preset:
-    """The preset with some choices changed: ``seeds=3``, ``mnist.epochs=5``, ``rwalk.eps=0.01``.
-
-    Examples
-    --------
-    >>> assigned(PAPER, ["mnist.epochs=5", "scope_single=all"]).mnist.epochs
-    5
-    >>> assigned(PAPER, ["epoch=5"])
-    Traceback (most recent call last):
-    ...
-    engram.errors.BadArgument: preset: unknown name 'epoch', did you mean 'epochs_20'? Valid: ...
-    """
-    return assign(preset, assignments)
 
 
 # -- recipes -------------------------------------------------------------------------------------

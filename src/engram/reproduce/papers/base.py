@@ -1,0 +1,117 @@
+"""What all papers have in common: presets with one protocol per data set, and tables by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from engram.errors import bad
+from engram.reproduce.cells import Cell, cells_of
+from engram.reproduce.papers.assign import assign, changes
+from engram.reproduce.table import OTHER_DATA, Entry, Figure, Table
+
+
+class OfData(Protocol):
+    """How one data set of a paper is learnt: at least, which data that is."""
+
+    @property
+    def data(self) -> str: ...
+
+
+DataT = TypeVar("DataT", bound=OfData)
+
+
+class PaperPreset(Generic[DataT]):
+    """Every choice of a paper, fields of a dataclass; one field per data set, None to leave it out.
+
+    Class variables
+    ---------------
+    parts
+        Field to the name of its data set in the paper.
+    official
+        Name of a data set in the paper to the name under which it is loaded.
+    """
+
+    parts: ClassVar[Mapping[str, str]]
+    official: ClassVar[Mapping[str, str]]
+
+    def protocol(self, dataset: str) -> DataT:
+        """How a data set is learnt, by its name in the paper."""
+        found: dict[str, DataT | None] = {n: getattr(self, f) for f, n in self.parts.items()}
+        one = found.get(dataset)
+        if one is None:
+            raise bad("dataset", "a data set of this preset", dataset)
+        return one
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Data sets of the paper that this preset leaves out."""
+        return frozenset(n for f, n in self.parts.items() if getattr(self, f) is None)
+
+    def shown(self, dataset: str) -> str:
+        """The name of the data that stands for a data set of the paper: its own, or another."""
+        data = self.protocol(dataset).data
+        return dataset if data == self.official[dataset] else data
+
+    def reasons(self, dataset: str, *reasons: str) -> tuple[str, ...]:
+        """Reasons for a difference, and before them that the data is not the paper's."""
+        return reasons if self.shown(dataset) == dataset else (OTHER_DATA, *reasons)
+
+
+PresetT = TypeVar("PresetT", bound=PaperPreset[Any])
+Maker = Callable[[Cell], Entry]
+
+
+def _nothing_to_note(name: str, preset: Any, embedded: bool) -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper(Generic[PresetT]):
+    """The tables and figures of a paper.
+
+    Parameters
+    ----------
+    titles
+        Table or figure (``fig2``) to a line about it.
+    paper, embedded
+        The preset that the paper is reproduced with, and one on embedded data.
+    tables
+        Table to a function from a preset to the maker of its cells' entries.
+    figures
+        From a figure's name and a preset to what is drawn.
+    notes
+        What is to be said about a table, from its name, preset and whether it is embedded; may
+        refuse what cannot be made.
+    without_data
+        Tables that need no data, and so no embedded stand-in.
+    kept_cells
+        Tables whose cells stay when the preset leaves their data set out.
+    """
+
+    name: str
+    titles: Mapping[str, str]
+    paper: PresetT
+    embedded: PresetT
+    tables: Mapping[str, Callable[[PresetT], Maker]]
+    figures: Callable[[str, PresetT], tuple[Figure, ...]]
+    notes: Callable[[str, PresetT, bool], tuple[str, ...]] = _nothing_to_note
+    without_data: tuple[str, ...] = ()
+    kept_cells: tuple[str, ...] = ()
+
+    def build(self, name: str, *, embedded: bool = False, assignments: Sequence[str] = ()) -> Table:
+        """A table or figure; `assignments` change the preset."""
+        base = self.embedded if embedded and name not in self.without_data else self.paper
+        preset = assign(base, assignments)
+        common: dict[str, Any] = {
+            "name": f"{self.name}/{name}", "title": self.titles[name], "preset": preset,
+            "settings": changes(base, preset), "parts": preset.parts,
+            "notes": self.notes(name, preset, embedded),
+        }  # fmt: skip
+        if name not in self.tables:
+            return Table(figures=self.figures(name, preset), **common)
+        cells = cells_of(self.name, name)
+        if name not in self.kept_cells:
+            cells = tuple(cell for cell in cells if cell["dataset"] not in preset.absent)
+        return Table(cells=cells, entry=self.tables[name](preset), **common)
