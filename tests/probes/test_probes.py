@@ -203,6 +203,30 @@ def test_a_diverged_run_is_not_measured():
     assert len(values(result)) == 0
 
 
+@dataclass(frozen=True)
+class Company(engram.Probe):
+    """How many runs are seen together."""
+
+    def after_stage(self, view):
+        sets = view.predicted("single")
+        assert sets.shape == view.scores.shape
+        return {"runs": torch.full((len(view),), len(view)), "labels": sets.sum((1, 2))}
+
+
+def test_runs_over_label_sets_are_seen_together():
+    draw = torch.Generator().manual_seed(3)
+    x, y = torch.randn(240, 6, generator=draw), torch.rand(240, 6, generator=draw) < 0.4
+    y[:, 0] |= ~y.any(1)
+    data = engram.Data.from_arrays(x.numpy(), y.long().numpy())
+    stream = engram.class_incremental(data, classes_per_task=2)
+    settings = {"method": "Finetune", "seeds": 3, "device": "cpu", "probes": [Company()]}
+    found = values(engram.run(stream, together=True, **settings))
+    assert set(found.xs("company/runs", level="metric")) == {3}
+    alone = values(engram.run(stream, together=False, **settings))
+    assert set(alone.xs("company/runs", level="metric")) == {1}
+    equal(found.xs("company/labels", level="metric"), alone.xs("company/labels", level="metric"))
+
+
 def test_recipes_name_probes_outside_the_id(tmp_path):
     plain = {"stream": {"data": "blobs"}, "method": "Finetune"}
     named = {"name": "tests.probes.own_probes:Entropy", "temperature": 2}

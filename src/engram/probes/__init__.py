@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from engram.probes.accuracy import Accuracy
 from engram.probes.base import NEEDS, Probe
 from engram.probes.chance import Chance
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 
+@functools.cache  # asked for every run after every stage
 def standard(average: str = "micro") -> tuple[Probe, ...]:
     """What is measured of every run, whoever asks."""
     return (

@@ -12,12 +12,12 @@ from engram.learner.tree import pick, shapes, stack
 from engram.probes.base import Probe
 from engram.probes.view import RunStage, StageView
 from engram.records.stage_rows import StageRows
-from engram.records.stages import form
+from engram.records.stages import form as form_of
 from engram.streams.repeats import repeated_test_rows
 
 
 class Measured(NamedTuple):
-    """What probes found in some runs of one form, and what they keep for the next stage."""
+    """What probes found in some runs that they saw together, and what they keep for later."""
 
     places: list[int]  # of the runs, among those given
     rows: StageRows
@@ -32,23 +32,36 @@ def measure(
 ) -> list[Measured]:
     """Ask the standard probes of each run, and then its own (by their keys, which name states).
 
-    Runs of one form are seen together; no run's numbers depend on which others are.
+    Own probes see all runs that ask for them in one view; standard ones those whose rows have the
+    same places. No run's numbers depend on which others are seen with it.
     """
-    alike: dict[Any, list[int]] = {}
+    usual: dict[Any, list[int]] = {}
+    own: dict[Any, list[int]] = {}
     for place, one in enumerate(runs):
-        known = (tuple(standard[place]), tuple(probes[place]), shapes(dict(one.probes)))
-        own = _form(one)
-        key = (own, *known) if own is not None else place
-        alike.setdefault(key, []).append(place)
+        if standard[place]:
+            form = _form(one)
+            key: Any = place if form is None else (form, tuple(standard[place]))
+            usual.setdefault(key, []).append(place)
+        if probes[place] and not one.diverged:
+            key = (_shape(one), tuple(probes[place]), shapes(dict(one.probes)))
+            own.setdefault(key, []).append(place)
     found: list[Measured] = []
-    for places in alike.values():
-        found += _halving(places, runs, standard[places[0]], probes[places[0]])
+    for places in usual.values():
+        found += _halving(places, runs, standard[places[0]], {})
+    for places in own.values():
+        found += _halving(places, runs, (), probes[places[0]])
     return found
 
 
+def _shape(one: RunStage) -> Any:
+    """What runs must share so that their test items can be stacked."""
+    items = one.items
+    return one.stage, len(items), items.targets.shape, items.tasks, items.width, items.multilabel
+
+
 def _form(one: RunStage) -> Any:
-    """What runs must share to be seen together; None for runs that are seen alone."""
-    items = form(one.items, one.stage)
+    """What runs must share to have rows of the same places; None for runs counted alone."""
+    items = form_of(one.items, one.stage)
     if items is None or one.diverged:
         return None
     losses = tuple((step, *terms) for step, terms in one.losses)
@@ -82,18 +95,17 @@ def _together(
 ) -> Measured:  # fmt: skip
     view = StageView(runs)
     rows, reads = view.rows(), [0] * len(runs)
-    states: list[dict[str, Any]] = [dict(one.probes) for one in runs]
+    states: list[dict[str, Any]] = [{} for _ in runs]
     for probe in standard:
         rows.extend(_rows(probe, view.of(probe.needs, None)))
-    if not runs[0].diverged:
-        for key, probe in probes.items():
-            before = [one.probes.get(key, {}) for one in runs]
-            own = view.of(probe.needs, stack(before))
-            rows.extend(_rows(probe, own), prefix=f"{probe.name}/")
-            kept = {} if own.kept is None else own.kept
-            for r in range(len(runs)):
-                states[r][key] = pick(kept, r)
-                reads[r] += int(own.reads[r])
+    for key, probe in probes.items():
+        before = [one.probes.get(key, {}) for one in runs]
+        own = view.of(probe.needs, stack(before))
+        rows.extend(_rows(probe, own), prefix=f"{probe.name}/")
+        kept = {} if own.kept is None else own.kept
+        for r in range(len(runs)):
+            states[r][key] = pick(kept, r)
+            reads[r] += int(own.reads[r])
     return Measured(places, rows, states, reads)
 
 

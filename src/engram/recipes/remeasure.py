@@ -171,7 +171,7 @@ def _measure(part: Sequence[_Past], stage: int, records: _Records) -> tuple[list
         named = named_rows(found.rows, [chosen[p].plan for p in found.places], stage)
         for i, place in enumerate(found.places):
             rows[whole[place]], reads[whole[place]] = named[i], found.reads[i]
-            chosen[place].states = found.states[i]
+            chosen[place].states = {**chosen[place].states, **found.states[i]}
     return rows, reads
 
 

@@ -17,15 +17,16 @@ def group_rows(done: Sequence[Done]) -> list[Rows]:
     """The rows of each run; what probes keep, and what they read, is noted in its learner."""
     runs = [run_stage(*one) for one in done]
     usual = [standard(plan.average) for plan, _, _ in done]
-    found: dict[int, Rows] = {}
+    found: list[list[Rows]] = [[] for _ in done]
     for part in measure(runs, usual, [plan.probes for plan, _, _ in done]):
         for place, state, count in zip(part.places, part.states, part.reads, strict=True):
             learner = done[place][1].learner
-            learner.probes = state
+            learner.probes = {**learner.probes, **state}
             learner.ledger.record(learner.stage, "probe", count)
         rows = named_rows(part.rows, [done[place][0] for place in part.places], runs[0].stage)
-        found |= dict(zip(part.places, rows, strict=True))
-    return [found[place] for place in range(len(done))]
+        for place, own in zip(part.places, rows, strict=True):
+            found[place].append(own)
+    return [one[0] if len(one) == 1 else Rows.joined(one) for one in found]
 
 
 def run_stage(plan: Plan, stage: Stage, items: Items) -> RunStage:
