@@ -19,6 +19,7 @@ from engram.checks.toys import EXACT, finite, runs_of, streams, tame, train
 from engram.engine.divergence import BEYOND as MEASURE
 from engram.engine.divergence import is_penalty
 from engram.errors import AccessError, BadArgument
+from engram.learner.network import Network
 from engram.learner.tree import leaves, shapes
 from engram.memory import Exemplars
 from engram.methods.base import Method, overrides
@@ -155,7 +156,8 @@ def _look_at_networks(method: Method) -> None:
     found = method.networks(StreamOutline.of(streams()[0]))
     place = place_of(type(method), "networks")
     named = isinstance(found, Mapping) and all(
-        isinstance(name, str) and isinstance(module, nn.Module) for name, module in found.items()
+        isinstance(name, str) and isinstance(module, nn.Module | Network)
+        for name, module in found.items()
     )
     require(named, f"{place}networks must return {{name: module}}, it returns {_kind(found)}")
     require("net" not in found, f"{place}'net' is the main network: give yours another name")

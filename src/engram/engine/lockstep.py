@@ -23,7 +23,7 @@ from engram.engine.deck import Deck
 from engram.engine.graphs import Captured
 from engram.engine.latents import stacked
 from engram.engine.mapped import as_tensors, varying, with_values
-from engram.engine.optim import Optimizer
+from engram.engine.optim import optimizer_of
 from engram.engine.training import Training
 from engram.engine.values import empty_tables, tables_of, write_
 from engram.learner.batch import Batch
@@ -57,7 +57,7 @@ class LockstepTrainer:
         if found is None:
             raise ValueError("methods of one lockstep group may differ in float fields only")
         self.learners, self.method, self.training = list(learners), methods[0], training
-        self.networks, self.optimizer = first.networks, Optimizer.of(training)
+        self.networks, self.optimizer = first.networks, optimizer_of(training, first.networks)
         self.vector = torch.stack([one.vector for one in learners])  # [R, P]
         self.buffers = stack([one.buffers for one in learners])
         self.state = tree_map(torch.clone, stack([one.state for one in learners]))

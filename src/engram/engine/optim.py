@@ -6,7 +6,7 @@ rate and step count, torch's fused kernel does the same arithmetic in one pass.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,8 +16,10 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from engram.engine.training import Training
+from engram.learner.layout import Networks
 
 EPS = 1e-8
+PARTS = ("m", "v")  # of an optimiser's state, with one number per parameter
 Opt = dict[str, Any]
 
 
@@ -103,3 +105,65 @@ class Optimizer:
         opt["m"].lerp_(grad, 1 - first)
         opt["v"].mul_(second).addcmul_(grad, grad, value=1 - second)
         vector.sub_(step * opt["m"] / (opt["v"].sqrt() * spread + EPS))
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Several optimisers, each on its slice of the vector with its own multiple of the rate."""
+
+    parts: tuple[tuple[slice, float, Optimizer], ...]
+
+    def fresh(self, vector: Tensor) -> Opt:
+        """The state before the first step."""
+        states = [one.fresh(vector) for _, _, one in self.parts]
+        return max(states, key=len)  # one for all, with a second moment if any part has one
+
+    def moves_still(self, reset: bool) -> bool:
+        """Whether an entry without gradient may still move."""
+        return any(one.moves_still(reset) for _, _, one in self.parts)
+
+    def powers(self, t: Tensor) -> Tensor:
+        """As `Optimizer.powers`: the betas are those of all."""
+        return self.parts[0][2].powers(t)
+
+    def scales(self, powers: Tensor, lr: Tensor) -> Tensor:
+        """As `Optimizer.scales`."""
+        return self.parts[0][2].scales(powers, lr)
+
+    def fused_(
+        self, params: list[Tensor], grads: list[Tensor], m: list[Tensor], v: list[Tensor],
+        t: Tensor, lr: float | Tensor,
+    ) -> None:  # fmt: skip
+        """One step on a whole vector; slices of it lie too far apart for a fused kernel."""
+        (vector,), (grad,) = params, grads
+        opt = {"m": m[0], "t": t} | ({"v": v[0]} if v else {})
+        rate = lr if isinstance(lr, Tensor) else vector.new_tensor(lr)
+        self.update_(vector, grad, opt, rate)
+
+    def update_(
+        self, vector: Tensor, grad: Tensor, opt: Opt, lr: Tensor, scales: Tensor | None = None
+    ) -> None:
+        """As `Optimizer.update_`, slice by slice; the steps are counted once."""
+        for place, factor, one in self.parts:
+            own = {name: opt[name][..., place] for name in PARTS if name in opt}
+            own["t"] = opt["t"].clone()
+            mine = None if scales is None else torch.stack([scales[0] * factor, scales[1]])
+            one.update_(vector[..., place], grad[..., place], own, lr * factor, mine)
+        opt["t"].add_(1)
+
+
+def optimizer_of(training: Training, networks: Networks) -> Optimizer | Grouped:
+    """The recipe's optimiser, or one with parts where a further network has a manner of its own."""
+    usual, parts, start = Optimizer.of(training), [], 0
+    for name, manner in networks.manners.items():
+        if not (manner.lr or manner.optimizer):
+            continue
+        first, last = networks.places(name)
+        own = replace(usual, kind=manner.optimizer or usual.kind)
+        factor = manner.lr / training.lr if manner.lr else 1.0
+        parts += [(slice(start, first), 1.0, usual), (slice(first, last), factor, own)]
+        start = last
+    if not parts:
+        return usual
+    parts.append((slice(start, len(networks.layout)), 1.0, usual))
+    return Grouped(tuple(part for part in parts if part[0].start < part[0].stop))

@@ -12,7 +12,7 @@ import torch
 
 from engram.engine.driver import Driver
 from engram.engine.midway import Midway, arrays_of, curve_of
-from engram.engine.optim import Optimizer
+from engram.engine.optim import optimizer_of
 from engram.engine.training import Training
 from engram.errors import unknown
 from engram.learner.learner import Learner
@@ -67,7 +67,7 @@ def prepared(
     """
     settings = _settings(training, phase)
     if (number or phase != TASK) and not resumed:
-        optimizer = Optimizer.of(settings)
+        optimizer = optimizer_of(settings, learners[0].networks)
         for learner in learners:
             if phase.fresh:
                 learner.vector, learner.buffers = learner.networks.initial()

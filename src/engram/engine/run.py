@@ -28,6 +28,7 @@ from engram.learner.feed import Feed
 from engram.learner.layout import Networks
 from engram.learner.learner import Learner
 from engram.learner.likeness import Same, likeness
+from engram.learner.network import manners_of, modules_of
 from engram.learner.tree import shapes
 from engram.methods.base import overrides
 from engram.models.adapter import adapt
@@ -163,8 +164,8 @@ class Engine:
                 key_of_run = keys.fold(run.seed, "networks")
                 torch.default_generator.manual_seed(keys.torch_seed(key_of_run))
                 brought = run.method.networks(StreamOutline.of(run.stream))
-            further = {name: adapt(module) for name, module in brought.items()}
-            networks = Networks({"net": net, **further}, run.loss)
+            further = {name: adapt(module) for name, module in modules_of(brought).items()}
+            networks = Networks({"net": net, **further}, run.loss, manners_of(brought))
             self._weights[key] = networks.to(
                 self.device, DTYPES[run.training.precision],
                 channels_last=self._channels_last(run),

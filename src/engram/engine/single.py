@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engram.engine.assemble import Assembler, Dealt, single_steps
 from engram.engine.deck import Deck
-from engram.engine.optim import Optimizer
+from engram.engine.optim import Grouped, optimizer_of
 from engram.engine.training import Training
 from engram.engine.values import empty_tables, tables_of, write_
 from engram.errors import bad
@@ -36,7 +36,7 @@ class SingleTrainer:
         self, learner: Learner, method: Method, training: Training, *, room: int = 0
     ) -> None:
         self.learner, self.method = learner, method
-        self.optimizer = Optimizer.of(training)
+        self.optimizer = optimizer_of(training, learner.networks)
         learner.vector = learner.vector.clone()  # methods may have kept the old tensor as an anchor
         device = learner.device
         self.net = BoundNet(
@@ -64,6 +64,7 @@ class SingleTrainer:
         self._projects = overrides(method, "gradient")
         self._follows, self._pace = overrides(method, "step"), pace_of(method)
         self._clip = training.clip
+        self._grouped = isinstance(self.optimizer, Grouped)
         self._autocast = training.precision == "bf16"
         self._freeze(learner.free, training)
         layout = learner.networks.layout
@@ -120,7 +121,7 @@ class SingleTrainer:
         else:
             parts, penalty = self._gradients(batch)
             data = None
-            if penalty is not None or self._follows or self._clip:
+            if penalty is not None or self._follows or self._clip or self._grouped:
                 data = learner.networks.layout.flatten(parts)
                 flat = data if penalty is None else data + penalty
         if isinstance(dealt.into, Tensor):

@@ -20,7 +20,7 @@ from engram.engine.driver import Driver, Progress
 from engram.engine.evaluate import answers, test_items
 from engram.engine.latents import encode, hold_root
 from engram.engine.midway import Midway, Saver
-from engram.engine.optim import Optimizer
+from engram.engine.optim import optimizer_of
 from engram.engine.phases import TASK, Trained, prepared
 from engram.engine.renewal import Renewal
 from engram.engine.training import Training
@@ -190,7 +190,7 @@ def enter(
         learner.vector = vector
         hold_root(learner, methods[0], stage)
     company.each(learners, methods, "start")
-    optimizer = Optimizer.of(training)
+    optimizer = optimizer_of(training, learners[0].networks)
     fresh = optimizer.fresh(learners[0].vector)
     for learner in learners:
         if training.optim_reset or not learner.opt:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from engram.errors import bad, choose, number, whole
 from engram.learner.feed import AUGMENTATIONS
 from engram.learner.learner import SCOPES
+from engram.learner.network import OPTIMIZERS
 from engram.learner.objectives import OBJECTIVES
 
-OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "step", "plateau")
 WATCHED = ("loss", "accuracy", "precision_weighted_jaccard")
 LAST = ("keep", "drop", "wrap")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from engram.errors import choose
 from engram.learner.likeness import likeness
+from engram.learner.network import Manner
 from engram.learner.objectives import OBJECTIVES
 from engram.models.functional import ties
 from engram.models.layers import Dropout
@@ -78,7 +79,13 @@ class Networks:
     ``persistent=False`` (an adjacency matrix, say) are constants of the structure.
     """
 
-    def __init__(self, networks: Mapping[str, nn.Module], objective: str = "ce") -> None:
+    def __init__(
+        self,
+        networks: Mapping[str, nn.Module],
+        objective: str = "ce",
+        manners: Mapping[str, Manner] | None = None,
+    ) -> None:
+        self.manners = dict(manners or {})  # how further networks learn, where they say it
         self.objective = OBJECTIVES[choose("loss", objective, OBJECTIVES)]
         self.train = Bundle(networks).train()
         self.eval = copy.deepcopy(self.train).eval()
@@ -110,6 +117,15 @@ class Networks:
         """Why runs cannot be mapped over one skeleton; nothing if they can."""
         found = (getattr(one, "unmappable", ()) for one in self.train.children())
         return tuple(reason for reasons in found for reason in reasons)
+
+    def places(self, name: str) -> tuple[int, int]:
+        """Where the parameters of a network begin and end in the vector."""
+        prefix, start, found = f"{name}.", 0, [0, 0]
+        for path, size in zip(self.layout.shapes, self.layout.sizes, strict=True):
+            if path.startswith(prefix):
+                found = [found[0] if found[1] else start, start + size]
+            start += size
+        return found[0], found[1]
 
     @property
     def splits(self) -> bool:
@@ -143,7 +159,7 @@ class Networks:
     @cached_property
     def form(self) -> Any:
         """What networks must share to be trained with one skeleton: all but the weights."""
-        return likeness(self.train)
+        return likeness((self.train, self.manners)) if self.manners else likeness(self.train)
 
     def free(self, seen: Tensor) -> Tensor:
         """[P] everything but the rows of classes not seen [C] yet; to be copied, not written."""

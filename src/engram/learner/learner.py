@@ -271,15 +271,29 @@ class Learner:
         return Batch._make([*shaped, *spread, key, (), NOTHING])
 
     def memory_bytes(self) -> int:
-        """Bytes of the exemplars and of what is remembered with them; a latent stands for its x."""
+        """Bytes of the exemplars and of what is remembered with them; a latent stands for its x.
+
+        And of networks that stand for exemplars (`Network.counts`).
+        """
         sample = 0 if "latent" in self.values else self.stream.data.sample_bytes
-        return len(self.exemplars) * sample + nbytes(self.values)
+        return len(self.exemplars) * sample + nbytes(self.values) + self._counted()
+
+    def _counted(self) -> int:
+        """Bytes of networks that count as memory."""
+        total = 0
+        for name, manner in self.networks.manners.items():
+            if manner.counts:
+                start, stop = self.networks.places(name)
+                own = {k: v for k, v in self.buffers.items() if k.startswith(f"{name}.")}
+                total += (stop - start) * self.vector.element_size() + nbytes(own)
+        return total
 
     def nbytes(self) -> dict[str, int]:
         """Bytes of all that the learner holds, by kind.
 
         ``parameters`` and ``buffers`` of the main network, ``networks``: further networks with
-        their buffers, method ``state``, ``optimizer``, and the samples of the ``exemplars``.
+        their buffers, method ``state``, ``optimizer``, and ``exemplars``: their samples, and
+        networks that count as memory.
         """
         sizes = zip(self.networks.layout.shapes, self.networks.layout.sizes, strict=True)
         main = sum(size for name, size in sizes if name.startswith("net."))
@@ -288,7 +302,8 @@ class Learner:
         own = {k: v for k, v in self.buffers.items() if k in known and k.startswith("net.")}
         return {
             "parameters": main, "buffers": nbytes(own),
-            "networks": nbytes(self.vector) - main + nbytes(self.buffers) - nbytes(own),
+            "networks": nbytes(self.vector) - main + nbytes(self.buffers) - nbytes(own)
+            - self._counted(),
             "state": nbytes(self.state), "optimizer": nbytes(self.opt),
             "exemplars": self.memory_bytes(),
         }  # fmt: skip

@@ -7,21 +7,26 @@ over many, so everything named pure below is a function of tensors only: no ``.i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from engram.errors import bad, choose, number, whole
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
+from engram.learner.network import Brought, Network
 from engram.memory import Memory
 from engram.models.output import Output
 from engram.streams.core import Task
 from engram.streams.outline import StreamOutline
 
+__all__ = [
+    "DECISIONS", "EITHER", "REPLAYS", "Brought", "Gradient", "Method", "Network", "Phase", "Replay",
+    "State", "Terms", "overrides", "pace_of",
+]  # fmt: skip
 REPLAYS = ("none", "union", "pair", "apart", "tasks", "past", "complete")
 # how predictions follow from scores, for rows of one label and for rows with a set of them
 DECISIONS = {"single": "argmax", "set": "threshold"}
@@ -138,8 +143,12 @@ class Method:
         """The trainings of a task, one after the other, between `start` and `finish`."""
         return (Phase(),)
 
-    def networks(self, stream: StreamOutline) -> Mapping[str, nn.Module]:
-        """Further networks of the learner, a generator say; reach them with ``net.at``."""
+    def networks(self, stream: StreamOutline) -> Brought:
+        """Further networks of the learner, a generator say; reach them with ``net.at``.
+
+        A `Network` in place of a module states its learning rate and optimiser, and whether its
+        bytes count as memory.
+        """
         return {}
 
     def start(self, learner: Learner, task: Task) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from engram.errors import BadArgument, bad
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
+from engram.learner.network import Brought, Network
 from engram.memory import Memory
 from engram.methods.base import (
     EITHER,
@@ -105,8 +105,8 @@ class Join(Method):
         owner = self._owner("phases")
         return (Phase(),) if owner is None else self.parts[owner].phases(stage)
 
-    def networks(self, stream: StreamOutline) -> Mapping[str, nn.Module]:
-        found: dict[str, nn.Module] = {}
+    def networks(self, stream: StreamOutline) -> Brought:
+        found: dict[str, nn.Module | Network] = {}
         for part in self.parts:
             brought = part.networks(stream)
             if twice := sorted(found.keys() & brought.keys()):
