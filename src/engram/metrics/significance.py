@@ -177,12 +177,9 @@ def benjamini_hochberg(p_values: Any) -> Floats:
     >>> benjamini_hochberg([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.04, 0.04]
     """
-    p = _probabilities(p_values)
-    order = np.argsort(p, kind="stable")[::-1]
-    factors = len(p) / np.arange(len(p), 0, -1)
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(np.minimum.accumulate(p[order] * factors), 1.0)
-    return adjusted
+    from scipy.stats import false_discovery_control
+
+    return floats("p_values", false_discovery_control(_probabilities(p_values)))
 
 
 def _probabilities(p_values: Any) -> Floats:

@@ -37,13 +37,10 @@ class Identity:
         The name under which its numbers are kept.
     content
         The experiment as a recipe, in plain values; under ``identity`` the hashes of its parts.
-    order
-        The explicit order of the stream's classes or domains as text, which is not part of the id.
     """
 
     id: str
     content: Mapping[str, Any]
-    order: str = ""
 
 
 def identify(
@@ -93,7 +90,7 @@ def identify(
         facts["data_in_memory"] = True
     elif source.root is not None:
         facts["data_root"] = source.root
-    return Identity(id=short(parts), content={**content, "identity": facts}, order=order_of(stream))
+    return Identity(id=short(parts), content={**content, "identity": facts})
 
 
 def short(value: Any) -> str:

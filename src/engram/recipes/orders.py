@@ -16,7 +16,6 @@ from engram.recipes.watcher import Watcher
 from engram.streams.core import Stream
 from engram.streams.orders import (
     all_task_orders,
-    class_order,
     order_name,
     random_class_orders,
     reorder,
@@ -154,8 +153,3 @@ def _listed(argument: str, asked: Any) -> list[Sequence[int]]:
     if twice:
         raise bad(argument, "every order once", f"{twice} more than once")
     return found
-
-
-def task_orders_as_class_orders(stream: Stream) -> list[list[int]]:
-    """Every task order of a stream, rewritten as a class order."""
-    return [class_order(stream, order) for order in all_task_orders(len(stream))]

@@ -28,6 +28,7 @@ from engram.records import (
     environment,
     read,
 )
+from engram.records.files import remove_leftovers
 
 
 class Recorder:
@@ -93,6 +94,7 @@ class Recorder:
             if self.folder is not None and plan.keep != "counts":
                 self.folder.write_items(*where, self._items[where])
         if self.folder is not None:
+            remove_leftovers(self.folder.path)
             for recipe, content in {plan.recipe: plan.content for plan in self.open}.items():
                 self.folder.write_recipe(recipe, content)
             self.folder.list_recipes(plan.recipe for plan in self.plans)

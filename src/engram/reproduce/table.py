@@ -168,11 +168,3 @@ def words(settings: Mapping[str, str]) -> str:
     'mnist.epochs=1; seeds=3'
     """
     return "; ".join(f"{key}={value}" for key, value in settings.items())
-
-
-def facts(preset: Any) -> Mapping[str, Any]:
-    """The choices of a preset as nested plain values."""
-    from engram.recipes.plain import to_plain
-
-    found: dict[str, Any] = to_plain(preset)
-    return found
