@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields, is_dataclass
 
-from engram.checks.report import require
+from engram.checks.report import Broken, require
+from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods.base import EITHER, Method, pace_of
 from engram.methods.base import Replay as Declared
+from engram.models.build import check_head
 from engram.recipes.names import build_method, plain_method
 
 READS = ("own", "past")
-HEADS = ("linear", "cosine")
 
 
 def check_frozen_dataclass_with_defaults(method: Method) -> None:
@@ -52,7 +53,10 @@ def check_recipe_round_trip(method: Method) -> None:
 def check_declarations(method: Method) -> None:
     """`replay`, `reads`, `head`, `decides` and `pace` have values that the engine knows."""
     require(method.reads in READS, f"reads must be one of {READS}, it is {method.reads!r}")
-    require(method.head in HEADS, f"head must be one of {HEADS}, it is {method.head!r}")
+    try:
+        check_head(method.head)
+    except BadArgument as error:
+        raise Broken(str(error)) from error
     ways = isinstance(method.decides, tuple) and set(method.decides) <= set(EITHER)
     require(
         ways and "argmax" in method.decides,

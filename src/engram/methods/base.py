@@ -7,7 +7,7 @@ over many, so everything named pure below is a function of tensors only: no ``.i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -130,7 +130,8 @@ class Method:
     """
 
     reads: ClassVar[str] = "own"  # "past": may read the training rows of earlier tasks
-    head: ClassVar[str] = "linear"  # the output layer the method needs: linear | cosine
+    # the output layer the method needs: linear | cosine | {"name": "cosine", "scale": 10}
+    head: ClassVar[str | Mapping[str, Any]] = "linear"
     # what its scores can be decided by: their argmax; a threshold as well (EITHER) where training
     # draws each label's score above 0 or below, as `net.task` does on label sets
     decides: ClassVar[tuple[str, ...]] = ("argmax",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +78,7 @@ class Join(Method):
         return "past" if any(part.reads == "past" for part in self.parts) else "own"
 
     @property
-    def head(self) -> str:  # type: ignore[override]
+    def head(self) -> str | Mapping[str, Any]:  # type: ignore[override]
         return next((part.head for part in self.parts if part.head != "linear"), "linear")
 
     @property

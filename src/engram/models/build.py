@@ -50,27 +50,27 @@ def models() -> dict[str, str]:
 
 
 def model_options(name: str) -> tuple[str, ...]:
-    """What can be set of a model, besides the shape of its samples.
+    """What can be set of a model, besides the shape of its samples; each may have a ``head``.
 
     Examples
     --------
     >>> model_options("cnn")
-    ('dropout',)
+    ('dropout', 'head')
     """
     if name not in _MODELS:
         raise unknown("model", name, _MODELS)
-    return tuple(inspect.signature(_MODELS[name]).parameters)[1:]
+    return (*tuple(inspect.signature(_MODELS[name]).parameters)[1:], "head")
 
 
 def model_defaults(name: str) -> dict[str, Any]:
-    """What a model's options are where they are not given.
+    """What a model's options are where they are not given; the head is the method's then.
 
     Examples
     --------
     >>> model_defaults("mlp")["hidden"]
     (256, 256)
     """
-    names = model_options(name)
+    names = model_options(name)[:-1]
     given = inspect.signature(_MODELS[name]).parameters
     return {option: given[option].default for option in names}
 
@@ -89,14 +89,16 @@ def build(
     Parameters
     ----------
     spec
-        A name of `models`; a dict with that name and options; a module [B, ...] -> [B, F], which
-        is copied and keeps its weights; or a factory ``f(sample_shape, **options) -> module``.
+        A name of `models`; a dict with that name and options, a ``head`` among them; a module
+        [B, ...] -> [B, F], which is copied and keeps its weights; or a factory
+        ``f(sample_shape, **options) -> module``.
     classes
         How many classes the head has room for.
     seed
         Decides the initial weights. The global generator is left alone.
     head
-        "linear", "cosine", or a dict such as ``{"name": "linear", "bias": False}``.
+        "linear", "cosine", or a dict such as ``{"name": "cosine", "scale": 10}``: what the method
+        needs. A model's own head must be of that kind, unless any will do ("linear").
 
     Examples
     --------
@@ -106,6 +108,9 @@ def build(
     """
     shape = _checked_shape(sample_shape)
     whole("classes", classes, 1)
+    if isinstance(spec, Mapping) and "head" in spec:
+        spec = dict(spec)
+        head = _chosen_head(head, spec.pop("head"))
     with _seeded(seed):
         if isinstance(spec, (str, Mapping)):
             backbone = _make("model", spec, _MODELS, (shape,), options)
@@ -115,6 +120,38 @@ def build(
         top = _make("head", head, _HEADS, (width, classes), {})
     getattr(top, "reset_columns")(seed)  # noqa: B009
     return Classifier(backbone, top)
+
+
+def check_head(head: Any) -> dict[str, Any]:
+    """A head as a mapping with a name and options, after a look at them.
+
+    Examples
+    --------
+    >>> check_head("cosine"), check_head({"name": "cosine", "scale": 10})
+    ({'name': 'cosine'}, {'name': 'cosine', 'scale': 10})
+    """
+    given = {"name": head} if isinstance(head, str) else head
+    if not isinstance(given, Mapping) or "name" not in given:
+        raise bad("head", "the name of a head, or a mapping with a name", head)
+    name, known = given["name"], list(_HEADS)
+    if not isinstance(name, str) or name not in _HEADS:
+        raise unknown("head", name, known)
+    valid = list(inspect.signature(_HEADS[name]).parameters)[2:]
+    for option, value in given.items():
+        if option != "name" and option not in valid:
+            raise unknown(f"option of head {name}", option, valid)
+        if option != "name" and not isinstance(value, (bool, int, float)):
+            raise bad(f"head.{option}", "a number or a truth value", value)
+    return dict(given)
+
+
+def _chosen_head(needed: Any, own: Any) -> dict[str, Any]:
+    """The model's own head, refused where the method needs another one."""
+    method, model = check_head(needed), check_head(own)
+    if method["name"] not in ("linear", model["name"]):
+        wanted = f"{method['name']}, which the method needs"
+        raise bad("model.head", wanted, model["name"])
+    return {**method, **model} if method["name"] == model["name"] else model
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from engram import streams
 from engram.errors import bad, choose, unknown
-from engram.models.build import model_options
+from engram.models.build import check_head, model_options
 from engram.recipes.plain import convert
 
 DEFAULT_KIND = "class_incremental"
@@ -111,4 +111,6 @@ def model_section(section: Any) -> Any:
         for name in section:
             if name != "name" and name not in known:
                 raise unknown(f"option of model {section['name']}", name, known)
+        if "head" in section:
+            check_head(section["head"])
     return dict(section) if isinstance(section, Mapping) else section
