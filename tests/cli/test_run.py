@@ -339,3 +339,16 @@ def test_processes_meet_in_one_directory(engram):
     Path("r.yaml").write_text(yaml.safe_dump(content))
     engram("sweep", "r.yaml", "-g", "size=1,2", "--pool", "processes", "--workers", 1, "-o", "out")
     assert sorted(package.read("out").labels) == ["Quiet size=1", "Quiet size=2"]
+
+
+@pytest.mark.parametrize("command", [["run", "r.yaml"], ["sweep", "r.yaml", "--pool", "processes"]])
+def test_a_budget_stops_and_resume_goes_on(engram, tmp_path, command):
+    (tmp_path / "r.yaml").write_text("{stream: blobs, method: Finetune, training: {epochs: 1}}")
+    stopped = engram(*command, "--budget", "0s", "-o", "out").stderr
+    assert "The budget is spent. Kept in out: 0 of 1 run complete" in stopped
+    assert "engram resume out" in stopped
+    assert "budget" not in engram("resume", "out", "--budget", "10m").stderr
+    assert len(package.read(tmp_path / "out")) == 1
+    complaint = engram(*command, "--budget", "ten", "-o", "new", code=2).stderr
+    assert "budget: expected a duration" in complaint
+    assert not (tmp_path / "new").exists()

@@ -20,6 +20,10 @@ Again = Annotated[
     bool,
     typer.Option("--again", help="Run anew what is finished; the old numbers no longer count."),
 ]
+Budget = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Stop after 90s, 10m, 1h30m; engram resume goes on."),
+]
 Root = Annotated[
     Path | None,
     typer.Option(

@@ -20,20 +20,24 @@ from engram.pools.base import Work
 from engram.recipes import Plan, Recipe, Watcher
 from engram.recipes.changes import recorded, refuse_changed
 from engram.records import Result, RunDirectory
+from engram.reproduce.duration import seconds
 
 
 def perform(
-    request: Request, out: Path | None = None, *, same: bool = False, again: bool = False
-) -> Result:
+    request: Request, out: Path | None = None, *, same: bool = False, again: bool = False,
+    budget: str | None = None,
+) -> Result:  # fmt: skip
     """Run a request in its directory and print the outcome; Ctrl-C says what is kept.
 
     `same` refuses experiments that have changed since the directory was written; `again` runs anew
-    what is finished.
+    what is finished; after `budget` nothing further is begun.
     """
+    limit = None if budget is None else seconds(budget)
     recipes = asked.build(request.recipes)
     folder = out if out is not None else asked.default_out(recipes)
-    result = train(request, recipes, folder, same=same, again=again)
-    show.outcome(result, folder)
+    result = train(request, recipes, folder, same=same, again=again, budget=limit)
+    if len(result):
+        show.outcome(result, folder)
     return result
 
 
@@ -48,7 +52,7 @@ def refuse_diverged(results: Sequence[Result]) -> None:
 
 def train(
     request: Request, recipes: Sequence[Recipe], folder: Path, *, same: bool = False,
-    again: bool = False,
+    again: bool = False, budget: float | None = None,
 ) -> Result:  # fmt: skip
     """Run what is not finished yet, with progress on the screen."""
     target = folder.absolute()
@@ -66,14 +70,20 @@ def train(
         show.question(plans)
         request.write(target)
         began = time.monotonic()
+        work.deadline = None if budget is None else began + budget
         try:
             with meter() as watcher:
                 work.watcher = _Announcing(watcher)
                 result = find_pool(request.pool)(work)
         except KeyboardInterrupt:
-            _interrupted(plans, folder)
+            _stopped("Interrupted", _stages(plans, target), folder)
             raise typer.Exit(INTERRUPTED) from None
-    say(f"{_plural(len(plans), 'run')} in {_duration(time.monotonic() - began)}")
+    late = work.deadline is not None and time.monotonic() > work.deadline
+    stages = _stages(plans, target) if late else []
+    if any(n < len(plan.run.stream) for plan, n in stages):
+        _stopped("The budget is spent", stages, folder)
+    else:
+        say(f"{_plural(len(plans), 'run')} in {_duration(time.monotonic() - began)}")
     return result
 
 
@@ -91,17 +101,22 @@ class _Announcing(Watcher):
         self.inner.begin(plans, done)
 
 
-def _interrupted(plans: Sequence[Plan], folder: Path) -> None:
-    directory = RunDirectory(folder, create=False)
-    stages = [len(directory.finished(*plan.key)) for plan in plans]
-    whole = sum(n >= len(plan.run.stream) for n, plan in zip(stages, plans, strict=True))
-    part = sum(0 < n < len(plan.run.stream) for n, plan in zip(stages, plans, strict=True))
+def _stopped(why: str, stages: Sequence[tuple[Plan, int]], folder: Path) -> None:
+    """Say what is kept of runs, some of which are not finished."""
+    whole = sum(n >= len(plan.run.stream) for plan, n in stages)
+    part = sum(0 < n < len(plan.run.stream) for plan, n in stages)
     say(
-        f"\nInterrupted. Kept in {folder}: {whole} of {_plural(len(plans), 'run')} complete, "
-        f"{part} in part ({sum(stages)} stages in all).",
+        f"\n{why}. Kept in {folder}: {whole} of {_plural(len(stages), 'run')} complete, "
+        f"{part} in part ({sum(n for _, n in stages)} stages in all).",
         style="yellow",
     )
     say(f"Go on with:  engram resume {shlex.quote(str(folder))}")
+
+
+def _stages(plans: Sequence[Plan], folder: Path) -> list[tuple[Plan, int]]:
+    """Each plan, and how many of its stages are recorded."""
+    directory = RunDirectory(folder, create=False)
+    return [(plan, len(directory.finished(*plan.key))) for plan in plans]
 
 
 def _plural(count: int, word: str) -> str:

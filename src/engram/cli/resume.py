@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from engram.cli.options import Budget
 from engram.errors import EngramError, RecordError, bad
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def command(
         str | None,
         typer.Option(metavar="auto|cpu|cuda", help="Where to train (default: as before)."),
     ] = None,
+    budget: Budget = None,
 ) -> None:  # fmt: skip
     """Go on with an interrupted run: only what is missing is trained."""
     from engram.cli.perform import perform, refuse_diverged
@@ -30,7 +32,7 @@ def command(
         raise bad("DIR", "an existing run directory", str(directory))
     asked = requests(directory) or from_recipes(directory)
     chosen = [replace(one, device=device) if device else one for one in asked]
-    refuse_diverged([perform(one, directory, same=True) for one in chosen])
+    refuse_diverged([perform(one, directory, same=True, budget=budget) for one in chosen])
 
 
 def from_recipes(directory: Path) -> list[Request]:

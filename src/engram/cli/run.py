@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from engram.cli.options import Again, Assignments, Compile, Device, Out, Root, Seeds
+from engram.cli.options import Again, Assignments, Budget, Compile, Device, Out, Root, Seeds
 
 
 def command(
@@ -51,6 +51,7 @@ def command(
     ] = None,
     compile: Compile = False,
     again: Again = False,
+    budget: Budget = None,
 ) -> None:  # fmt: skip
     """Train one method or several on a stream and show what they remember.
 
@@ -72,4 +73,4 @@ def command(
         recipes=plain, root=str(root.absolute()) if root else None, device=device,
         pool="auto" if together else "serial", compile=compile,
     )  # fmt: skip
-    refuse_diverged([perform(request, out, again=again)])
+    refuse_diverged([perform(request, out, again=again, budget=budget)])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from engram.cli.options import Again, Assignments, Compile, Device, Out, Root, Seeds
+from engram.cli.options import Again, Assignments, Budget, Compile, Device, Out, Root, Seeds
 from engram.pools import POOLS, find_pool
 
 
@@ -31,6 +31,7 @@ def command(
     device: Device = "auto",
     compile: Compile = False,
     again: Again = False,
+    budget: Budget = None,
 ) -> None:  # fmt: skip
     """Run many recipes, or one over a grid of values; equal shapes train in lockstep."""
     from engram.cli import asked
@@ -46,4 +47,4 @@ def command(
         recipes=asked.grid(plain, grid or ()), root=str(root.absolute()) if root else None,
         device=device, pool=pool, workers=workers, compile=compile,
     )  # fmt: skip
-    refuse_diverged([perform(request, out, again=again)])
+    refuse_diverged([perform(request, out, again=again, budget=budget)])
