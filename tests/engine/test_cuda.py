@@ -85,6 +85,17 @@ def images(**training):
     ]
 
 
+@pytest.mark.parametrize("capture", [True, False])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_many_parameters_share_one_count_of_steps(optimizer, capture):
+    """In single precision, where the optimiser is fused over a list of parameters."""
+    run = images(optimizer=optimizer, lr=1e-3, precision="float32")[0]
+    cuda = trained([run], device="cuda", capture=capture)
+    cpu = trained([run], device="cpu")
+    assert float(cuda[0, 1][3]["t"]) == float(cpu[0, 1][3]["t"]) > 0
+    assert apart(cuda, cpu) < 1e-2
+
+
 @pytest.mark.parametrize(
     "training",
     [

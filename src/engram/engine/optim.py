@@ -62,13 +62,19 @@ class Optimizer:
             )  # fmt: skip
             return
         step = adam if self.kind == "adam" else adamw
-        t.sub_(len(params) - 1)  # the kernel adds one per tensor to the shared counter
+        counters = [t] * len(params)
+        if t.is_cuda and len(params) > 1:  # counted at the same time: each needs its own
+            counters = list(t.repeat(len(params)).unbind(0))
+        else:
+            t.sub_(len(params) - 1)  # the kernel adds one per tensor to the shared counter
         step(
-            params, grads, m, v, [], [t] * len(params), foreach=False, fused=True,
+            params, grads, m, v, [], counters, foreach=False, fused=True,
             capturable=params[0].is_cuda, differentiable=False, amsgrad=False,
             beta1=self.betas[0], beta2=self.betas[1], lr=lr, weight_decay=self.decay,
             eps=EPS, maximize=False,
         )  # fmt: skip
+        if counters[0] is not t:
+            t.copy_(counters[0])
 
     def powers(self, t: Tensor) -> Tensor:
         """[2, ...] both betas to the power of `t`, in double precision."""
