@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engram import keys
-from engram.checks.toys import MODELS, streams
+from engram.checks.toys import MODELS, clouds, streams
 from engram.engine.run import Engine
 from engram.engine.run_spec import Run
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import GDumb
+from engram.streams import task_incremental
 from tests.engine.test_twins import DECAYED
 from tests.engine.twin import OPTIMIZERS, Plain, Twin, away
 
@@ -65,6 +66,29 @@ def test_weights_are_those_of_a_plain_loop(model, together):
         assert kept <= now | before.get(stage.run, set())
         before[stage.run] = kept
     assert len(before) == 3
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
+def test_exemplars_of_earlier_tasks_have_their_own_heads(together):
+    """Where tasks are told apart, a row competes among the classes of its own task."""
+    stream = task_incremental(clouds(), order=[5, 1, 3, 0, 4, 2])
+    training = replace(SETTINGS, optimizer="adam", lr=0.01, batch_size=0)
+    method = GDumb(memory=Memory(total=60), epochs=1)
+    runs = [
+        Run(stream=stream, method=method, model=MODELS["plain"], training=training, seed=seed)
+        for seed in range(2)
+    ]
+    engine = Engine(runs, device="cpu", together=together)
+    for stage in engine.stages():
+        kept, fresh = stage.learner.exemplars, engine.learner(runs[stage.run])
+        fresh.open_classes(2)
+        net = Plain(fresh, False)
+        logits = net(stream.data.gather(kept.rows).double(), 3)
+        logits = logits.masked_fill(~stream.visible[kept.stages], -torch.inf)
+        wanted = F.cross_entropy(logits, stream.targets[kept.rows][:, 0]).item()
+        (_, terms), *_ = stage.outcome.losses
+        assert terms["task"] == pytest.approx(wanted, abs=1e-10)
+        assert len(kept.stages.unique()) == stage.stage + 1
 
 
 def test_the_recipe_says_nothing_about_the_length():

@@ -14,6 +14,7 @@ from engram.engine.latents import NAME, Table, look_up
 from engram.engine.values import read
 from engram.learner.batch import Batch
 from engram.learner.feed import Feed
+from engram.methods.base import Method
 
 
 class Dealt(NamedTuple):
@@ -93,6 +94,14 @@ class Assembler:
     def _payload(self) -> list[tuple[str, Tensor]]:
         """What is remembered, but for latents where those are the inputs themselves."""
         return [(k, v) for k, v in self.values.items() if not (self.latents and k == NAME)]
+
+
+def only_own_rows(method: Method, stage: int) -> bool:
+    """Whether every row of every batch is the current task's."""
+    phases = method.phases(stage)
+    return method.replay(stage).kind == "none" and all(
+        phase.rows in ("task", "none") for phase in phases
+    )
 
 
 def at_step(deck: Deck, step: Tensor) -> Dealt:

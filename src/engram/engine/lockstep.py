@@ -18,7 +18,7 @@ from torch.func import grad as func_grad
 from torch.func import vmap
 
 from engram import keys
-from engram.engine.assemble import Assembler, Dealt, at_step, no_padding
+from engram.engine.assemble import Assembler, Dealt, at_step, no_padding, only_own_rows
 from engram.engine.deck import Deck
 from engram.engine.graphs import Captured
 from engram.engine.latents import stacked
@@ -71,7 +71,7 @@ class LockstepTrainer:
         now = torch.full((len(learners),), first.stage, device=device)
         self.assemble = Assembler(
             first.feed, opened=opened.to(device), scopes=torch.stack(scopes).to(device), now=now,
-            stage=first.stage, alone=self.method.replay(first.stage).kind == "none",
+            stage=first.stage, alone=only_own_rows(self.method, first.stage),
         )  # fmt: skip
         self.assemble.latents = stacked(learners)
         self.lr = torch.full((len(learners),), training.lr, device=device, dtype=self.vector.dtype)

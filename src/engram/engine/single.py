@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.assemble import Assembler, Dealt, single_steps
+from engram.engine.assemble import Assembler, Dealt, only_own_rows, single_steps
 from engram.engine.deck import Deck
 from engram.engine.optim import Grouped, optimizer_of
 from engram.engine.training import Training
@@ -47,7 +47,7 @@ class SingleTrainer:
         self.assemble = Assembler(
             learner.feed, opened=opened, now=torch.tensor(learner.stage, device=device),
             scopes=competing(learner.scope, opened, visible, learner.stage), stage=learner.stage,
-            alone=method.replay(learner.stage).kind == "none",
+            alone=only_own_rows(method, learner.stage),
         )  # fmt: skip
         if learner.latents:
             self.assemble.latents, self.net.main = learner.latents, "net.top"
