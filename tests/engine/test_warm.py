@@ -66,3 +66,17 @@ print("IMPORTED", len([name for name in set(sys.modules) - before if name.starts
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "IMPORTED 0", done.stdout
+
+
+def test_inside_a_transform_it_is_too_late(monkeypatch):
+    """A mapped pass on a device that is not warm goes on; the next plain one warms it."""
+    monkeypatch.setattr(warm, "_done", set())
+
+    def one(x):
+        warm.mapped(torch.device("cpu"))
+        return x * 2
+
+    assert torch.func.vmap(one)(torch.ones(2)).tolist() == [2, 2]
+    assert warm._done == set()
+    warm.mapped(torch.device("cpu"))
+    assert warm._done == {("mapped", "cpu")}

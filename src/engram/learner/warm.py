@@ -11,6 +11,7 @@ import time
 
 import torch
 from torch import Tensor
+from torch._C._functorch import maybe_current_level
 from torch.func import grad, vmap
 
 _done: set[tuple[str, str]] = set()
@@ -34,9 +35,10 @@ def mapped(device: torch.device) -> None:
 
 def _once(kind: str, device: torch.device) -> None:
     global _spent
-    if (kind, str(device)) in _done:
+    # by kind of device: "cuda" and "cuda:0" are one; inside a transform it is too late
+    if (kind, device.type) in _done or maybe_current_level() is not None:
         return
-    _done.add((kind, str(device)))
+    _done.add((kind, device.type))
     began = time.perf_counter()
     _RUN[kind](device)
     _spent += time.perf_counter() - began
