@@ -165,7 +165,11 @@ def gcn(folder: str | None = None, per_class: int = 150) -> Work:
         recipes = in_orders(recipe(preset, UCLA, "BARE", seeds=seeds), orders)
         pairs = [(one, one.build_stream(data)) for one in recipes]
         pairs.sort(key=lambda pair: -len(pair[1].tasks[0].train))  # all batches are as long as one
-        return [run for same in zip(*(r.runs(s) for r, s in pairs)) for run in same][:count]
+        return [
+            Run(stream=s, method=r.method, model=r.model, training=r.training, seed=seed)
+            for seed in range(seeds)
+            for r, s in pairs
+        ][:count]
 
     return Work("gcn", runs, plain_gcn)
 

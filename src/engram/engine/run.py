@@ -60,7 +60,9 @@ def _declared(run: Run) -> Any:
     method = run.method
     stages = range(len(run.stream))
     replays, phases = [method.replay(k) for k in stages], [method.phases(k) for k in stages]
-    return likeness((method.reads, method.memory_budget, replays, phases))
+    # the host fills memories run by run; only a reservoir on the device must have one size for all
+    budget = method.memory_budget if any(one.renew == "step" for one in replays) else None
+    return likeness((method.reads, budget, replays, phases))
 
 
 def device_of(name: str | torch.device) -> torch.device:
