@@ -84,8 +84,10 @@ def test_plain_step_of_the_graph_network_is_the_engines():
 
     lock = Lockstep(work, 2, "cpu", throughput.WAYS[0])
     one, net = lock.learners[0], throughput.plain_network(run, "cpu")
-    before, plain = one.vector.clone(), list(net.parameters())
-    assert [f"net.{name}" for name, _ in net.named_parameters()] == list(one.networks.layout.shapes)
+    before, names = one.vector.clone(), list(one.networks.layout.shapes)
+    own = {f"net.{name}": value for name, value in net.named_parameters()}
+    assert own.keys() == set(names)
+    plain = [own[name] for name in names]  # in the order of the vector
     assert torch.equal(one.networks.layout.flatten(plain), before)
     step = throughput.plain_gcn(run, "cpu", net)
     for _ in range(4):
