@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 import engram as package
 from engram.cli import catalogue, demo
 from engram.cli.listing import KINDS
+from engram.cli.show import plain_table
 from engram.metrics import FORGETTING_DEFINITIONS
 from engram.streams import NEEDED, SCENARIOS
 from tests.cli.conftest import SMALL
@@ -36,6 +38,23 @@ def test_every_definition_side_by_side(engram, ran):
             in (lines[f"forgetting ({definition})"])
         )
     assert "forgetting (max)" not in engram("metrics", "out", "--definition", "cglb").stdout
+
+
+def test_metrics_where_all_runs_diverged_are_dashes(engram):
+    engram("run", *SMALL, "-m", "Finetune", "-s", "lr=1e10", "--seeds", 2, "-o", "out", code=1)
+    lines = engram("metrics", "out", "--matrix", "--classes").stdout.splitlines()
+    assert lines[0].split() == ["metric", "Finetune"]
+    assert next(line for line in lines if "average_accuracy" in line).split()[1:] == ["-"]
+
+
+def test_headings_are_labels_and_no_markup():
+    """In "M [b112]" the id is part of the label, not a style of the console."""
+    shown = plain_table("metric", "M [b11234507762]", "M [952f13ddc02f]")
+    console = Console(file=io.StringIO(), width=80)
+    console.print(shown)
+    assert console.file.getvalue().split() == [
+        "metric", "M", "[b11234507762]", "M", "[952f13ddc02f]",
+    ]  # fmt: skip
 
 
 def test_metrics_as_csv(engram, ran):

@@ -26,6 +26,8 @@ def recorded_chance(result: Result) -> Floats:
     frame, arranged = result._frame, result._arranged
     wanted = arrange.own_rows(frame, arranged, "chance", result.heads)
     values = np.full((len(arranged.runs), result.matrix.shape[-1]), np.nan)
+    # Where every run diverged in its first task, chance was recorded and no accuracy was.
+    wanted &= frame["task"].to_numpy() < values.shape[1]
     task = frame["task"].to_numpy()[wanted]
     values[arranged.run[wanted], task] = frame["value"].to_numpy()[wanted]
     return values
