@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / each for each in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
 
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)[^)]*\)")
@@ -66,12 +69,27 @@ def test_dead_links_are_found(tmp_path):
     assert dead_links(page) == ["nowhere.md", "#c"]
 
 
+def named_files(text: str) -> set[str]:
+    """Files of the package that a page names in backticks, `engine/run.py`."""
+    return {path for path in re.findall(r"`([a-z_/]+/\w+\.py)`", text) if "NAME" not in path}
+
+
+def test_architecture_names_files_that_are_there():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = set(re.findall(r"[a-z]+/[a-z_]+\.py", FENCE.findall(text)[0][1]))
+    named = {path for path in named_files(text) if not path.startswith("tests/")} | drawn
+    assert {path for path in named if not (ROOT / "src" / "engram" / path).is_file()} == set()
+    engine = {f"engine/{path.name}" for path in (ROOT / "src" / "engram" / "engine").glob("*.py")}
+    assert engine - {"engine/__init__.py"} <= named  # the guide through the engine is complete
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if examples(p)], ids=name)
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    space: dict[str, object] = {"__name__": "__example__"}
+    module = ModuleType("__example__")  # dataclasses look their module up
+    monkeypatch.setitem(sys.modules, "__example__", module)
     for code in examples(page):  # blocks of one page build on each other
-        exec(compile(code, name(page), "exec"), space)
+        exec(compile(code, name(page), "exec", dont_inherit=True), module.__dict__)
 
 
 def tracked() -> list[Path]:
