@@ -96,3 +96,10 @@ def test_a_run_says_it(twice, tmp_path):
 def test_honest_data_says_nothing():
     result = engram.run(class_incremental(engram.load("blobs")), method="Finetune", epochs=1)
     assert "repeated_samples" not in set(result.frame()["metric"])
+
+
+def test_a_python_call_says_it_too():
+    x = torch.rand(40, 3)
+    data = Data.from_arrays(x, [0, 1, 2, 3] * 10, test=(x[:8], [0, 1, 2, 3] * 2))
+    with pytest.warns(UserWarning, match="8 of 8 test rows have the input of a training row"):
+        engram.run(data, device="cpu")

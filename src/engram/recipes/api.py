@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from engram.recipes.watcher import Watcher
 from engram.records import Result
 from engram.streams.core import Stream
 from engram.streams.incremental import class_incremental
+from engram.streams.repeats import repeats_in_words
 
 
 def run(
@@ -78,6 +80,8 @@ def run(
         stream = class_incremental(stream)
     if not isinstance(stream, Stream):
         raise bad("stream", "a stream, such as engram.class_incremental(data)", stream)
+    if words := repeats_in_words(stream):  # said, not refused: a benchmark may be so
+        warnings.warn(words, stacklevel=2)
     rest = {
         "model": model, "training": training, "seeds": seeds, "keep": keep, "average": average,
         "label": label, "probes": probes,
