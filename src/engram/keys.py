@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 Key = int | Tensor
 
@@ -65,8 +66,12 @@ def fold(key: Key, *what: Key | str) -> Key:
 
 @lru_cache(maxsize=64)
 def _counter(count: int, device: torch.device) -> Tensor:
-    """1 to `count`, each times the step. Kept, because compilers multiply an arange in 32 bits."""
-    return torch.arange(1, count + 1, device=device) * _STEP
+    """1 to `count`, each times the step. Kept, because compilers multiply an arange in 32 bits.
+
+    Made outside of any tracing: the fake tensor of one trace would be kept for all later draws.
+    """
+    with _disable_current_modes():
+        return torch.arange(1, count + 1, device=device) * _STEP
 
 
 def bits(key: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:
