@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import sysconfig
@@ -36,10 +35,12 @@ class BadArgument(EngramError, ValueError):
     """An argument has a value that cannot work.
 
     `kind` tells callers that try several ways what happened: ``unknown`` (a name that is not in a
-    list of names), ``absent`` (a data set that is not here), or nothing special.
+    list of names), ``absent`` (a data set that is not here), or nothing special. `near` is the
+    valid name that the message offers instead of an unknown one, if it offers any.
     """
 
     kind: str = ""
+    near: str | None = None
 
     def of_kind(self, kind: str) -> BadArgument:
         """The same error, marked."""
@@ -47,19 +48,56 @@ class BadArgument(EngramError, ValueError):
         return self
 
 
-def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """Closest valid name, if any is close.
+def nearest(name: object, valid: Iterable[str]) -> str | None:
+    """The valid name that was probably meant: a slip of the pen away, or the same one cut short.
+
+    A third of the letters may be wrong, missing, added or swapped with their neighbour, three at
+    most; capitals, underscores and hyphens do not count.
 
     Examples
     --------
-    >>> nearest("finetun", ["Finetune", "ER"])
-    'Finetune'
-    >>> nearest("strenght", ["latent", "strength"]), nearest("strenght", ["latent"])
+    >>> nearest("finetun", ["Finetune", "ER"]), nearest("batch", ["batch_size", "patience"])
+    ('Finetune', 'batch_size')
+    >>> nearest("strenght", ["latent", "strength"]), nearest("strenght", ["latent", "length"])
     ('strength', None)
     """
-    by_lower = {v.lower(): v for v in valid}
-    found = difflib.get_close_matches(str(name).lower(), list(by_lower), n=1, cutoff=0.6)
-    return by_lower[found[0]] if found else None
+    written = _letters(name)
+    names = {one: _letters(one) for one in valid}
+    longer = [one for one, letters in names.items() if _begins(letters, written)]
+    slips = {one: misspelt(written, letters) for one, letters in names.items()}
+    near = [one for one in names if slips[one] <= min(3, max(len(written), len(names[one])) // 3)]
+    shorter = [one for one, letters in names.items() if _begins(written, letters)]
+    found = longer or near or shorter
+    return min(found, key=lambda one: (slips[one], len(one)), default=None)
+
+
+def misspelt(a: str, b: str) -> int:
+    """How many letters to change, add, drop or swap with their neighbour to get `b` from `a`.
+
+    Examples
+    --------
+    >>> misspelt("strenght", "strength"), misspelt("hearding", "herding"), misspelt("ER", "SI")
+    (1, 1, 2)
+    """
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        oldest, before, row = before, row, [i]
+        for j, y in enumerate(b, 1):
+            cost = min(before[j] + 1, row[-1] + 1, before[j - 1] + (x != y))
+            if i > 1 and j > 1 and (x, y) == (b[j - 2], a[i - 2]):
+                cost = min(cost, oldest[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
+
+
+def _letters(name: object) -> str:
+    return str(name).lower().replace("_", "").replace("-", "")
+
+
+def _begins(long: str, short: str) -> bool:
+    """Whether a name begins with another one that is long enough to tell which is meant."""
+    return len(short) >= 3 and long.startswith(short)
 
 
 def bad(argument: str, expected: str, got: Any) -> BadArgument:
@@ -92,7 +130,9 @@ def unknown(argument: str, name: object, valid: Iterable[str]) -> BadArgument:
     guess = nearest(str(name), names)
     hint = f", did you mean {guess!r}?" if guess else "."
     text = f"{argument}: unknown name {name!r}{hint} Valid: {', '.join(names)}"
-    return BadArgument(text).of_kind("unknown")
+    error = BadArgument(text).of_kind("unknown")
+    error.near = guess
+    return error
 
 
 def choose(argument: str, name: str, valid: Iterable[str]) -> str:

@@ -70,7 +70,19 @@ def test_exit_codes_of_the_process(tmp_path):
 
 def test_misspelt_commands_and_options_get_near_names(engram):
     assert "'run'" in engram("rnu", code=2).stderr
-    assert "--method" in engram("run", "--metod", "ER", code=2).stderr
+    assert "--metod, did you mean --method?" in engram("run", "--metod", "ER", code=2).stderr
+
+
+def test_options_that_are_not_near_are_not_offered(engram):
+    said = engram("run", "--epochs", "3", code=2).stderr
+    assert "No such option: --epochs. Fields of a recipe: --set epochs=VALUE" in said
+    assert "did you mean" not in engram("run", "--pool", "serial", code=2).stderr
+    assert "--set" not in engram("metrics", "--epochs", "3", code=2).stderr
+
+
+def test_an_option_that_was_renamed_names_the_new_one(engram):
+    said = engram("reproduce", "--together", "4", code=2).stderr
+    assert "--together, it is called --group-size now" in said
 
 
 def test_version_and_help(engram):

@@ -57,8 +57,8 @@ def command(
             help="Also write it: .tex or .md these cells alone, .csv beside those it has.",
         ),
     ] = None,
-    together: Annotated[
-        int, typer.Option(metavar="N", help="Most runs in lockstep (0: as many as fit).")
+    group_size: Annotated[
+        int, typer.Option(metavar="N", help="Train at most N runs in lockstep (0: as many as fit).")
     ] = 0,
     out: Out = None,
     device: Device = "auto",
@@ -87,13 +87,13 @@ def command(
     folder = out if out is not None else default_out(table, embedded=embedded)
     planned = plan(
         table, data, cells=cells, out=None if again else folder, device=device, measure=dry_run,
-        group_size=together, tell=_teller(),
+        group_size=group_size, tell=_teller(),
     )  # fmt: skip
     if dry_run:
         return _show_plan(planned, folder)
     _question(planned, folder)
     _refuse_nothing(planned)
-    made = _run(table, planned, folder, device, limit, together, compile, again)
+    made = _run(table, planned, folder, device, limit, group_size, compile, again)
     _print(made, form)
     if save is not None:
         _save(made, save, endings[save.suffix])
@@ -131,7 +131,7 @@ def _list() -> None:
 
 
 def _run(
-    table: Table, planned: Plan, folder: Path, device: str, limit: float | None, together: int,
+    table: Table, planned: Plan, folder: Path, device: str, limit: float | None, group_size: int,
     compile: bool, again: bool,
 ) -> Reproduction:  # fmt: skip
     from engram.cli.progress import meter
@@ -142,7 +142,7 @@ def _run(
         with meter() as watcher:
             return reproduce(
                 table, planned=planned, budget=limit, out=folder, device=device, watcher=watcher,
-                group_size=together, compile=compile, again=again,
+                group_size=group_size, compile=compile, again=again,
             )  # fmt: skip
     except KeyboardInterrupt:
         say("\nInterrupted. Finished tasks are kept; the same command goes on.", style="yellow")

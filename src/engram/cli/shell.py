@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from engram.errors import EngramError, in_own_code
+from engram.errors import EngramError, in_own_code, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 BAD_INPUT = 2  # also the exit code of a misspelt option
 ALL_DIVERGED = 1
 INTERRUPTED = 130
+MOVED = {("reproduce", "--together"): "--group-size"}  # options that had another name
 PLAIN_WIDTH = 120  # columns of tables in files and pipes
 
 
@@ -66,6 +67,8 @@ class Shell(TyperGroup):
             try:
                 return super().invoke(ctx)
             except Exception as error:
+                if hasattr(error, "option_name"):
+                    offer_options(error)
                 mends = (
                     isinstance(error, EngramError | OSError)
                     or is_memory(error)
@@ -75,6 +78,22 @@ class Shell(TyperGroup):
                     raise
                 say(f"engram: {describe(error)}", style="red")
                 raise typer.Exit(BAD_INPUT) from None
+
+
+def offer_options(error: Any) -> None:
+    """Offer the options that are near a misspelt one, and --set for fields of a recipe."""
+    known = [
+        one for option in error.ctx.command.params for one in (*option.opts, *option.secondary_opts)
+    ]
+    name = str(error.option_name).lstrip("-")
+    near = nearest(name, [one.removeprefix("--") for one in known if one.startswith("--")])
+    error.possibilities = None
+    if moved := MOVED.get((error.ctx.command.name, error.option_name)):
+        error.message += f", it is called {moved} now"
+    elif near:
+        error.message += f", did you mean --{near}?"
+    elif "--set" in known and error.option_name.startswith("--"):
+        error.message += f". Fields of a recipe: --set {name.replace('-', '_')}=VALUE"
 
 
 def is_memory(error: BaseException) -> bool:

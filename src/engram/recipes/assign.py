@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
+import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from engram import methods
 from engram.engine.training import Training
-from engram.errors import BadArgument, bad, nearest, unknown
+from engram.errors import BadArgument, bad, misspelt, nearest, unknown
 from engram.memory.budget import BUDGETS
 from engram.models.build import model_options
 from engram.recipes.names import build_method
@@ -73,7 +72,7 @@ def put_all(recipes: Sequence[Content], key: str, value: Any) -> None:
                 raise
             failures.append(error)
     if len(failures) == len(recipes):
-        raise max(failures, key=lambda error: _closeness(key, str(error)))
+        raise min(failures, key=lambda error: _far(key, error))
 
 
 def put(content: Content, key: str, value: Any) -> None:
@@ -123,10 +122,9 @@ def _put_section(content: Content, key: str, value: Any) -> None:
     target[path[-1]] = value
 
 
-def _closeness(key: str, complaint: str) -> float:
-    """How near the name that a complaint proposes is to what was written."""
-    guess = re.search(r"did you mean '(.*?)'", complaint)
-    return difflib.SequenceMatcher(None, key, guess[1]).ratio() if guess else 0.0
+def _far(key: str, error: BadArgument) -> float:
+    """How far the name that a complaint proposes is from what was written."""
+    return misspelt(key, error.near) if error.near else math.inf
 
 
 def _methods(content: Content) -> Iterator[Content]:
@@ -196,4 +194,6 @@ def _nowhere(key: str, known: set[str], method: str) -> BadArgument:
     owners = f"a field of {', '.join(elsewhere[guess])}"
     text = f"unknown name {key!r}, did you mean {guess!r}, {owners}?"
     text = text if guess != key else f"{key} is {owners}, not of {method}"
-    return BadArgument(f"--set: {text}").of_kind("unknown")
+    error = BadArgument(f"--set: {text}").of_kind("unknown")
+    error.near = guess
+    return error

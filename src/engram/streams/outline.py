@@ -23,7 +23,7 @@ def refuse(owner: str, name: str, closed: tuple[str, ...], known: tuple[str, ...
     if name in closed:
         raise ClosedDoor(f"{owner}.{name} is closed to methods: {DOOR}")
     near = nearest(name, known)
-    hint = f", did you mean {near!r}?" if near else ""
+    hint = f", did you mean {near!r}?" if near else "."
     raise AttributeError(f"{owner} has no {name!r}{hint} It has {', '.join(sorted(known))}.")
 
 

@@ -1,0 +1,76 @@
+"""Complaints: which name is offered instead of one that does not exist."""
+
+from __future__ import annotations
+
+import pytest
+
+from engram.errors import misspelt, nearest, unknown
+
+FIELDS = [
+    "batch_size", "classes_per_task", "epochs", "head", "hidden", "label", "labels", "last",
+    "latent", "loss", "lr", "memory", "milestones", "mix", "momentum", "optimizer", "order",
+    "patience", "reduce", "schedule", "seed", "seeds", "strength", "total", "weight_decay",
+]  # fmt: skip
+METHODS = ["AGEM", "DERpp", "ER", "EWC", "EWCpp", "Finetune", "GEM", "ICaRL", "Joint", "LwF", "SI"]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("strenght", "strength"),
+        ("stregth", "strength"),
+        ("Strength", "strength"),
+        ("epoch", "epochs"),
+        ("batchsize", "batch_size"),
+        ("batch-size", "batch_size"),
+        ("batch", "batch_size"),
+        ("wieght_decay", "weight_decay"),
+        ("optimiser", "optimizer"),
+        ("optim", "optimizer"),
+        ("hiden", "hidden"),
+        ("mommentum", "momentum"),
+        ("memroy", "memory"),
+        ("latnet", "latent"),
+        ("lables", "labels"),
+        ("mx", "mix"),
+        ("classes_per_tasks", "classes_per_task"),
+    ],
+)
+def test_a_slip_of_the_pen_is_understood(written, meant):
+    assert nearest(written, FIELDS) == meant
+    assert f"did you mean '{meant}'?" in str(unknown("--set", written, FIELDS))
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("ewc", "EWC"),
+        ("EWK", "EWC"),
+        ("fine-tune", "Finetune"),
+        ("iCarl", "ICaRL"),
+        ("DER", "DERpp"),
+    ],
+)
+def test_names_of_methods(written, meant):
+    assert nearest(written, METHODS) == meant
+
+
+@pytest.mark.parametrize(
+    "written", ["learning_rate", "lambda", "tau", "width", "x", "", "rate", "temperature", "depth"]
+)
+def test_nothing_is_offered_where_nothing_is_near(written):
+    assert nearest(written, FIELDS) is None
+    assert "did you mean" not in str(unknown("--set", written, FIELDS))
+
+
+def test_a_word_of_similar_letters_is_not_near():
+    without = [one for one in FIELDS if one != "strength"]
+    assert nearest("strenght", without) is None
+    assert nearest("stregth", [*without, "length"]) is None
+    assert nearest("ER", ["SI", "EWC"]) is None
+
+
+def test_slips_are_counted():
+    pairs = [("", "abc"), ("abc", "abc"), ("abc", "acb"), ("abc", "xabc"), ("kitten", "sitting")]
+    assert [misspelt(a, b) for a, b in pairs] == [3, 0, 1, 1, 3]
+    assert [misspelt(b, a) for a, b in pairs] == [3, 0, 1, 1, 3]
