@@ -40,7 +40,9 @@ def test_the_file_is_the_one_that_reproductions_write():
     from engram.reproduce import output, run
 
     assert REPRODUCTION_FILE == run.FILE
-    assert (*REPRODUCTION_COLUMNS, OPTIONAL) == output.COLUMNS
+    assert tuple(c for c in output.COLUMNS if c not in OPTIONAL) == REPRODUCTION_COLUMNS
+    assert OPTIONAL == output.LATER
+    assert {*OPTIONAL} < {*output.COLUMNS}
 
 
 def test_a_reproduction_is_shown_beside_the_results(tmp_path):
@@ -64,12 +66,22 @@ def test_a_reproduction_is_shown_beside_the_results(tmp_path):
 
 def test_settings_are_shown_where_there_are_any(tmp_path):
     folder = trained(tmp_path / "run")
-    head = f"{HEADER},{OPTIONAL}"
+    head = f"{HEADER},settings"
     for settings, seen in (("mnist.epochs=1", True), ("", False)):
         (folder / REPRODUCTION_FILE).write_text(f"{head}\n{LINE},{settings}\n", "utf-8")
         page = build(from_directories(folder), tmp_path / "r.html").read_text("utf-8")
         assert ("mnist.epochs=1" in page) is seen
         assert (">Settings<" in page) is seen
+
+
+def test_stages_are_shown_where_lines_differ_in_nothing_else(tmp_path):
+    folder = trained(tmp_path / "run")
+    for stages, seen in ((("1", "2"), True), (("5",), False)):
+        lines = [f"{LINE},{stage}" for stage in stages]
+        text = "\n".join([f"{HEADER},stage", *lines])
+        (folder / REPRODUCTION_FILE).write_text(f"{text}\n", "utf-8")
+        page = build(from_directories(folder), tmp_path / "r.html").read_text("utf-8")
+        assert (">Stage<" in page) is seen
 
 
 def test_every_paper_table_is_a_table_of_its_own(tmp_path):

@@ -66,6 +66,9 @@ def test_reasons():
     assert line(0.5, [0.5]).reason == ""
     known = line(0.5, [0.9, math.nan], reasons=("variant",), doubt="misprint")
     assert known.reason == "variant; doubtful cell; 1 of 2 runs"
+    assert line(0.5, [0.9], doubt="order in doubt").reason == "order in doubt"
+    both = line(0.5, [0.9], doubt="misprint; order in doubt")
+    assert both.reason == "order in doubt; doubtful cell"
     assert (known.verdict, known.ours) == ("differs", 0.9)
 
 

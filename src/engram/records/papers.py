@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import choose, unknown
+from engram.records import confer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,8 +25,6 @@ _KEYS = (
 # Notes of the list that leave the printed number as good as any: about its unit, and about another
 # table of the same paper.
 _REMARKS = ("std > 1 (unit: ", "same lambda gives slightly different ")
-# Task-IL tables whose forgetting columns are rotated as well; the other Task-IL ones are not.
-_ROTATED_TASK_TABLES = ("4", "8")
 
 
 def reference(
@@ -33,14 +32,17 @@ def reference(
     table: str | int | None = None,
     *,
     confer_cf_columns: str = "rotated",
-    confer_cf_norm: str = "i-1",
+    confer_cf_norm: str | None = None,
 ) -> pd.DataFrame:
     """The numbers of a paper's tables, one per row, with reasons for doubt.
 
     Columns: paper, table, dataset, setting, order, augmentation, method, stage, metric, value, std
-    (cnd also nd_method, backbone; rwalk also params), printed_stage, doubt ("" for none). A value
-    is NaN where the printed number is not legible. Units are the paper's: fractions in confer and
-    iirc, percent in cgl and cnd, in rwalk percent for A and fractions for F and I.
+    (cnd also nd_method, backbone; rwalk also params), printed_stage, printed_value, doubt ("" for
+    none). A value is NaN where the printed number is not legible. Units are the paper's: fractions
+    in confer and iirc, percent in cgl and cnd, in rwalk percent for A and fractions for F and I.
+
+    ConFER's forgetting is corrected, see `engram.records.confer`; `printed_stage` and
+    `printed_value` keep what the paper shows.
 
     Parameters
     ----------
@@ -49,12 +51,13 @@ def reference(
     table
         Number of one table; default: all.
     confer_cf_columns
-        Forgetting columns of ConFER's Class-IL tables and of tables 4 and 8 fit their accuracies
-        only if they are rotated by one: printed stage k holds stage k + 1, the last column stage 2.
-        ``rotated`` puts the right stage into `stage`, ``as_printed`` leaves it.
+        The columns of ConFER's forgetting tables fit their accuracies only if they are rotated by
+        one: printed stage k holds stage k + 1, the last column stage 2. ``rotated`` puts the right
+        stage into `stage`, ``as_printed`` leaves it.
     confer_cf_norm
-        Tables 4 and 8 fit better still if later stages were divided by i - 2 instead of i - 1;
-        ``i-2`` scales them back to i - 1, the default takes them as they are.
+        What the sums behind Task-IL forgetting were divided by: ``i-2`` scales them to i - 1, which
+        the formula says, ``i-1`` takes them as they are. Default: ``i-2`` where columns are
+        rotated, nothing is changed where they are as printed.
 
     Examples
     --------
@@ -62,14 +65,15 @@ def reference(
     >>> cf[cf.stage == 2][["printed_stage", "value"]].values.tolist()
     [[8, 0.82]]
     """
-    choose("paper", str(paper).lower(), PAPERS)
+    name = str(paper).lower()
+    choose("paper", name, PAPERS)
     choose("confer_cf_columns", confer_cf_columns, ["rotated", "as_printed"])
-    choose("confer_cf_norm", confer_cf_norm, ["i-1", "i-2"])
-    whole = _paper(str(paper).lower()).copy()
-    if str(paper).lower() == "confer" and confer_cf_columns == "rotated":
-        whole = _rotate(whole)
-    if str(paper).lower() == "confer" and confer_cf_norm == "i-2":
-        whole = _rescale(whole)
+    rotated = confer_cf_columns == "rotated"
+    norm = confer_cf_norm if confer_cf_norm is not None else "i-2" if rotated else "i-1"
+    choose("confer_cf_norm", norm, ["i-1", "i-2"])
+    whole = _paper(name).copy()
+    if name == "confer":
+        whole = confer.corrected(whole, rotated=rotated, rescaled=norm == "i-2")
     if table is None:
         return whole
     names = list(dict.fromkeys(whole["table"]))
@@ -114,6 +118,7 @@ def _paper(paper: str) -> pd.DataFrame:
     stages = [int(text) if text else None for text in printed["stage"]]
     table["stage"] = pd.array(stages, dtype="Int64")
     table["printed_stage"] = table["stage"]
+    table["printed_value"] = table["value"]
     table["doubt"] = _doubts(printed)
     return table
 
@@ -154,31 +159,3 @@ def matches(printed: pd.DataFrame, flag: dict[str, str]) -> npt.NDArray[np.bool_
     if wanted.get("value"):
         keep &= (printed["value"] == wanted["value"]).to_numpy()
     return keep
-
-
-def _rotated_rows(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    class_il = (table["setting"] == "Class-IL") | table["table"].isin(_ROTATED_TASK_TABLES)
-    return np.asarray((table["metric"] == "CF") & class_il, np.bool_)
-
-
-def _rotate(table: pd.DataFrame) -> pd.DataFrame:
-    rows = _rotated_rows(table)
-    stage = table["printed_stage"].to_numpy(np.int64)
-    last = table.groupby(["table", "dataset"])["printed_stage"].transform("max").to_numpy(np.int64)
-    wrapped = rows & (stage == last)
-    table["stage"] = table["stage"].mask(rows, stage + 1).mask(wrapped, 2)
-    # The paper shows where the last column belongs in table 6 and its copy only.
-    unsure = wrapped & ~table["table"].isin(("4", "6", "8")).to_numpy()
-    reason = "meaning of the last printed column not determined, taken as stage 2"
-    known = table["doubt"].to_numpy(object)
-    table.loc[unsure, "doubt"] = [f"{old}; {reason}" if old else reason for old in known[unsure]]
-    return table
-
-
-def _rescale(table: pd.DataFrame) -> pd.DataFrame:
-    stage = table["stage"].to_numpy(np.float64)
-    rows = table["table"].isin(_ROTATED_TASK_TABLES).to_numpy() & (stage > 2)
-    factor = np.where(rows, (stage - 2) / np.maximum(stage - 1, 1), 1.0)
-    table["value"] = table["value"] * factor
-    table["std"] = table["std"] * factor
-    return table

@@ -25,7 +25,7 @@ REPRODUCTION_COLUMNS: tuple[str, ...] = (
     "paper", "table", "cell", "metric", "paper_value", "ours", "difference", "low", "high",
     "verdict", "reason",
 )  # fmt: skip
-OPTIONAL = "settings"  # last column, which files from before it lack
+OPTIONAL = ("settings", "stage")  # columns that older files lack, the oldest all of them
 REPRODUCTION_FILE = "reproduction.csv"
 _NUMBERS = ("paper_value", "ours", "difference", "low", "high")
 
@@ -129,7 +129,7 @@ def read_reproduction(path: str | PathLike[str]) -> list[pd.DataFrame]:
     except csv.Error as problem:
         raise RecordError(f"{path}: is not a whole CSV file ({problem})") from problem
     header = lines[0] if lines else []
-    if header not in ([*REPRODUCTION_COLUMNS], [*REPRODUCTION_COLUMNS, OPTIONAL]):
+    if [name for name in header if name not in OPTIONAL] != [*REPRODUCTION_COLUMNS]:
         expected = f"expected the columns {', '.join(REPRODUCTION_COLUMNS)}"
         raise RecordError(f"{path}: {expected}, got {', '.join(header) or 'none'}")
     for number, line in enumerate(lines[1:], start=1):

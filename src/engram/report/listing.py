@@ -161,6 +161,9 @@ def reproduction(number: int, frame: pd.DataFrame) -> Table:
         Column("verdict", "Verdict"),
         Column("reason", "Reason"),
     )
+    row = [name for name in ("cell", "metric", "settings") if name in frame]
+    if "stage" in frame and frame.duplicated(row).any():  # lines that differ in nothing else
+        columns = (columns[0], Column("stage", "Stage"), *columns[1:])
     if "settings" in frame and frame["settings"].astype(bool).any():
         columns = (*columns, Column("settings", "Settings"))
     both = frame[["paper", "table"]].astype(str).drop_duplicates()

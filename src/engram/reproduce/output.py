@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    "paper", "table", "cell", "metric", "paper_value", "ours", "difference", "low", "high",
+    "paper", "table", "cell", "stage", "metric", "paper_value", "ours", "difference", "low", "high",
     "verdict", "reason", "settings",
 )  # fmt: skip
+LATER = ("settings", "stage")  # columns that older files lack, the oldest all of them
 SHOWN = ("cell", "metric", "paper", "ours", "difference", "interval", "verdict", "reason")
 FORMATS = ("table", "csv", "latex", "markdown")
 SHORT = "%.6g"  # of numbers in files that people read
-_IDENTITY = ["paper", "table", "cell", "metric", "settings"]
+_ROW = ["paper", "table", "cell", "metric", "settings"]
+_IDENTITY = [*_ROW, "stage"]
 
 
 def to_frame(lines: Sequence[Line]) -> pd.DataFrame:
@@ -30,8 +32,8 @@ def to_frame(lines: Sequence[Line]) -> pd.DataFrame:
 
     rows = [
         (
-            line.cell.paper, line.cell.table, line.name, line.cell["metric"],
-            line.cell.value, line.ours, line.difference, line.low, line.high,
+            line.cell.paper, line.cell.table, line.name, line.cell["stage"],
+            line.cell["metric"], line.cell.value, line.ours, line.difference, line.low, line.high,
             line.verdict, line.reason, line.settings,
         )
         for line in lines
@@ -40,14 +42,24 @@ def to_frame(lines: Sequence[Line]) -> pd.DataFrame:
 
 
 def shown(lines: Sequence[Line]) -> tuple[str, ...]:
-    """The columns that people read: settings only where some line has any."""
-    return (*SHOWN, "settings") if any(line.settings for line in lines) else SHOWN
+    """The columns that people read: stage where lines differ in nothing else, settings if any."""
+    found: tuple[str, ...] = SHOWN
+    if len({(line.name, line.cell["metric"], line.settings) for line in lines}) < len(lines):
+        found = (found[0], "stage", *found[1:])
+    return (*found, "settings") if any(line.settings for line in lines) else found
+
+
+def _headers() -> list[str]:
+    """First lines of files that can be read, of today's first."""
+    gone = [LATER[len(LATER) - n :] for n in range(len(LATER) + 1)]
+    return [",".join(name for name in COLUMNS if name not in lost) for lost in gone]
 
 
 def read_lines(path: Path) -> pd.DataFrame | None:
     """The lines of a CSV file as text, None where there is none; other tables are refused.
 
-    Files from before there were settings are those of the preset.
+    Files from before there were settings are those of the preset; in those from before there were
+    stages, the lines of a row cannot be told apart.
     """
     import pandas as pd
 
@@ -57,13 +69,13 @@ def read_lines(path: Path) -> pd.DataFrame | None:
         return None
     text = read_text(path)
     header = text.partition("\n")[0].strip()
-    if header not in (",".join(COLUMNS), ",".join(COLUMNS[:-1])):
+    if header not in _headers():
         raise bad(str(path), f"a table with the columns {', '.join(COLUMNS)}", header)
     try:
         found = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
     except ValueError as error:
         raise RecordError(f"{path}: is not a whole CSV file ({error})") from error
-    return found.assign(settings=found.get("settings", ""))
+    return found.assign(**{name: found.get(name, "") for name in LATER})[list(COLUMNS)]
 
 
 def merge_lines(path: Path, lines: Sequence[Line], *, digits: str | None = None) -> Path:
@@ -88,13 +100,13 @@ def merge_lines(path: Path, lines: Sequence[Line], *, digits: str | None = None)
 def _merged(old: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
-    # Several lines may share an identity: cells of one row that differ in their stage alone.
     by_key = dict(iter(fresh.groupby(_IDENTITY, sort=False)))
+    rows = set(fresh[_ROW].itertuples(index=False, name=None))
     parts: dict[Any, pd.DataFrame] = {}
     for place, key in enumerate(old[_IDENTITY].itertuples(index=False, name=None)):
         if key in by_key:
             parts.setdefault(key, by_key[key])
-        else:
+        elif key[-1] or key[:-1] not in rows:  # else from before there were stages: superseded
             parts[place] = old.iloc[[place]]
     new = {key: rows for key, rows in by_key.items() if key not in parts}
     return pd.concat([*parts.values(), *new.values()], ignore_index=True)
@@ -122,7 +134,8 @@ def texts(line: Line) -> dict[str, str]:
     ends = () if math.isnan(line.low) else (line.low, line.high)
     gap = known and not math.isnan(line.cell.value)
     return {
-        "cell": line.name, "metric": line.cell["metric"], "paper": printed,
+        "cell": line.name, "stage": line.cell["stage"], "metric": line.cell["metric"],
+        "paper": printed,
         "ours": f"{_number(line, line.ours)}{_own_spread(line)}" if known else "-",
         "difference": _number(line, line.difference, "+") if gap else "",
         "interval": " .. ".join(_number(line, end) for end in ends),
@@ -140,8 +153,8 @@ def render(lines: Sequence[Line], form: str) -> str:
     >>> cell = Cell("rwalk", "1", {"method": "EWC", "metric": "F"}, 0.08)
     >>> line = Line(cell, np.array([0.1]), float("nan"), float("nan"), "agrees", "")
     >>> print(render([line], "csv"))
-    paper,table,cell,metric,paper_value,ours,difference,low,high,verdict,reason,settings
-    rwalk,1,EWC,F,0.08,0.1,0.02,,,agrees,,
+    paper,table,cell,stage,metric,paper_value,ours,difference,low,high,verdict,reason,settings
+    rwalk,1,EWC,,F,0.08,0.1,0.02,,,agrees,,
     """
     choose("format", form, FORMATS[1:])
     if form == "csv":

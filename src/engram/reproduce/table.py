@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from engram.records.confer import ORDER_IN_DOUBT
 from engram.reproduce.cells import Cell
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ OTHER_DATA = "other data"
 OUTSIDE = "outside set"  # a set that is not part of the protocol's own data
 SPLIT = "split unstated"  # which rows are tested matters where they are few
 DOUBT = "doubtful cell"
+ORDER = ORDER_IN_DOUBT  # whether the paper's numbers were made with the order they stand under
 REASONS = {
     EPOCHS: "the paper does not say how long a task is trained",
     VARIANT: "the paper leaves details of the method open, or its code differs from its text",
@@ -37,6 +39,7 @@ REASONS = {
     OUTSIDE: "needs a set that is not part of the stream",
     SPLIT: "the paper does not say which rows it tests on",
     DOUBT: "the printed number itself is in doubt",
+    ORDER: "the printed numbers look like those of another order of the classes",
 }
 
 

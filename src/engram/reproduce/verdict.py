@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engram.reproduce.cells import Cell
-from engram.reproduce.table import DOUBT, OTHER_DATA, Entry, Floats
+from engram.reproduce.table import DOUBT, ORDER, OTHER_DATA, Entry, Floats
 
 AGREES, DIFFERS, NOT_RUN, NOT_COMPARABLE = "agrees", "differs", "not run", "not comparable"
 LEVEL = 0.95
@@ -91,6 +91,13 @@ def allowed(cell: Cell, tolerance: float, values: Floats) -> float:
     return max(c for c in candidates if not math.isnan(c))
 
 
+def _doubts(cell: Cell) -> list[str]:
+    """What there is to doubt about the printed number: its order has a reason of its own."""
+    found = [one for one in cell.doubt.split("; ") if one]
+    order = [ORDER] if ORDER in found else []
+    return [*order, *([DOUBT] if len(found) > len(order) else [])]
+
+
 def judge(cell: Cell, entry: Entry, values: Floats) -> Line:
     """Compare our repetitions with the printed number.
 
@@ -109,7 +116,7 @@ def judge(cell: Cell, entry: Entry, values: Floats) -> Line:
         return Line(*line, NOT_RUN, entry.missing)
     if not len(known):
         return Line(*line, NOT_RUN, "no finished run")
-    reasons = [*entry.reasons, *([DOUBT] if cell.doubt else [])]
+    reasons = [*entry.reasons, *_doubts(cell)]
     if len(known) < len(values):
         reasons.append(f"{len(known)} of {len(values)} runs")
     if OTHER_DATA in entry.reasons:
