@@ -9,6 +9,7 @@ import torch
 
 from engram.data import load, verify
 from engram.data.catalogue import find, search_root
+from engram.data.repeats import repeats
 
 needs_data = pytest.mark.skipif(
     not os.environ.get("ENGRAM_DATA"), reason="ENGRAM_DATA names no folder of data sets"
@@ -94,5 +95,7 @@ def test_packed_pictures(name, shape, classes):
     assert data.n_classes == classes
     assert len(data.train)
     assert len(data.test)
+    if name == "fer2013":
+        assert len(repeats(data)) == 288  # of the test rows: the set has them in both parts
     if name == "multi_domain":
         assert data.attribute_names["domain"][0] == "flowers"

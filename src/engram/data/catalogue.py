@@ -77,8 +77,8 @@ KNOWN: dict[str, Known] = {
                 "nturgb+d_skeletons", "nturgbd_raw/nturgb+d_skeletons", "NTU-RGB-D/xsub", "xsub"),
     ),
     "fer2013": Known(
-        "seven facial expressions, 48x48 grey", form="FER", rows=(28709, 3589),
-        places=("fer2013.csv", "fer2013/fer2013.csv"),
+        "seven facial expressions, 48x48 grey; size=100 for RGB", form="FER", rows=(28709, 3589),
+        places=("fer2013.csv", "fer2013/fer2013.csv", "fer2013", "FER-2013", "FER2013"),
     ),
     "tiny_imagenet": Known(
         "200 kinds of objects, 64x64 colour", form="Tiny", rows=(100000, 10000), classes=200,

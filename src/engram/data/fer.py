@@ -1,21 +1,29 @@
-"""FER-2013 in the official form: one CSV file with a picture per line."""
+"""FER-2013 in its official forms: one CSV file with a picture per line, or folders of pictures."""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from engram.data.core import Data
-from engram.errors import bad, whole
+from engram.data.expressions import expression
+from engram.data.folder import class_folders, images_in
+from engram.data.images import decode
+from engram.data.packed import load_packed
+from engram.data.resized import as_faces
+from engram.errors import bad, unknown, whole
 
 CLASSES = ("angry", "disgusted", "fearful", "happy", "neutral", "sad", "surprised")
 _SIDE = 48
 # the file counts emotions in an order of its own
 _EMOTION = (0, 1, 2, 3, 5, 6, 4)
 _USAGE = ("Training", "PublicTest", "PrivateTest")
+_FOLDERS = {"train": 0, "training": 0, "valid": 1, "val": 1, "validation": 1, "publictest": 1,
+            "test": 2, "privatetest": 2}  # fmt: skip
 
 
 def is_fer(path: Path) -> bool:
@@ -26,10 +34,18 @@ def is_fer(path: Path) -> bool:
         return stream.readline().lower().replace(" ", "").startswith("emotion,")
 
 
-def load_fer(path: Path, *, name: str = "fer2013") -> Data:
+def is_fer_folder(path: Path) -> bool:
+    """Whether a folder has a folder for training with one sub-folder per expression."""
+    parts = _parts(path) if path.is_dir() else {}
+    inside = [name for folder, part in parts.items() if part == 0 for name in class_folders(folder)]
+    return len(inside) > 1 and all(_class(name) is not None for name in inside)
+
+
+def load_fer(path: Path, *, name: str = "fer2013", size: int | None = None) -> Data:
     """FER-2013 from fer2013.csv (emotion, pixels, Usage), uint8 [N, 1, 48, 48].
 
-    PublicTest is for validation, PrivateTest for testing.
+    PublicTest is for validation, PrivateTest for testing. With a `size`, RGB images of that height
+    and width, and the names of `EXPRESSIONS`, as other sets of faces have them.
     """
     x, y, usage = [], [], []
     with path.open(encoding="utf-8", newline="") as stream:
@@ -46,9 +62,60 @@ def load_fer(path: Path, *, name: str = "fer2013") -> Data:
             x.append(picture)
     if not x:
         raise bad(str(path), "at least one picture", "none")
+    pixels = torch.from_numpy(np.stack(x).reshape(-1, 1, _SIDE, _SIDE))
+    return as_faces(_data(pixels, y, usage, name), size)
+
+
+def load_fer_folder(path: Path, *, name: str = "fer2013", size: int | None = None) -> Data:
+    """FER-2013 from folders train and test with one sub-folder per expression.
+
+    Files of the test folder whose names begin with PublicTest are for validation; without such
+    names, all are for testing.
+    """
+    files: list[Path] = []
+    y: list[int] = []
+    usage: list[int] = []
+    for folder, part in sorted(_parts(path).items(), key=lambda pair: pair[1]):
+        for label in sorted(one.name for one in folder.iterdir() if one.is_dir()):
+            number = _class(label)
+            if number is None:
+                raise unknown(f"{folder}: class folder", label, CLASSES)
+            found = images_in(folder / label)
+            if not found:
+                raise bad(str(folder / label), "images", "none")
+            files += found
+            y += [number] * len(found)
+            usage += [1 if part == 2 and one.name.startswith("PublicTest") else part
+                      for one in found]  # fmt: skip
+    x = torch.from_numpy(decode(files, label=lambda i: str(files[i])))
+    return as_faces(_data(x, y, usage, name), size)
+
+
+def load_packed_faces(
+    files: Sequence[Path], *, name: str | None = None, size: int | None = None
+) -> Data:
+    """A packed set of faces; with a `size`, RGB of that size with the names of `EXPRESSIONS`."""
+    return as_faces(load_packed(files, name=name), size)
+
+
+def _parts(path: Path) -> dict[Path, int]:
+    return {one: _FOLDERS[one.name.lower()] for one in path.iterdir()
+            if one.is_dir() and one.name.lower() in _FOLDERS}  # fmt: skip
+
+
+def _class(folder: str) -> int | None:
+    """The class of a folder, named by a word or by the number that the CSV uses."""
+    if folder.isdecimal():
+        return _EMOTION[int(folder)] if int(folder) < len(_EMOTION) else None
+    meant = {expression(word): i for i, word in enumerate(CLASSES)}
+    found = expression(folder)
+    return None if found is None else meant.get(found)
+
+
+def _data(x: torch.Tensor, y: list[int], usage: list[int], name: str) -> Data:
     part = torch.tensor(usage)
     train, valid, test = ((part == i).nonzero()[:, 0] for i in range(3))
     return Data(
-        x=torch.from_numpy(np.stack(x).reshape(-1, 1, _SIDE, _SIDE)),
-        y=torch.tensor(y)[:, None], train=train, valid=valid, test=test, classes=CLASSES, name=name,
+        x=x, y=torch.tensor(y)[:, None], train=train, valid=valid, test=test, classes=CLASSES,
+        name=name,
     )  # fmt: skip

@@ -39,7 +39,7 @@ def read_folder(
         if extra:
             raise bad(str(folder), f"only classes that {parts['train']} has", extra)
         inside = class_folders(folder)
-        found = [(file, label) for label in inside for file in _images(folder / label)]
+        found = [(file, label) for label in inside for file in images_in(folder / label)]
         spans[part] = slice(len(files), len(files) + len(found))
         files += [file for file, _ in found]
         labels += [label for _, label in found]
@@ -66,17 +66,18 @@ def _parts(path: Path) -> dict[str, Path]:
 
 def _refuse_empty(folder: Path) -> None:
     for one in sorted(folder.iterdir()):
-        if one.is_dir() and not one.name.startswith(".") and not _images(one):
+        if one.is_dir() and not one.name.startswith(".") and not images_in(one):
             raise bad(str(one), f"images ({', '.join(sorted(_SUFFIXES))})", "none")
 
 
 def class_folders(folder: Path) -> list[str]:
     """Names of the sub-folders that hold images, sorted."""
     inside = (one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
-    return sorted(one.name for one in inside if _images(one))
+    return sorted(one.name for one in inside if images_in(one))
 
 
-def _images(folder: Path) -> list[Path]:
+def images_in(folder: Path) -> list[Path]:
+    """The images of a folder, sorted; whatever the case of their endings."""
     return sorted(
         one
         for one in folder.iterdir()

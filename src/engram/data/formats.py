@@ -11,7 +11,8 @@ from typing import Any
 
 from engram.data.cifar import find_cifar, load_cifar
 from engram.data.core import Data
-from engram.data.fer import is_fer, load_fer
+from engram.data.expressions import FACE_SETS
+from engram.data.fer import is_fer, is_fer_folder, load_fer, load_fer_folder, load_packed_faces
 from engram.data.folder import class_folders
 from engram.data.idx import find_idx, load_idx
 from engram.data.ntu import is_ntu, load_ntu
@@ -101,6 +102,8 @@ def packed_place(files: tuple[Path, ...], name: str | None = None) -> Place:
         return Place("packed skeletons", files[0], load_nw_ucla if ucla else _packed_skeletons)
     if is_ntu(files[0]) or (name == "ntu60" and "x_train" in keys):
         return Place("prepared NTU", files[0], load_ntu)
+    if {name, set_name(files[0])} & set(FACE_SETS):
+        return Place("packed faces", files[0], load_packed_faces, files)
     return Place("packed", files[0], load_packed, files)
 
 
@@ -127,6 +130,8 @@ def place_of(path: Path, name: str | None = None) -> Place | None:
     sets = packed_sets(path)
     if len(sets) == 1:
         return packed_place(next(iter(sets.values())), name)
+    if name == "fer2013" and is_fer_folder(path):
+        return Place("FER folders", path, load_fer_folder)
     trained = path / "train"
     if not sets and class_folders(trained if trained.is_dir() else path):
         return Place("image folders", path, _folder)

@@ -14,6 +14,8 @@ webp, webp_offsets, fine or label      lossless sheets of 32x32 tiles, 25 per ro
 joints, offsets, label                 sequence i is ``joints[offsets[i]:offsets[i + 1]]``
 =====================================  ========================================================
 
+A file with the key ``mapped`` holds its ``x`` uncompressed; it is mapped, and may exceed memory.
+
 Without a split of their own, files named ``..train..`` and ``..test..`` or ``..val..`` are those
 parts.
 """
@@ -32,10 +34,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.data.arrays import Array, class_ids, hold_out, inputs
+from engram.data.arrays import Array, Inputs, class_ids, hold_out, inputs
 from engram.data.core import Data
 from engram.data.images import cut_sheets, decode
 from engram.data.labels import checked_labels, notes_on_names
+from engram.data.mapped import is_mapped, read_mapped
 from engram.errors import bad
 
 TRAIN, TEST, VALID, UNUSED = 0, 1, 2, 255
@@ -44,7 +47,8 @@ _LABEL_KEYS = ("label", "fine", "y")
 _USAGE = np.array([TRAIN, VALID, TEST], np.uint8)
 RESERVED = {
     "x", "y", "label", "fine", "split", "usage", "jpeg", "webp", "offsets", "webp_offsets",
-    "joints", "name", "notes", "mean", "std", "train_rows", "test_rows", "valid_rows", *NAME_KEYS,
+    "joints", "name", "notes", "mean", "std", "train_rows", "test_rows", "valid_rows", "mapped",
+    "stamp", *NAME_KEYS,
 }  # fmt: skip
 
 
@@ -85,10 +89,21 @@ def keys_of(file: Path) -> tuple[str, ...]:
 
 def load_packed(files: Sequence[Path], *, name: str | None = None) -> Data:
     """One set from its packed files (skeleton sequences: see `engram.data.skeleton`)."""
+    if len(files) == 1 and is_mapped(files[0]):
+        return _with_map(files[0], name)
     parts = [_read_part(file, read_npz(file), len(files) > 1) for file in files]
+    x = inputs(str(files[0]), np.concatenate([p.x for p in parts]) if parts[1:] else parts[0].x)
+    return _data(x, files, parts, name)
+
+
+def _with_map(file: Path, name: str | None) -> Data:
+    x, keys = read_mapped(file)
+    return _data(x, [file], [_read_part(file, {**keys, "x": x}, False)], name)
+
+
+def _data(x: Inputs, files: Sequence[Path], parts: list[_Part], name: str | None) -> Data:
     first = parts[0].keys
     y, classes = _labels(files, parts)
-    x = inputs(str(files[0]), np.concatenate([p.x for p in parts]) if parts[1:] else parts[0].x)
     return Data(
         x=x, y=y, classes=classes, name=name or _text(first, "name") or files[0].stem,
         **_rows(parts, y, classes), **_attributes(parts, len(x)),

@@ -11,12 +11,17 @@ import numpy as np
 import torch
 
 from engram.data.core import Data
+from engram.data.mapped import MappedWriter
 from engram.data.packed import RESERVED, TEST, TRAIN, UNUSED, VALID
 from engram.errors import bad
+
+_CHUNK = 1024  # rows copied at a time, so that a memory map is never read whole
 
 
 def write_packed(data: Data, path: Path) -> Path:
     """Write `data` under the keys x, label, split, names; returns the file.
+
+    Images of a memory map are not compressed, so that they can be mapped again.
 
     Examples
     --------
@@ -28,12 +33,28 @@ def write_packed(data: Data, path: Path) -> Path:
     >>> again.fingerprint() == data.fingerprint()
     True
     """
+    if isinstance(data.x, np.memmap) and data.x.dtype == np.uint8:
+        return _write_mapped(data, data.x, path)
+    x = data.x.cpu().numpy() if isinstance(data.x, torch.Tensor) else data.x
+    return write_npz({"x": x, **arrays_of(data)}, path)
+
+
+def _write_mapped(data: Data, x: np.memmap[Any, np.dtype[Any]], path: Path) -> Path:
+    path = with_suffix(path)
+    with MappedWriter(path, x.shape) as writer:
+        for start in range(0, len(x), _CHUNK):
+            writer.write(x[start : start + _CHUNK])
+        writer.finish(**arrays_of(data))
+    return path
+
+
+def arrays_of(data: Data) -> dict[str, Any]:
+    """All that a packed file holds but the inputs."""
     clash = sorted(key for key in data.attributes if key in RESERVED or key.endswith("_names"))
     if clash:
         raise bad("attributes", "names that are no keys of the packed form", clash)
     y = data.y.cpu().numpy()
     arrays: dict[str, Any] = {
-        "x": data.x.cpu().numpy() if isinstance(data.x, torch.Tensor) else data.x,
         "label": _small(y[:, 0] if y.shape[1] == 1 else y),
         "names": np.array(data.classes),
         "name": np.array(data.name),
@@ -44,12 +65,17 @@ def write_packed(data: Data, path: Path) -> Path:
     arrays |= {key: np.array(getattr(data, key)) for key in ("mean", "std") if getattr(data, key)}
     if data.notes:
         arrays["notes"] = np.array(data.notes)
-    return write_npz(arrays, path)
+    return arrays
+
+
+def with_suffix(path: Path) -> Path:
+    """The file that is meant by a path with or without ``.npz``."""
+    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
 
 
 def write_npz(arrays: Mapping[str, Any], path: Path) -> Path:
     """Write arrays to `path`, which appears only once it is complete."""
-    path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+    path = with_suffix(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -1,0 +1,234 @@
+"""Sets of faces: a list of pictures with labels, parts and facts becomes Data of one size."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.data.arrays import Array
+from engram.data.core import Data
+from engram.data.crops import CROPS, Cut, Frame, cut_face
+from engram.data.expressions import EXPRESSIONS
+from engram.data.mapped import MappedWriter, is_mapped, read_mapped
+from engram.data.packed import load_packed
+from engram.data.packing import arrays_of, with_suffix
+from engram.errors import BadArgument, bad, choose, whole
+
+BROKEN = ("error", "drop")
+_CHUNK = 512  # pictures decoded before they are stored
+_SIDES = (8, 1024)
+
+
+@dataclass(frozen=True)
+class Face:
+    """One picture: `part` is train, valid or test; `facts` are its attributes, in words."""
+
+    file: Path
+    label: str
+    part: str
+    frame: Frame | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaceOptions:
+    """What all loaders of faces understand.
+
+    Parameters
+    ----------
+    size
+        Height and width of the faces.
+    broken
+        ``error`` refuses pictures that cannot be read, ``drop`` leaves them out and counts them.
+    packed
+        A file for the faces: written by the first call, and mapped instead of read into memory
+        by that and all later ones. For sets larger than memory.
+    """
+
+    size: int = 100
+    broken: str = "error"
+    packed: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        whole("size", self.size, low=_SIDES[0])
+        if self.size > _SIDES[1]:
+            raise bad("size", f"at most {_SIDES[1]}", self.size)
+        choose("broken", self.broken, BROKEN)
+
+
+@dataclass
+class _Counts:
+    """What is told about the pictures of a set."""
+
+    crops: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    broken: list[int] = field(default_factory=list)
+
+    def add(self, row: int, cut: Cut | None) -> None:
+        if cut is None:
+            self.broken.append(row)
+            return
+        self.crops[cut.crop] += 1
+        self.kinds.update(kind for kind in ("grey", "transparent", "blank") if getattr(cut, kind))
+
+    def notes(self) -> tuple[str, ...]:
+        words = {"landmarks": "cut by landmarks", "box": "cut by a face box",
+                 "centre": "cut at the centre", "whole": "square as they are"}  # fmt: skip
+        crops = [f"{self.crops[one]:,} {words[one]}" for one in CROPS if self.crops[one]]
+        kinds = {"grey": "grey images, made RGB", "transparent": "images whose transparency is "
+                 "left out", "blank": "blank images of one colour, kept"}  # fmt: skip
+        found = [f"faces: {', '.join(crops)}"] if crops else []
+        found += [f"{self.kinds[one]:,} {text}" for one, text in kinds.items() if self.kinds[one]]
+        if self.broken:
+            found.append(f"{len(self.broken):,} images that cannot be read are left out")
+        return tuple(found)
+
+
+def read_faces(
+    name: str,
+    faces: Sequence[Face],
+    options: FaceOptions,
+    *,
+    notes: Sequence[str] = (),
+    names: Mapping[str, Sequence[str]] | None = None,
+) -> Data:
+    """Data of all faces, uint8 [N, 3, size, size], with the expressions that occur as classes.
+
+    Row i is face i. Pictures that are left out keep their row, black and in no part. `names` are
+    the values of an attribute in their order; without them, those that occur, sorted.
+    """
+    if not faces:
+        raise bad(name, "at least one picture with a label", "none")
+    facts = _facts(name, faces, options.size, names or {})
+    notes = (*notes, *_shared_subjects(faces))
+    if options.packed is None:
+        _refuse_too_many(name, len(faces), options.size)
+        x = np.zeros((len(faces), 3, options.size, options.size), np.uint8)
+        counts = _Counts()
+        for start, chunk in _chunks(faces, options, counts):
+            x[start : start + len(chunk)] = chunk
+        return _data(torch.from_numpy(x), facts, counts.broken, (*notes, *counts.notes()))
+    return _mapped(Path(options.packed), faces, options, facts, notes)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """All of a Data but its inputs."""
+
+    name: str
+    classes: tuple[str, ...]
+    label: Array
+    part: Array  # 0 train, 1 test, 2 valid: the codes of packed files
+    attributes: Mapping[str, Array]
+    names: Mapping[str, tuple[str, ...]]
+    stamp: str
+
+
+def _facts(
+    name: str, faces: Sequence[Face], size: int, given: Mapping[str, Sequence[str]]
+) -> _Facts:
+    present = {face.label for face in faces}
+    classes = tuple(one for one in EXPRESSIONS if one in present)
+    if len(classes) < len(present):
+        raise bad(name, f"the labels {', '.join(EXPRESSIONS)}", sorted(present - set(EXPRESSIONS)))
+    attributes, titles = {}, {}
+    for key in dict.fromkeys(key for face in faces for key in face.facts):
+        found = [face.facts.get(key, "unknown") for face in faces]
+        values = list(given.get(key, sorted(set(found) - {"unknown"})))
+        values += ["unknown"] if "unknown" in found and "unknown" not in values else []
+        place = {value: i for i, value in enumerate(values)}
+        attributes[key] = np.array([place[one] for one in found], np.int64)
+        titles[key] = tuple(values)
+    what = [(str(f.file), f.label, f.part, tuple(f.facts.items())) for f in faces]
+    stamp = hashlib.blake2b(repr((size, what)).encode(), digest_size=8).hexdigest()
+    return _Facts(
+        name, classes, np.array([classes.index(face.label) for face in faces], np.int64),
+        np.array([("train", "test", "valid").index(face.part) for face in faces], np.uint8),
+        attributes, titles, stamp,
+    )  # fmt: skip
+
+
+def _data(x: Tensor, facts: _Facts, broken: Sequence[int], notes: Sequence[str]) -> Data:
+    part = torch.from_numpy(facts.part.astype(np.int64))
+    part[list(broken)] = 255
+    train, test, valid = ((part == code).nonzero()[:, 0] for code in range(3))
+    return Data(
+        x=x, y=torch.from_numpy(facts.label)[:, None], train=train, test=test, valid=valid,
+        classes=facts.classes, name=facts.name,
+        attributes={key: torch.from_numpy(value) for key, value in facts.attributes.items()},
+        attribute_names=facts.names, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _mapped(
+    path: Path, faces: Sequence[Face], options: FaceOptions, facts: _Facts, notes: Sequence[str]
+) -> Data:
+    path = with_suffix(path)
+    if not path.exists():
+        counts = _Counts()
+        shape = (len(faces), 3, options.size, options.size)
+        with MappedWriter(path, shape) as writer:
+            for _, chunk in _chunks(faces, options, counts):
+                writer.write(chunk)
+            nothing = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(shape)
+            whole_set = _data(nothing, facts, counts.broken, (*notes, *counts.notes()))
+            writer.finish(stamp=np.array(facts.stamp), **arrays_of(whole_set))
+    if not is_mapped(path) or str(read_mapped(path)[1].get("stamp")) != facts.stamp:
+        raise bad("packed", f"a new file, or one with these faces of {facts.name} at this size",
+                  f"{path}, which holds others")  # fmt: skip
+    return load_packed([path], name=facts.name)
+
+
+def _chunks(
+    faces: Sequence[Face], options: FaceOptions, counts: _Counts
+) -> Iterator[tuple[int, Array]]:
+    """(first row, uint8 [n, 3, size, size]) of all faces; decoded by some threads, in order."""
+
+    def cut(face: Face) -> Cut | None:
+        try:
+            return cut_face(face.file, options.size, face.frame)
+        except BadArgument as problem:
+            if options.broken == "drop" and problem.kind == "broken":
+                return None
+            if problem.kind == "broken":
+                raise BadArgument(f'{problem} (broken="drop" leaves such images out)') from None
+            raise
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for start in range(0, len(faces), _CHUNK):
+            some = list(pool.map(cut, islice(faces, start, start + _CHUNK)))
+            chunk = np.zeros((len(some), 3, options.size, options.size), np.uint8)
+            for i, one in enumerate(some):
+                counts.add(start + i, one)
+                if one is not None:
+                    chunk[i] = one.pixels
+            yield start, chunk
+
+
+def _refuse_too_many(name: str, count: int, size: int) -> None:
+    needed = count * 3 * size * size
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory // 2:
+        raise bad(name, f"faces of at most {memory // 2:,} bytes, half of the memory (give "
+                  'packed="FILE.npz", and they are kept there)', f"{needed:,} bytes")  # fmt: skip
+
+
+def _shared_subjects(faces: Sequence[Face]) -> tuple[str, ...]:
+    parts: dict[str, set[str]] = {"train": set(), "valid": set(), "test": set()}
+    for face in faces:
+        if "subject" in face.facts:
+            parts[face.part].add(face.facts["subject"])
+    shared = parts["train"] & parts["test"]
+    if not shared:
+        return ()
+    return (f"{len(shared)} of {len(parts['test'])} test subjects are training subjects as well",)

@@ -1,0 +1,110 @@
+"""Images larger than memory: one ``.npz`` whose inputs, not compressed, can be mapped."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+
+from engram.data.arrays import Array
+from engram.errors import bad
+
+_HEADER = 30  # bytes of a local zip header, before the name and the extra field
+_INPUTS = "x.npy"
+
+
+class MappedWriter:
+    """Writes uint8 inputs chunk by chunk; the file appears once it is complete.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "small.npz"
+    ...     with MappedWriter(file, (4, 1, 2, 2)) as writer:
+    ...         for k in range(2):
+    ...             writer.write(np.full((2, 1, 2, 2), k, np.uint8))
+    ...         writer.finish(label=np.arange(4))
+    ...     x, rest = read_mapped(file)
+    ...     x[:, 0, 0, 0].tolist(), rest["label"].tolist(), np.load(file)["x"].shape
+    ([0, 0, 1, 1], [0, 1, 2, 3], (4, 1, 2, 2))
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...]) -> None:
+        self.path, self.shape = path, shape
+        self._unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        self._rows = 0
+
+    def __enter__(self) -> MappedWriter:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._zip = zipfile.ZipFile(self._unfinished, "w", zipfile.ZIP_STORED, allowZip64=True)
+        self._stream: IO[bytes] | None = self._zip.open(_INPUTS, "w", force_zip64=True)
+        facts = {"descr": "|u1", "fortran_order": False, "shape": self.shape}
+        np.lib.format.write_array_header_1_0(self._stream, facts)
+        return self
+
+    def write(self, chunk: Array) -> None:
+        """The next rows."""
+        if chunk.dtype != np.uint8 or chunk.shape[1:] != self.shape[1:]:
+            raise bad("chunk", f"uint8 rows of shape {self.shape[1:]}", (chunk.dtype, chunk.shape))
+        if self._stream is None:
+            raise bad("chunk", "rows before the file is finished", len(chunk))
+        self._rows += len(chunk)
+        self._stream.write(np.ascontiguousarray(chunk).data)
+
+    def finish(self, **arrays: Array) -> None:
+        """Write all other arrays behind the rows, and that the rows are to be mapped."""
+        if self._stream is None or self._rows != self.shape[0]:
+            raise bad("rows", f"{self.shape[0]}, as announced", self._rows)
+        self._stream.close()
+        self._stream = None
+        for key, array in {**arrays, "mapped": np.array(True)}.items():
+            with self._zip.open(f"{key}.npy", "w") as stream:
+                np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: Any, trace: TracebackType | None
+    ) -> None:
+        done = kind is None and self._stream is None
+        if self._stream is not None:
+            self._stream.close()
+        self._zip.close()
+        if done:
+            self._unfinished.replace(self.path)
+        self._unfinished.unlink(missing_ok=True)
+
+
+def is_mapped(file: Path) -> bool:
+    """Whether a packed file says that its inputs are to be mapped."""
+    return zipfile.is_zipfile(file) and "mapped.npy" in zipfile.ZipFile(file).namelist()
+
+
+def read_mapped(file: Path) -> tuple[np.memmap[Any, np.dtype[Any]], dict[str, Array]]:
+    """The inputs as a memory map, and all other arrays; refuses compressed and pickled ones."""
+    with zipfile.ZipFile(file) as archive:
+        if _INPUTS not in archive.namelist():
+            raise bad(str(file), "inputs under the key x", archive.namelist())
+        member = archive.getinfo(_INPUTS)
+        if member.compress_type != zipfile.ZIP_STORED:
+            raise bad(str(file), "inputs that are not compressed", "compressed ones")
+        with archive.open(_INPUTS) as stream:
+            version = np.lib.format.read_magic(stream)
+            read = (np.lib.format.read_array_header_1_0 if version == (1, 0)
+                    else np.lib.format.read_array_header_2_0)  # fmt: skip
+            shape, fortran, dtype = read(stream)
+            header = stream.tell()
+    if dtype.hasobject or fortran:
+        raise bad(str(file), "plain inputs, row by row", f"{dtype}, fortran_order={fortran}")
+    with file.open("rb") as raw:
+        raw.seek(member.header_offset)
+        name, extra = struct.unpack("<HH", raw.read(_HEADER)[26:])
+    start = member.header_offset + _HEADER + name + extra + header
+    x = np.memmap(file, dtype, "r", start, shape)
+    with np.load(file, allow_pickle=False) as archive_:
+        rest = {key: archive_[key] for key in archive_.files if key != "x"}
+    return x, rest

@@ -1,0 +1,88 @@
+"""FER-2013 as CSV, folders and packed files: one set, whatever the form."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import engram
+from engram.data.fer import CLASSES
+
+WORDS = ("angry", "disgust", "fear", "happy", "sad", "surprise", "neutral")  # by the CSV's numbers
+USAGE = ("Training", "PublicTest", "PrivateTest")
+
+
+@pytest.fixture
+def pictures():
+    rng = np.random.default_rng(0)
+    return [
+        (emotion, USAGE[part], rng.integers(0, 256, (48, 48), np.uint8))
+        for part, count in enumerate((2, 1, 1))
+        for emotion in range(7)
+        for _ in range(count)
+    ]
+
+
+def write_csv(root, pictures):
+    lines = ["emotion,pixels,Usage"]
+    lines += [f"{e},{' '.join(map(str, x.ravel()))},{usage}" for e, usage, x in pictures]
+    (root / "fer2013.csv").write_text("\r\n".join(lines))
+
+
+def write_folders(root, pictures, label=lambda emotion: WORDS[emotion]):
+    for i, (emotion, usage, x) in enumerate(pictures):
+        part = "train" if usage == "Training" else "test"
+        file = root / "fer2013" / part / label(emotion) / f"{usage}_{i:03d}.PNG"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(x).save(file)
+
+
+def by_content(data):
+    """Rows of each part by what they are, free of their order."""
+    return {
+        part: sorted((data.classes[int(data.labels[r])], data.x[r].numpy().tobytes())
+                     for r in getattr(data, part).tolist())
+        for part in ("train", "valid", "test")
+    }  # fmt: skip
+
+
+def test_all_forms_hold_the_same(tmp_path, pictures):
+    roots = [tmp_path / name for name in ("csv", "words", "numbers", "packed")]
+    for root in roots:
+        root.mkdir()
+    write_csv(roots[0], pictures)
+    write_folders(roots[1], pictures)
+    write_folders(roots[2], pictures, str)
+    engram.data.add(roots[0] / "fer2013.csv", "fer2013", roots[3])
+    for size in (None, 20):
+        found = [engram.load("fer2013", root=root, size=size) for root in roots]
+        assert all(by_content(one) == by_content(found[0]) for one in found)
+        assert [len(getattr(found[1], part)) for part in ("train", "valid", "test")] == [14, 7, 7]
+    assert found[0].sample_shape == (3, 20, 20)
+    assert found[0].classes[:2] == ("Neutral", "Anger")
+    assert len(found[0].classes) == 7
+    assert engram.load("fer2013", root=roots[1]).classes == CLASSES
+
+
+def test_strange_and_empty_class_folders_are_refused(tmp_path, pictures):
+    write_folders(tmp_path, pictures)
+    (tmp_path / "fer2013" / "test" / "suprise").mkdir()
+    with pytest.raises(ValueError, match=r"class folder.*'suprise', did you mean 'surprised'"):
+        engram.load("fer2013", root=tmp_path)
+    (tmp_path / "fer2013" / "test" / "suprise").rmdir()
+    for file in (tmp_path / "fer2013" / "test" / "sad").iterdir():
+        file.unlink()
+    with pytest.raises(ValueError, match=r"sad: expected images, got 'none'"):
+        engram.load("fer2013", root=tmp_path)
+
+
+def test_other_sets_in_class_folders_are_no_faces(tmp_path, pictures):
+    write_folders(tmp_path, pictures)
+    (tmp_path / "fer2013").rename(tmp_path / "mine")
+    data = engram.load("mine", root=tmp_path)
+    assert data.classes == tuple(sorted(WORDS))
+    assert torch.is_tensor(data.x)
+    with pytest.raises(ValueError, match="size"):
+        engram.load("mine", root=tmp_path, size=20)
