@@ -1,7 +1,7 @@
 """Images per second of convolutional networks on CUDA: a hand-written loop and the engine's.
 
     python -m benchmarks.speed.convolutions [--model resnet32 lenet] [--precision float32 tf32 bf16]
-    python -m benchmarks.speed.convolutions --runs 1 2 4 8      # several runs at once, in streams
+    python -m benchmarks.speed.convolutions --runs 1 2 4 8      # several runs side by side
 
 ``resnet32``: images of 32 x 32, batches of 128, SGD with momentum. ``lenet``: 100 x 100, batches of
 24, Adam. The loop is plain PyTorch: torch's own layers, channels last, cuDNN's search, fused
@@ -16,25 +16,23 @@ import argparse
 import contextlib
 import gc
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.speed.throughput import ENDLESS, SECONDS, Enough, Stopwatch, facts
 from engram.data import Data
-from engram.engine.captured import CapturedTrainer
 from engram.engine.driver import Driver
 from engram.engine.graphs import Captured
 from engram.engine.run import Engine
 from engram.engine.run_spec import Run
 from engram.engine.stage import _dealer, enter, numerics
+from engram.engine.streams import Part, side_by_side
 from engram.engine.training import Training
 from engram.methods import Finetune
 from engram.models.build import build
@@ -131,52 +129,30 @@ def time_plain(run: Run, captured: bool, seconds: float) -> Stopwatch:
 
 
 # -- the engine ------------------------------------------------------------------------------------
-def driver_of(run: Run) -> Driver:
-    engine = Engine([run], device="cuda")
+def driver_of(engine: Engine, run: Run, shared: bool = False) -> Driver:
     learner = engine.learner(run)
+    if shared:
+        learner.networks = learner.networks.twin()
     enter([learner], [run.method], run.training, 0)
     dealer = _dealer([learner], run.method, run.training, 0)
-    driver = Driver([learner], [run.method], run.training, dealer, False, True, False, None)
+    driver = Driver(
+        [learner], [run.method], run.training, dealer, False, True, False, None, shared=shared
+    )
     driver.epochs = ENDLESS
     return driver
 
 
-def time_engine(run: Run, seconds: float) -> Stopwatch:
-    watch, driver = Stopwatch("cuda", seconds), driver_of(run)
-    driver.progress = watch
-    try:
-        driver.drive()
-    except Enough:
-        driver.trainer.close()
-    return watch
-
-
-def time_streams(runs: list[Run], seconds: float) -> tuple[int, float]:
-    """Steps of each run and seconds, the recordings of all runs replayed in streams."""
-    drivers = [driver_of(run) for run in runs]
-    streams = [torch.cuda.Stream() for _ in runs]
-    steps = drivers[0].dealer.steps_per_epoch
-    live, lr = np.ones((1, steps), dtype=bool), np.array([runs[0].training.lr])
+def time_engine(runs: list[Run], seconds: float) -> tuple[int, float]:
+    """Steps of each run and seconds; several runs go side by side."""
+    engine, watch = Engine(runs, device="cuda"), Stopwatch("cuda", seconds)
+    drivers = [driver_of(engine, run, shared=len(runs) > 1) for run in runs]
+    drivers[0].progress = watch
+    parts = [Part(one.drive(), [place], one.learners) for place, one in enumerate(drivers)]
+    with contextlib.suppress(Enough):
+        side_by_side(parts, engine.device)
     for driver in drivers:
-        driver.trainer.load(driver.dealer.epoch(0), False)
-        driver.trainer.run(0, 10, lr, live)  # warm, and recorded
-
-    def epoch() -> None:
-        for step in range(steps):
-            for driver, stream in zip(drivers, streams, strict=True):
-                with torch.cuda.stream(stream):
-                    trainer = driver.trainer
-                    assert isinstance(trainer, CapturedTrainer)
-                    trainer._number.fill_(step)
-                    trainer._one(step, 0.0)
-
-    torch.cuda.synchronize()
-    began, done = time.perf_counter(), 0
-    while time.perf_counter() - began < seconds:
-        epoch()
-        torch.cuda.synchronize()
-        done += steps
-    return done, time.perf_counter() - began
+        driver.trainer.close()
+    return watch.last
 
 
 # -- figures ---------------------------------------------------------------------------------------
@@ -189,11 +165,10 @@ def figures(
     cases: list[tuple[str, int, Callable[[], tuple[int, float]]]] = [
         ("captured loop", 1, lambda: time_plain(one, True, seconds).last),
         ("eager loop", 1, lambda: time_plain(one, False, seconds).last),
-        ("engine", 1, lambda: time_engine(one, seconds).last),
     ]
     for count in runs:
         many = [run_of(work, precision, seed) for seed in range(count)]
-        cases.append(("engine, streams", count, lambda many=many: time_streams(many, seconds)))  # type: ignore[misc]
+        cases.append(("engine", count, lambda many=many: time_engine(many, seconds)))  # type: ignore[misc]
     for path, count, timed in cases:
         with numerics(precision):
             steps, spent = timed()
@@ -211,7 +186,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", nargs="+", choices=tuple(WORKS), default=list(WORKS))
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
-    parser.add_argument("--runs", type=int, nargs="*", default=[], help="runs at once, in streams")
+    parser.add_argument("--runs", type=int, nargs="*", default=[1, 4], help="runs side by side")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="timed per figure")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)

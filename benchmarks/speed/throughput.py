@@ -21,6 +21,7 @@ import math
 import os
 import platform
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -244,7 +245,7 @@ class Lockstep:
         """Train until `progress` has seen enough."""
         self.driver.progress = progress
         try:
-            self.driver.drive()
+            deque(self.driver.drive(), maxlen=0)
         except Enough:
             self.driver.trainer.close()
 

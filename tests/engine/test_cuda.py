@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -110,6 +112,16 @@ def test_convolutions_with_channels_last(training):
     for run in images(**training):
         cuda, cpu = (trained([run], device=device) for device in ("cuda", "cpu"))
         assert apart(cuda, cpu) < close, run.method
+
+
+@pytest.mark.parametrize("training", [{}, {"last": "drop"}, {"evaluate_every": 7}], ids=str)
+def test_convolutions_side_by_side(training):
+    """Each in a stream of its own, with modules of its own."""
+    for one in images(**training):
+        runs = [replace(one, seed=seed) for seed in range(6)]
+        engine = Engine(runs, device="cuda")
+        assert [len(part) for part, mapped in engine.parts() if not mapped] == [4, 2]
+        assert apart(trained(runs, device="cuda"), trained(runs, device="cpu")) < CLOSE, one.method
 
 
 def test_precisions_reach_the_convolutions():

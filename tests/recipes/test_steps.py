@@ -109,6 +109,21 @@ def test_every_method_goes_on_at_the_step(name, together, tmp_path, monkeypatch,
     assert not list((tmp_path / "cut" / "checkpoint" / "steps").glob("*"))
 
 
+@pytest.mark.parametrize("saves", [1, 4, 9])
+def test_runs_side_by_side(saves, tmp_path, monkeypatch, every_slice):
+    """As convolutional runs on CUDA: they take turns, and are saved at once."""
+    monkeypatch.setattr("engram.engine.run.Engine.side_by_side", 2)
+    method = methods.DERpp()
+    whole = run(tmp_path / "whole", method, seeds=3, together=False)
+    heal = crash_after(monkeypatch, saves)
+    with pytest.raises(Crash):
+        run(tmp_path / "cut", method, seeds=3, together=False)
+    heal()
+    again = run(tmp_path / "cut", method, seeds=3, together=False)
+    same(whole, again)
+    assert not list((tmp_path / "cut" / "checkpoint" / "steps").glob("*"))
+
+
 @pytest.mark.parametrize(
     "training",
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from engram.methods.base import Method
 LOGS_PER_STAGE = 20
 STRETCH = 200  # iterations dealt at once
 Progress = Callable[[int, int], None]
+Turns = Generator[list[Midway] | None]  # after every slice of steps; states where a save is due
 
 
 class Driver:
@@ -35,8 +36,7 @@ class Driver:
     def __init__(
         self, learners: Sequence[Learner], methods: Sequence[Method], training: Training,
         dealer: Dealer, mapped: bool, capture: bool, compile: bool, progress: Progress | None,
-        phase: str = "task", number: int = 0, saver: Saver | None = None,
-        places: Sequence[int] = (),
+        phase: str = "task", number: int = 0, saver: Saver | None = None, shared: bool = False,
     ) -> None:  # fmt: skip
         self.learners, self.methods, self.training, self.dealer = (
             learners,
@@ -53,7 +53,8 @@ class Driver:
             alone = CapturedTrainer if capture else SingleTrainer
             self.trainer = alone(learners[0], methods[0], training, room=dealer.room)
         self.trainer.phase, self.number = phase, number
-        self.saver, self.places, self._slices = saver, list(places), Slices()
+        self.saver, self._slices = saver, Slices()
+        self._sliced = shared or saver is not None  # others want their turn, or a save may be due
         self.extra: Callable[[int], tuple[dict[str, Any], dict[str, Any]]] | None = None
         self._start: tuple[int, int] = (0, 0)  # chunk, and step in it, at which to begin
         self._first: Deck | None = None  # the rows of every epoch, where they are the same
@@ -68,14 +69,15 @@ class Driver:
         self.epochs, self.iterations = epochs, iterations
         self.total = iterations or epochs * dealer.steps_per_epoch
 
-    def drive(self) -> None:
+    def drive(self) -> Turns:
+        """All steps. Lets others launch theirs after every slice, and gives what is to be saved."""
         chunks = -(-self.iterations // STRETCH) if self.iterations else self.epochs
         begin, start = self._start
         if self.dealer.renewal is not None:  # what passed by before
             for chunk in range(begin):
                 self._deal(chunk)
         for chunk in range(begin, chunks):
-            self._chunk(self._deal(chunk), chunk, start)
+            yield from self._chunk(self._deal(chunk), chunk, start)
             start = 0
             if not self.iterations:
                 self._between(chunk)
@@ -98,7 +100,7 @@ class Driver:
         first = self._first or self.dealer.epoch(0)
         return self.dealer.renewed(first, chunk) if chunk else first
 
-    def _chunk(self, deck: Deck, chunk: int, start: int) -> None:
+    def _chunk(self, deck: Deck, chunk: int, start: int) -> Turns:
         steps = deck.live.shape[1]
         live = deck.live & self.schedule.active[:, None]
         fixed = self.dealer.fixed and not self.iterations
@@ -111,24 +113,29 @@ class Driver:
         while start < steps:
             stop = steps if not every else min(steps, start + every - self._done % every)
             while start < stop:
-                end = stop if self.saver is None else min(stop, start + self._slices.steps)
+                end = min(stop, start + self._slices.steps) if self._sliced else stop
+                began = time.perf_counter()
                 self._run(start, end, live)
+                if self._sliced:
+                    yield None  # launched, not finished
+                    self._wait()
+                    self._slices.took(end - start, time.perf_counter() - began)
                 start = end
                 if start == stop:
                     self._report(every)
                 if self.saver is not None and self.saver.due():
-                    self.saver.save(self.places, self.learners, self.midways(chunk, start))
+                    yield self.midways(chunk, start)
 
     def _run(self, start: int, stop: int, live: np.ndarray) -> None:
-        began = time.perf_counter()
         self.trainer.run(start, stop, self.schedule.lr, live)
         self._done += stop - start
         self._own += live[:, start:stop].sum(1)
         self._since += live[:, start:stop].sum(1)
-        if self.saver is not None:
-            if self.learners[0].device.type == "cuda":
-                torch.cuda.synchronize()
-            self._slices.took(stop - start, time.perf_counter() - began)
+
+    def _wait(self) -> None:
+        """Until the steps launched are done; those of other streams go on."""
+        if self.learners[0].device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
 
     def _report(self, every: int) -> None:
         if every and self._done % every == 0:

@@ -32,6 +32,7 @@ class Captured:
             self._step()
             return
         if self._warm < WARM_STEPS:
+            torch.cuda.synchronize()  # cuDNN times its algorithms: nothing else may run
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):

@@ -42,6 +42,7 @@ DTYPES = {
 # below this many multiply-adds a step's cost is overhead, which mapping shares between runs
 TINY_STEP = 3_000_000
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+SIDE_BY_SIDE = 4  # streams of one CUDA device
 
 
 @dataclass
@@ -244,6 +245,11 @@ class Engine:
             return any(isinstance(one, CONVOLUTIONS) for one in modules)
         return self.compile and not self._tiny(group)
 
+    @property
+    def side_by_side(self) -> int:
+        """How many runs that are not mapped go on at once, each in a CUDA stream of its own."""
+        return SIDE_BY_SIDE if self.capture and self.together is None else 1
+
     def _tiny(self, group: Sequence[int]) -> bool:
         run = self.runs[group[0]]
         work = len(self._networks(run).layout) * (run.training.batch_size or 256)
@@ -273,14 +279,14 @@ class Engine:
             yield from self._group(part, mapped, resume, progress, inner)
 
     def parts(self) -> Iterator[tuple[list[int], bool]]:
-        """Places of runs that go together, and whether they are mapped."""
+        """Places of runs that go together: mapped, or each for itself side by side."""
         for group in self.groups():
-            mapped = self.maps(group)
-            parts = [group] if mapped and not self.apart(group) else [[p] for p in group]
-            # a single run gains nothing from being mapped, unless its step is compiled
-            mapped = mapped and (len(parts[0]) > 1 or self.compile)
-            for part in parts:
-                yield part, mapped
+            mapped, width = self.maps(group), len(group)
+            if not mapped or self.apart(group):
+                mapped = mapped and self.compile  # else a single run gains nothing from it
+                width = 1 if mapped else self.side_by_side
+            for start in range(0, len(group), width):
+                yield group[start : start + width], mapped
 
     def _group(
         self,
@@ -291,6 +297,9 @@ class Engine:
         deadline: float | None,
     ) -> Iterator[Stage]:
         learners = {place: self.learner(self.runs[place]) for place in group}
+        if not mapped and len(group) > 1:  # each binds a module to its own weights
+            for one in learners.values():
+                one.networks = one.networks.twin()
         first = {p: resume(p, one) if resume else 0 for p, one in learners.items()}
         for stage in range(len(self.runs[group[0]].stream)):
             if deadline is not None and time.monotonic() > deadline:
@@ -326,7 +335,9 @@ class Engine:
     ) -> Iterator[Stage]:  # fmt: skip
         """Runs that were interrupted inside the task go on with those that were as far."""
         parts: dict[Any, list[int]] = {}
-        for place in places:
+        if not mapped:
+            parts[()] = list(places)
+        for place in places if mapped else ():
             midway = learners[place].midway
             logs = [] if midway is None else [entry[0] for entry in midway.facts["logs"]]
             where = () if midway is None else (*midway.position, *logs)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from engram.engine.midway import Midway, Saver
 from engram.engine.optim import optimizer_of
 from engram.engine.phases import TASK, Trained, prepared
 from engram.engine.renewal import Renewal
+from engram.engine.streams import Part, side_by_side
 from engram.engine.training import Training
 from engram.engine.values import complete
 from engram.errors import bad
@@ -62,22 +64,35 @@ def run_stage(
 ) -> list[StageOutcome]:
     """Train all learners on task `stage` and evaluate them on every task.
 
-    Learners that were interrupted inside the task (`Learner.midway`) go on there.
+    Learners that were interrupted inside the task (`Learner.midway`) go on there. Mapped runs share
+    their steps; others each take their own, side by side.
     """
     with numerics(training.precision):
-        return _run_stage(
-            learners,
-            methods,
-            training,
-            stage,
-            mapped,
-            capture,
-            compile,
-            progress,
-            features,
-            saver,
-            places,
-        )
+        wide = len(learners) if mapped else 1
+        count = len(learners) // wide
+        reports = _reports(progress, count)
+        parts = []
+        for number in range(count):
+            mine = slice(number * wide, (number + 1) * wide)
+            turns = _stage(
+                learners[mine], methods[mine], training, stage, mapped, capture, compile,
+                reports[number], features, saver, count,
+            )  # fmt: skip
+            parts.append(Part(turns, places[mine], learners[mine]))
+        return side_by_side(parts, learners[0].device, saver)
+
+
+def _reports(progress: Progress | None, count: int) -> Sequence[Progress | None]:
+    """For each of `count` parts; the steps reported are their mean."""
+    if progress is None or count == 1:
+        return [progress] * count
+    done = [0] * count
+
+    def report(steps: int, total: int, number: int) -> None:
+        done[number] = steps
+        progress(sum(done) // count, total)
+
+    return [partial(report, number=number) for number in range(count)]
 
 
 @contextmanager
@@ -96,11 +111,11 @@ def numerics(precision: str) -> Iterator[None]:
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
 
 
-def _run_stage(
+def _stage(
     learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int,
     mapped: bool, capture: bool, compile: bool, progress: Progress | None, features: bool,
-    saver: Saver | None, places: Sequence[int],
-) -> list[StageOutcome]:  # fmt: skip
+    saver: Saver | None, parts: int,
+) -> Generator[list[Midway] | None, None, list[StageOutcome]]:  # fmt: skip
     (warm.mapped if mapped else warm.plain)(learners[0].device)
     began = time.perf_counter() - warm.spent()  # a method may warm up further things on its way
     midways: list[Midway] = [one.midway for one in learners if one.midway is not None]
@@ -126,7 +141,7 @@ def _run_stage(
             dealer = _dealer(learners, methods[0], settings, stage, multiple, phase, number)
             driver = Driver(
                 learners, methods, settings, dealer, mapped, capture, compile, progress,
-                phase.name, number, saver, places,
+                phase.name, number, saver, parts > 1,
             )  # fmt: skip
 
             def extra(run: int, free: list[Tensor] = free) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -140,7 +155,7 @@ def _run_stage(
                 driver.restore(midways)
                 for one, midway in zip(learners, midways, strict=True):
                     one.ledger.become(midway.facts["ledger"])
-            driver.drive()
+            yield from driver.drive()
         trained.add(driver)
         if dealer.room:
             for r, one in enumerate(learners):
@@ -160,7 +175,7 @@ def _run_stage(
     for learner, answer in zip(learners, found, strict=True):
         if learner.diverged < 0 and not _sound(learner, answer.scores):
             learner.diverged = stage
-    seconds = (time.perf_counter() - warm.spent() - began) / len(learners)
+    seconds = (time.perf_counter() - warm.spent() - began) / (len(learners) * parts)
     return [
         StageOutcome(
             answer.scores, losses[r], [(s, c[r]) for s, c in curve if _sound(learners[r], c[r])],

@@ -148,6 +148,12 @@ class Networks:
         twin._vector, twin._buffers, twin.start = own._vector, own._buffers, own.start
         return twin
 
+    def twin(self) -> Networks:
+        """The same with modules of its own, for a run that trains while others do."""
+        twin = copy.copy(self)
+        twin.train, twin.eval = copy.deepcopy(self.train), copy.deepcopy(self.eval)
+        return twin
+
     @cached_property
     def start(self) -> bytes:
         """A hash of what `initial` gives."""

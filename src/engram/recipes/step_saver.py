@@ -71,20 +71,23 @@ class StepSaver:
         """Put a run where it was inside a stage, given those recorded; returns that stage."""
         from safetensors import safe_open
 
-        name = self._names[place]
+        name, found = self._names[place], []
         for path, runs in self._held.items():
             facts = runs.get(name)
             if facts is None or facts["stage"] in finished:
                 continue
-            if not set(range(facts["stage"])) <= set(finished):
-                continue
-            with safe_open(path, framework="pt") as handle:
-                mine = [key for key in handle.keys() if key.startswith(f"{name}/")]  # noqa: SIM118
-                tensors = {key.removeprefix(f"{name}/"): handle.get_tensor(key) for key in mine}
-            checkpoint.take(learner, path, tensors, facts)
-            learner.midway = Midway.unpacked(tensors, facts["midway"])
-            return int(facts["stage"])
-        return None
+            if set(range(facts["stage"])) <= set(finished):
+                found.append((facts["midway"]["position"], path, facts))
+        if not found:
+            return None
+        # those it trained with may have been others at first: the furthest file counts
+        _, path, facts = max(found, key=lambda one: one[0])
+        with safe_open(path, framework="pt") as handle:
+            mine = [key for key in handle.keys() if key.startswith(f"{name}/")]  # noqa: SIM118
+            tensors = {key.removeprefix(f"{name}/"): handle.get_tensor(key) for key in mine}
+        checkpoint.take(learner, path, tensors, facts)
+        learner.midway = Midway.unpacked(tensors, facts["midway"])
+        return int(facts["stage"])
 
     def prune(self, finished: Sequence[tuple[int, int]]) -> None:
         """Remove files of stages that are recorded by now: (place, stage) pairs."""
