@@ -14,7 +14,7 @@ from benchmarks.reproduce import split_mnist
 from benchmarks.speed import study, throughput
 from benchmarks.speed.throughput import Enough, Lockstep, Stopwatch, Work
 from engram.data import load
-from engram.engine.run import Engine
+from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from tests.reproduce.invented import invented_table
 

@@ -14,8 +14,8 @@ import pytest
 
 from engram import methods, metrics
 from engram.data import load
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.errors import BadArgument
 from engram.memory import Memory, policies
 from engram.memory.budget import BUDGETS

@@ -16,9 +16,11 @@ from engram import keys
 from engram.checks import equality, honesty, learning, oracles, policies, settings
 from engram.checks.report import finding
 from engram.checks.toys import tight
-from engram.engine import checkpoint, company, stage
+from engram.engine import loop as stage
+from engram.engine.checkpoints import single as checkpoint
+from engram.engine.groups import host_verbs as company
+from engram.engine.groups.prefixes import Prefixes
 from engram.engine.optim import Optimizer
-from engram.engine.prefix import Prefixes
 from engram.learner import gradients
 from engram.learner.layout import Networks
 from engram.learner.learner import Learner

@@ -24,7 +24,8 @@ from benchmarks.speed.bare import LOOPS
 from benchmarks.speed.throughput import made_images
 from engram import methods
 from engram.data import Data, load
-from engram.engine.run import Engine, Run
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.streams import class_incremental

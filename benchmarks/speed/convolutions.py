@@ -28,11 +28,11 @@ from torch import Tensor, nn
 from benchmarks.speed.throughput import ENDLESS, SECONDS, Enough, Stopwatch, facts
 from engram.data import Data
 from engram.engine.driver import Driver
-from engram.engine.graphs import Captured
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
-from engram.engine.stage import _dealer, enter, numerics
-from engram.engine.streams import Part, side_by_side
+from engram.engine.engine import Engine
+from engram.engine.groups.streams import Part, side_by_side
+from engram.engine.loop import _dealer, enter, numerics
+from engram.engine.run import Run
+from engram.engine.trainers.cuda_graph import Captured
 from engram.engine.training import Training
 from engram.methods import Finetune
 from engram.models.build import build

@@ -57,7 +57,8 @@ def growth() -> dict[str, float]:
     import torch
 
     from engram.data import load
-    from engram.engine.run import Engine, Run
+    from engram.engine.engine import Engine
+    from engram.engine.run import Run
     from engram.engine.training import Training
     from engram.memory import Memory
     from engram.methods import ER, EWC, Join

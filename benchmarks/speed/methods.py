@@ -18,12 +18,13 @@ import torch
 
 from benchmarks.speed.throughput import made_images
 from engram import methods
-from engram.engine.deck import Dealer
-from engram.engine.lockstep import LockstepTrainer
-from engram.engine.lockstep_compiled import CompiledTrainer
-from engram.engine.run import Engine, Run
-from engram.engine.single import SingleTrainer
-from engram.engine.stage import _dealer, enter, run_stage
+from engram.engine.batches.sampler import Dealer
+from engram.engine.engine import Engine
+from engram.engine.loop import _dealer, enter, run_stage
+from engram.engine.run import Run
+from engram.engine.trainers.compiled import CompiledTrainer
+from engram.engine.trainers.lockstep import LockstepTrainer
+from engram.engine.trainers.single import SingleTrainer
 from engram.engine.training import Training
 from engram.memory import Memory
 from engram.streams import class_incremental

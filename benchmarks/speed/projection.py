@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from engram.engine.graphs import WARM_STEPS, Captured
+from engram.engine.trainers.cuda_graph import WARM_STEPS, Captured
 from engram.methods.dual import nonnegative
 from engram.methods.gem import inner, project
 

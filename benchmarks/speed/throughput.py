@@ -33,11 +33,11 @@ from torch import Tensor, nn
 
 from engram.data import Data
 from engram.engine.driver import Driver
-from engram.engine.lockstep import LockstepTrainer
-from engram.engine.lockstep_compiled import CompiledTrainer
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
-from engram.engine.stage import _dealer, enter
+from engram.engine.engine import Engine
+from engram.engine.loop import _dealer, enter
+from engram.engine.run import Run
+from engram.engine.trainers.compiled import CompiledTrainer
+from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.training import Training
 from engram.methods import Finetune
 from engram.models.build import build

@@ -23,10 +23,10 @@ from engram.checks.toys import (
     train,
     train_each,
 )  # fmt: skip
-from engram.engine.mapped import varying
-from engram.engine.prefix import Prefixes
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
+from engram.engine.engine import Engine
+from engram.engine.groups.hyperparameters import varying
+from engram.engine.groups.prefixes import Prefixes
+from engram.engine.run import Run
 from engram.learner.learner import Learner
 from engram.learner.net import BoundNet, FunctionalNet
 from engram.losses import mean

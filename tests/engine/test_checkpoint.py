@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.checks.toys import EXACT, clouds, runs_of, same
-from engram.engine import checkpoint
-from engram.engine.checkpoint import rebuild, structure
-from engram.engine.run import Engine
+from engram.engine.checkpoints import single as checkpoint
+from engram.engine.checkpoints.single import rebuild, structure
+from engram.engine.engine import Engine
 from engram.errors import RecordError
 from engram.learner.learner import Learner
 from engram.learner.tree import flatten, shapes

@@ -13,8 +13,8 @@ from torch._inductor.exc import InductorError
 import engram
 from engram import methods
 from engram.checks.toys import CLOSE, EXACT, clouds, copied, gap, runs_of, streams, tame, train
-from engram.engine import compiled
-from engram.engine.run import Engine
+from engram.engine.engine import Engine
+from engram.engine.trainers import tracing as compiled
 from engram.errors import BadArgument
 from engram.memory import Memory
 

@@ -12,8 +12,8 @@ from engram import methods
 from engram.checks import toys
 from engram.checks.suite import made
 from engram.data import Data
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.learner.tree import tree_map
 from engram.models.layers import BatchNorm

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import engram
-from engram.engine import checkpoint
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
+from engram.engine.checkpoints import single as checkpoint
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.methods import ER, EWC, Finetune, LwF
 from engram.methods.base import Method

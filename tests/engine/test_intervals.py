@@ -11,9 +11,10 @@ import torch
 
 from engram.checks.moment import moment
 from engram.checks.toys import CLOSE, EXACT, clouds, copied, gap, runs_of, same, streams, train
-from engram.engine import compiled, lockstep
-from engram.engine.lockstep import LockstepTrainer
-from engram.engine.run import Engine
+from engram.engine.engine import Engine
+from engram.engine.trainers import lockstep
+from engram.engine.trainers import tracing as compiled
+from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.errors import BadArgument
 from engram.learner.tree import leaves
 from engram.memory import Memory

@@ -13,9 +13,9 @@ import engram
 from engram import methods, metrics
 from engram.checks.toys import clouds, runs_of, train
 from engram.data.core import Data
-from engram.engine.evaluate import validate
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
+from engram.engine.engine import Engine
+from engram.engine.evaluation.evaluate import validate
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner.batch import Batch

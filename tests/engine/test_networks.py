@@ -13,9 +13,9 @@ from torch import nn
 
 from engram.checks import check, toys
 from engram.checks.toys import EXACT, MODELS, streams
-from engram.engine import compiled
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
+from engram.engine.engine import Engine
+from engram.engine.run import Run
+from engram.engine.trainers import tracing as compiled
 from engram.errors import BadArgument
 from engram.losses import mean
 from engram.methods import Finetune, Join

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engram.checks import toys
-from engram.engine.run import Engine
+from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import GDumb

@@ -9,9 +9,9 @@ import torch
 
 from engram import keys
 from engram.checks import toys
-from engram.engine.renewal import Renewal
-from engram.engine.run import Engine
-from engram.engine.values import read, write_
+from engram.engine.batches.reservoir import Renewal
+from engram.engine.batches.values import read, write_
+from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.learner.learner import Learner
 from engram.memory import Memory

@@ -24,8 +24,8 @@ from engram.checks.toys import (
 )
 from engram.data.core import Data
 from engram.engine import driver
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.memory import Memory
 from engram.methods import ER, EWC, GEM, SI, Finetune
 from engram.methods.base import Method

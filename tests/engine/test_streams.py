@@ -7,17 +7,19 @@ import torch
 
 from engram import methods
 from engram.checks import toys
-from engram.engine.run import Engine
-from engram.engine.streams import Part, side_by_side
+from engram.engine.engine import Engine
+from engram.engine.groups.streams import Part, side_by_side
 from engram.learner.tree import flatten
+
+SLICES = "engram.engine.checkpoints.resume_point.Slices"
 
 
 @pytest.fixture
 def beside(monkeypatch):
     """As on CUDA: two runs at a time, in slices of two steps."""
     monkeypatch.setattr(Engine, "side_by_side", 2)
-    monkeypatch.setattr("engram.engine.midway.Slices.took", lambda self, *_: None)
-    monkeypatch.setattr("engram.engine.midway.Slices.__init__.__defaults__", (1.0, 2))
+    monkeypatch.setattr(f"{SLICES}.took", lambda self, *_: None)
+    monkeypatch.setattr(f"{SLICES}.__init__.__defaults__", (1.0, 2))
 
 
 def trained(runs):

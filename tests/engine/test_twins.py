@@ -10,8 +10,8 @@ import torch
 import engram
 from engram.checks.toys import EXACT, ORDERS, streams
 from engram.data import Data
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune

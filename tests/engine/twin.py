@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.checks.toys import MODELS, streams
-from engram.engine.run import Engine, Stage
-from engram.engine.run_spec import Run
+from engram.engine.engine import Engine, Stage
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.learner.learner import Learner
 from engram.methods.base import Method

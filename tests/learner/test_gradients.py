@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engram.checks.toys import clouds, gap, runs_of, same
-from engram.engine.run import Engine
+from engram.engine.engine import Engine
 from engram.learner import gradients
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.checks.toys import EXACT, clouds, gap
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.learner import gradients
 from engram.learner.learner import Learner
 from engram.learner.net import FunctionalNet

@@ -6,7 +6,7 @@ from torch import nn
 
 from engram.checks.toys import clouds, gap, runs_of, same
 from engram.data.core import Data
-from engram.engine.run import Engine
+from engram.engine.engine import Engine
 from engram.errors import AccessError, BadArgument
 from engram.learner.learner import Learner, competing, visible_labels
 from engram.memory import Exemplars, Memory

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from engram.data.core import Data
-from engram.engine.evaluate import test_items as items_of
-from engram.engine.run import Engine, Run, Stage
+from engram.engine.engine import Engine, Stage
+from engram.engine.evaluation.evaluate import test_items as items_of
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.learner.batch import Batch
 from engram.learner.objectives import cross_entropy

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from engram.engine.run import Engine, Run
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner import gradients

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from engram import keys
 from engram.checks.toys import MODELS, clouds, streams
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import GDumb

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from engram.engine.mapped import varying
-from engram.engine.run import Engine, Run
+from engram.engine.engine import Engine
+from engram.engine.groups.hyperparameters import varying
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner.batch import Batch
@@ -108,7 +109,7 @@ def test_a_single_part_is_that_method(
     method: Method, optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the engine takes another path for methods with a gradient or a step of their own
-    monkeypatch.setattr("engram.engine.single.overrides", asked)
+    monkeypatch.setattr("engram.engine.trainers.single.overrides", asked)
     alone = train(method, STREAM, optimizer=optimizer, model=Normed)
     joined = train(Join(method), STREAM, optimizer=optimizer, model=Normed)
     for a, b in zip(alone, joined, strict=True):

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engram.engine.run import Engine, Run
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.errors import AccessError
 from engram.methods.base import Method

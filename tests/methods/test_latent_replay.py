@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from engram import keys
 from engram.checks import toys
 from engram.checks.toys import EXACT, MODELS, streams
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.errors import AccessError, BadArgument
 from engram.memory import Memory
 from engram.methods import ER, EWC, Join, LatentReplay, LwF

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engram.engine.run import Engine, Run
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.memory import Memory

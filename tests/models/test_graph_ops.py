@@ -228,7 +228,7 @@ def test_kernels_equal_the_formulas():
 
 def test_tracing_uses_plain_operations(monkeypatch):
     """A compiled step must not hold a kernel; `Compiled` says so while it traces."""
-    from engram.engine import compiled
+    from engram.engine.trainers import tracing as compiled
 
     monkeypatch.setattr(compiled, "_compiled", lambda graph, inputs: graph.forward)
     seen = []

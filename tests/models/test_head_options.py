@@ -13,8 +13,8 @@ import engram
 from engram.checks import form
 from engram.checks.report import Broken
 from engram.cli import app
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.errors import BadArgument
 from engram.methods import Finetune
 from engram.methods.base import Method

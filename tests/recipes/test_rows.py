@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import engram
-from engram.engine.run import Engine
+from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.recipes import Recipe, plans_of
 from engram.recipes.rows import group_rows

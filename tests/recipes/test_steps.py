@@ -42,6 +42,9 @@ class TwoPhases(Method):
         learner.exemplars = self.memory.update(learner, task.train)
 
 
+SLICES = "engram.engine.checkpoints.resume_point.Slices"
+
+
 def run(out, method, *, seeds=1, together=None, again=False, **training):
     settings = {"epochs": 2, "batch_size": 8, "lr": 0.01} | training
     return engram.run(
@@ -56,8 +59,8 @@ def every_slice(monkeypatch):
     """Save after every slice, and let slices be a step or two."""
     monkeypatch.setattr(step_saver, "EVERY", 0.0)
     monkeypatch.setattr(StepSaver.__init__, "__defaults__", (0.0,))
-    monkeypatch.setattr("engram.engine.midway.Slices.took", lambda self, *_: None)
-    monkeypatch.setattr("engram.engine.midway.Slices.__init__.__defaults__", (1.0, 2))
+    monkeypatch.setattr(f"{SLICES}.took", lambda self, *_: None)
+    monkeypatch.setattr(f"{SLICES}.__init__.__defaults__", (1.0, 2))
 
 
 def crash_after(monkeypatch, saves):
@@ -112,7 +115,7 @@ def test_every_method_goes_on_at_the_step(name, together, tmp_path, monkeypatch,
 @pytest.mark.parametrize("saves", [1, 4, 9])
 def test_runs_side_by_side(saves, tmp_path, monkeypatch, every_slice):
     """As convolutional runs on CUDA: they take turns, and are saved at once."""
-    monkeypatch.setattr("engram.engine.run.Engine.side_by_side", 2)
+    monkeypatch.setattr("engram.engine.engine.Engine.side_by_side", 2)
     method = methods.DERpp()
     whole = run(tmp_path / "whole", method, seeds=3, together=False)
     heal = crash_after(monkeypatch, saves)
@@ -196,9 +199,7 @@ def test_again_does_not_go_on(tmp_path, monkeypatch, every_slice):
 
 
 def test_nothing_is_sliced_without_a_directory(monkeypatch):
-    monkeypatch.setattr(
-        "engram.engine.midway.Slices.took", lambda *_: pytest.fail("nobody asked for checkpoints")
-    )
+    monkeypatch.setattr(f"{SLICES}.took", lambda *_: pytest.fail("nobody asked for checkpoints"))
     engram.run(toys.streams()[0], method="Finetune", device="cpu")
 
 
@@ -244,7 +245,7 @@ def test_sigterm_saves_and_stops(tmp_path):
 
 
 def test_positions_survive_a_file(tmp_path):
-    from engram.engine.midway import Midway
+    from engram.engine.checkpoints.resume_point import Midway
 
     one = Midway((1, 2, 3), {"done": 7, "lr": 0.1}, {"held": {"sums": {}}, "a": (torch.ones(2),)})
     tensors, facts = one.packed()

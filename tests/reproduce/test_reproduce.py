@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engram.engine.run_spec import Run
+from engram.engine.run import Run
 from engram.errors import BadArgument
 from engram.recipes import Watcher, build_method
 from engram.reproduce import Figure, Table, cost, plan, reproduce

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from engram.checks.moment import Moment, moment
 from engram.checks.toys import MODELS, Trained, accuracies, tame
-from engram.engine.evaluate import evaluate
-from engram.engine.run_spec import Run
+from engram.engine.evaluation.evaluate import evaluate
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.learner.batch import Batch
 from engram.methods.base import Method, overrides

@@ -16,8 +16,8 @@ from engram.checks.blame import place_of
 from engram.checks.moment import spied
 from engram.checks.report import Broken, require
 from engram.checks.toys import EXACT, finite, runs_of, streams, tame, train
-from engram.engine.divergence import BEYOND as MEASURE
-from engram.engine.divergence import is_penalty
+from engram.engine.evaluation.divergence import BEYOND as MEASURE
+from engram.engine.evaluation.divergence import is_penalty
 from engram.errors import AccessError, BadArgument
 from engram.learner.network import Network
 from engram.learner.tree import leaves, shapes

@@ -29,9 +29,9 @@ from engram.checks.toys import (
     varied,
 )
 from engram.data.core import Data
-from engram.engine import checkpoint
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
+from engram.engine.checkpoints import single as checkpoint
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.learner.learner import Learner
 from engram.methods.base import Method, overrides
 from engram.methods.finetune import Finetune

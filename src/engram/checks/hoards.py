@@ -15,7 +15,7 @@ from engram.checks.moment import spied
 from engram.checks.report import DoesNotApply, require
 from engram.checks.toys import clouds, runs_of, same, tame, tight, train
 from engram.data.core import Data
-from engram.engine.run import Engine
+from engram.engine.engine import Engine
 from engram.learner.learner import Learner
 from engram.learner.tree import flatten, shapes, tree_map
 from engram.methods.base import Method

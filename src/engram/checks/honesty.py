@@ -25,8 +25,8 @@ from engram.checks.toys import (
     train,
 )
 from engram.data.core import Data
-from engram.engine.run import Engine
-from engram.engine.stage import run_stage
+from engram.engine.engine import Engine
+from engram.engine.loop import run_stage
 from engram.errors import AccessError, BadArgument
 from engram.learner.batch import Batch
 from engram.memory import Exemplars

@@ -11,7 +11,7 @@ from engram.checks.learning import LEARNS
 from engram.checks.report import Broken, DoesNotApply, require
 from engram.checks.toys import SAMPLE, TESTS, accuracies, copied, runs_of, tame, varied
 from engram.data.core import Data
-from engram.engine.run import Engine
+from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.methods.base import Method
 from engram.streams import Stream, domain_incremental

@@ -10,7 +10,7 @@ import torch
 from engram import metrics
 from engram.checks.report import DoesNotApply, require
 from engram.checks.toys import EXACT, SIZES, After, clouds, runs_of, tame, train
-from engram.engine.evaluate import test_items
+from engram.engine.evaluation.evaluate import test_items
 from engram.methods.base import DECISIONS, Method
 from engram.streams.core import Stream, Task
 

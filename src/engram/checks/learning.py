@@ -20,7 +20,7 @@ from engram.checks.toys import (
     tame,
     train,
 )
-from engram.engine.run import Engine
+from engram.engine.engine import Engine
 from engram.learner.learner import Learner
 from engram.learner.tree import leaves, nbytes
 from engram.methods.base import Method

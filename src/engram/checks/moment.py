@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from engram.checks.toys import EXACT, runs_of, streams
-from engram.engine import stage as stages
-from engram.engine.assemble import at_step
-from engram.engine.deck import Deck
-from engram.engine.lockstep import LockstepTrainer
-from engram.engine.run import Engine
+from engram.engine import loop as stages
+from engram.engine.batches.collate import at_step
+from engram.engine.batches.sampler import Deck
+from engram.engine.engine import Engine
+from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.training import Training
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad
 from engram.checks.moment import Moment, moment
 from engram.checks.report import DoesNotApply, require
 from engram.checks.toys import CLOSE, gap, runs_of, streams, tame
-from engram.engine.run import Engine
+from engram.engine.engine import Engine
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import FunctionalNet

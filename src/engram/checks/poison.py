@@ -12,8 +12,8 @@ from engram import keys
 from engram.checks.honesty import _noise_outside, _until
 from engram.checks.report import Broken, DoesNotApply, require
 from engram.checks.toys import After, clouds, copied, gap, runs_of, same, streams, tame, train
-from engram.engine.prefix import copy_learner
-from engram.engine.run import Engine
+from engram.engine.engine import Engine
+from engram.engine.groups.prefixes import copy_learner
 from engram.errors import BadArgument
 from engram.learner.learner import Learner
 from engram.methods.base import Method

@@ -11,7 +11,7 @@ from torch import Tensor
 from engram.checks import equality, honesty
 from engram.checks.report import DoesNotApply, require
 from engram.checks.toys import runs_of, same, streams, train
-from engram.engine.run import Engine
+from engram.engine.engine import Engine
 from engram.learner.learner import Learner
 from engram.memory import Exemplars, Memory
 from engram.memory.catalogue import ranking_of

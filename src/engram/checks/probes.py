@@ -13,8 +13,8 @@ import torch
 from engram import keys
 from engram.checks.report import DoesNotApply, require
 from engram.checks.toys import CLOSE, gap, runs_of, same, streams
-from engram.engine import checkpoint
-from engram.engine.run import Engine
+from engram.engine.checkpoints import single as checkpoint
+from engram.engine.engine import Engine
 from engram.learner.tree import flatten, leaves, shapes, tree_map
 from engram.methods.er import ER
 from engram.probes import Probe, RunStage, measure

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.data.core import Data
-from engram.engine.evaluate import test_items
-from engram.engine.run import Engine, Stage
-from engram.engine.run_spec import Run
+from engram.engine.engine import Engine, Stage
+from engram.engine.evaluation.evaluate import test_items
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner.proxy import call

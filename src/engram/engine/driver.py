@@ -10,15 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.captured import CapturedTrainer
-from engram.engine.deck import Dealer, Deck
-from engram.engine.divergence import measured, sound_losses
-from engram.engine.evaluate import evaluate, validate
-from engram.engine.lockstep import LockstepTrainer
-from engram.engine.lockstep_compiled import CompiledTrainer
-from engram.engine.midway import Midway, Saver, Slices, arrays_of, column, curve_of, put_column
-from engram.engine.schedule import Schedule
-from engram.engine.single import SingleTrainer
+from engram.engine.batches.sampler import Dealer, Deck
+from engram.engine.checkpoints.resume_point import (
+    Midway,
+    Saver,
+    Slices,
+    arrays_of,
+    column,
+    curve_of,
+    put_column,
+)
+from engram.engine.evaluation.divergence import measured, sound_losses
+from engram.engine.evaluation.evaluate import evaluate, validate
+from engram.engine.lr_scheduler import Schedule
+from engram.engine.trainers.captured import CapturedTrainer
+from engram.engine.trainers.compiled import CompiledTrainer
+from engram.engine.trainers.lockstep import LockstepTrainer
+from engram.engine.trainers.single import SingleTrainer
 from engram.engine.training import Training
 from engram.learner.learner import Learner
 from engram.learner.tree import tree_map

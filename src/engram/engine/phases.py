@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from engram.engine.checkpoints.resume_point import Midway, arrays_of, curve_of
 from engram.engine.driver import Driver
-from engram.engine.midway import Midway, arrays_of, curve_of
 from engram.engine.optim import optimizer_of
 from engram.engine.training import Training
 from engram.errors import unknown

@@ -35,7 +35,7 @@ class LearnerProxy:
     Examples
     --------
     >>> from engram.checks.toys import runs_of, streams
-    >>> from engram.engine.run import Engine
+    >>> from engram.engine.engine import Engine
     >>> from engram.methods import Finetune
     >>> runs = runs_of(Finetune(), streams()[:1])
     >>> learner = Engine(runs, device="cpu").learner(runs[0])

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from engram.engine.compiled import need_compiler
-from engram.engine.run import device_of
+from engram.engine.engine import device_of
+from engram.engine.trainers.tracing import need_compiler
 from engram.errors import EngramError, bad, in_own_code
 from engram.pools.base import Work
 from engram.recipes import Plan, Recipe, Watcher, execute, plans_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from engram.engine import checkpoint, group_checkpoint
+from engram.engine.checkpoints import group as group_checkpoint
+from engram.engine.checkpoints import single as checkpoint
 from engram.learner.learner import Learner
 from engram.recipes.plan import Plan
 from engram.recipes.rows import Done

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engram.engine.run import Engine
-from engram.engine.run_spec import check_exemplars
+from engram.engine.engine import Engine
+from engram.engine.run import check_exemplars
 from engram.recipes.changes import distinct
 from engram.recipes.plan import Plan
 from engram.recipes.recorder import Recorder

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from engram.data import Data
-from engram.engine.run_spec import Run
+from engram.engine.run import Run
 from engram.probes import Probe
 from engram.recipes.experiment import Experiment
 from engram.recipes.identity import Identity, identify, order_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from engram.engine.run import Stage, device_of
+from engram.engine.engine import Stage, device_of
 from engram.learner.learner import Learner
 from engram.recipes.changes import changed, recorded
 from engram.recipes.checkpoints import Checkpoints

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from engram.engine.evaluate import answers
-from engram.engine.run import Engine
+from engram.engine.engine import Engine
+from engram.engine.evaluation.evaluate import answers
 from engram.errors import RecordError
 from engram.learner.learner import Learner
 from engram.memory.exemplars import Exemplars

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engram.engine.run import Stage
+from engram.engine.engine import Stage
 from engram.probes import RunStage, measure, standard
 from engram.probes.cost import facts_of
 from engram.recipes.plan import Plan

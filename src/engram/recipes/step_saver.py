@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from engram.engine import checkpoint
-from engram.engine.group_checkpoint import name_of
-from engram.engine.midway import Midway
+from engram.engine.checkpoints import single as checkpoint
+from engram.engine.checkpoints.group import name_of
+from engram.engine.checkpoints.resume_point import Midway
 from engram.errors import RecordError
 from engram.learner.learner import Learner
 from engram.recipes.plan import Plan

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from engram.engine import checkpoint
+from engram.engine.checkpoints import single as checkpoint
 from engram.errors import RecordError
 from engram.learner.learner import Learner
 

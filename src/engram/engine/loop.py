@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.engine import company
-from engram.engine.deck import AS_BATCH, Dealer, table
-from engram.engine.divergence import sound_scores
+from engram.engine.batches.latents import encode, hold_root
+from engram.engine.batches.reservoir import Renewal
+from engram.engine.batches.sampler import AS_BATCH, Dealer, table
+from engram.engine.batches.values import complete
+from engram.engine.checkpoints.resume_point import Midway, Saver
 from engram.engine.driver import Driver, Progress
-from engram.engine.evaluate import answers, test_items
-from engram.engine.latents import encode, hold_root
-from engram.engine.midway import Midway, Saver
+from engram.engine.evaluation.divergence import sound_scores
+from engram.engine.evaluation.evaluate import answers, test_items
+from engram.engine.groups import host_verbs as company
+from engram.engine.groups.streams import Part, side_by_side
 from engram.engine.optim import optimizer_of
 from engram.engine.phases import TASK, Trained, prepared
-from engram.engine.renewal import Renewal
-from engram.engine.streams import Part, side_by_side
 from engram.engine.training import Training
-from engram.engine.values import complete
 from engram.errors import bad
 from engram.learner import warm
 from engram.learner.learner import Items, Learner

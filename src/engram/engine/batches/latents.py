@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engram.engine.values import read
+from engram.engine.batches.values import read
 from engram.errors import bad
 from engram.learner.layout import Networks
 from engram.learner.learner import Learner

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from engram.checks.toys import EXACT, clouds, gap, runs_of
-from engram.engine import company
-from engram.engine.run import Engine
-from engram.engine.stage import enter
+from engram.engine.engine import Engine
+from engram.engine.groups import host_verbs as company
+from engram.engine.loop import enter
 from engram.learner.learner import Learner
 from engram.learner.tree import leaves, stack
 from engram.methods.base import Method

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from engram.checks.toys import EXACT, MODELS, ORDERS, After, clouds, gap, runs_of, same, train
-from engram.engine import run as running
-from engram.engine.run import Engine
-from engram.engine.run_spec import Run
-from engram.engine.stage import run_stage
+from engram.engine import engine as running
+from engram.engine.engine import Engine
+from engram.engine.loop import run_stage
+from engram.engine.run import Run
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune, LwF

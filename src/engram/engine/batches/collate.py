@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.engine.deck import Deck, Hand
-from engram.engine.latents import NAME, Table, look_up
-from engram.engine.values import read
+from engram.engine.batches.latents import NAME, Table, look_up
+from engram.engine.batches.sampler import Deck, Hand
+from engram.engine.batches.values import read
 from engram.learner.batch import Batch
 from engram.learner.feed import Feed
 from engram.methods.base import Method

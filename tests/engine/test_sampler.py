@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engram import keys
-from engram.engine.deck import AS_BATCH, Dealer, Deck, table
+from engram.engine.batches.sampler import AS_BATCH, Dealer, Deck, table
 from engram.learner.learner import Items
 
 CPU = torch.device("cpu")

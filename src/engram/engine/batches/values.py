@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engram.engine.deck import Deck
+from engram.engine.batches.sampler import Deck
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.methods.base import Method, overrides

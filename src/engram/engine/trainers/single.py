@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.assemble import Assembler, Dealt, only_own_rows, single_steps
-from engram.engine.deck import Deck
+from engram.engine.batches.collate import Assembler, Dealt, only_own_rows, single_steps
+from engram.engine.batches.sampler import Deck
+from engram.engine.batches.values import empty_tables, tables_of, write_
 from engram.engine.optim import Grouped, optimizer_of
 from engram.engine.training import Training
-from engram.engine.values import empty_tables, tables_of, write_
 from engram.errors import bad
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner, competing

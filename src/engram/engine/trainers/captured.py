@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.assemble import Dealt, at_step
-from engram.engine.deck import Deck
-from engram.engine.graphs import Captured
-from engram.engine.single import SingleTrainer
+from engram.engine.batches.collate import Dealt, at_step
+from engram.engine.batches.sampler import Deck
+from engram.engine.trainers.cuda_graph import Captured
+from engram.engine.trainers.single import SingleTrainer
 from engram.engine.training import Training
 from engram.learner.learner import Learner
 from engram.learner.tree import leaves, tree_map

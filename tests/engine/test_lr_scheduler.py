@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.engine.schedule import Schedule
+from engram.engine.lr_scheduler import Schedule
 from engram.engine.training import Training
 
 

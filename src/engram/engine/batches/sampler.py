@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.engine.renewal import Content, Renewal
+from engram.engine.batches.reservoir import Content, Renewal
 from engram.learner.learner import Items
 from engram.memory.exemplars import Exemplars
 

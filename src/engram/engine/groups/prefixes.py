@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engram.engine.run_spec import Run
+from engram.engine.run import Run
 from engram.learner.learner import Learner
 from engram.learner.likeness import Same, likeness
 from engram.learner.tree import tree_map

@@ -14,7 +14,7 @@ from engram.losses import multi_hot
 from engram.methods.base import DECISIONS
 
 if TYPE_CHECKING:
-    from engram.engine.run_spec import Run
+    from engram.engine.run import Run
 
 # what a run is judged by, for rows of one label and for rows with a set of them
 FIGURES = {"single": "accuracy", "set": "precision_weighted_jaccard"}

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from engram.engine.judging import FIGURES, judged
-from engram.engine.mapped import as_tensors, varying, with_values
+from engram.engine.evaluation.judging import FIGURES, judged
+from engram.engine.groups.hyperparameters import as_tensors, varying, with_values
 from engram.learner.learner import Learner
 from engram.learner.net import FunctionalNet
 from engram.learner.tree import shapes, stack

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.assemble import Dealt, at_step
-from engram.engine.compiled import Compiled
-from engram.engine.deck import Deck
-from engram.engine.lockstep import LockstepTrainer
+from engram.engine.batches.collate import Dealt, at_step
+from engram.engine.batches.sampler import Deck
+from engram.engine.trainers.lockstep import LockstepTrainer
+from engram.engine.trainers.tracing import Compiled
 from engram.engine.training import Training
 from engram.learner.learner import Learner
 from engram.learner.likeness import Same, likeness

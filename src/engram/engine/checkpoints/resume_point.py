@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.checkpoint import rebuild, structure
+from engram.engine.checkpoints.single import rebuild, structure
 from engram.learner.learner import Learner
 from engram.learner.tree import flatten
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from engram.engine.midway import Midway, Saver
+from engram.engine.checkpoints.resume_point import Midway, Saver
 from engram.learner.learner import Learner
 
 Outcome = TypeVar("Outcome")

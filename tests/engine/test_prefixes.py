@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import engram
-from engram.engine import run as run_module
-from engram.engine.prefix import Prefixes
-from engram.engine.run import Engine, Run
+from engram.engine import engine as run_module
+from engram.engine.engine import Engine
+from engram.engine.groups.prefixes import Prefixes
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.streams import reorder
 

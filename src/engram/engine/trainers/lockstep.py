@@ -18,14 +18,14 @@ from torch.func import grad as func_grad
 from torch.func import vmap
 
 from engram import keys
-from engram.engine.assemble import Assembler, Dealt, at_step, no_padding, only_own_rows
-from engram.engine.deck import Deck
-from engram.engine.graphs import Captured
-from engram.engine.latents import stacked
-from engram.engine.mapped import as_tensors, varying, with_values
+from engram.engine.batches.collate import Assembler, Dealt, at_step, no_padding, only_own_rows
+from engram.engine.batches.latents import stacked
+from engram.engine.batches.sampler import Deck
+from engram.engine.batches.values import empty_tables, tables_of, write_
+from engram.engine.groups.hyperparameters import as_tensors, varying, with_values
 from engram.engine.optim import optimizer_of
+from engram.engine.trainers.cuda_graph import Captured
 from engram.engine.training import Training
-from engram.engine.values import empty_tables, tables_of, write_
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner, competing
 from engram.learner.net import FunctionalNet

@@ -1,0 +1,1 @@
+"""Which rows a step trains on, and the batches made of them."""

@@ -1,0 +1,1 @@
+"""The state of runs as files, after a task and inside one."""

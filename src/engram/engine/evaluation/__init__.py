@@ -1,0 +1,1 @@
+"""What comes out of a task, and whether it can be trusted."""

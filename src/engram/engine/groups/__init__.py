@@ -1,0 +1,1 @@
+"""What runs that train together share."""

@@ -1,0 +1,1 @@
+"""Trainers: the same optimiser step for one run or many, eager, captured or compiled."""
