@@ -71,7 +71,10 @@ def _counter(count: int, device: torch.device) -> Tensor:
     Made outside of any tracing: the fake tensor of one trace would be kept for all later draws.
     """
     with _disable_current_modes():
-        return torch.arange(1, count + 1, device=device) * _STEP
+        counter = torch.arange(1, count + 1, device=device) * _STEP
+    if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+        torch.cuda.current_stream(device).synchronize()  # any stream may read it from now on
+    return counter
 
 
 def bits(key: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:

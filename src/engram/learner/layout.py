@@ -152,6 +152,7 @@ class Networks:
         """The same with modules of its own, for a run that trains while others do."""
         twin = copy.copy(self)
         twin.train, twin.eval = copy.deepcopy(self.train), copy.deepcopy(self.eval)
+        twin._free = {}
         return twin
 
     @cached_property
