@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engram.checks import METHOD_CHECKS, hoards, honesty, poison, purity
+from engram.checks import METHOD_CHECKS, data_access, leakage, purity, stored_samples
 from engram.checks.report import finding, name_of
 from engram.checks.toys import runs_of, streams, train
 from engram.errors import AccessError, BadArgument, ClosedDoor
@@ -45,20 +45,20 @@ REFUSED = {
 }  # fmt: skip
 
 CAUGHT = {
-    cheats.HoardsInItsState: hoards.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsHalfNumbers: hoards.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsBytes: hoards.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsInTheOptimiser: hoards.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsInBuffers: hoards.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsInParameters: hoards.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsOnItself: hoards.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsInItsModule: hoards.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsFeatures: hoards.check_holds_no_more_for_more_rows,
-    cheats.AnswersByPlace: poison.check_places_of_test_rows_do_not_matter,
+    cheats.HoardsInItsState: stored_samples.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsHalfNumbers: stored_samples.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsBytes: stored_samples.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInTheOptimiser: stored_samples.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInBuffers: stored_samples.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInParameters: stored_samples.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsOnItself: stored_samples.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInItsModule: stored_samples.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsFeatures: stored_samples.check_holds_no_more_for_more_rows,
+    cheats.AnswersByPlace: leakage.check_places_of_test_rows_do_not_matter,
     cheats.AnswersByCompany: purity.check_scores_row_by_row,
-    cheats.LooksAtTheAnswers: poison.check_labels_out_of_sight_do_not_matter,
-    cheats.LooksAtHiddenLabels: poison.check_labels_out_of_sight_do_not_matter,
-    cheats.RemembersWhereRowsLie: poison.check_lost_rows_do_not_matter,
+    cheats.LooksAtTheAnswers: leakage.check_labels_out_of_sight_do_not_matter,
+    cheats.LooksAtHiddenLabels: leakage.check_labels_out_of_sight_do_not_matter,
+    cheats.RemembersWhereRowsLie: leakage.check_lost_rows_do_not_matter,
 }  # fmt: skip
 HONEST = (Finetune(), ER(), EWC(strength=0.1), ICaRL(), LwF(), cheats.KeepsClassMeans())
 RULES = tuple(
@@ -90,7 +90,7 @@ class TestChecks:
         assert found.passed, found.message
 
     def test_a_door_that_refuses_is_a_finding(self):
-        found = finding(honesty.check_reads_only_what_it_may, cheats.FeedsItself())
+        found = finding(data_access.check_reads_only_what_it_may, cheats.FeedsItself())
         assert "learner.feed is closed to methods" in found.message
 
     def test_twenty_cheats_and_more(self):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks import equality, honesty, learning, oracles, policies, settings
+from engram.checks import data_access, equality, learning, oracles, policies, settings
 from engram.checks.report import finding
 from engram.checks.toys import tight
 from engram.engine import loop as stage
@@ -184,7 +184,7 @@ class TestTeacher:
 
 
 class TestRehearsal:
-    check = staticmethod(honesty.check_exemplars_are_trained_on)
+    check = staticmethod(data_access.check_exemplars_are_trained_on)
 
     @pytest.mark.parametrize("kind", [ER, ICaRL, AGEM])
     def test_exemplars_stored_but_in_no_batch(self, kind):
@@ -231,8 +231,8 @@ class TestMemory:
 
         if not guarded:  # the check finds it even where the engine does not
             monkeypatch.setattr(stage, "_check_budget", lambda learner, method: None)
-        healthy(honesty.check_memory_within_budget, ER())
-        killed(honesty.check_memory_within_budget, Greedy())
+        healthy(data_access.check_memory_within_budget, ER())
+        killed(data_access.check_memory_within_budget, Greedy())
 
     def test_exemplars_of_the_test_set(self):
         @dataclass(frozen=True, kw_only=True)
@@ -241,7 +241,7 @@ class TestMemory:
                 kept = self.memory.update(learner, task.train)
                 learner.exemplars = kept._replace(rows=task.test[: len(kept)][kept.ranks])
 
-        killed(honesty.check_memory_within_budget, Peeping())
+        killed(data_access.check_memory_within_budget, Peeping())
 
     def test_class_ids_as_keys(self, monkeypatch):
         check, mine = equality.check_class_ids_do_not_matter, tight(ER())
@@ -263,8 +263,8 @@ class TestLeaks:
                 super().finish(learner, task)
                 learner.outputs(task.test)
 
-        healthy(honesty.check_reads_only_what_it_may, ER())
-        assert "a test row" in killed(honesty.check_reads_only_what_it_may, Reader())
+        healthy(data_access.check_reads_only_what_it_may, ER())
+        assert "a test row" in killed(data_access.check_reads_only_what_it_may, Reader())
 
     @pytest.mark.parametrize("part", ["test", "future"])
     def test_rows_past_the_door(self, part):
@@ -277,7 +277,7 @@ class TestLeaks:
                 rows = task.test if part == "test" else later
                 learner.vector += 1e-3 * stream.data.x[rows].double().mean()
 
-        check = honesty.check_test_and_future_rows_do_not_matter
+        check = data_access.check_test_and_future_rows_do_not_matter
         healthy(check, Method())
         assert "depends on test rows or on later tasks" in killed(check, Thief())
 
@@ -289,7 +289,7 @@ class TestLeaks:
                     rows = learner.stream.tasks[0].train
                     learner.batch(rows, torch.zeros_like(rows))
 
-        assert 'reads = "past"' in killed(honesty.check_reads_only_what_it_may, Nostalgic())
+        assert 'reads = "past"' in killed(data_access.check_reads_only_what_it_may, Nostalgic())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import torch
 import yaml
 
 import engram as package
-from engram.cli import asked, progress, request
+from engram.cli import arguments, progress, request
 from engram.data.packing import write_packed
 from engram.errors import BadArgument
 from engram.recipes.assign import set_values
@@ -78,7 +78,7 @@ def test_skeletons_need_no_edges_and_a_bare_name_sets_them(engram):
 
 
 def test_a_bare_name_concerns_the_methods_that_know_it():
-    recipes = asked.contents(data="blobs", methods=["Finetune", "EWC"])
+    recipes = arguments.contents(data="blobs", methods=["Finetune", "EWC"])
     set_values(recipes, "strength=7")
     assert [one["method"].get("strength") for one in recipes] == [None, 7]
     with pytest.raises(BadArgument, match="unknown name 'strenght', did you mean 'strength'"):
@@ -86,26 +86,26 @@ def test_a_bare_name_concerns_the_methods_that_know_it():
 
 
 def test_a_dotted_name_concerns_the_methods_that_know_it():
-    recipes = asked.contents(data="blobs", methods=["Finetune", "ER"])
+    recipes = arguments.contents(data="blobs", methods=["Finetune", "ER"])
     set_values(recipes, "memory.total=40")
     assert recipes[0]["method"] == {"name": "Finetune"}
-    assert asked.build(recipes)[1].method.memory.total == 40
+    assert arguments.build(recipes)[1].method.memory.total == 40
     with pytest.raises(BadArgument, match="unknown name 'memry', did you mean 'memory'"):
         set_values(recipes, "memry.total=40")
 
 
 def test_parts_of_a_memory_change_one_by_one():
-    recipes = asked.contents(data="blobs", methods=["ER"])
+    recipes = arguments.contents(data="blobs", methods=["ER"])
     set_values(recipes, "memory.policy=herding")
     set_values(recipes, "memory.per_class=4")
-    memory = asked.build(recipes)[0].method.memory
+    memory = arguments.build(recipes)[0].method.memory
     assert (memory.policy, memory.per_class, memory.total) == ("herding", 4, None)
 
 
 def test_parts_of_a_joined_method_are_set_by_name():
-    recipes = asked.contents(data="blobs", methods=["LwF+EWC"])
+    recipes = arguments.contents(data="blobs", methods=["LwF+EWC"])
     set_values(recipes, "EWC.strength=7")
-    assert asked.build(recipes)[0].method.parts[1].strength == 7
+    assert arguments.build(recipes)[0].method.parts[1].strength == 7
 
 
 def test_recipe_file_and_options(engram):
@@ -327,7 +327,7 @@ def test_request_of_another_form_is_refused(tmp_path):
 @pytest.mark.parametrize("text", ["", "a", "1,b", "-1", "1.5"])
 def test_bad_seeds(text):
     with pytest.raises(BadArgument, match="--seeds"):
-        asked.parse_seeds(text)
+        arguments.parse_seeds(text)
 
 
 def test_processes_meet_in_one_directory(engram):

@@ -104,12 +104,12 @@ def test_an_unwritable_directory_is_one_line(engram, tmp_path):
 
 
 def test_bugs_are_not_hidden(engram, monkeypatch):
-    from engram.cli import asked
+    from engram.cli import arguments
 
     def broken(**_):
         raise KeyError("a bug")
 
-    monkeypatch.setattr(asked, "contents", broken)
+    monkeypatch.setattr(arguments, "contents", broken)
     assert isinstance(engram("run", *SMALL, code=1).exception, KeyError)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.checks.moment import moment
+from engram.checks.task_start import task_start
 from engram.checks.toys import CLOSE, EXACT, clouds, copied, gap, runs_of, same, streams, train
 from engram.engine.engine import Engine
 from engram.engine.trainers import lockstep
@@ -199,7 +199,7 @@ class Recorded:
 
 def test_captured_apart_from_the_step_and_at_fixed_addresses(monkeypatch):
     monkeypatch.setattr(lockstep, "Captured", Recorded)
-    at = moment(Ticks(every=2))
+    at = task_start(Ticks(every=2))
     trainer = LockstepTrainer(at.learners, [at.method] * 2, EXACT, capture=True)
     trainer.load(at.deck, fixed=False)
     steps = at.deck.live.shape[1]

@@ -9,7 +9,12 @@ import pytest
 import torch
 
 from engram import methods
-from engram.checks.known import ENOUGH, check_known_classes_are_learnt, domains, own_accuracies
+from engram.checks.known_classes import (
+    ENOUGH,
+    check_known_classes_are_learnt,
+    domains,
+    own_accuracies,
+)
 from engram.checks.learning import LEARNS
 from engram.checks.report import Broken, finding
 from engram.checks.suite import made

@@ -14,13 +14,13 @@ import pytest
 import engram
 from engram.errors import BadArgument, EngramError
 from engram.pools import POOLS, find_pool
-from engram.recipes import Plan, Watcher
+from engram.recipes import Callback, Plan
 
 BASE = {"stream": {"data": "blobs"}, "training": {"epochs": 1}, "seeds": 2}
 RECIPES = [BASE | {"method": name} for name in ("ER", "Finetune")]
 
 
-class Notes(Watcher):
+class Notes(Callback):
     """Writes down everything that it is told."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ def sweep(pool: str, out: Path, **options: object) -> engram.Result:
 @pytest.mark.parametrize("pool", POOLS)
 def test_progress_numbers_and_running_anew_in_every_pool(tmp_path: Path, pool: str) -> None:
     first = Notes()
-    result = sweep(pool, tmp_path, watcher=first)
+    result = sweep(pool, tmp_path, callback=first)
     alone = engram.sweep(RECIPES, pool="serial", device="cpu")
     assert result.runs == alone.runs
     assert result.labels == ["ER", "Finetune"]
@@ -63,11 +63,11 @@ def test_progress_numbers_and_running_anew_in_every_pool(tmp_path: Path, pool: s
     assert set(first.stages) == expected
     assert first.steps
     second = Notes()
-    sweep(pool, tmp_path, watcher=second)
+    sweep(pool, tmp_path, callback=second)
     assert second.begun == [(4, 4)]
     assert not second.stages
     third = Notes()
-    again = sweep(pool, tmp_path, watcher=third, again=True)
+    again = sweep(pool, tmp_path, callback=third, again=True)
     assert third.begun == [(4, 0)]
     assert set(third.stages) == expected
     np.testing.assert_array_equal(again.matrix, result.matrix)
@@ -88,7 +88,7 @@ def test_changed_experiments_are_noted_once_by_processes(tmp_path: Path) -> None
         x, y = rng.normal(size=(80, 4)).astype(np.float32), np.arange(80) % 4
         np.savez(data, train_x=x[:60], train_y=y[:60], test_x=x[60:], test_y=y[60:])
         told = Notes()
-        engram.sweep([content], pool="processes", out=tmp_path / "out", watcher=told, workers=1)
+        engram.sweep([content], pool="processes", out=tmp_path / "out", callback=told, workers=1)
     assert len(told.notes) == 1
     assert "the data" in told.notes[0]
 
@@ -130,15 +130,15 @@ def test_processes_that_are_ended_go_on_at_their_last_step(tmp_path: Path) -> No
     script.write_text(
         "import sys, time\n"
         "import engram\n"
-        "from engram.recipes import Watcher\n"
-        "class Tell(Watcher):\n"
+        "from engram.recipes import Callback\n"
+        "class Tell(Callback):\n"
         "    def step(self, plans, stage, done, total):\n"
         "        print(stage, done, flush=True)\n"
         "if __name__ == '__main__':\n"
         "    recipe = {'stream': {'data': 'blobs'}, 'method': 'ER', 'seeds': 1,\n"
         "              'training': {'epochs': int(sys.argv[2])}}\n"
         "    engram.sweep([recipe], pool='processes', out=sys.argv[1], device='cpu', workers=1,\n"
-        "                 watcher=Tell())\n"
+        "                 callback=Tell())\n"
     )
     out = tmp_path / "out"
     command = [sys.executable, str(script), str(out), "100000"]

@@ -149,7 +149,7 @@ def test_buffers_and_exemplars_are_kept_with_parameters(tmp_path, monkeypatch):
 
 
 def test_a_probe_added_to_an_interrupted_run_gets_its_state(tmp_path):
-    class Stop(engram.recipes.Watcher):
+    class Stop(engram.recipes.Callback):
         def stage(self, plan, stage, rows):
             if stage == 1:
                 raise KeyboardInterrupt
@@ -157,7 +157,7 @@ def test_a_probe_added_to_an_interrupted_run_gets_its_state(tmp_path):
     for together in (True, False):
         out = tmp_path / str(together)
         with pytest.raises(KeyboardInterrupt):
-            train(out=out, probes=(), keep="parameters", together=together, watcher=Stop())
+            train(out=out, probes=(), keep="parameters", together=together, callback=Stop())
         whole = values(train(out=out, keep="parameters", together=together))
         equal(whole, values(train(together=together)))
 

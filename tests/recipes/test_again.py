@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import engram
-from engram.recipes import Watcher
+from engram.recipes import Callback
 from engram.records import RunDirectory
 
 FEW = {"epochs": 1, "batch_size": 32, "device": "cpu", "together": False}
@@ -16,7 +16,7 @@ def stream():
     return engram.class_incremental(engram.load("blobs", classes=4, per_class=20))
 
 
-class Counting(Watcher):
+class Counting(Callback):
     """Counts runs that were finished before and stages that were trained."""
 
     def __init__(self):
@@ -30,8 +30,8 @@ class Counting(Watcher):
 
 
 def trained(out, **more):
-    watcher = Counting()
-    return engram.run(stream(), out=out, watcher=watcher, **{**FEW, **more}), watcher
+    callback = Counting()
+    return engram.run(stream(), out=out, callback=callback, **{**FEW, **more}), callback
 
 
 def spoilt(folder):
@@ -50,8 +50,8 @@ def test_again_runs_anew_and_the_old_numbers_do_not_count(tmp_path):
     spoilt(tmp_path)
     assert (engram.read(tmp_path).matrix[:, 1, :] == -7.0).all()
     files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    result, watcher = trained(tmp_path, seeds=2, again=True)
-    assert (watcher.before, watcher.stages) == (0, 4)
+    result, callback = trained(tmp_path, seeds=2, again=True)
+    assert (callback.before, callback.stages) == (0, 4)
     np.testing.assert_array_equal(result.matrix, fresh.matrix)
     assert len(result) == 2
     whole = engram.read(tmp_path)
@@ -63,8 +63,8 @@ def test_again_runs_anew_and_the_old_numbers_do_not_count(tmp_path):
 
 def test_only_the_runs_that_are_asked_for_are_run_anew(tmp_path):
     trained(tmp_path, seeds=2, method=["Finetune", "ER"])
-    _, watcher = trained(tmp_path, seeds=[1], method="ER", again=True)
-    assert watcher.stages == 2
+    _, callback = trained(tmp_path, seeds=[1], method="ER", again=True)
+    assert callback.stages == 2
     assert len(engram.read(tmp_path)) == 4
 
 
@@ -77,12 +77,12 @@ def test_an_interrupted_rerun_goes_on_and_mixes_nothing(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engram.run(stream(), method="ER", out=tmp_path, watcher=Dying(), again=True, **FEW)
+        engram.run(stream(), method="ER", out=tmp_path, callback=Dying(), again=True, **FEW)
     part = engram.read(tmp_path)
     assert list(part.stages.values()) == [[0]]  # nothing of the old second stage
     assert not (part.frame()["value"] == -7.0).any()
-    result, watcher = trained(tmp_path, method="ER")
-    assert watcher.stages == 1  # from the checkpoint of the new run
+    result, callback = trained(tmp_path, method="ER")
+    assert callback.stages == 1  # from the checkpoint of the new run
     np.testing.assert_array_equal(result.matrix, fresh.matrix)
 
 
@@ -124,9 +124,9 @@ def test_studies_and_sweeps_run_anew(tmp_path):
     recipe = engram.Recipe.of({"stream": {"data": "blobs", "data_options": {"classes": 4}},
                                "method": "Finetune", "keep": "counts"})  # fmt: skip
     for _ in range(2):
-        watcher = Counting()
-        study = engram.orders(recipe, out=tmp_path / "o", again=True, watcher=watcher)
-        assert (len(study.result), watcher.before) == (2, 0)
+        callback = Counting()
+        study = engram.orders(recipe, out=tmp_path / "o", again=True, callback=callback)
+        assert (len(study.result), callback.before) == (2, 0)
     for pool in ("serial", "processes"):
         result = engram.sweep([recipe], out=tmp_path / "s", pool=pool, again=True, workers=1)
         assert len(result) == 1
@@ -140,7 +140,7 @@ def test_a_reproduction_is_run_anew(tmp_path, monkeypatch):
 
     table = invented_table()
     first = reproduce(table, out=tmp_path, device="cpu")
-    watcher = Counting()
-    made = reproduce(table, out=tmp_path, device="cpu", again=True, watcher=watcher)
-    assert (watcher.before, made.open_runs) == (0, 0)
+    callback = Counting()
+    made = reproduce(table, out=tmp_path, device="cpu", again=True, callback=callback)
+    assert (callback.before, made.open_runs) == (0, 0)
     assert [line.ours for line in made.lines] == [line.ours for line in first.lines]

@@ -18,7 +18,7 @@ import pytest
 from safetensors import safe_open
 
 import engram
-from engram.recipes import Watcher, checkpoints
+from engram.recipes import Callback, checkpoints
 from engram.recipes.checkpoints import ALONE
 from engram.records import COLUMNS, RunDirectory
 
@@ -42,12 +42,12 @@ def stream(stages):
     return engram.class_incremental(data, classes_per_task=2)
 
 
-def train(out, seeds, watcher=None):
+def train(out, seeds, callback=None):
     # One run after the other: a run in lockstep differs in its last bits from one alone, and a seed
     # that is added below may be alone.
     return engram.run(
         stream(STAGES), method=["ER", "EWC"], model={"name": "mlp", "hidden": [16]}, seeds=seeds,
-        out=out, device="cpu", epochs=2, batch_size=8, together=False, watcher=watcher,
+        out=out, device="cpu", epochs=2, batch_size=8, together=False, callback=callback,
     )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def train_in_lockstep(out):
     )  # fmt: skip
 
 
-class Telling(Watcher):
+class Telling(Callback):
     """Tells another process of every recorded stage."""
 
     def __init__(self, pipe):
@@ -72,7 +72,7 @@ def work(out, seeds, pipe):
     import torch
 
     torch.set_num_threads(1)
-    train(out, seeds, watcher=Telling(pipe))
+    train(out, seeds, callback=Telling(pipe))
 
 
 def killed(out, seeds, *, after, delay):
@@ -205,14 +205,14 @@ def test_the_ledger_counts_a_run_once(tmp_path):
 MANY = ALONE + 8
 
 
-def train_many(out, watcher=None):
+def train_many(out, callback=None):
     return engram.run(
         stream(3), method="EWC", model={"name": "mlp", "hidden": [8]}, seeds=MANY, out=out,
-        device="cpu", batch_size=16, together=True, watcher=watcher,
+        device="cpu", batch_size=16, together=True, callback=callback,
     )  # fmt: skip
 
 
-class Dying(Watcher):
+class Dying(Callback):
     """Ends the process when all runs have recorded a stage."""
 
     def __init__(self, stage):
@@ -224,7 +224,7 @@ class Dying(Watcher):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Noting(Watcher):
+class Noting(Callback):
     """Keeps which stages were trained."""
 
     def __init__(self):

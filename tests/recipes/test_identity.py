@@ -22,7 +22,7 @@ from engram.memory import Memory
 from engram.methods import ER, Finetune
 from engram.methods.base import Method
 from engram.recipes import Recipe, identity, plans_of
-from engram.recipes.known import known
+from engram.recipes.describe import describe
 from engram.recipes.orders import order_plans
 from engram.report import from_result
 from engram.report.digest import digest
@@ -47,11 +47,11 @@ def ran(out, over=None, **more):
     """The result and how many runs were finished before."""
     done = []
 
-    class Counting(engram.recipes.Watcher):
+    class Counting(engram.recipes.Callback):
         def begin(self, plans, finished):
             done.append(finished)
 
-    result = engram.run(over or stream(), out=out, watcher=Counting(), **{**FEW, **more})
+    result = engram.run(over or stream(), out=out, callback=Counting(), **{**FEW, **more})
     return result, done[0]
 
 
@@ -177,8 +177,8 @@ def test_an_edited_method_is_run_anew(tmp_path, monkeypatch):
     ],
 )
 def test_what_code_does_counts_and_how_it_is_written_does_not(tmp_path, monkeypatch, changes, same):
-    before = known(own(tmp_path, monkeypatch)(), "method")
-    after = known(own(tmp_path, monkeypatch, **changes)(), "method")
+    before = describe(own(tmp_path, monkeypatch)(), "method")
+    after = describe(own(tmp_path, monkeypatch, **changes)(), "method")
     assert (before == after) is same
 
 
@@ -222,9 +222,9 @@ class Net(nn.Module):
 
 
 def test_ids_are_the_same_in_another_process(tmp_path):
-    code = "import rich_module; from engram.recipes.known import known; import json"
+    code = "import rich_module; from engram.recipes.describe import describe; import json"
     (tmp_path / "rich_module.py").write_text(RICH)
-    code += "; print(json.dumps(known(rich_module.Net(), 'model'), sort_keys=True))"
+    code += "; print(json.dumps(describe(rich_module.Net(), 'model'), sort_keys=True))"
     found = {
         subprocess.run(
             [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True,
@@ -263,7 +263,7 @@ def test_helpers_in_other_own_modules_count(tmp_path, monkeypatch):
         scope: dict = {"__name__": "__main__"}
         exec("import helper_module\ndef g(x):\n    return helper_module.f(x)", scope)
         exec("def h(x):\n    from helper_module import f\n    return f(x)", scope)
-        found.append((known(scope["g"], "g"), known(scope["h"], "h")))
+        found.append((describe(scope["g"], "g"), describe(scope["h"], "h")))
     assert found[0][0] != found[1][0]
     assert found[0][1] != found[1][1]
 
@@ -322,7 +322,7 @@ def test_structure_of_a_network_counts():
 
     made = [net(nn.ReLU()), net(nn.ReLU()), net(nn.Tanh()), net(nn.ReLU(), tied=True),
             net(nn.LeakyReLU(0.1)), net(nn.LeakyReLU(0.2))]  # fmt: skip
-    texts = [str(known(one, "model")) for one in made]
+    texts = [str(describe(one, "model")) for one in made]
     assert texts[0] == texts[1]
     assert len(set(texts)) == 5
 
@@ -331,7 +331,7 @@ def test_structure_of_a_network_counts():
     "module", [nn.LSTM(4, 4), nn.LazyLinear(4), nn.MultiheadAttention(4, 2), nn.BatchNorm1d(3)]
 )
 def test_usual_modules_can_be_known(module):
-    assert known(module, "model") == known(module, "model")
+    assert describe(module, "model") == describe(module, "model")
 
 
 class FromFront:
@@ -348,7 +348,7 @@ def backwards(learner, rows, column, count):
 
 def test_own_policies_count_with_their_options():
     policies = [FromFront(), FromFront(), FromFront(2), backwards, "random"]
-    ids = [known(ER(memory=Memory(total=20, policy=one)), "method") for one in policies]
+    ids = [describe(ER(memory=Memory(total=20, policy=one)), "method") for one in policies]
     assert ids[0] == ids[1]
     assert len({str(one) for one in ids}) == 4
 
@@ -436,8 +436,8 @@ def test_one_experiment_is_run_once_and_has_one_label():
 @pytest.mark.parametrize("way", ["study", "recipes"])
 def test_a_study_of_orders_is_identified_once(monkeypatch, way):
     calls = []
-    usual = identity.known
-    monkeypatch.setattr(identity, "known", lambda *args: calls.append(args) or usual(*args))
+    usual = identity.describe
+    monkeypatch.setattr(identity, "describe", lambda *args: calls.append(args) or usual(*args))
     recipe = Recipe.of({"stream": {"data": "blobs", "data_options": {"classes": 6}},
                         "method": "EWC", "keep": "counts"})  # fmt: skip
     chosen = random_class_orders(6, 200)

@@ -9,14 +9,14 @@ import pytest
 
 from engram.engine.run import Run
 from engram.errors import BadArgument
-from engram.recipes import Watcher, build_method
+from engram.recipes import Callback, build_method
 from engram.reproduce import Figure, Table, cost, plan, reproduce
 from engram.reproduce.cost import estimate, steps_of
 from engram.reproduce.output import COLUMNS, render
 from tests.reproduce.invented import STEPS, cell, entry_of, small_recipe
 
 
-class Counting(Watcher):
+class Counting(Callback):
     """Counts recorded stages, and may dawdle after each."""
 
     def __init__(self, pause=0.0):
@@ -155,18 +155,18 @@ def test_lines(table, tmp_path):
 def test_budget_stops_between_stages_and_the_next_call_goes_on(table, tmp_path):
     whole = reproduce(table, out=tmp_path / "whole")
     first, second = Counting(pause=2.0), Counting()
-    stopped = reproduce(table, out=tmp_path / "r", budget=2.0, watcher=first)
+    stopped = reproduce(table, out=tmp_path / "r", budget=2.0, callback=first)
     assert 0 < stopped.open_runs <= 4
     assert 0 < len(first.stages) < 4 * STEPS
     assert {line.verdict for line in stopped.lines} >= {"not run"}
-    done = reproduce(table, out=tmp_path / "r", watcher=second)
+    done = reproduce(table, out=tmp_path / "r", callback=second)
     assert done.open_runs == 0
     assert len(first.stages) + len(second.stages) == 4 * STEPS
     assert not set(first.stages) & set(second.stages)
     for one, other in zip(whole.lines, done.lines, strict=True):
         np.testing.assert_array_equal(one.values, other.values)
     third = Counting()
-    reproduce(table, out=tmp_path / "r", watcher=third)
+    reproduce(table, out=tmp_path / "r", callback=third)
     assert third.stages == []
 
 

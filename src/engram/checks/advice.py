@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engram.checks.moment import Moment, moment
+from engram.checks.task_start import TaskStart, task_start
 from engram.checks.toys import MODELS, Trained, accuracies, tame
 from engram.engine.evaluation.evaluate import evaluate
 from engram.engine.run import Run
@@ -18,7 +18,7 @@ PADDING = 5  # rows of weight 0 that are put behind a batch
 FELT = 1e-12
 
 
-def slopes(at: Moment, batch: Batch, vector: Tensor) -> dict[str, Tensor]:
+def slopes(at: TaskStart, batch: Batch, vector: Tensor) -> dict[str, Tensor]:
     """The gradient [P] of every loss term of the first run."""
     weights, learner = vector.detach().clone().requires_grad_(True), at.learners[0]
     terms = at.method.loss(at.net(batch, vector=weights), batch, learner.state)
@@ -35,7 +35,7 @@ def slopes(at: Moment, batch: Batch, vector: Tensor) -> dict[str, Tensor]:
 
 def why_nothing_is_learnt(method: Method, trained: Trained, training: Training) -> str:
     """What keeps a task from being learnt, as far as can be seen from outside."""
-    at = moment(tame(method), stage=0, runs=1, training=training)
+    at = task_start(tame(method), stage=0, runs=1, training=training)
     before, after = at.learners[0].vector, trained[0, 0].vector
     found = slopes(at, next(at.own_batches()), before)
     if not any(bool(slope.any()) for slope in found.values()):
@@ -62,7 +62,7 @@ def why_nothing_is_learnt(method: Method, trained: Trained, training: Training) 
 
 def why_nothing_differs(method: Method) -> str:
     """Which loss terms of the second task have no gradient."""
-    at = moment(tame(method), runs=1)
+    at = task_start(tame(method), runs=1)
     weights = at.learners[0].vector  # away from any anchor, where a penalty has no gradient
     moved = weights + 0.05 * torch.linspace(-1, 1, len(weights), dtype=weights.dtype)
     found = slopes(at, next(at.own_batches()), moved)
@@ -75,7 +75,7 @@ def why_nothing_differs(method: Method) -> str:
     return "whatever it adds changes neither the loss nor the update"
 
 
-def why_company_matters(run: Run) -> str:
+def why_lockstep_matters(run: Run) -> str:
     """Whether padding is felt, and by what; company brings padding."""
     kind = next((name for name, model in MODELS.items() if model is run.model), "plain")
     if _feels_padding(run.method, "plain"):
@@ -92,7 +92,7 @@ def why_company_matters(run: Run) -> str:
 
 
 def _feels_padding(method: Method, kind: str) -> bool:
-    at = moment(method, runs=1, model=kind)
+    at = task_start(method, runs=1, model=kind)
     learner, batch = at.learners[0], next(at.own_batches())
     behind = [torch.cat([leaf, leaf[:PADDING]]) for leaf in batch.per_row]
     values = {k: torch.cat([leaf, leaf[:PADDING]]) for k, leaf in batch.values.items()}

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engram.checks.blame import place_of
-from engram.checks.moment import spied
+from engram.checks.explain import place_of
 from engram.checks.report import Broken, require
+from engram.checks.task_start import spied
 from engram.checks.toys import EXACT, finite, runs_of, streams, tame, train
 from engram.engine.evaluation.divergence import BEYOND as MEASURE
 from engram.engine.evaluation.divergence import is_penalty

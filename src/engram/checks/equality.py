@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from engram.checks.advice import why_company_matters, why_nothing_differs
+from engram.checks.advice import why_lockstep_matters, why_nothing_differs
 from engram.checks.report import Broken, DoesNotApply, require
 from engram.checks.toys import (
     CLOSE,
@@ -62,7 +62,7 @@ def match(runs: Sequence[Run]) -> None:
             if away >= CLOSE:
                 raise Broken(
                     f"{name} of run {key[0]} after task {key[1]} differ by {away:.1e} between "
-                    f"lockstep and loop: {why_company_matters(runs[key[0]])}"
+                    f"lockstep and loop: {why_lockstep_matters(runs[key[0]])}"
                 )
         away = gap(torch.as_tensor(other.scores), torch.as_tensor(one.scores))
         require(away < 1e-5, f"scores after task {key[1]} differ by {away:.1e}")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 
 from engram.checks.advice import why_nothing_is_learnt
-from engram.checks.moment import spied
 from engram.checks.report import Broken, require
+from engram.checks.task_start import spied
 from engram.checks.toys import (
     EXACT,
     ORDERS,

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from engram.checks.moment import Moment, moment
 from engram.checks.report import DoesNotApply, require
+from engram.checks.task_start import TaskStart, task_start
 from engram.checks.toys import CLOSE, gap, runs_of, streams, tame
 from engram.engine.engine import Engine
 from engram.learner.batch import Batch
@@ -57,7 +57,7 @@ def check_step_gets_the_plain_gradient(method: Method) -> None:
     """The gradient given to `step` leaves out terms that depend on the weights alone."""
     if not overrides(method, "step"):
         raise DoesNotApply("no step of its own")
-    at = moment(tame(method))
+    at = task_start(tame(method))
     batch = next(at.own_batches())
     moved = _nudged(at.learners[0].vector)
     through = _data_gradient(at, batch, moved, None)
@@ -79,7 +79,7 @@ def _nudged(vector: Tensor) -> Tensor:
     return vector + 0.05 * torch.linspace(-1, 1, len(vector), dtype=vector.dtype)
 
 
-def _data_gradient(at: Moment, batch: Batch, vector: Tensor, names: list[str] | None) -> Tensor:
+def _data_gradient(at: TaskStart, batch: Batch, vector: Tensor, names: list[str] | None) -> Tensor:
     learner = at.learners[0]
 
     def value(weights: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ def _data_gradient(at: Moment, batch: Batch, vector: Tensor, names: list[str] | 
 
 def check_old_networks_are_in_eval_mode(method: Method) -> None:
     """Networks with older weights (teachers) never run in training mode."""
-    at = moment(tame(method), model="normed")
+    at = task_start(tame(method), model="normed")
     learner, batch = at.learners[0], next(at.own_batches())
     moved, passes = _nudged(learner.vector), []  # a teacher still has the weights before
     mine = {k: v.clone() for k, v in learner.networks.layout(moved).items()}

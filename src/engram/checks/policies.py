@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engram.checks import equality, honesty
+from engram.checks import data_access, equality
 from engram.checks.report import DoesNotApply, require
 from engram.checks.toys import runs_of, same, streams, train
 from engram.engine.engine import Engine
@@ -81,12 +81,12 @@ def check_only_the_seed_decides(policy: Any) -> None:
 
 def check_policy_within_budget(policy: Any) -> None:
     """No more items than the budget, all of them training rows of tasks so far."""
-    honesty.check_memory_within_budget(with_policy(policy))
+    data_access.check_memory_within_budget(with_policy(policy))
 
 
 def check_policy_sees_no_future(policy: Any) -> None:
     """What is kept does not depend on test rows or on later tasks."""
-    honesty.check_test_and_future_rows_do_not_matter(with_policy(policy))
+    data_access.check_test_and_future_rows_do_not_matter(with_policy(policy))
 
 
 def check_policy_ignores_class_ids(policy: Any) -> None:

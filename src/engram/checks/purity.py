@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from engram.checks.blame import blame
-from engram.checks.moment import Moment, moment
+from engram.checks.explain import explain
 from engram.checks.report import Broken, DoesNotApply, require
+from engram.checks.task_start import TaskStart, task_start
 from engram.checks.toys import gap, same, tame
 from engram.learner.batch import Batch
 from engram.learner.tree import leaves, shapes, tree_map
@@ -26,13 +26,13 @@ def _dice() -> tuple[Any, ...]:
     return torch.get_rng_state().tolist(), numbers, random.getstate()
 
 
-def _terms(method: Method, at: Moment, batch: Batch) -> dict[str, Tensor]:
+def _terms(method: Method, at: TaskStart, batch: Batch) -> dict[str, Tensor]:
     return method.loss(at.net(batch), batch, at.learners[0].state)
 
 
 def check_loss_is_pure(method: Method) -> None:
     """The same inputs give the same terms; nothing is modified, no global generator is used."""
-    at = moment(tame(method))
+    at = task_start(tame(method))
     method, learner = at.method, at.learners[0]
     for batch in at.own_batches():
         tree = (learner.vector, learner.buffers, learner.state, *batch.per_row, *batch.shared)
@@ -58,7 +58,7 @@ def check_step_is_pure(method: Method) -> None:
     """`step` returns a new state of the same shape and modifies nothing."""
     if not overrides(method, "step"):
         raise DoesNotApply("no step of its own")
-    at = moment(tame(method))
+    at = task_start(tame(method))
     learner = at.learners[0]
     before, grad = learner.vector, torch.linspace(-1, 1, len(learner.vector), dtype=torch.float64)
     after = before - 0.01 * grad
@@ -78,7 +78,7 @@ def check_interval_waits(method: Method) -> None:
     pace = pace_of(method)
     if not pace:
         raise DoesNotApply("no interval of its own")
-    at = moment(tame(method))
+    at = task_start(tame(method))
     learner = at.learners[0]
     vector, state = learner.vector, learner.state
     grad = torch.linspace(-1, 1, len(vector), dtype=vector.dtype)
@@ -104,7 +104,7 @@ def check_interval_waits(method: Method) -> None:
 
 def check_scores_row_by_row(method: Method) -> None:
     """The scores of a row do not depend on the rows beside it."""
-    at = moment(tame(method), stage=2)
+    at = task_start(tame(method), stage=2)
     learner = at.learners[0]
     batch = learner.batch()
     output = learner.net()(batch.x)
@@ -118,7 +118,7 @@ def check_scores_row_by_row(method: Method) -> None:
 
 def check_maps_without_host_decisions(method: Method) -> None:
     """A mapped step traces with fake tensors: no `.item()`, no `if tensor`, fixed shapes."""
-    at = moment(tame(method))
+    at = task_start(tame(method))
     trainer = at.trainer
 
     def step(vector: Tensor, buffers: Any, state: Any, batch: Batch) -> Any:
@@ -135,4 +135,4 @@ def check_maps_without_host_decisions(method: Method) -> None:
     try:
         make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
     except Exception as error:
-        raise Broken(f"a mapped step cannot be traced\n{blame(error, at.method)}") from error
+        raise Broken(f"a mapped step cannot be traced\n{explain(error, at.method)}") from error

@@ -116,10 +116,10 @@ def finding(check: Callable[..., None], *args: Any) -> Finding:
     except Broken as fault:
         return Finding(name, False, str(fault))
     except Exception as error:  # a user's own code may raise anything
-        from engram.checks.blame import blame, line_of
+        from engram.checks.explain import explain, line_of
 
         target = args[0] if args else None
-        return Finding(name, False, blame(error, target), raised=bool(line_of(error, target)))
+        return Finding(name, False, explain(error, target), raised=bool(line_of(error, target)))
     return Finding(name, True)
 
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator
 from typing import Any
 
-from engram.checks.blame import place_of
+from engram.checks.explain import place_of
 from engram.checks.report import require
 from engram.methods.answers import VERBS, wrong_arguments
 from engram.methods.base import Method, overrides

@@ -33,9 +33,9 @@ def command(
     ] = Path("runs/demo"),
 ) -> None:  # fmt: skip
     """Handwritten digits in five tasks, several methods, three seeds, a table and a report."""
-    from engram.cli import asked, show
-    from engram.cli.perform import train
+    from engram.cli import arguments, show
     from engram.cli.request import Request
+    from engram.cli.train import train
     from engram.report import build, from_result
 
     say("Ten handwritten digits arrive two at a time. What is left of the first ones at the end?")
@@ -49,7 +49,7 @@ def command(
     # Three small runs on a few CPU cores are faster one by one than in lockstep.
     request = Request(recipes=recipes, pool="serial")
     with one_thread():
-        result = train(request, asked.build(recipes), out)
+        result = train(request, arguments.build(recipes), out)
     page = build(from_result(result), out / "report.html", title="Engram demo")
     show.outcome(result, out, page=page)
     emit("\n" + interpretation(result))

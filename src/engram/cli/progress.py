@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from engram.cli.shell import aside, say
-from engram.recipes import Plan, Watcher
+from engram.recipes import Callback, Plan
 from engram.records import Rows
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ QUIET_EVERY = 15.0  # seconds between lines where there is no terminal
 BAR_EVERY = 0.1  # seconds between updates of the bar; steps may be far shorter
 
 
-class Work:
+class StageCount:
     """How much of all stages of all runs is done."""
 
     def __init__(self, plans: Sequence[Plan], finished: int) -> None:
@@ -36,14 +36,14 @@ class Work:
         return self.before + sum(self._done.values())
 
 
-class Meter(Watcher):
+class Meter(Callback):
     """Turns what `execute` reports into a bar with the remaining time, or into rare lines."""
 
     def __init__(self, bar: Progress | None) -> None:
         self.bar = bar
         self.runs = 0
         self.finished = 0  # before this command
-        self.work = Work([], 0)
+        self.work = StageCount([], 0)
         self._began = self._spoke = time.monotonic()
 
     def note(self, text: str) -> None:
@@ -51,7 +51,7 @@ class Meter(Watcher):
 
     def begin(self, plans: Sequence[Plan], done: int) -> None:
         self.runs, self.finished = len(plans), done
-        self.work = Work(plans, done)
+        self.work = StageCount(plans, done)
         if self.bar is not None:
             task = self.bar.add_task("starting", total=self.work.total)
             self.bar.update(task, completed=self.work.before)
@@ -102,7 +102,7 @@ def title(plans: Sequence[Plan], stage: int) -> str:
 
 @contextmanager
 def meter() -> Iterator[Meter]:
-    """A watcher for the time of an execution; the bar vanishes at its end."""
+    """A callback for the time of an execution; the bar vanishes at its end."""
     console = aside()
     if not console.is_terminal:
         yield Meter(None)

@@ -139,9 +139,9 @@ def _run(
     from engram.reproduce import reproduce
 
     try:
-        with meter() as watcher:
+        with meter() as callback:
             return reproduce(
-                table, planned=planned, budget=limit, out=folder, device=device, watcher=watcher,
+                table, planned=planned, budget=limit, out=folder, device=device, callback=callback,
                 group_size=group_size, compile=compile, again=again,
             )  # fmt: skip
     except KeyboardInterrupt:

@@ -25,14 +25,14 @@ def command(
     budget: Budget = None,
 ) -> None:  # fmt: skip
     """Go on with an interrupted run: only what is missing is trained."""
-    from engram.cli.perform import perform, refuse_diverged
     from engram.cli.request import requests
+    from engram.cli.train import refuse_diverged, run_request
 
     if not directory.is_dir():
         raise bad("DIR", "an existing run directory", str(directory))
     asked = requests(directory) or from_recipes(directory)
     chosen = [replace(one, device=device) if device else one for one in asked]
-    refuse_diverged([perform(one, directory, same=True, budget=budget) for one in chosen])
+    refuse_diverged([run_request(one, directory, same=True, budget=budget) for one in chosen])
 
 
 def from_recipes(directory: Path) -> list[Request]:

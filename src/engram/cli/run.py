@@ -58,12 +58,12 @@ def command(
     A run directory is never lost: the same command again, or engram resume, goes on where it
     stopped. Exit code 1: all runs diverged.
     """
-    from engram.cli import asked
-    from engram.cli.perform import perform, refuse_diverged
+    from engram.cli import arguments
     from engram.cli.request import Request
+    from engram.cli.train import refuse_diverged, run_request
     from engram.recipes.assign import set_values
 
-    plain = asked.contents(
+    plain = arguments.contents(
         recipe=recipe, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
         keep=keep, probes=probe or (),
     )  # fmt: skip
@@ -73,4 +73,4 @@ def command(
         recipes=plain, root=str(root.absolute()) if root else None, device=device,
         pool="auto" if together else "serial", compile=compile,
     )  # fmt: skip
-    refuse_diverged([perform(request, out, again=again, budget=budget)])
+    refuse_diverged([run_request(request, out, again=again, budget=budget)])

@@ -34,17 +34,17 @@ def command(
     budget: Budget = None,
 ) -> None:  # fmt: skip
     """Run many recipes, or one over a grid of values; equal shapes train in lockstep."""
-    from engram.cli import asked
-    from engram.cli.perform import perform, refuse_diverged
+    from engram.cli import arguments
     from engram.cli.request import Request
+    from engram.cli.train import refuse_diverged, run_request
     from engram.recipes.assign import set_values
 
     find_pool(pool, "--pool")
-    plain = [one for path in recipes for one in asked.contents(recipe=path, seeds=seeds)]
+    plain = [one for path in recipes for one in arguments.contents(recipe=path, seeds=seeds)]
     for assignment in assignments or ():
         set_values(plain, assignment)
     request = Request(
-        recipes=asked.grid(plain, grid or ()), root=str(root.absolute()) if root else None,
+        recipes=arguments.grid(plain, grid or ()), root=str(root.absolute()) if root else None,
         device=device, pool=pool, workers=workers, compile=compile,
     )  # fmt: skip
-    refuse_diverged([perform(request, out, again=again, budget=budget)])
+    refuse_diverged([run_request(request, out, again=again, budget=budget)])

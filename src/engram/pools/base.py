@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from engram.recipes import Plan, Recipe, Watcher, execute
+from engram.recipes import Callback, Plan, Recipe, execute
 from engram.recipes.plan import plans_by_recipe
 from engram.records import Result
 
@@ -25,7 +25,7 @@ class Work:
         Directory in which data sets are found by name.
     workers
         Processes, where the pool has some; 0 for one per core.
-    watcher
+    callback
         Told of notes, steps and finished stages, whoever trains them.
     deadline
         ``time.monotonic`` after which nothing further is begun.
@@ -39,7 +39,7 @@ class Work:
     data: str | None = None
     workers: int = 0
     compile: bool = False
-    watcher: Watcher | None = None
+    callback: Callback | None = None
     deadline: float | None = None
     again: bool = False
 
@@ -57,7 +57,7 @@ class Work:
         """Everything in this process; see `engram.run` for `together`."""
         return execute(
             self.plans, out=self.out, device=self.device, together=together,
-            compile=self.compile, watcher=self.watcher, deadline=self.deadline, again=self.again,
+            compile=self.compile, callback=self.callback, deadline=self.deadline, again=self.again,
         ).result()  # fmt: skip
 
 

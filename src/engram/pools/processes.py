@@ -17,7 +17,7 @@ from engram.engine.engine import device_of
 from engram.engine.trainers.tracing import need_compiler
 from engram.errors import EngramError, bad, in_own_code
 from engram.pools.base import Work
-from engram.recipes import Plan, Recipe, Watcher, execute, plans_of
+from engram.recipes import Callback, Plan, Recipe, execute, plans_of
 from engram.recipes.changes import distinct
 from engram.recipes.recorder import Recorder
 from engram.records import Result, Rows
@@ -45,7 +45,7 @@ def train(work: Work) -> Result:
     if work.compile:
         need_compiler(device_of(work.device))
     recorder = Recorder(
-        distinct(work.plans), work.out, device=work.device, watcher=work.watcher, again=work.again
+        distinct(work.plans), work.out, device=work.device, callback=work.callback, again=work.again
     )
     unfinished = {plan.key for plan in recorder.open}
     recipes = [
@@ -123,13 +123,13 @@ def _listen(news: Any, left: int, workers: Sequence[Any], recorder: Recorder) ->
         elif kind == "step":
             keys, *where = told
             here = [plans[key] for key in keys if key in plans]
-            recorder.watcher.step(here, *where) if here else None
+            recorder.callback.step(here, *where) if here else None
         elif (plan := plans.get(told[0])) is not None:
-            recorder.watcher.stage(plan, *told[1:])
+            recorder.callback.stage(plan, *told[1:])
     return failures
 
 
-class _Telling(Watcher):
+class _Telling(Callback):
     """Passes on what happens in a worker; notes were made before it started."""
 
     def __init__(self, news: Any) -> None:
@@ -155,11 +155,11 @@ def _worker(jobs: Any, news: Any, job: Job) -> None:
     torch.set_num_threads(job.threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it answers, with SIGTERM
     deadline = None if job.until is None else time.monotonic() + job.until - time.time()
-    watcher = _Telling(news)
+    callback = _Telling(news)
     try:
         while (content := jobs.get()) is not None:
             if deadline is None or time.monotonic() < deadline:
-                news.put(("end", *_failure(content, job, watcher, deadline)))
+                news.put(("end", *_failure(content, job, callback, deadline)))
             else:
                 news.put(("end",))
     except KeyboardInterrupt:  # told to end; nobody listens any more
@@ -167,13 +167,13 @@ def _worker(jobs: Any, news: Any, job: Job) -> None:
 
 
 def _failure(
-    content: dict[str, Any], job: Job, watcher: Watcher, deadline: float | None
+    content: dict[str, Any], job: Job, callback: Callback, deadline: float | None
 ) -> list[str]:
     """Run one recipe; what went wrong, in words."""
     try:
         execute(
             plans_of([Recipe.of(content)], job.data), out=job.out, device=job.device,
-            compile=job.compile, watcher=watcher, deadline=deadline,
+            compile=job.compile, callback=callback, deadline=deadline,
         )  # fmt: skip
     except Exception as error:
         words = in_own_code(error) or f"{type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from typing import Any
 from engram.errors import bad
 from engram.pools import find_pool
 from engram.pools.base import Work
-from engram.recipes import Recipe, Watcher
+from engram.recipes import Callback, Recipe
 from engram.records import Result
 
 
@@ -22,7 +22,7 @@ def sweep(
     data: str | None = None,
     workers: int = 0,
     compile: bool = False,
-    watcher: Watcher | None = None,
+    callback: Callback | None = None,
     deadline: float | None = None,
     again: bool = False,
 ) -> Result:
@@ -53,7 +53,7 @@ def sweep(
         raise bad("recipes", "at least one recipe", "none")
     work = Work(
         recipes=built, out=out, device=device, data=data, workers=workers, compile=compile,
-        watcher=watcher, deadline=deadline, again=again,
+        callback=callback, deadline=deadline, again=again,
     )  # fmt: skip
     return train(work)
 

@@ -10,10 +10,10 @@ from typing import Any
 from engram.data import Data
 from engram.errors import bad
 from engram.methods.base import Method
+from engram.recipes.callback import Callback
 from engram.recipes.execute import execute
 from engram.recipes.experiment import Experiment
 from engram.recipes.plan import Planner
-from engram.recipes.watcher import Watcher
 from engram.records import Result
 from engram.streams.core import Stream
 from engram.streams.incremental import class_incremental
@@ -33,7 +33,7 @@ def run(
     keep: str = "scores",
     average: str = "micro",
     label: str = "",
-    watcher: Watcher | None = None,
+    callback: Callback | None = None,
     again: bool = False,
     probes: Sequence[Any] = (),
     **training: Any,
@@ -91,6 +91,6 @@ def run(
     planner = Planner()
     plans = [plan for one in experiments for plan in planner.plans(one, stream)]
     return execute(
-        plans, out=out, device=device, together=together, compile=compile, watcher=watcher,
+        plans, out=out, device=device, together=together, compile=compile, callback=callback,
         again=again,
     ).result()  # fmt: skip

@@ -19,7 +19,7 @@ _KIND = 0x3AC  # flags that change a call: *args, **kwargs, generators, coroutin
 
 @dataclass(frozen=True)
 class Body:
-    """A digest of some instructions, and the names that they look up elsewhere.
+    """A digest of some instructions, and the names that they look up library_name.
 
     `imports` are (name, level) of import statements inside the function.
     """

@@ -8,10 +8,10 @@ from typing import Any
 
 from engram.engine.engine import Engine
 from engram.engine.run import check_exemplars
+from engram.recipes.callback import Callback
 from engram.recipes.changes import distinct
 from engram.recipes.plan import Plan
 from engram.recipes.recorder import Recorder
-from engram.recipes.watcher import Watcher
 
 
 def execute(
@@ -21,7 +21,7 @@ def execute(
     device: Any = "auto",
     together: bool | None = None,
     compile: bool = False,
-    watcher: Watcher | None = None,
+    callback: Callback | None = None,
     deadline: float | None = None,
     group_size: int = 0,
     again: bool = False,
@@ -36,7 +36,7 @@ def execute(
     for run in {(id(p.run.stream), id(p.run.method)): p.run for p in plans}.values():
         check_exemplars(run)
     recorder = Recorder(
-        plans, out, device=device, together=together, watcher=watcher, again=again,
+        plans, out, device=device, together=together, callback=callback, again=again,
         deadline=deadline,
     )  # fmt: skip
     if not recorder.open:

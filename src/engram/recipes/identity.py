@@ -11,7 +11,7 @@ from typing import Any
 from engram.engine.training import Training
 from engram.methods.base import Method
 from engram.models.build import model_defaults
-from engram.recipes.known import known
+from engram.recipes.describe import describe
 from engram.recipes.names import plain_method
 from engram.recipes.plain import code_name, to_plain
 from engram.streams.core import Stream
@@ -75,8 +75,8 @@ def identify(
         "data": stream.data.fingerprint(),
         "stream": {**_made(stream), "counted from": counted_from},
         "model": _model(model),
-        "method": known(method, "method"),
-        "training": known(training, "training"),
+        "method": describe(method, "method"),
+        "training": describe(training, "training"),
         "average": average,
     }
     parts = {name: short(value) for name, value in values.items()}
@@ -111,7 +111,7 @@ def asked(content: Mapping[str, Any]) -> str:
     said["model"] = _model(content["model"])
     outside = ("order", "head")
     stream = {k: v for k, v in content["stream"].items() if k not in outside}
-    return short(known({**said, "stream": stream}, "recipe"))
+    return short(describe({**said, "stream": stream}, "recipe"))
 
 
 def stream_section(stream: Stream) -> dict[str, Any]:
@@ -132,10 +132,10 @@ def _made(stream: Stream) -> dict[str, Any]:
     """What a stream is besides its data and the order of its classes."""
     made = stream.origin
     if made is None:
-        view = None if stream.view is None else known(stream.view, "stream.view")
+        view = None if stream.view is None else describe(stream.view, "stream.view")
         return {"tasks": stream.fingerprint(), "view": view}
     options = {k: v for k, v in made.options.items() if k != "order"}
-    return {"kind": made.kind, **known(options, "stream")}
+    return {"kind": made.kind, **describe(options, "stream")}
 
 
 def order_of(stream: Stream) -> str:
@@ -153,7 +153,7 @@ def _model(model: Any) -> Any:
         model = {"name": model}
     if isinstance(model, Mapping) and ":" not in str(model.get("name")):
         model = {**model_defaults(str(model.get("name"))), **model}
-    return known(model, "model")
+    return describe(model, "model")
 
 
 def shown_model(model: Any) -> Any:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from engram.errors import bad, whole
+from engram.recipes.callback import Callback
 from engram.recipes.execute import execute
 from engram.recipes.order_study import CLASS, TASK, OrderStudy, Tasks
 from engram.recipes.plan import Plan, Planner
 from engram.recipes.recipe import Recipe
-from engram.recipes.watcher import Watcher
 from engram.streams.core import Stream
 from engram.streams.orders import (
     all_task_orders,
@@ -48,7 +48,7 @@ def orders(
     device: str = "auto",
     data: str | None = None,
     compile: bool = False,
-    watcher: Watcher | None = None,
+    callback: Callback | None = None,
     deadline: float | None = None,
     group_size: int = 0,
     again: bool = False,
@@ -96,7 +96,7 @@ def orders(
     if not plans:
         raise bad("task_orders", "at least one order (or class_orders)", task_orders)
     result = execute(
-        plans, out=out, device=device, together=True, compile=compile, watcher=watcher,
+        plans, out=out, device=device, together=True, compile=compile, callback=callback,
         deadline=deadline, group_size=group_size, again=again,
     ).result()  # fmt: skip
     return OrderStudy(result, tasks)

@@ -8,8 +8,8 @@ from typing import Any
 from engram.errors import bad
 from engram.probes import Probe
 from engram.probes.base import check_probe
+from engram.recipes.describe import describe
 from engram.recipes.identity import short
-from engram.recipes.known import known
 from engram.recipes.names import own_class
 from engram.recipes.plain import code_name, from_plain, to_plain
 
@@ -48,4 +48,4 @@ def plain_probe(probe: Probe) -> dict[str, Any]:
 
 def keyed(probes: Iterable[Probe]) -> dict[str, Probe]:
     """Probes by name and source: another version of a probe measures anew."""
-    return {f"{probe.name}@{short(known(probe, 'probes'))}": probe for probe in probes}
+    return {f"{probe.name}@{short(describe(probe, 'probes'))}": probe for probe in probes}

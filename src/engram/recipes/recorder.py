@@ -12,13 +12,13 @@ import torch
 
 from engram.engine.engine import Stage, device_of
 from engram.learner.learner import Learner
+from engram.recipes.callback import Callback
 from engram.recipes.changes import changed, recorded
 from engram.recipes.checkpoints import Checkpoints
 from engram.recipes.plan import Plan
 from engram.recipes.remeasure import remeasure, states_of
 from engram.recipes.rows import Done, group_rows
 from engram.recipes.step_saver import StepSaver
-from engram.recipes.watcher import Watcher
 from engram.records import (
     Items,
     Prediction,
@@ -44,20 +44,20 @@ class Recorder:
         *,
         device: Any = "auto",
         together: bool | None = None,
-        watcher: Watcher | None = None,
+        callback: Callback | None = None,
         again: bool = False,
         deadline: float | None = None,
     ) -> None:
         self.plans = list(plans)
         self.device = device_of(device)
-        self.watcher = watcher or Watcher()
+        self.callback = callback or Callback()
         self.folder = None if out is None else RunDirectory(out)
         self.checkpoints: Checkpoints | None = None
         self.saver: StepSaver | None = None
         self.open = self.plans
         if self.folder is not None:
             for note in changed(plans, recorded(self.folder)):
-                self.watcher.note(note)
+                self.callback.note(note)
             if again:
                 self.folder.supersede(plan.key for plan in plans)
             # probes that were named since the runs were recorded
@@ -70,7 +70,7 @@ class Recorder:
         self._predictions: list[Prediction] = []
         self._ledgers: list[dict[str, Any]] = []
         self._pending: list[Done] = []  # finished stages of runs whose group is not yet through
-        self.watcher.begin(self.plans, len(self.plans) - len(self.open))
+        self.callback.begin(self.plans, len(self.plans) - len(self.open))
 
     def _finished(self, plan: Plan) -> bool:
         assert self.folder is not None
@@ -126,7 +126,7 @@ class Recorder:
     def progress(self, places: Sequence[int], stage: int) -> Callable[[int, int], None]:
         """What to call after steps of a stage of runs that train together."""
         here = [self.open[place] for place in places]
-        return lambda done, total: self.watcher.step(here, stage, done, total)
+        return lambda done, total: self.callback.step(here, stage, done, total)
 
     def add(self, stage: Stage) -> None:
         """A finished stage; those of a group are written when its last one is there."""
@@ -143,7 +143,7 @@ class Recorder:
             self.checkpoints.prune(done)
             self.saver.prune([(one.run, one.stage) for _, one, _ in done])
         for (finished, moment, _), own in zip(done, rows, strict=True):
-            self.watcher.stage(finished, moment.stage, own)
+            self.callback.stage(finished, moment.stage, own)
 
     def _write(self, done: Sequence[Done], rows: Sequence[Rows]) -> None:
         kept = [found for one in done if (found := _prediction(*one)) is not None]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engram.errors import EngramError, number
-from engram.recipes import Watcher, execute
+from engram.recipes import Callback, execute
 from engram.records import Result, RunDirectory, read
 from engram.records.arrange import ended_stages
 from engram.reproduce.output import merge_lines, read_lines
@@ -67,7 +67,7 @@ def reproduce(
     out: str | os.PathLike[str] | None = None,
     device: Any = "auto",
     embedded: bool = False,
-    watcher: Watcher | None = None,
+    callback: Callback | None = None,
     group_size: int = 0,
     compile: bool = False,
     planned: Plan | None = None,
@@ -108,7 +108,7 @@ def reproduce(
     folder = Path(out) if out is not None else default_out(whole, embedded=embedded)
     made = planned or plan(whole, data, cells=cells, out=folder, device=device, measure=False)
     read_lines(folder / FILE)  # a file that cannot take our lines is better known now than later
-    result = _train(made, folder, device, watcher, deadline, group_size, compile, again)
+    result = _train(made, folder, device, callback, deadline, group_size, compile, again)
     ended = {} if result is None else ended_stages(result.ends().frame())
     result = None if result is None else by_key(result, made.ids)
     ends = None if result is None else result.ends()  # no cell is about a curve
@@ -127,7 +127,7 @@ def reproduce(
 
 
 def _train(
-    made: Plan, folder: Path, device: Any, watcher: Watcher | None, deadline: float | None,
+    made: Plan, folder: Path, device: Any, callback: Callback | None, deadline: float | None,
     group_size: int, compile: bool, again: bool,
 ) -> Result | None:  # fmt: skip
     """Everything recorded after training what is missing; None if nothing is."""
@@ -136,7 +136,7 @@ def _train(
     directory = RunDirectory(folder)
     if deadline is None or time.monotonic() < deadline:
         execute(
-            made.runs, out=folder, device=device, watcher=watcher, deadline=deadline,
+            made.runs, out=folder, device=device, callback=callback, deadline=deadline,
             group_size=group_size, compile=compile, again=again,
         )  # fmt: skip
     return read(folder) if directory.result_files() else None

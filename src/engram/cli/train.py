@@ -11,19 +11,19 @@ from pathlib import Path
 
 import typer
 
-from engram.cli import asked, show
+from engram.cli import arguments, show
 from engram.cli.progress import meter
 from engram.cli.request import Request
 from engram.cli.shell import ALL_DIVERGED, INTERRUPTED, say
 from engram.pools import find_pool
 from engram.pools.base import Work
-from engram.recipes import Plan, Recipe, Watcher
+from engram.recipes import Callback, Plan, Recipe
 from engram.recipes.changes import recorded, refuse_changed
 from engram.records import Result, RunDirectory
 from engram.reproduce.duration import seconds
 
 
-def perform(
+def run_request(
     request: Request, out: Path | None = None, *, same: bool = False, again: bool = False,
     budget: str | None = None,
 ) -> Result:  # fmt: skip
@@ -33,8 +33,8 @@ def perform(
     what is finished; after `budget` nothing further is begun.
     """
     limit = None if budget is None else seconds(budget)
-    recipes = asked.build(request.recipes)
-    folder = out if out is not None else asked.default_out(recipes)
+    recipes = arguments.build(request.recipes)
+    folder = out if out is not None else arguments.default_out(recipes)
     result = train(request, recipes, folder, same=same, again=again, budget=limit)
     if len(result):
         show.outcome(result, folder)
@@ -72,8 +72,8 @@ def train(
         began = time.monotonic()
         work.deadline = None if budget is None else began + budget
         try:
-            with meter() as watcher:
-                work.watcher = _Announcing(watcher)
+            with meter() as callback:
+                work.callback = _Announcing(callback)
                 result = find_pool(request.pool)(work)
         except KeyboardInterrupt:
             _stopped("Interrupted", _stages(plans, target), folder)
@@ -87,10 +87,10 @@ def train(
     return result
 
 
-class _Announcing(Watcher):
+class _Announcing(Callback):
     """Says how much was finished before, then hands everything on."""
 
-    def __init__(self, inner: Watcher) -> None:
+    def __init__(self, inner: Callback) -> None:
         self.inner = inner
         self.note = inner.note  # type: ignore[method-assign]
         self.step, self.stage = inner.step, inner.stage  # type: ignore[method-assign]

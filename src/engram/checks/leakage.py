@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.checks.honesty import _noise_outside, _until
+from engram.checks.data_access import _noise_outside, _until
 from engram.checks.report import Broken, DoesNotApply, require
 from engram.checks.toys import After, clouds, copied, gap, runs_of, same, streams, tame, train
 from engram.engine.engine import Engine

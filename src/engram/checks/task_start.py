@@ -25,7 +25,7 @@ from engram.methods.base import Method
 
 
 @dataclass
-class Moment:
+class TaskStart:
     """Learners that have entered a task, and the batches of its first epoch."""
 
     method: Method
@@ -55,14 +55,14 @@ class Moment:
         return FunctionalNet(one.networks, weights, one.buffers, key=batch.key)
 
 
-def moment(
+def task_start(
     method: Method,
     *,
     stage: int = 1,
     model: str = "plain",
     training: Training = EXACT,
     runs: int = 2,
-) -> Moment:
+) -> TaskStart:
     """Train up to a task, enter it, deal its first epoch."""
     group = runs_of(method, streams()[:runs], model=model, training=training)
     engine = Engine(group, device="cpu", together=True)
@@ -75,7 +75,7 @@ def moment(
     deck = dealer.epoch(0)
     trainer = LockstepTrainer(learners, methods, training, room=dealer.room)
     trainer.load(deck, fixed=False)
-    return Moment(method, learners, trainer, deck)
+    return TaskStart(method, learners, trainer, deck)
 
 
 def spied(method: Method, verb: str, around: Callable[..., Any]) -> Method:

@@ -16,7 +16,7 @@ def digest(content: bytes | bytearray | memoryview) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def elsewhere(module: str, name: str) -> str | None:
+def library_name(module: str, name: str) -> str | None:
     """How to call code that is not the user's own, None for what is.
 
     The standard library and what this package is built on go by name. Of other installed packages
@@ -24,7 +24,7 @@ def elsewhere(module: str, name: str) -> str | None:
 
     Examples
     --------
-    >>> elsewhere("torch.nn.modules.linear", "Linear"), elsewhere("__main__", "Own")
+    >>> library_name("torch.nn.modules.linear", "Linear"), library_name("__main__", "Own")
     ('torch.nn.modules.linear:Linear', None)
     """
     top = module.partition(".")[0]

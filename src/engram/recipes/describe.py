@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from engram.data import Data
 from engram.errors import bad
 from engram.recipes.bytecode import body
-from engram.recipes.places import digest, elsewhere
+from engram.recipes.code_origin import digest, library_name
 from engram.streams.core import Stream
 
 _OF_CLASSES = {  # what Python itself puts into a class
@@ -39,7 +39,7 @@ _WRAPPED = {
 }  # fmt: skip
 
 
-def known(value: Any, where: str) -> Any:
+def describe(value: Any, where: str) -> Any:
     """Nested plain values from which equal things are recognised, in another process as well.
 
     Arrays and weights count by their content; functions and classes that are not part of an
@@ -48,11 +48,12 @@ def known(value: Any, where: str) -> Any:
 
     Examples
     --------
-    >>> known({"lr": 1.0, "sizes": (3, 4)}, "training")
+    >>> describe({"lr": 1.0, "sizes": (3, 4)}, "training")
     {'lr': 1, 'sizes': [3, 4]}
-    >>> known(lambda x: x + 1, "f") == known(lambda x: (x + 1), "f") != known(lambda x: x, "f")
+    >>> one, same, other = (lambda x: x + 1), (lambda x: (x + 1)), (lambda x: x)
+    >>> describe(one, "f") == describe(same, "f") != describe(other, "f")
     True
-    >>> known((i for i in "ab"), "method.words")
+    >>> describe((i for i in "ab"), "method.words")
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: method.words: expected something that can be recognised when ...
@@ -164,7 +165,7 @@ class _Describer:
     # -- code --------------------------------------------------------------------------------
 
     def _class(self, cls: type[Any]) -> Any:
-        if (name := elsewhere(cls.__module__, cls.__qualname__)) is not None:
+        if (name := library_name(cls.__module__, cls.__qualname__)) is not None:
             return name
         where = f"class {cls.__name__}"
         inside = {
@@ -186,7 +187,7 @@ class _Describer:
         # a wrapper bears the name of what it wraps: its own globals say where it comes from
         home = str(function.__globals__.get("__name__", ""))
         nameless = "<" in code.co_qualname  # a lambda, or made inside another function
-        if not nameless and (name := elsewhere(home, code.co_qualname)) is not None:
+        if not nameless and (name := library_name(home, code.co_qualname)) is not None:
             return name
         own = body(code)
         found["does"] = own.digest
@@ -214,7 +215,7 @@ class _Describer:
         """A global name's value; of an own module, what is taken out of it."""
         if not isinstance(value, types.ModuleType):
             return self.value(value, where)
-        if (name := elsewhere(value.__name__, "")) is not None or id(value) in self.path:
+        if (name := library_name(value.__name__, "")) is not None or id(value) in self.path:
             return name or value.__name__
         self.path.append(id(value))
         try:

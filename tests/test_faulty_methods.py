@@ -1,4 +1,4 @@
-"""The suite has teeth: what does nothing, or not what its author meant, fails once, in words."""
+"""Faulty methods: what does nothing, or not what its author meant, fails one check, in words."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_misspelt_verbs_are_failures(name, verb):
     found, message = the_fault(method(**{name: twice}, **rest))
     assert found == "verbs are known"
     assert f"did you mean {verb!r}" in message
-    assert message.startswith("test_teeth.py:")
+    assert message.startswith("test_faulty_methods.py:")
 
 
 def test_a_misspelt_declaration_is_a_failure():

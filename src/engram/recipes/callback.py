@@ -1,4 +1,4 @@
-"""What a caller may watch of an execution."""
+"""Hooks through which a caller follows an execution."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from engram.recipes.plan import Plan
 from engram.records import Rows
 
 
-class Watcher:
-    """What a caller may watch of an execution; every method may be left as it is."""
+class Callback:
+    """Hooks that are called while runs train; override those that you need."""
 
     def note(self, text: str) -> None:
         """Something the caller should know before anything runs; a warning unless overridden."""

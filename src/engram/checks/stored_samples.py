@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.checks.moment import spied
 from engram.checks.report import DoesNotApply, require
+from engram.checks.task_start import spied
 from engram.checks.toys import clouds, runs_of, same, tame, tight, train
 from engram.data.core import Data
 from engram.engine.engine import Engine

@@ -79,7 +79,7 @@ def _from_torch(error: BaseException) -> bool:
     return isinstance(error, RuntimeError | NotImplementedError) and not raised
 
 
-def blame(error: BaseException, target: Any) -> str:
+def explain(error: BaseException, target: Any) -> str:
     """What went wrong, where, and what usually helps."""
     first = f"{type(error).__name__}: {error}".strip().splitlines()[0]
     parts = (line_of(error, target), hint_of(error), first)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.checks.blame import blame
-from engram.checks.moment import moment
+from engram.checks.explain import explain
 from engram.checks.report import Broken, DoesNotApply, require
+from engram.checks.task_start import task_start
 from engram.checks.toys import (
     EXACT,
     ORDERS,
@@ -39,7 +39,7 @@ def check_reads_only_what_it_may(method: Method) -> None:
     try:
         trained = train(runs_of(tame(method), streams()[:1]))
     except AccessError as error:
-        raise Broken(blame(error, method)) from error
+        raise Broken(explain(error, method)) from error
     except BadArgument as error:
         if not str(error).startswith("exemplars:"):
             raise
@@ -129,7 +129,7 @@ def check_exemplars_are_trained_on(method: Method) -> None:
         "a memory is declared, and nothing is kept in it: write learner.exemplars = "
         "self.memory.update(learner, task.train) in finish",
     )
-    at = moment(tame(method))
+    at = task_start(tame(method))
     shown: set[int] = set()
     felt = False
     for batch in at.own_batches():
