@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,18 @@ import pytest
 from engram.engine.run import Run
 from engram.errors import BadArgument
 from engram.recipes import Callback, build_method
-from engram.reproduce import Figure, Table, cost, plan, reproduce
+from engram.records import read
+from engram.reproduce import (
+    Cell,
+    Entry,
+    Figure,
+    Table,
+    cost,
+    default_out,
+    measures,
+    plan,
+    reproduce,
+)
 from engram.reproduce.cost import estimate, steps_of
 from engram.reproduce.output import COLUMNS, render
 from tests.reproduce.invented import STEPS, cell, entry_of, small_recipe
@@ -177,6 +189,39 @@ def test_no_budget_at_all_runs_nothing(table, tmp_path):
     assert made.lines[0].reason == "no finished run"
 
 
+def test_orders_may_be_spelt_with_names_of_classes(tmp_path):
+    made = small_recipe(seeds=1)
+    names = made.data().classes
+    order = [names[k] for k in (5, 4, 3, 2, 1, 0)]
+    named = made.change(stream={**made.stream, "order": order})
+    entries = {
+        "forward": Entry(recipes=(made,),
+                         measure=measures.metric("average_accuracy", made, head="single")),
+        "back": Entry(recipes=(named,),
+                      measure=measures.metric("average_accuracy", named, head="single")),
+    }  # fmt: skip
+    cells = tuple(Cell("fake", "1", {"method": name, "metric": "A"}, 0.5) for name in entries)
+    table = Table(name="fake/1", cells=cells, entry=lambda cell: entries[cell["method"]])
+    lines = reproduce(table, out=tmp_path).lines
+    assert [len(line.values) for line in lines] == [1, 1]
+    assert lines[0].ours != lines[1].ours
+    frame = read(tmp_path).frame()
+    assert {*frame["order"].astype(str)} == {"", "5-4-3-2-1-0"}
+
+
+def test_a_metric_after_every_stage(tmp_path):
+    made = small_recipe(seeds=2)
+    after = measures.at_stages("forgetting", made, head="single", definition="diagonal")
+    entries = {str(k): Entry(recipes=(made,), measure=after(k)) for k in range(STEPS + 1)}
+    cells = tuple(Cell("fake", "1", {"stage": k, "metric": "F"}, 0.5) for k in entries)
+    table = Table(name="fake/1", cells=cells, entry=lambda cell: entries[cell["stage"]])
+    lines = reproduce(table, out=tmp_path).lines
+    expected = read(tmp_path).view(head="single").curve("forgetting", definition="diagonal")
+    for k in range(1, STEPS):
+        np.testing.assert_array_equal(lines[k].values, expected[:, k])
+    assert [len(line.values) for line in lines] == [0, 2, 2, 0]  # no first, no fourth
+
+
 def test_csv_keeps_other_cells(table, tmp_path):
     reproduce(table, out=tmp_path, cells="method=Finetune")
     reproduce(table, out=tmp_path, cells="method=ER|Quoted")
@@ -274,6 +319,13 @@ def test_a_second_call_replaces_the_lines_of_the_first(tmp_path):
     assert sorted((tmp_path / "reproduction.csv").read_text().splitlines()) == sorted(
         first.splitlines()
     )
+
+
+def test_tables_may_share_a_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = (Table(name=f"fake/{n}", folder="fake-all") for n in "12")
+    assert default_out(first) == default_out(second) == Path("runs/reproduce/fake-all")
+    assert default_out(replace(first, folder="")) == Path("runs/reproduce/fake-1")
 
 
 def test_figures_are_written(tmp_path):

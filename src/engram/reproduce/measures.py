@@ -6,7 +6,7 @@ differences between recipes are taken seed by seed; what is not finished is NaN.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -56,6 +56,30 @@ def metric(
         return _by_seed(recipe, runs, values) * (100.0 if percent else 1.0)
 
     return measure
+
+
+def at_stages(name: str, recipe: Recipe, *, head: str, **options: Any) -> Callable[[int], Measure]:
+    """A matrix metric after any stage, counted from 0; the runs are looked up once for all."""
+    known: WeakKeyDictionary[Result, Floats] = WeakKeyDictionary()
+
+    def curve(result: Result) -> Floats:
+        """[seed, stage]"""
+        if result not in known:
+            runs = runs_of(result, [recipe], head)
+            values = np.empty((0, 0)) if runs is None else runs.curve(name, **options)
+            columns = [_by_seed(recipe, runs, values[:, k]) for k in range(values.shape[1])]
+            known[result] = np.stack(columns, 1) if columns else np.empty((len(recipe.seeds), 0))
+        return known[result]
+
+    def at(stage: int) -> Measure:
+        def measure(result: Result) -> Floats:
+            values = curve(result)
+            unreached = np.full(len(recipe.seeds), np.nan)
+            return values[:, stage] if stage < values.shape[1] else unreached
+
+        return measure
+
+    return at
 
 
 def newest(recipe: Recipe, *, head: str) -> Measure:

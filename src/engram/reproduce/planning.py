@@ -30,7 +30,8 @@ class Plan:
 
     `entries` has one entry per cell, with the reasons that the data at hand add; entries and
     figures whose data is not here say so in `missing`. `done` counts runs finished before. `ids`
-    are those under which the runs are recorded, by the keys of the recipes.
+    are those under which the runs are recorded, by the keys of the recipes; `orders` by key and
+    recorded order those that recipes spell otherwise.
     """
 
     table: Table
@@ -43,6 +44,7 @@ class Plan:
     done: int = 0
     costs: tuple[Cost, ...] = field(default=())
     ids: Mapping[str, str] = field(default_factory=dict)
+    orders: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def runnable(self) -> tuple[Cell, ...]:
@@ -188,7 +190,7 @@ def plan(
     _try_recipes(table, shelf)
     entries = tuple(_entry(table, cell, shelf) for cell in chosen)
     figures, absent = _figures(table, shelf)
-    runs, ids = _runs(entries, figures, shelf)
+    runs, ids, orders = _runs(entries, figures, shelf)
     pending = _pending(runs, out)
     costs = []
     if measure:
@@ -196,7 +198,7 @@ def plan(
     return Plan(
         table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
         runs=tuple(runs), notes=(*table.notes, *shelf.notes), done=len(runs) - len(pending),
-        costs=tuple(costs), ids=ids,
+        costs=tuple(costs), ids=ids, orders=orders,
     )  # fmt: skip
 
 
@@ -248,8 +250,8 @@ def _figures(table: Table, shelf: _Shelf) -> tuple[tuple[Figure, ...], dict[str,
 
 def _runs(
     entries: Sequence[Entry], figures: Sequence[Figure], shelf: _Shelf
-) -> tuple[list[RunPlan], dict[str, str]]:
-    """All runs once, one data set after the other, in the order of the cells; and their ids."""
+) -> tuple[list[RunPlan], dict[str, str], dict[tuple[str, str], str]]:
+    """All runs once, one data set after the other, in the order of the cells; ids and orders."""
     every = [r for entry in entries for r in entry.recipes]
     every += [r for figure in figures for r in figure.recipes]
     distinct = {run_key(recipe): recipe for recipe in every}
@@ -259,7 +261,9 @@ def _runs(
     ordered = sorted(distinct.values(), key=lambda r: places[str(r.stream["data"])])
     runs = {run.key: run for recipe in ordered for run in shelf.runs(recipe)}
     ids = {recipe.key: run.recipe for recipe in ordered for run in shelf.runs(recipe)}
-    return list(runs.values()), ids
+    orders = {(recipe.key, run.order): recipe.order for recipe in ordered
+              for run in shelf.runs(recipe) if run.order != recipe.order}  # fmt: skip
+    return list(runs.values()), ids, orders
 
 
 def _pending(runs: Sequence[RunPlan], out: str | os.PathLike[str] | None) -> list[RunPlan]:

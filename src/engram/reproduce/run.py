@@ -53,9 +53,9 @@ class Reproduction:
 
 
 def default_out(table: Table, *, embedded: bool = False) -> Path:
-    """``runs/reproduce/<paper>-<table>``."""
+    """``runs/reproduce/<paper>-<table>``, or that of the tables which share their runs with it."""
     end = "-embedded" if embedded else ""
-    return Path("runs") / "reproduce" / (table.name.replace("/", "-") + end)
+    return Path("runs") / "reproduce" / ((table.folder or table.name.replace("/", "-")) + end)
 
 
 def reproduce(
@@ -82,7 +82,7 @@ def reproduce(
     budget
         Seconds after which no further training is begun; the next call goes on.
     out
-        Run directory, ``runs/reproduce/<paper>-<table>`` by default.
+        Run directory, see `default_out`.
     embedded
         The same table on embedded data: quick, offline, not comparable with the paper.
     group_size
@@ -110,7 +110,7 @@ def reproduce(
     read_lines(folder / FILE)  # a file that cannot take our lines is better known now than later
     result = _train(made, folder, device, callback, deadline, group_size, compile, again)
     ended = {} if result is None else ended_stages(result.ends().frame())
-    result = None if result is None else by_key(result, made.ids)
+    result = None if result is None else by_key(result, made.ids, made.orders)
     ends = None if result is None else result.ends()  # no cell is about a curve
     lines = tuple(
         replace(
@@ -142,16 +142,28 @@ def _train(
     return read(folder) if directory.result_files() else None
 
 
-def by_key(result: Result, ids: Mapping[str, str]) -> Result:
+def by_key(
+    result: Result, ids: Mapping[str, str], orders: Mapping[tuple[str, str], str] | None = None
+) -> Result:
     """The runs with these ids, under the keys of their recipes, by which measures know them.
 
-    What else a directory holds, say the same recipe on other data, stays outside.
+    What else a directory holds, say the same recipe on other data, stays outside. `orders` has
+    those that recipes spell otherwise than records do, with names of classes: key and recorded
+    order to the recipe's.
     """
     import pandas as pd
 
     frame = result.frame()
     codes = frame["recipe"].astype(str)
-    parts = [frame[(codes == found).to_numpy()].assign(recipe=key) for key, found in ids.items()]
+    parts = []
+    for key, found in ids.items():
+        part = frame[(codes == found).to_numpy()].assign(recipe=key)
+        spelt = {recorded: own for (of, recorded), own in (orders or {}).items() if of == key}
+        if spelt:
+            part["order"] = (
+                part["order"].astype(str).map(lambda one, spelt=spelt: spelt.get(one, one))
+            )
+        parts.append(part)
     recipes = {key: result.recipes[found] for key, found in ids.items() if found in result.recipes}
     whole = pd.concat(parts) if parts else frame.iloc[:0]
     return Result(

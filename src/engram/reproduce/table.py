@@ -29,6 +29,7 @@ SUBSET = "data subset"
 OTHER_DATA = "other data"
 OUTSIDE = "outside set"  # a set that is not part of the protocol's own data
 SPLIT = "split unstated"  # which rows are tested matters where they are few
+COPIES = "copies unstated"  # how many samples an augmentation adds
 DOUBT = "doubtful cell"
 ORDER = ORDER_IN_DOUBT  # whether the paper's numbers were made with the order they stand under
 REASONS = {
@@ -38,6 +39,7 @@ REASONS = {
     OTHER_DATA: "made on other data than the paper's",
     OUTSIDE: "needs a set that is not part of the stream",
     SPLIT: "the paper does not say which rows it tests on",
+    COPIES: "the paper does not say how many augmented copies of samples it adds",
     DOUBT: "the printed number itself is in doubt",
     ORDER: "the printed numbers look like those of another order of the classes",
 }
@@ -124,6 +126,8 @@ class Table:
         Where `preset` is not the one the paper is reproduced with: field to value.
     parts
         Fields of the preset that matter for one data set only: field to the data set's name.
+    folder
+        Name of the run directory, where it is shared with other tables; "" for one of its own.
     """
 
     name: str
@@ -135,6 +139,7 @@ class Table:
     settings: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=())
+    folder: str = ""
 
     def settings_of(self, cell: Cell) -> str:
         """The settings that a cell is made with, as text; those of other data sets do not matter.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from engram.errors import bad
@@ -88,6 +88,10 @@ class Paper(Generic[PresetT]):
         Tables that need no data, and so no embedded stand-in.
     kept_cells
         Tables whose cells stay when the preset leaves their data set out.
+    groups
+        Names for several tables at once, which are then made by one call.
+    folders
+        Tables, figures and groups to the run directory they share with others.
     """
 
     name: str
@@ -99,6 +103,8 @@ class Paper(Generic[PresetT]):
     notes: Callable[[str, PresetT, bool], tuple[str, ...]] = _nothing_to_note
     without_data: tuple[str, ...] = ()
     kept_cells: tuple[str, ...] = ()
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    folders: Mapping[str, str] = field(default_factory=dict)
 
     def build(self, name: str, *, embedded: bool = False, assignments: Sequence[str] = ()) -> Table:
         """A table or figure; `assignments` change the preset."""
@@ -107,11 +113,13 @@ class Paper(Generic[PresetT]):
         common: dict[str, Any] = {
             "name": f"{self.name}/{name}", "title": self.titles[name], "preset": preset,
             "settings": changes(base, preset), "parts": preset.parts,
-            "notes": self.notes(name, preset, embedded),
+            "notes": self.notes(name, preset, embedded), "folder": self.folders.get(name, ""),
         }  # fmt: skip
-        if name not in self.tables:
+        tables = self.groups.get(name, (name,))
+        if tables[0] not in self.tables:
             return Table(figures=self.figures(name, preset), **common)
-        cells = cells_of(self.name, name)
+        cells = tuple(cell for table in tables for cell in cells_of(self.name, table))
         if name not in self.kept_cells:
             cells = tuple(cell for cell in cells if cell["dataset"] not in preset.absent)
-        return Table(cells=cells, entry=self.tables[name](preset), **common)
+        makers = {table: self.tables[table](preset) for table in tables}
+        return Table(cells=cells, entry=lambda cell: makers[cell.table](cell), **common)

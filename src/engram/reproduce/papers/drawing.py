@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from engram.reproduce import measures
+
 if TYPE_CHECKING:
     import pandas as pd
 
+    from engram.recipes import Recipe
+    from engram.records import Result
     from engram.report.style import Style
+    from engram.reproduce.table import Floats
+
+LEVELS = ("panel", "method", "task", "stage", "accuracy", "std")  # of `draw_task_level`
 
 
 def frame(records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
@@ -55,3 +64,76 @@ class Legend:
         first = name not in self._seen
         self._seen.add(name)
         return first
+
+
+def spread(values: Floats) -> float:
+    """Standard deviation over repetitions; NaN for one.
+
+    Examples
+    --------
+    >>> spread(np.array([0.5]))
+    nan
+    """
+    return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+
+
+def curves(
+    result: Result, made: Recipe, head: str, names: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Accuracy of each task, and their mean (task 0), after each stage; counted from 1."""
+    runs = measures.runs_of(result, [made], head)
+    if runs is None:
+        return []
+    matrix = runs.matrix  # [run, stage, task]
+    records = []
+    for stage in range(matrix.shape[1]):
+        row = matrix[:, stage, : stage + 1]
+        row = row[~np.isnan(row).any(axis=1)]
+        if not len(row):
+            continue
+        for task in range(-1, stage + 1):
+            values = row.mean(axis=1) if task < 0 else row[:, task]
+            records.append({
+                **names, "task": task + 1, "stage": stage + 1,
+                "accuracy": float(values.mean()), "std": spread(values),
+            })  # fmt: skip
+    return records
+
+
+def draw_task_level(data: pd.DataFrame, styles: Mapping[str, Style]) -> Any:
+    """One row of plots per panel, one column per task and one for the mean."""
+    from plotly.subplots import make_subplots
+
+    panels, tasks = list(dict.fromkeys(data["panel"])), int(data["task"].max())
+    columns = [*range(1, tasks + 1), 0]
+    titles = [f"task {t}" if t else "mean" for t in columns]
+    figure = make_subplots(
+        rows=len(panels), cols=len(columns), shared_yaxes=True, shared_xaxes=True,
+        column_titles=titles, row_titles=panels, horizontal_spacing=0.01, vertical_spacing=0.03,
+    )  # fmt: skip
+    legend = Legend()
+    for (panel, method, task), rows in data.groupby(["panel", "method", "task"], sort=False):
+        figure.add_trace(
+            line(rows["stage"], rows["accuracy"], str(method), styles, legend),
+            row=panels.index(panel) + 1, col=columns.index(task) + 1,
+        )  # fmt: skip
+    figure.update_yaxes(range=[0, 1.02])
+    figure.update_yaxes(title="accuracy", col=1)
+    # the same axis everywhere: a task learnt late begins far to the right
+    ticks = sorted({1, (1 + tasks) // 2, tasks})
+    figure.update_xaxes(range=[0.6, tasks + 0.4], tickvals=ticks)
+    figure.update_xaxes(title="tasks learnt", row=len(panels))
+    figure.update_layout(height=240 * len(panels), legend={"orientation": "h", "y": -0.14})
+    return figure
+
+
+def line(x: Any, y: Any, name: str, styles: Mapping[str, Style], legend: Legend) -> Any:
+    """A line of a plotly figure in the look of its name."""
+    import plotly.graph_objects as go
+
+    look = styles[name]
+    return go.Scatter(
+        x=list(x), y=list(y), name=name, legendgroup=name, showlegend=legend(name),
+        mode="lines+markers", line={"color": look.color, "dash": look.dash},
+        marker={"symbol": look.symbol, "color": look.color},
+    )  # fmt: skip

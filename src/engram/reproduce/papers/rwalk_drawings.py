@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from engram.reproduce.papers.drawing import Legend, looks
+from engram.reproduce.papers import drawing
+from engram.reproduce.papers.drawing import Legend, line, looks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,29 +19,7 @@ METHODS = ("Vanilla", "EWC", "PI", "RWalk", "iCaRL-hb1", "iCaRL")
 
 def draw_task_level(data: pd.DataFrame) -> Any:
     """One row of plots per panel, one column per task and one for the mean."""
-    from plotly.subplots import make_subplots
-
-    panels, tasks = list(dict.fromkeys(data["panel"])), int(data["task"].max())
-    columns = [*range(1, tasks + 1), 0]
-    titles = [f"task {t}" if t else "mean" for t in columns]
-    figure = make_subplots(
-        rows=len(panels), cols=len(columns), shared_yaxes=True, shared_xaxes=True,
-        column_titles=titles, row_titles=panels, horizontal_spacing=0.01, vertical_spacing=0.03,
-    )  # fmt: skip
-    styles, legend = _looks(data["method"]), Legend()
-    for (panel, method, task), rows in data.groupby(["panel", "method", "task"], sort=False):
-        figure.add_trace(
-            _line(rows["stage"], rows["accuracy"], str(method), styles, legend),
-            row=panels.index(panel) + 1, col=columns.index(task) + 1,
-        )  # fmt: skip
-    figure.update_yaxes(range=[0, 1.02])
-    figure.update_yaxes(title="accuracy", col=1)
-    # the same axis everywhere: a task learnt late begins far to the right
-    ticks = sorted({1, (1 + tasks) // 2, tasks})
-    figure.update_xaxes(range=[0.6, tasks + 0.4], tickvals=ticks)
-    figure.update_xaxes(title="tasks learnt", row=len(panels))
-    figure.update_layout(height=240 * len(panels), legend={"orientation": "h", "y": -0.14})
-    return figure
+    return drawing.draw_task_level(data, _looks(data["method"]))
 
 
 def draw_plane(data: pd.DataFrame) -> Any:
@@ -53,7 +31,7 @@ def draw_plane(data: pd.DataFrame) -> Any:
     styles, legend = _looks(data["method"]), Legend()
     for row in data.to_dict("records"):
         name = str(row["method"])
-        trace = _line([row["forgetting"]], [row["intransigence"]], name, styles, legend)
+        trace = line([row["forgetting"]], [row["intransigence"]], name, styles, legend)
         trace.update(mode="markers", marker={"size": 11})
         if row["source"] == "paper":
             trace.marker.symbol = f"{trace.marker.symbol}-open"
@@ -81,7 +59,7 @@ def draw_grid(data: pd.DataFrame, axis: str) -> Any:
         if axis == "strategy":  # side by side, or the intervals would cover each other
             beside = 0.08 * (methods.index(str(method)) - (len(methods) - 1) / 2)
             x = [named.index(name) + beside for name in x]
-        trace = _line(x, rows["accuracy"], str(method), styles, legend)
+        trace = line(x, rows["accuracy"], str(method), styles, legend)
         if rows["std"].notna().any():
             trace.error_y = {"array": rows["std"].fillna(0).tolist(), "thickness": 1}
         if axis == "strategy":
@@ -110,14 +88,3 @@ def _key(name: str, symbol: str) -> Any:
 
     marker = {"symbol": symbol, "color": "gray", "size": 11}
     return go.Scatter(x=[None], y=[None], name=name, mode="markers", marker=marker)
-
-
-def _line(x: Any, y: Any, name: str, styles: Mapping[str, Style], legend: Legend) -> Any:
-    import plotly.graph_objects as go
-
-    look = styles[name]
-    return go.Scatter(
-        x=list(x), y=list(y), name=name, legendgroup=name, showlegend=legend(name),
-        mode="lines+markers", line={"color": look.color, "dash": look.dash},
-        marker={"symbol": look.symbol, "color": look.color},
-    )  # fmt: skip

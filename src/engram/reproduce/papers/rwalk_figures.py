@@ -10,7 +10,7 @@ import numpy as np
 from engram.recipes import Recipe
 from engram.reproduce import measures
 from engram.reproduce.cells import cells_of
-from engram.reproduce.papers.drawing import frame
+from engram.reproduce.papers.drawing import LEVELS, curves, frame, spread
 from engram.reproduce.papers.rwalk_drawings import draw_grid, draw_plane, draw_task_level
 from engram.reproduce.papers.rwalk_preset import (
     HEAD,
@@ -84,10 +84,6 @@ def _average(made: Recipe, result: Result, head: str) -> Floats:
     return values[~np.isnan(values)]
 
 
-def _spread(values: Floats) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
-
-
 # -- figures 2 and 6: every task over time ---------------------------------------------------------
 def _task_level(preset: Preset, name: str, dataset: str) -> Figure:
     instead = "" if dataset in datasets(preset) else f", in place of {dataset}"
@@ -102,36 +98,13 @@ def _task_level(preset: Preset, name: str, dataset: str) -> Figure:
         records: list[dict[str, Any]] = []
         for (setting, samples, method), made in rows.items():
             panel = f"{setting}{', samples' if samples else ''}"
-            records += _curves(result, made, HEAD[setting], {"panel": panel, "method": method})
-        return frame(records, ("panel", "method", "task", "stage", "accuracy", "std"))
+            records += curves(result, made, HEAD[setting], {"panel": panel, "method": method})
+        return frame(records, LEVELS)
 
     return Figure(
         name=name, title=f"Accuracy of every task over time, {preset.shown(dataset)}{instead}",
         recipes=tuple(rows.values()), data=data, draw=draw_task_level,
     )  # fmt: skip
-
-
-def _curves(
-    result: Result, made: Recipe, head: str, names: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """Accuracy of each task, and their mean (task 0), after each stage; counted from 1."""
-    runs = measures.runs_of(result, [made], head)
-    if runs is None:
-        return []
-    matrix = runs.matrix  # [run, stage, task]
-    records = []
-    for stage in range(matrix.shape[1]):
-        row = matrix[:, stage, : stage + 1]
-        row = row[~np.isnan(row).any(axis=1)]
-        if not len(row):
-            continue
-        for task in range(-1, stage + 1):
-            values = row.mean(axis=1) if task < 0 else row[:, task]
-            records.append({
-                **names, "task": task + 1, "stage": stage + 1,
-                "accuracy": float(values.mean()), "std": _spread(values),
-            })  # fmt: skip
-    return records
 
 
 # -- figure 3: forgetting against intransigence ----------------------------------------------------
@@ -154,9 +127,9 @@ def _plane(preset: Preset) -> Figure:
             if both.any():
                 records.append({
                     "dataset": shown, "method": name, "source": "ours",
-                    "forgetting": float(lost[both].mean()), "forgetting_std": _spread(lost[both]),
+                    "forgetting": float(lost[both].mean()), "forgetting_std": spread(lost[both]),
                     "intransigence": float(stiff[both].mean()),
-                    "intransigence_std": _spread(stiff[both]),
+                    "intransigence_std": spread(stiff[both]),
                 })  # fmt: skip
             printed = _printed(dataset, name) if shown == dataset else {}
             if both.any() and printed:
@@ -199,7 +172,7 @@ def _grid(
             if len(found):
                 records.append({
                     "dataset": preset.shown(dataset), "method": method, axis: value,
-                    "accuracy": float(found.mean()), "std": _spread(found),
+                    "accuracy": float(found.mean()), "std": spread(found),
                 })  # fmt: skip
         return frame(records, ("dataset", "method", axis, "accuracy", "std"))
 
