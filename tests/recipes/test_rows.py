@@ -37,14 +37,14 @@ def finished(method, training, **further):
 def test_together_as_alone(method):
     for group in finished(method, {}, average="macro"):
         assert len(group) == 4
-        for rows, one in zip(group_rows(group), group, strict=True):
-            assert to_list(rows) == to_list(group_rows([one])[0])
+        for rows, one in zip(group_rows(group)[0], group, strict=True):
+            assert to_list(rows) == to_list(group_rows([one])[0][0])
 
 
 def test_a_diverged_run_says_so_and_the_others_go_on():
     group = next(finished("Finetune", {}))
     group[1][1].learner.diverged = 0
-    rows = group_rows(group)
+    rows = group_rows(group)[0]
     assert ["diverged" in one.metrics for one in rows] == [False, True, False, False]
     assert "accuracy" not in rows[1].metrics
     assert "accuracy" in rows[2].metrics
@@ -52,8 +52,8 @@ def test_a_diverged_run_says_so_and_the_others_go_on():
 
 def test_curves_are_kept():
     group = next(finished("Finetune", {"evaluate_every": 1}))
-    for rows, one in zip(group_rows(group), group, strict=True):
-        assert to_list(rows) == to_list(group_rows([one])[0])
+    for rows, one in zip(group_rows(group)[0], group, strict=True):
+        assert to_list(rows) == to_list(group_rows([one])[0][0])
         assert (rows.frame().query("metric == 'accuracy'")["step"] > 0).any()
 
 

@@ -23,6 +23,7 @@ class Measured(NamedTuple):
     rows: StageRows
     states: list[dict[str, Any]]  # one per run: state by the probe's key
     reads: list[int]  # one per run: rows read to fit on
+    arrays: list[dict[str, dict[str, Any]]]  # one per run: what it stored, by the probe's key
 
 
 def measure(
@@ -96,6 +97,7 @@ def _together(
     view = StageView(runs)
     rows, reads = view.rows(), [0] * len(runs)
     states: list[dict[str, Any]] = [{} for _ in runs]
+    arrays: list[dict[str, dict[str, Any]]] = [{} for _ in runs]
     for probe in standard:
         rows.extend(_rows(probe, view.of(probe.needs, None)))
     for key, probe in probes.items():
@@ -106,7 +108,9 @@ def _together(
         for r in range(len(runs)):
             states[r][key] = pick(kept, r)
             reads[r] += int(own.reads[r])
-    return Measured(places, rows, states, reads)
+            if own.stored:
+                arrays[r][key] = {name: value[r] for name, value in own.stored.items()}
+    return Measured(places, rows, states, reads, arrays)
 
 
 def _rows(probe: Probe, view: StageView) -> StageRows:

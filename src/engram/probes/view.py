@@ -73,6 +73,7 @@ class StageView:
         self.needs = tuple(needs)
         self.state: Any = {} if state is None else state
         self.kept: Any = None
+        self.stored: dict[str, Any] = {}
         self.reads = np.zeros(len(runs), np.int64)  # rows read by `batches`, [R]
         self._known: dict[str, Tensor] = {}  # what was computed once for all probes
 
@@ -97,6 +98,16 @@ class StageView:
                 expected = f"dicts and tuples of tensors [{len(self)}, ...], one entry per run"
                 raise bad("state", expected, tuple(leaf.shape) if hasattr(leaf, "shape") else leaf)
         self.kept = tree_map(torch.detach, state)
+
+    def store(self, name: str, values: Any) -> None:
+        """Put an array [R, ...] into the records of the runs; `Result.arrays` gives it back.
+
+        For what is too much for rows: scores of every item, pictures. It keeps its dtype.
+        """
+        whole = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        if whole.ndim == 0 or len(whole) != len(self) or whole.dtype == object:
+            raise bad(name, f"an array [{len(self)}, ...], one entry per run", whole.shape)
+        self.stored[name] = whole
 
     # -- facts -----------------------------------------------------------------------------------
     @property

@@ -28,6 +28,7 @@ from engram.records import (
     environment,
     read,
 )
+from engram.records.arrays import Arrays, StoredArrays
 from engram.records.files import remove_leftovers
 
 
@@ -68,6 +69,7 @@ class Recorder:
         self._items: dict[tuple[str, str], Items] = {}
         self._rows: list[Rows] = []
         self._predictions: list[Prediction] = []
+        self._arrays: list[StoredArrays] = []
         self._ledgers: list[dict[str, Any]] = []
         self._pending: list[Done] = []  # finished stages of runs whose group is not yet through
         self.callback.begin(self.plans, len(self.plans) - len(self.open))
@@ -135,26 +137,30 @@ class Recorder:
         if not stage.last_of_group:
             return
         done, self._pending = self._pending, []
-        rows = group_rows(done)
+        rows, arrays = group_rows(done)
         if self.checkpoints is not None:  # first: a recorded stage must never lack its checkpoint
             self.checkpoints.save(done, self._deadline)
-        self._write(done, rows)
+        self._write(done, rows, arrays)
         if self.checkpoints is not None and self.saver is not None:
             self.checkpoints.prune(done)
             self.saver.prune([(one.run, one.stage) for _, one, _ in done])
         for (finished, moment, _), own in zip(done, rows, strict=True):
             self.callback.stage(finished, moment.stage, own)
 
-    def _write(self, done: Sequence[Done], rows: Sequence[Rows]) -> None:
+    def _write(
+        self, done: Sequence[Done], rows: Sequence[Rows], arrays: Sequence[StoredArrays]
+    ) -> None:
         kept = [found for one in done if (found := _prediction(*one)) is not None]
         ledgers = [_ledger(plan, stage) for plan, stage, _ in done if _last(plan, stage)]
         if self.folder is None:
             self._rows += rows
             self._predictions += kept
+            self._arrays += arrays
             self._ledgers += ledgers
             return
         self.folder.append(
-            Rows.joined(rows), predictions=kept, ledger={"runs": ledgers} if ledgers else None,
+            Rows.joined(rows), predictions=kept, arrays=arrays,
+            ledger={"runs": ledgers} if ledgers else None,
             probes=[_probed(plan, stage) for plan, stage, _ in done if plan.probes] or None,
         )  # fmt: skip
 
@@ -176,6 +182,7 @@ class Recorder:
                 Rows.joined(self._rows).frame(),
                 recipes={plan.recipe: dict(plan.content) for plan in self.plans},
                 predictions=self._predictions,
+                arrays=Arrays(memory=self._arrays),
                 items=self._items,
                 ledger=self._ledgers,
                 environment=[environment(self.device)],

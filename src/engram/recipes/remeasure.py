@@ -16,8 +16,9 @@ from engram.memory.exemplars import Exemplars
 from engram.methods.base import Method
 from engram.probes import Probe, RunStage, measure
 from engram.recipes.plan import Plan
-from engram.recipes.rows import named_rows
+from engram.recipes.rows import named_arrays, named_rows
 from engram.records import Items, Prediction, Rows, RunDirectory, read
+from engram.records.arrays import StoredArrays
 from engram.records.measured import forget, measured, name_of
 from engram.records.views import HEADS
 
@@ -145,7 +146,7 @@ def _parts(past: Sequence[_Past], device: Any, together: Any) -> list[list[_Past
 def _write(part: Sequence[_Past], records: _Records, folder: RunDirectory) -> None:
     for stage in sorted({k for one in part for k in one.stages}):
         here = [one for one in part if stage in one.stages]
-        rows, reads = _measure(here, stage, records)
+        rows, reads, arrays = _measure(here, stage, records)
         done = [_entry(one, stage=stage, probes=list(one.probes)) for one in here]
         read_rows = [
             _entry(one, label=one.plan.label, reads=one.plan.run.method.reads,
@@ -153,7 +154,7 @@ def _write(part: Sequence[_Past], records: _Records, folder: RunDirectory) -> No
             for one, count in zip(here, reads, strict=True) if count
         ]  # fmt: skip
         ledger = {"runs": read_rows} if read_rows else None
-        folder.append(Rows.joined(rows), ledger=ledger, probes=done)
+        folder.append(Rows.joined(rows), ledger=ledger, probes=done, arrays=arrays)
 
 
 def _entry(one: _Past, **more: Any) -> dict[str, Any]:
@@ -161,9 +162,12 @@ def _entry(one: _Past, **more: Any) -> dict[str, Any]:
     return {"recipe": recipe, "seed": seed, "order": order, **more}
 
 
-def _measure(part: Sequence[_Past], stage: int, records: _Records) -> tuple[list[Rows], list[int]]:
-    """Rows of each run after a stage, and how many rows it read for them."""
+def _measure(
+    part: Sequence[_Past], stage: int, records: _Records
+) -> tuple[list[Rows], list[int], list[StoredArrays]]:
+    """Rows of each run after a stage, how many rows it read for them, and stored arrays."""
     rows, reads = [Rows() for _ in part], [0] * len(part)
+    arrays: list[StoredArrays] = []
     whole = [r for r, one in enumerate(part) if records.whole(one.plan, stage)]
     chosen = [part[r] for r in whole]
     runs = _run_stages(chosen, stage, records)
@@ -172,7 +176,8 @@ def _measure(part: Sequence[_Past], stage: int, records: _Records) -> tuple[list
         for i, place in enumerate(found.places):
             rows[whole[place]], reads[whole[place]] = named[i], found.reads[i]
             chosen[place].states = {**chosen[place].states, **found.states[i]}
-    return rows, reads
+            arrays += named_arrays(found.arrays[i], chosen[place].plan, stage)
+    return rows, reads, arrays
 
 
 def _run_stages(part: Sequence[_Past], stage: int, records: _Records) -> list[RunStage]:

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from engram.engine.engine import Stage
 from engram.probes import RunStage, measure, standard
 from engram.probes.cost import facts_of
 from engram.recipes.plan import Plan
-from engram.records import Items, Rows, StageRows
+from engram.records import Items, Moment, Rows, StageRows
+from engram.records.arrays import StoredArrays
 
 Done = tuple[Plan, Stage, Items]
 
 
-def group_rows(done: Sequence[Done]) -> list[Rows]:
-    """The rows of each run; what probes keep, and what they read, is noted in its learner."""
+def group_rows(done: Sequence[Done]) -> tuple[list[Rows], list[StoredArrays]]:
+    """The rows of each run, and the arrays that probes store.
+
+    What probes keep, and what they read, is noted in the learners.
+    """
     runs = [run_stage(*one) for one in done]
     usual = [standard(plan.average) for plan, _, _ in done]
     found: list[list[Rows]] = [[] for _ in done]
+    stored: list[StoredArrays] = []
     for part in measure(runs, usual, [plan.probes for plan, _, _ in done]):
         for place, state, count in zip(part.places, part.states, part.reads, strict=True):
             learner = done[place][1].learner
             learner.probes = {**learner.probes, **state}
             learner.ledger.record(learner.stage, "probe", count)
         rows = named_rows(part.rows, [done[place][0] for place in part.places], runs[0].stage)
-        for place, own in zip(part.places, rows, strict=True):
+        for place, own, arrays in zip(part.places, rows, part.arrays, strict=True):
             found[place].append(own)
-    return [one[0] if len(one) == 1 else Rows.joined(one) for one in found]
+            stored += named_arrays(arrays, done[place][0], runs[0].stage)
+    return [one[0] if len(one) == 1 else Rows.joined(one) for one in found], stored
+
+
+def named_arrays(
+    arrays: Mapping[str, Mapping[str, Any]], plan: Plan, stage: int
+) -> list[StoredArrays]:
+    """What the probes of a run store after a stage, with its names."""
+    moment = Moment(*plan.key, stage)
+    return [StoredArrays(moment, probe, own) for probe, own in arrays.items()]
 
 
 def run_stage(plan: Plan, stage: Stage, items: Items) -> RunStage:

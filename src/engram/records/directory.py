@@ -14,6 +14,8 @@ from typing import Any
 
 from engram.errors import RecordError, bad
 from engram.records.arrange import ended_stages
+from engram.records.arrays import PREFIX as ARRAYS
+from engram.records.arrays import Arrays, StoredArrays, stands_alone, write_arrays
 from engram.records.files import plain, read_json, read_yaml, write_json, write_yaml
 from engram.records.items import Items, read_items, write_items
 from engram.records.listed import add_listed, read_listed
@@ -117,6 +119,7 @@ class RunDirectory:
         ledger: Any = None,
         environment: Any = None,
         probes: Any = None,
+        arrays: Sequence[StoredArrays] = (),
     ) -> str:
         """Add one part; when this returns, it is on disk. Rows must cover whole stages.
 
@@ -138,6 +141,9 @@ class RunDirectory:
             write_json(self.path / f"ledger-{part}.json", {**whole, **alone})
         if probes is not None:  # which probes have measured which stages
             write_json(self.path / f"probes-{part}.json", {"runs": probes, **alone})
+        if arrays:  # what probes store
+            path = self.path / f"{ARRAYS}{part}.safetensors"
+            write_arrays(path, arrays, alone=not rows)
         if environment is not None:
             write_json(self.path / f"environment-{part}.json", environment)
         if rows:
@@ -260,6 +266,12 @@ class RunDirectory:
         part = {p: p.stem.removeprefix("predictions-") for p in files}
         marks = Marks.read(self.path)
         return Predictions((p for p, name in part.items() if complete(name)), marks=marks)
+
+    def arrays(self) -> Arrays:
+        """What probes stored."""
+        complete, files = self._complete(), self.path.glob(f"{ARRAYS}*.safetensors")
+        whole = [p for p in files if complete(p.stem.removeprefix(ARRAYS)) or stands_alone(p)]
+        return Arrays(whole, marks=Marks.read(self.path))
 
     def _complete(self) -> Callable[[str], bool]:
         """Whether the results of a part were written, which is what completes it."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from engram.errors import RecordError, bad, choose
 from engram.records.arrange import arrange, renamed, run_by_run
+from engram.records.arrays import Arrays
 from engram.records.directory import RunDirectory
 from engram.records.items import Items
 from engram.records.parts import Parts, Problem, read_folders, without_repeats
@@ -54,6 +55,7 @@ def read(*paths: str | os.PathLike[str]) -> Result:
     return Result(
         frame, recipes=recipes, items=_items_of(folders), ledger=ledger,
         predictions=Predictions.joined(folder.predictions() for folder in folders),
+        arrays=Arrays.joined(folder.arrays() for folder in folders),
         problems=problems, environment=environment,
     )  # fmt: skip
 
@@ -125,6 +127,7 @@ def combine(results: Iterable[Result]) -> Result:
         to_frame(whole.table), items=items,
         recipes={key: value for one in several for key, value in one.recipes.items()},
         predictions=Predictions.joined(one.predictions for one in several),
+        arrays=Arrays.joined(one.stored for one in several),
         problems=[p for one in several for p in one._problems],
         ledger=[entry for one in several for entry in one.ledger],
         environment=[facts for one in several for facts in one.environment],

@@ -12,6 +12,7 @@ import numpy as np
 from engram.errors import RecordError, bad, choose, unknown
 from engram.records import arrange as _arrange
 from engram.records.arrange import Floats, Run
+from engram.records.arrays import Arrays
 from engram.records.items import Items
 from engram.records.parts import Problem
 from engram.records.predictions import Prediction, Predictions
@@ -34,6 +35,8 @@ class Result:
         Recipe id -> nested plain dict; ``stream.head`` names the stream's own head view.
     predictions, items
         Stored predictions, and the test items they speak about by (recipe, order).
+    arrays
+        What probes stored.
     problems, ledger, environment
         Files that could not be read, the access ledger, the facts about software and device.
     head
@@ -60,6 +63,7 @@ class Result:
         *,
         recipes: Mapping[str, Mapping[str, Any]] | None = None,
         predictions: Predictions | Iterable[Prediction | None] | None = None,
+        arrays: Arrays | None = None,
         items: ItemSource | None = None,
         problems: Sequence[Problem] = (),
         ledger: Sequence[Mapping[str, Any]] = (),
@@ -75,6 +79,7 @@ class Result:
         if not isinstance(predictions, Predictions):
             predictions = Predictions(memory=predictions or ())
         self.predictions: Predictions = predictions
+        self.stored = Arrays() if arrays is None else arrays
         self._items: ItemSource = {} if items is None else items
         self._problems = tuple(problems)
         self.ledger = list(ledger)
@@ -109,7 +114,7 @@ class Result:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Files that could not be used, each with the reason."""
-        return (*self._problems, *self.predictions.problems)
+        return (*self._problems, *self.predictions.problems, *self.stored.problems)
 
     @cached_property
     def heads(self) -> list[str]:
@@ -227,6 +232,19 @@ class Result:
 
         return probe_table(self)
 
+    def arrays(
+        self, probe: str, run: Run | int = 0, *, stage: int | None = None
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """What a probe stored of one run after a stage (default: the last), by its own names."""
+        where = self.runs[run] if isinstance(run, int) else Run(*run)
+        known = sorted(m.stage for m, name in self.stored if m[:3] == where and name == probe)
+        if not known:
+            raise unknown("probe", probe, {name for m, name in self.stored if m[:3] == where})
+        k = known[-1] if stage is None else stage
+        if k not in known:
+            raise bad("stage", f"one of {known}, after which {probe} stored arrays", k)
+        return self.stored.get((*where, k), probe)
+
     def class_accuracy(self, *, stage: int | None = None) -> pd.DataFrame:
         """Accuracy of each class (columns: class ids) of each run after a stage (default: last)."""
         from engram.records.summary import class_accuracy
@@ -247,8 +265,8 @@ class Result:
     ) -> Result:
         return Result(
             frame, recipes=self.recipes, predictions=self.predictions, items=self._items,
-            problems=self._problems, ledger=self.ledger, environment=self.environment, head=head,
-            arranged=arranged,
+            arrays=self.stored, problems=self._problems, ledger=self.ledger,
+            environment=self.environment, head=head, arranged=arranged,
         )  # fmt: skip
 
     def ends(self) -> Result:

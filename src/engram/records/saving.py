@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from engram.records.arrays import PREFIX as ARRAYS
+from engram.records.arrays import write_arrays
 from engram.records.directory import RunDirectory, new_part
 from engram.records.parts import write_part
 from engram.records.predictions import write_predictions
@@ -29,6 +31,9 @@ def save(result: Result, path: str | os.PathLike[str]) -> None:
     kept = [one for one in stored if one is not None]
     if kept:
         write_predictions(folder.path / f"predictions-{part}.safetensors", kept)
+    arrays = [one for place in result.stored if (one := result.stored.stored(*place)) is not None]
+    if arrays:
+        write_arrays(folder.path / f"{ARRAYS}{part}.safetensors", arrays)
     write_part(folder.path / f"results-{part}.parquet", from_frame(result.frame()))
     for kind, documents in (("ledger", result.ledger), ("environment", result.environment)):
         for document in documents:

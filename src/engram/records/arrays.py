@@ -1,0 +1,167 @@
+"""Arrays that probes store: one or several of each run, stage and probe, in part files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.errors import RecordError
+from engram.records.files import appearing
+from engram.records.parts import Problem
+from engram.records.predictions import Moment
+from engram.records.superseded import Marks
+
+PREFIX = "arrays-"
+_FORMAT = "engram-arrays-1"
+
+
+@dataclass(frozen=True, eq=False)
+class StoredArrays:
+    """What one probe stored of one run after one stage; `probe` is its key, ``name@version``."""
+
+    moment: Moment
+    probe: str
+    arrays: Mapping[str, npt.NDArray[Any]]
+
+    @property
+    def place(self) -> tuple[Moment, str]:
+        """The moment and the probe's name: what a later version measures anew."""
+        return self.moment, self.probe.rpartition("@")[0] or self.probe
+
+
+def write_arrays(
+    path: str | os.PathLike[str], stored: Sequence[StoredArrays], *, alone: bool = False
+) -> Path:
+    """Write one part file, atomically; `alone` if no results belong to it."""
+    from safetensors.numpy import save_file
+
+    named = {
+        f"{i}/{name}": np.ascontiguousarray(value)
+        for i, one in enumerate(stored)
+        for name, value in one.arrays.items()
+    }
+    places = [[*one.moment, one.probe] for one in stored]
+    facts = {"format": _FORMAT, "places": json.dumps(places), "alone": json.dumps(alone)}
+    with appearing(path) as temporary:
+        save_file(named, str(temporary), facts)
+    return Path(path)
+
+
+class Arrays:
+    """Stored arrays of many runs, read one probe, run and stage at a time; the last part counts.
+
+    Examples
+    --------
+    >>> moment = Moment("r", 0, "", 2)
+    >>> arrays = Arrays(memory=[StoredArrays(moment, "softmax@1f", {"scores": np.ones(3)})])
+    >>> arrays.get(moment, "softmax")["scores"].tolist(), arrays.get(moment, "odin")
+    ([1.0, 1.0, 1.0], {})
+    """
+
+    def __init__(
+        self, files: Iterable[Path] = (), *, memory: Iterable[StoredArrays] = (),
+        marks: Marks | None = None,
+    ) -> None:  # fmt: skip
+        self._files = sorted(files, key=lambda p: p.name)
+        self._marks = {path.parent: marks or Marks() for path in self._files}
+        self._memory = {one.place: one for one in memory}
+        self._index: dict[tuple[Moment, str], tuple[Path, int, str]] | None = None
+        self._problems: list[Problem] = []
+
+    @classmethod
+    def joined(cls, several: Iterable[Arrays]) -> Arrays:
+        """The arrays of several collections as one; later collections count first."""
+        whole = cls()
+        for one in several:
+            whole._files += one._files
+            whole._memory |= one._memory
+            whole._marks |= one._marks
+        return whole
+
+    def __len__(self) -> int:
+        return len(set(self))
+
+    def __iter__(self) -> Iterator[tuple[Moment, str]]:
+        """Every moment with the name of a probe that stored something of it."""
+        return iter({**dict.fromkeys(self._places()), **dict.fromkeys(self._memory)})
+
+    def __repr__(self) -> str:
+        return f"Arrays({len(self)} of one probe, run and stage)"
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Files that could not be read."""
+        self._places()
+        return tuple(self._problems)
+
+    def get(self, moment: tuple[str, int, str, int], probe: str) -> dict[str, npt.NDArray[Any]]:
+        """What a probe stored of a run after a stage, by its own names; nothing if it did not."""
+        found = self.stored(moment, probe)
+        return {} if found is None else dict(found.arrays)
+
+    def stored(self, moment: tuple[str, int, str, int], probe: str) -> StoredArrays | None:
+        """The same with the probe's key."""
+        place = Moment(*moment), probe
+        if place in self._memory:
+            return self._memory[place]
+        where = self._places().get(place)
+        return None if where is None else _load(*where, place[0])
+
+    def _places(self) -> dict[tuple[Moment, str], tuple[Path, int, str]]:
+        if self._index is None:
+            self._index = {}
+            for path in self._files:
+                try:
+                    found = _header(path)["places"]
+                except RecordError as problem:
+                    reason = str(problem).removeprefix(f"{path}: ")
+                    self._problems.append(Problem(str(path), reason))
+                    continue
+                part, marks = path.stem.removeprefix(PREFIX), self._marks[path.parent]
+                for i, (*moment, probe) in enumerate(found):
+                    place = StoredArrays(Moment(*moment), probe, {}).place
+                    newest = marks.metrics.get(f"{place[1]}/", {}).get(place[0][:3], "")
+                    if not marks.hides(place[0][:3], part) and part >= newest:
+                        self._index[place] = path, i, probe
+        return self._index
+
+
+def stands_alone(path: Path) -> bool:
+    """Whether a part file needs no results beside it to count."""
+    try:
+        return bool(_header(path)["alone"])
+    except RecordError:  # listed as a problem when it is read
+        return True
+
+
+def _header(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="np") as file:
+            facts = file.metadata() or {}
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise RecordError(f"{path}: is not a whole file of arrays ({problem})") from problem
+    if facts.get("format") != _FORMAT:
+        raise RecordError(f"{path}: is not a file of arrays of this version")
+    return {"places": json.loads(facts["places"]), "alone": json.loads(facts["alone"])}
+
+
+def _load(path: Path, index: int, probe: str, moment: Moment) -> StoredArrays:
+    from safetensors import SafetensorError, safe_open
+
+    start = f"{index}/"
+    try:
+        with safe_open(str(path), framework="np") as file:
+            names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118
+            arrays = {name.removeprefix(start): file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise RecordError(f"{path}: is not a whole file of arrays ({problem})") from problem
+    return StoredArrays(moment, probe, arrays)
