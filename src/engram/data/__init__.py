@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from engram.data.catalogue import SetInfo, datasets, load
 from engram.data.core import Data
+from engram.data.expressions import EXPRESSIONS
 from engram.data.geometric import from_geometric, to_geometric
 from engram.data.manage import add, inspect, list_sets, pack, verify
 
 __all__ = [
+    "EXPRESSIONS",
     "Data",
     "SetInfo",
     "add",

@@ -80,6 +80,26 @@ KNOWN: dict[str, Known] = {
         "seven facial expressions, 48x48 grey; size=100 for RGB", form="FER", rows=(28709, 3589),
         places=("fer2013.csv", "fer2013/fer2013.csv", "fer2013", "FER-2013", "FER2013"),
     ),
+    "ck_plus": Known(
+        "eight facial expressions of 123 subjects, 100x100 colour", form="CK+",
+        places=("ck_plus", "CK+", "ck+", "CKPlus", "."),
+    ),
+    "raf_db": Known(
+        "seven facial expressions in the wild, 100x100 colour", form="RAF-DB", rows=(12271, 3068),
+        places=("raf_db", "RAF-DB", "RAF_DB", "raf-db", "RAFDB"),
+    ),
+    "affectnet": Known(
+        "eight facial expressions in the wild, 100x100 colour", form="AffectNet",
+        places=("affectnet", "AffectNet"),
+    ),
+    "icv_mefed": Known(
+        "eight facial expressions of 125 subjects by dominance, 100x100 colour", form="iCV-MEFED",
+        places=("icv_mefed", "iCV-MEFED", "iCV_MEFED"),
+    ),
+    "baum1": Known(
+        "eight spontaneous expressions, frames of clips, 100x100 colour", form="BAUM-1",
+        places=("baum1", "BAUM-1", "BAUM1"),
+    ),
     "tiny_imagenet": Known(
         "200 kinds of objects, 64x64 colour", form="Tiny", rows=(100000, 10000), classes=200,
         places=("tiny-imagenet-200", "tiny_imagenet", "tiny_imagenet/tiny-imagenet-200"),
@@ -136,7 +156,7 @@ def load(name_or_path: str | Path, *, root: str | Path | None = None, **options:
     >>> load("digts")
     Traceback (most recent call last):
     ...
-    engram.errors.BadArgument: data: unknown name 'digts', did you mean 'digits'? Known: blobs, ...
+    engram.errors.BadArgument: data: unknown name 'digts', did you mean 'digits'? Known: aff...
     """
     data, name = _loaded(name_or_path, root, options)
     found = Source(name, dict(options), None if root is None else str(Path(root).absolute()))

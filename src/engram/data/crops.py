@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 CROPS = ("landmarks", "box", "centre", "whole")
-_MARGIN = 0.15  # of the landmarks' extent, on every side: they end at the brows
 _GREY = ("1", "L", "LA", "I", "I;16", "F")
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
@@ -34,10 +33,15 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Frame:
-    """Where the face is in a picture: landmarks [n, 2] (x, y), a box, or neither."""
+    """Where the face is in a picture: landmarks [n, 2] (x, y), a box, or neither.
+
+    `margin` is added around the landmarks on every side, as a part of their extent: those of a
+    whole face end at the brows.
+    """
 
     points: Array | None = None
     box: Box | None = None
+    margin: float = 0.15
 
 
 def cut_face(source: bytes | Path, size: int, frame: Frame | None = None, label: str = "") -> Cut:
@@ -94,7 +98,7 @@ def _square(width: int, height: int, frame: Frame) -> tuple[str, Box]:
     """What is cut out, inside the picture, and by what."""
     if frame.points is not None:
         low, high = frame.points.min(0), frame.points.max(0)
-        side = float((high - low).max()) * (1 + 2 * _MARGIN)
+        side = float((high - low).max()) * (1 + 2 * frame.margin)
         return "landmarks", _around((low + high) / 2, side, width, height)
     if frame.box is not None:
         left, top, right, bottom = frame.box

@@ -11,7 +11,7 @@ from engram.errors import bad
 if TYPE_CHECKING:
     from engram.data.core import Data
 
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 _VALID = ("valid", "val", "validation")
 
 
@@ -67,7 +67,7 @@ def _parts(path: Path) -> dict[str, Path]:
 def _refuse_empty(folder: Path) -> None:
     for one in sorted(folder.iterdir()):
         if one.is_dir() and not one.name.startswith(".") and not images_in(one):
-            raise bad(str(one), f"images ({', '.join(sorted(_SUFFIXES))})", "none")
+            raise bad(str(one), f"images ({', '.join(sorted(IMAGE_SUFFIXES))})", "none")
 
 
 def class_folders(folder: Path) -> list[str]:
@@ -81,5 +81,5 @@ def images_in(folder: Path) -> list[Path]:
     return sorted(
         one
         for one in folder.iterdir()
-        if one.suffix.lower() in _SUFFIXES and not one.name.startswith(".")
+        if one.suffix.lower() in IMAGE_SUFFIXES and not one.name.startswith(".")
     )

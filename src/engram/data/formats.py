@@ -9,20 +9,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engram.data.affectnet import is_affectnet, load_affectnet
+from engram.data.baum1 import is_baum1, load_baum1
 from engram.data.cifar import find_cifar, load_cifar
+from engram.data.ck_plus import is_ck_plus, load_ck_plus
 from engram.data.core import Data
 from engram.data.expressions import FACE_SETS
 from engram.data.fer import is_fer, is_fer_folder, load_fer, load_fer_folder, load_packed_faces
 from engram.data.folder import class_folders
+from engram.data.icv_mefed import is_icv_mefed, load_icv_mefed
 from engram.data.idx import find_idx, load_idx
 from engram.data.ntu import is_ntu, load_ntu
 from engram.data.nw_ucla import is_nw_ucla, load_nw_ucla
 from engram.data.packed import keys_of, load_packed
+from engram.data.raf_db import is_raf_db, load_raf_db
 from engram.data.skeleton import build, read_packed_sequences
 from engram.data.tiny_imagenet import is_tiny_imagenet, load_tiny_imagenet
 from engram.errors import bad, unknown
 
 _PART = re.compile(r"([_-](full|sub|train\d*|test|val|valid|part\d*|\d+(mb)?))+$", re.IGNORECASE)
+
+_Form = tuple[str, Callable[[Path], Any], Callable[..., Data]]  # name, whether it fits, reader
+# Folders that tell by themselves which form they have.
+_FOLDERS: tuple[_Form, ...] = (
+    ("idx", lambda path: find_idx(path) or find_idx(path / "raw"), load_idx),
+    ("CIFAR batches", find_cifar, load_cifar),
+    ("Tiny ImageNet", is_tiny_imagenet, load_tiny_imagenet),
+    ("NW-UCLA JSON", is_nw_ucla, load_nw_ucla),
+    ("NTU", is_ntu, load_ntu),
+    ("CK+", is_ck_plus, load_ck_plus),
+    ("RAF-DB", is_raf_db, load_raf_db),
+    ("AffectNet", is_affectnet, load_affectnet),
+    ("BAUM-1", is_baum1, load_baum1),
+)
+# Folders that might hold anything, read so where the set is asked for by its name.
+_BY_NAME: dict[str | None, _Form] = {
+    "fer2013": ("FER folders", is_fer_folder, load_fer_folder),
+    "icv_mefed": ("iCV-MEFED", is_icv_mefed, load_icv_mefed),
+}
 
 
 @dataclass(frozen=True)
@@ -117,21 +141,14 @@ def place_of(path: Path, name: str | None = None) -> Place | None:
         return Place("CIFAR archive", path, load_cifar) if _is_tar(path) else None
     if not path.is_dir():
         return None
-    if find_idx(path) or find_idx(path / "raw"):
-        return Place("idx", path, load_idx)
-    if find_cifar(path):
-        return Place("CIFAR batches", path, load_cifar)
-    if is_tiny_imagenet(path):
-        return Place("Tiny ImageNet", path, load_tiny_imagenet)
-    if is_nw_ucla(path):
-        return Place("NW-UCLA JSON", path, load_nw_ucla)
-    if is_ntu(path):
-        return Place("NTU", path, load_ntu)
+    for form, fits, read in _FOLDERS:
+        if fits(path):
+            return Place(form, path, read)
+    if name in _BY_NAME and _BY_NAME[name][1](path):
+        return Place(_BY_NAME[name][0], path, _BY_NAME[name][2])
     sets = packed_sets(path)
     if len(sets) == 1:
         return packed_place(next(iter(sets.values())), name)
-    if name == "fer2013" and is_fer_folder(path):
-        return Place("FER folders", path, load_fer_folder)
     trained = path / "train"
     if not sets and class_folders(trained if trained.is_dir() else path):
         return Place("image folders", path, _folder)

@@ -20,7 +20,7 @@ def domain_incremental(
     data: Data,
     *,
     by: str,
-    order: Sequence[int] | None = None,
+    order: Sequence[int | str] | None = None,
     seed: int | None = None,
     valid: float = 0.0,
 ) -> Stream:
@@ -31,7 +31,8 @@ def domain_incremental(
     by
         Name of the attribute of the data.
     order
-        Attribute values in order; values not named are left out. None takes all values that occur
+        Attribute values (numbers, or names where the data has them) in order; values not named are
+        left out. None takes all values that occur
         among the training or test rows, ascending or, with a `seed`, shuffled.
     valid
         Share of each class's training rows in each task held out as in-task validation rows.
@@ -62,14 +63,20 @@ def domain_incremental(
         train, held = hold_out(data, train, valid, start)
         held = held if valid else own.sort().values
         parts.append({"train": train, "valid": held, "test": test.sort().values,
-                      "domain": f"{by}={value}"})  # fmt: skip
+                      "domain": f"{by}={_shown(data, by, value)}"})  # fmt: skip
         _check_domain(data, by, value, len(train), len(test))
     tasks = domain_tasks(data, parts, all_classes(data))
     check_tasks(tasks, valid)
     return Stream(data=data, tasks=tuple(tasks), name="domain_incremental")
 
 
-def _values(data: Data, by: str, order: Sequence[int] | None, seed: int | None) -> list[int]:
+def _shown(data: Data, by: str, value: int) -> str:
+    """A value of an attribute by its name, if it has one."""
+    names = data.attribute_names.get(by, ())
+    return names[value] if 0 <= value < len(names) else str(value)
+
+
+def _values(data: Data, by: str, order: Sequence[int | str] | None, seed: int | None) -> list[int]:
     column = data.attributes[by].cpu()
     known = sorted({*column[data.train].tolist(), *column[data.test].tolist()})
     if order is None:
@@ -77,17 +84,19 @@ def _values(data: Data, by: str, order: Sequence[int] | None, seed: int | None) 
             return known
         drawn = keys.order(keys.fold(seed, "domains"), len(known), len(known))
         return [known[i] for i in drawn.tolist()]
-    values = list(order)
+    named = {_shown(data, by, value): value for value in known}
+    values: list[Any] = [named.get(one, one) if isinstance(one, str) else one for one in order]
     if not values or len(set(values)) < len(values) or set(values) - set(known):
-        raise bad("order", f"different values of {by!r} among {known}", values)
+        raise bad("order", f"different values of {by!r} among {list(named)}", list(order))
     return values
 
 
 def _check_domain(data: Data, by: str, value: int, train: int, test: int) -> None:
     if not train or not test:
         missing = "training" if not train else "test"
-        raise bad("by", f"an attribute whose every value has training and test rows (or an `order` "
-                  f"of values that do), {by}={value} has no {missing} rows", by)  # fmt: skip
+        found = f"{by}={_shown(data, by, value)} has no {missing} rows"
+        raise bad("by", "an attribute whose every value has training and test rows (or an `order` "
+                  f"of values that do), {found}", by)  # fmt: skip
 
 
 @scenario
