@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         class_incremental,
         domain_incremental,
         hierarchical,
+        iirc,
         joint,
         new_instances,
         online,
@@ -75,7 +76,7 @@ _HOME = {
     **dict.fromkeys(
         (
             "Stream", "Task", "blurry", "class_incremental", "domain_incremental", "hierarchical",
-            "joint", "new_instances", "online", "permuted", "reorder", "rotated",
+            "iirc", "joint", "new_instances", "online", "permuted", "reorder", "rotated",
             "task_incremental",
         ),
         "streams",
@@ -108,6 +109,7 @@ __all__ = [
     "domain_incremental",
     "from_csv",
     "hierarchical",
+    "iirc",
     "joint",
     "load",
     "methods",

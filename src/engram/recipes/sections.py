@@ -38,8 +38,8 @@ def stream_options(kind: str) -> dict[str, Any]:
     >>> stream_options("new_instances")["valid"], len(stream_options("new_instances"))
     (0.0, 3)
     """
-    given = inspect.signature(streams.SCENARIOS[kind]).parameters.values()
-    return {p.name: p.default for p in given if p.kind is p.KEYWORD_ONLY}
+    _data, *given = inspect.signature(streams.SCENARIOS[kind]).parameters.values()
+    return {p.name: p.default for p in given}
 
 
 def stream_section(section: Any) -> dict[str, Any]:

@@ -18,12 +18,13 @@ from engram.streams.orders import (
     random_class_orders,
     reorder,
 )
+from engram.streams.published import iirc
 
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
         class_incremental, task_incremental, domain_incremental, permuted, rotated,
-        hierarchical, blurry, new_instances, joint,
+        hierarchical, iirc, blurry, new_instances, joint,
     )
 }  # fmt: skip
 
@@ -51,6 +52,7 @@ __all__ = [
     "domain_incremental",
     "hierarchical",
     "hierarchical_data",
+    "iirc",
     "joint",
     "new_instances",
     "online",

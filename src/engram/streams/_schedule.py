@@ -19,8 +19,8 @@ def draw_schedule(
 ) -> list[list[int]]:
     """Random tasks in which every superclass comes strictly before its subclasses.
 
-    The first task holds `first` superclasses, all later ones `classes_per_task` classes, the last
-    what is left.
+    The first task holds `first` superclasses of the top, all later ones `classes_per_task` classes,
+    the last what is left.
 
     Examples
     --------
@@ -28,16 +28,17 @@ def draw_schedule(
     True
     """
     step = whole("classes_per_task", classes_per_task, low=1)
-    head = max(1, round(len(families) * 2 / 3)) if first is None else whole("first", first, low=1)
-    if head > len(families):
-        raise bad("first", f"at most {len(families)}, the number of superclasses", first)
     parent = {child: above for above, members in families.items() for child in members}
-    everything = [*families, *(c for members in families.values() for c in members),
-                  *(c for c in fine if c not in parent)]  # fmt: skip
+    tops = {above for above in families if above not in parent}
+    head = max(1, round(len(tops) * 2 / 3)) if first is None else whole("first", first, low=1)
+    if head > len(tops):
+        raise bad("first", f"at most {len(tops)}, the number of superclasses at the top", first)
+    below = (c for members in families.values() for c in members)
+    everything = list(dict.fromkeys([*families, *below, *(c for c in fine if c not in parent)]))
     for attempt in range(_ATTEMPTS):
         drawn = keys.order(keys.fold(seed, "schedule", attempt), len(everything), len(everything))
         mixed = [everything[i] for i in drawn.tolist()]
-        opening = [c for c in mixed if c in families][:head]
+        opening = [c for c in mixed if c in tops][:head]
         later = _fill([c for c in mixed if c not in opening], opening, parent, step)
         if all(len(group) == step for group in later[:-1]):
             return [opening, *later]

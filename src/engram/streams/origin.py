@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -49,14 +50,15 @@ def scenario(make: Callable[P, Stream]) -> Callable[P, Stream]:
     >>> origin.kind, origin.options["classes_per_task"], origin.options["valid"]
     ('class_incremental', 5, 0.0)
     """
-    defaults = dict(getattr(make, "__kwdefaults__", None) or {})
+    signature = inspect.signature(make)
+    given, *others = signature.parameters.values()
+    defaults = {one.name: one.default for one in others if one.default is not one.empty}
 
     @wraps(make)
     def made(*args: P.args, **options: P.kwargs) -> Stream:
         stream = make(*args, **options)
-        whole: dict[str, Any] = {**defaults, **options}
-        data: Any = whole.pop("data", args[0] if args else None)
-        return with_origin(stream, _origin(make.__name__, whole, data))
+        whole = {**defaults, **signature.bind(*args, **options).arguments}
+        return with_origin(stream, _origin(make.__name__, whole, whole.pop(given.name)))
 
     setattr(made, "__kwdefaults__", defaults)  # noqa: B010 - which list the options, here as there
     return made
