@@ -36,6 +36,11 @@ def command(
     ] = None,
     matrix: Annotated[bool, typer.Option("--matrix", help="Scores by stage and task.")] = False,
     classes: Annotated[bool, typer.Option("--classes", help="Accuracy of each class.")] = False,
+    by: Annotated[
+        str | None, typer.Option(
+            "--by", metavar="ATTRIBUTE", help="Accuracy of each group: gender, subject, view, ..."
+        ),
+    ] = None,
     confusion: Annotated[
         bool, typer.Option("--confusion", help="True by predicted class, summed over runs.")
     ] = False,
@@ -61,6 +66,8 @@ def command(
         tables["probes"] = probed
     if classes:
         tables[_class_title(result)] = _classes(result, last)
+    if by is not None:
+        tables[f"accuracy by {by}"] = _groups(result, by, last)
     for label in result.labels:
         if matrix:
             chosen = result.select(label=label)
@@ -157,6 +164,12 @@ def _say_what_is_missing(result: Result, table: pd.DataFrame) -> None:
 def _classes(result: Result, stage: int | None) -> pd.DataFrame:
     """Mean over runs, one line per label, columns by class."""
     table = result.class_accuracy(stage=stage).rename(columns=result.class_names)
+    return table.groupby(result.run_labels, sort=False).mean().rename_axis("label")
+
+
+def _groups(result: Result, by: str, stage: int | None) -> pd.DataFrame:
+    """Mean over runs, one line per label, columns by group."""
+    table = result.group_accuracy(by=by, stage=stage)
     return table.groupby(result.run_labels, sort=False).mean().rename_axis("label")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from engram.records.files import appearing
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 _FORMAT = "engram-items-1"
+_ATTRIBUTE = "attribute/"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -44,6 +45,10 @@ class Items:
         [C] name of each column's class.
     multilabel
         Whether a prediction is a set of labels (scores above a threshold) rather than one label.
+    attributes
+        [n] further facts about the items, by name: subject, gender, view.
+    attribute_names
+        Name of each value of an attribute, where the data has them.
     """
 
     rows: Ints
@@ -54,10 +59,14 @@ class Items:
     classes: Ints
     names: tuple[str, ...] = ()
     multilabel: bool = False
+    attributes: Mapping[str, Ints] = field(default_factory=dict)
+    attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for field in ("rows", "task", "targets", "opening", "classes"):
-            object.__setattr__(self, field, np.asarray(getattr(self, field), np.int64))
+        for name in ("rows", "task", "targets", "opening", "classes"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), np.int64))
+        facts = {key: np.asarray(values, np.int64) for key, values in self.attributes.items()}
+        object.__setattr__(self, "attributes", facts)
         object.__setattr__(self, "visible", np.asarray(self.visible, np.bool_))
         if self.targets.ndim == 1:
             object.__setattr__(self, "targets", self.targets[:, None])
@@ -78,6 +87,9 @@ class Items:
             raise bad("task", f"numbers from 0 to {len(self.visible) - 1}", self.task.max())
         if self.targets.size and self.targets.max() >= width:
             raise bad("targets", f"columns below {width}", self.targets.max())
+        for key, values in self.attributes.items():
+            if values.shape != (n,):
+                raise bad(f"attributes[{key!r}]", f"{n} entries, one per row", values.shape)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -108,6 +120,8 @@ class Items:
             visible=np.asarray(stream.visible.cpu()), classes=np.asarray(order, np.int64),
             names=tuple(str(stream.data.classes[c]) for c in order),
             multilabel=stream.labels == "set",
+            attributes={k: np.asarray(v.cpu())[rows] for k, v in stream.data.attributes.items()},
+            attribute_names=dict(stream.data.attribute_names),
         )  # fmt: skip
 
 
@@ -122,10 +136,12 @@ def write_items(path: str | os.PathLike[str], items: Items, *, recipe: str, orde
         "opening": items.opening.astype(np.int16),
         "visible": items.visible.astype(np.uint8),
         "classes": items.classes.astype(np.int32),
+        **{_ATTRIBUTE + key: values for key, values in items.attributes.items()},
     }
     facts = {
         "format": _FORMAT, "recipe": recipe, "order": order,
         "names": json.dumps(items.names), "multilabel": json.dumps(items.multilabel),
+        "attribute_names": json.dumps(items.attribute_names),
     }  # fmt: skip
     with appearing(path) as temporary:
         save_file({k: np.ascontiguousarray(v) for k, v in small.items()}, str(temporary), facts)
@@ -144,7 +160,11 @@ def read_items(path: str | os.PathLike[str]) -> Items:
         raise RecordError(f"{path}: is not a whole items file ({problem})") from problem
     if facts.get("format") != _FORMAT:
         raise RecordError(f"{path}: is not an items file of this version")
+    names = json.loads(facts.get("attribute_names", "{}"))  # files of earlier versions have none
+    found = [name for name in arrays if name.startswith(_ATTRIBUTE)]
     return Items(
+        attributes={name.removeprefix(_ATTRIBUTE): arrays.pop(name) for name in found},
+        attribute_names={key: tuple(values) for key, values in names.items()},
         **arrays, names=tuple(json.loads(facts["names"])),
         multilabel=json.loads(facts["multilabel"]),
     )  # fmt: skip

@@ -99,7 +99,7 @@ def _from_counts(result: Result, mine: Any, average: str) -> list[pd.DataFrame]:
     return [made, kept]
 
 
-def _one(result: Result, run: Run | int, stage: int | None) -> tuple[int, Items, Prediction]:
+def one_of(result: Result, run: Run | int, stage: int | None) -> tuple[int, Items, Prediction]:
     """Stage, items and prediction of a run, or an error that says what was not kept."""
     known = result.runs
     if isinstance(run, int):
@@ -124,7 +124,7 @@ def confusion(
     """Counts of true by predicted class of one run, classes in order of introduction."""
     import pandas as pd
 
-    k, items, kept = _one(result, run, stage)
+    k, items, kept = one_of(result, run, stage)
     number = run if isinstance(run, int) else result.runs.index(run)
     said = kept.predicted(items, head=head or result.heads[number])
     counts = views.confusion(said, items, stage=k)
@@ -140,7 +140,7 @@ def calibration(result: Result, *, stage: int | None, bins: int) -> Floats:
     """[run] expected calibration error."""
     values = []
     for run, head in zip(result.runs, result.heads, strict=True):
-        k, items, kept = _one(result, run, stage)
+        k, items, kept = one_of(result, run, stage)
         if kept.scores is None:
             raise RecordError(f'{run}: only labels were kept; calibration needs keep="scores"')
         values.append(views.calibration_error(kept.full(), items, stage=k, head=head, bins=bins))

@@ -251,6 +251,20 @@ class Result:
 
         return class_accuracy(self, stage=stage)
 
+    def group_accuracy(self, *, by: str, stage: int | None = None) -> pd.DataFrame:
+        """Accuracy on the test rows of each group, [run, group], from stored predictions.
+
+        Parameters
+        ----------
+        by
+            An attribute of the data: gender, subject, view. Groups are the columns, by name.
+        stage
+            After which stage (default: the last of each run); over the tasks met until then.
+        """
+        from engram.records.groups import group_accuracy
+
+        return group_accuracy(self, by=by, stage=stage)
+
     @cached_property
     def class_names(self) -> dict[int, str]:
         """Name of each class id, as far as the records tell."""

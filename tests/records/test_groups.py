@@ -1,0 +1,91 @@
+"""Accuracy of groups, from records alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import engram
+from engram.records import read
+from engram.records.items import Items, read_items, write_items
+
+
+@pytest.fixture(scope="module")
+def data():
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 4
+    x = torch.randn(120, 6, generator=generator) + 1.5 * torch.eye(6)[y]
+    gender, view = torch.arange(120) // 4 % 2, torch.arange(120) // 40 + 3
+    return engram.Data.from_arrays(
+        x, y, attributes={"gender": gender, "view": view},
+        attribute_names={"gender": ("female", "male", "unsure")},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def directory(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("groups") / "run"
+    stream = engram.class_incremental(data)
+    engram.run(stream, method="ER", epochs=3, seeds=2, out=out)
+    return out
+
+
+def test_groups_from_records_alone(data, directory):
+    result = read(directory)
+    table = result.group_accuracy(by="gender")
+    assert table.shape == (2, 2)  # nobody is unsure
+    assert list(table.columns) == ["female", "male"]
+    rows = data.test
+    for run, line in zip(result.runs, table.to_numpy(), strict=True):
+        items = result.items(run.recipe, run.order)
+        said = result.predictions.get(*run, 1).predicted(items, head="single")
+        right = torch.from_numpy(items.classes[said]) == data.labels[torch.from_numpy(items.rows)]
+        gender = data.attributes["gender"][torch.from_numpy(items.rows)]
+        assert line.tolist() == [float(right[gender == g].double().mean()) for g in (0, 1)]
+        # groups together are the whole
+        share = [(data.attributes["gender"][rows] == g).double().mean().item() for g in (0, 1)]
+        assert np.dot(line, share) == pytest.approx(float(right.double().mean()))
+
+
+def test_stages_and_values_without_names(directory):
+    result = read(directory)
+    assert list(result.group_accuracy(by="view").columns) == ["3", "4", "5"]
+    first = result.group_accuracy(by="gender", stage=0)
+    assert first.equals(result.group_accuracy(by="gender", stage=-2))
+    whole = result.matrix[:, 0, 0]
+    assert ((first.min(axis=1) <= whole) & (whole <= first.max(axis=1))).all()
+
+
+def test_by_must_be_an_attribute(directory):
+    with pytest.raises(ValueError, match=r"by: unknown name 'gendre', did you mean 'gender'"):
+        read(directory).group_accuracy(by="gendre")
+    plain = engram.run(engram.load("blobs"), epochs=1)
+    with pytest.raises(ValueError, match="which has none"):
+        plain.group_accuracy(by="gender")
+
+
+def test_counts_alone_are_not_enough(data, tmp_path):
+    result = engram.run(engram.class_incremental(data), epochs=1, keep="counts", out=tmp_path / "a")
+    with pytest.raises(engram.errors.RecordError, match="no predictions"):
+        result.group_accuracy(by="gender")
+
+
+def test_the_command_line_shows_groups(directory):
+    from typer.testing import CliRunner
+
+    from engram.cli import app
+
+    shown = CliRunner().invoke(app, ["metrics", str(directory), "--by", "gender"])
+    assert shown.exit_code == 0
+    assert "accuracy by gender" in shown.output
+    assert "female" in shown.output
+
+
+def test_files_of_earlier_versions_have_no_attributes(tmp_path):
+    items = Items(rows=[0], task=[0], targets=[0], opening=[0], visible=[[1]], classes=[0])
+    file = write_items(tmp_path / "items.safetensors", items, recipe="r", order="")
+    assert read_items(file).attributes == {}
+    with pytest.raises(ValueError, match="attributes"):
+        Items(rows=[0], task=[0], targets=[0], opening=[0], visible=[[1]], classes=[0],
+              attributes={"view": [1, 2]})  # fmt: skip
