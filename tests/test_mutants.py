@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks import data_access, equality, learning, oracles, policies, settings
+from engram.checks import data_access, equality, generators, learning, oracles, policies, settings
 from engram.checks.report import finding
 from engram.checks.toys import tight
 from engram.engine import loop as stage
@@ -27,7 +27,7 @@ from engram.learner.learner import Learner
 from engram.learner.net import BoundNet, FunctionalNet, Net
 from engram.losses import mean
 from engram.memory import Memory, budget, reservoir
-from engram.methods import AGEM, ER, EWC, SI, ICaRL, LwF
+from engram.methods import AGEM, DGR, ER, EWC, LGR, SI, ICaRL, LwF
 from engram.methods.base import Method, Replay
 from engram.methods.quadratic import penalty
 from engram.models import layers
@@ -318,6 +318,33 @@ class Weighs(Method):
     def loss(self, net, batch, state):
         logits = net(batch.x, batch.w * (batch.target % 2 == 0)).logits
         return {"task": net.networks.objective(logits, batch)}
+
+
+class TestGenerators:
+    @pytest.mark.parametrize("distill", [False, True], ids=["hard", "soft"])
+    def test_replayed_rows_compete_among_old_classes_only(self, distill):
+        @dataclass(frozen=True, kw_only=True)
+        class Sheltered(LGR):
+            def start(self, learner, task):
+                super().start(learner, task)
+                if learner.state:
+                    learner.state = {**learner.state, "rivals": learner.state["heads"]}
+
+        check = generators.check_replayed_classes_meet_new_ones
+        healthy(check, LGR(distill=distill))
+        assert "run over the new classes too" in killed(check, Sheltered(distill=distill))
+
+    def test_replayed_rows_go_through_the_last_head_only(self):
+        @dataclass(frozen=True, kw_only=True)
+        class LastHead(DGR):
+            def start(self, learner, task):
+                super().start(learner, task)
+                last = {k: v[-1:] for k, v in learner.state.items() if k in ("heads", "rivals")}
+                learner.state = {**learner.state, **last}
+
+        check = generators.check_replayed_rows_meet_every_head
+        healthy(check, DGR())
+        assert "the head of task 0 stands still" in killed(check, LastHead())
 
 
 class TestCompany:

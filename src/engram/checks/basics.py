@@ -23,7 +23,7 @@ from engram.learner.network import Network
 from engram.learner.tree import leaves, shapes
 from engram.memory import Exemplars
 from engram.methods.base import Method, overrides
-from engram.streams.outline import StreamOutline
+from engram.streams.outline import LatentOutline, StreamOutline
 
 SINGLE = replace(EXACT, precision="float32", epochs=1)
 BEYOND = 1e20  # a loss term of this size has diverged, though float64 could go on for a while
@@ -153,7 +153,7 @@ LOOKS: dict[str, Callable[..., str]] = {
 
 
 def _look_at_networks(method: Method) -> None:
-    found = method.networks(StreamOutline.of(streams()[0]))
+    found = method.networks(StreamOutline.of(streams()[0]).above(LatentOutline((16,), False)))
     place = place_of(type(method), "networks")
     named = isinstance(found, Mapping) and all(
         isinstance(name, str) and isinstance(module, nn.Module | Network)

@@ -86,6 +86,7 @@ def _data_gradient(at: TaskStart, batch: Batch, vector: Tensor, names: list[str]
         net = FunctionalNet(
             learner.networks, weights, learner.buffers, penalty=vector, key=batch.key
         )
+        net.main = at.net(batch).main
         terms = at.method.loss(net, batch, learner.state)
         return torch.stack([t for n, t in terms.items() if names is None or n in names]).sum()
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from engram.checks.toys import EXACT, runs_of, streams
 from engram.engine import loop as stages
 from engram.engine.batches.collate import at_step
+from engram.engine.batches.latents import encode
 from engram.engine.batches.sampler import Deck
 from engram.engine.engine import Engine
 from engram.engine.trainers.lockstep import LockstepTrainer
@@ -52,7 +53,10 @@ class TaskStart:
         """A run's networks in training mode, as a loss sees them."""
         one = self.learners[run]
         weights = one.vector if vector is None else vector
-        return FunctionalNet(one.networks, weights, one.buffers, key=batch.key)
+        net = FunctionalNet(one.networks, weights, one.buffers, key=batch.key)
+        if one.latents:
+            net.main = "net.top"
+        return net
 
 
 def task_start(
@@ -71,6 +75,7 @@ def task_start(
         for learner in learners:
             stages.run_stage([learner], [method], training, past, mapped=False)
     stages.enter(learners, methods, training, stage)
+    encode(learners, method, stage)
     dealer = stages._dealer(learners, method, training, stage)
     deck = dealer.epoch(0)
     trainer = LockstepTrainer(learners, methods, training, room=dealer.room)

@@ -122,6 +122,8 @@ def _memory(cost: Mapping[Any, float], *, past: bool = False) -> str:
     '40 items, 2.5 KiB + 1.0 KiB state'
     >>> _memory({"memory_items": 0.0})
     '-'
+    >>> _memory({"memory_items": 0.0, "memory_bytes": 2048.0, "generator_bytes": 2048.0})
+    '2.0 KiB generator'
     >>> _memory({"past_items": 40.0, "past_bytes": 2560.0}, past=True)
     'all past: 40 items, 2.5 KiB'
     """
@@ -137,8 +139,13 @@ def _memory(cost: Mapping[Any, float], *, past: bool = False) -> str:
         parts.append(f"all past: {known('past_items'):.0f} items, {size}")
     elif past:
         parts.append("all past data")
+    drawn = known("generator_bytes")
     if items := known("memory_items"):
-        parts.append(f"{items:.0f} items, {human_bytes(int(known('memory_bytes')))}")
+        kind = "latents" if known("latent_bytes") else "items"
+        size = human_bytes(int(known("memory_bytes") - drawn))
+        parts.append(f"{items:.0f} {kind}, {size}")
+    if drawn:
+        parts.append(f"{human_bytes(int(drawn))} generator")
     if state := known("state_bytes") + known("network_bytes"):
         parts.append(f"{human_bytes(int(state))} state")
     return " + ".join(parts) or "-"

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from engram import keys
-from engram.engine.batches.latents import need_root
+from engram.engine.batches.latents import latents_of, need_root
 from engram.engine.checkpoints.resume_point import Saver
 from engram.engine.driver import Progress
 from engram.engine.evaluation.evaluate import answers
@@ -33,6 +33,7 @@ from engram.learner.tree import shapes
 from engram.methods.base import overrides
 from engram.models.adapter import adapt
 from engram.models.build import build
+from engram.models.classifier import Classifier
 from engram.streams.outline import StreamOutline
 
 DTYPES = {
@@ -163,18 +164,27 @@ class Engine:
                 run.model, sample_shape=run.stream.data.sample_shape,
                 classes=len(run.stream.order), seed=run.seed, head=run.method.head,
             )  # fmt: skip
+            need_root(run.method, len(run.stream), net)
             with torch.random.fork_rng(devices=[]):  # a method's own networks follow the seed, too
                 key_of_run = keys.fold(run.seed, "networks")
                 torch.default_generator.manual_seed(keys.torch_seed(key_of_run))
-                brought = run.method.networks(StreamOutline.of(run.stream))
+                brought = run.method.networks(self._outline(run, net))
             further = {name: adapt(module) for name, module in modules_of(brought).items()}
             networks = Networks({"net": net, **further}, run.loss, manners_of(brought))
             self._weights[key] = networks.to(
                 self.device, DTYPES[run.training.precision],
                 channels_last=self._channels_last(run),
             )  # fmt: skip
-        need_root(run.method, len(run.stream), self._weights[key])
+        known: Any = self._weights[key].train.get_submodule("net")
+        need_root(run.method, len(run.stream), known)
         return self._weights[key]
+
+    def _outline(self, run: Run, net: Classifier) -> StreamOutline:
+        """What the further networks of a method may follow from."""
+        outline = StreamOutline.of(run.stream)
+        if not overrides(run.method, "networks"):
+            return outline
+        return outline.above(latents_of(net, run.stream.data.sample_shape))
 
     def _channels_last(self, run: Run) -> bool:
         """Images of runs that train unmapped on CUDA; a mapped convolution wants them as usual."""

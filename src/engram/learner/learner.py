@@ -276,9 +276,13 @@ class Learner:
         And of networks that stand for exemplars (`Network.counts`).
         """
         sample = 0 if "latent" in self.values else self.stream.data.sample_bytes
-        return len(self.exemplars) * sample + nbytes(self.values) + self._counted()
+        return len(self.exemplars) * sample + nbytes(self.values) + self.generator_bytes()
 
-    def _counted(self) -> int:
+    def latent_bytes(self) -> int:
+        """Bytes of the latents that exemplars are kept as."""
+        return nbytes(self.values.get("latent", ()))
+
+    def generator_bytes(self) -> int:
         """Bytes of networks that count as memory."""
         total = 0
         for name, manner in self.networks.manners.items():
@@ -303,7 +307,7 @@ class Learner:
         return {
             "parameters": main, "buffers": nbytes(own),
             "networks": nbytes(self.vector) - main + nbytes(self.buffers) - nbytes(own)
-            - self._counted(),
+            - self.generator_bytes(),
             "state": nbytes(self.state), "optimizer": nbytes(self.opt),
             "exemplars": self.memory_bytes(),
         }  # fmt: skip

@@ -50,6 +50,10 @@ class Net:
     def params(self) -> Mapping[str, Tensor]:
         raise NotImplementedError
 
+    def statistics(self) -> dict[str, Tensor]:
+        """The present buffers."""
+        raise NotImplementedError
+
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
         raise NotImplementedError
 
@@ -123,6 +127,18 @@ class Net:
 
         return answer
 
+    def still(self, path: str | None = None) -> Callable[..., Any]:
+        """The networks with the present weights, in eval mode, without gradient."""
+
+        def answer(*args: Any) -> Any:
+            weights = {**self.params, **self.statistics()}
+            with torch.no_grad(), forward_context(None, None):
+                return call(
+                    self.networks.eval, weights, (path or self.main, *args), self.networks.ties
+                )
+
+        return answer
+
 
 @contextmanager
 def _seeded(key: keys.Key | None) -> Iterator[None]:
@@ -168,6 +184,9 @@ class FunctionalNet(Net):
     @property
     def params(self) -> Mapping[str, Tensor]:
         return self._params
+
+    def statistics(self) -> dict[str, Tensor]:
+        return self.buffers
 
     def _skeleton(self) -> torch.nn.Module:
         return self.networks.train if self._training else self.networks.eval
@@ -264,6 +283,9 @@ class BoundNet(Net):
         if self._copies is not None:
             grads = self._copies.back(grads)
         return [grad.contiguous() for grad in grads]
+
+    def statistics(self) -> dict[str, Tensor]:
+        return self.read_buffers()
 
     def read_buffers(self) -> dict[str, Tensor]:
         current = dict(self.networks.train.named_buffers())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engram.methods.agem import AGEM
 from engram.methods.derpp import DERpp
+from engram.methods.dgr import DGR
 from engram.methods.er import ER
 from engram.methods.er_ace import ERACE
 from engram.methods.er_infinite import ERInfinite
@@ -17,6 +18,7 @@ from engram.methods.incremental_joint import IncrementalJoint
 from engram.methods.join import Join
 from engram.methods.joint import Joint
 from engram.methods.latent_replay import LatentReplay
+from engram.methods.lgr import LGR
 from engram.methods.lwf import LwF
 from engram.methods.mas import MAS
 from engram.methods.naive_rehearsal import NaiveRehearsal
@@ -29,10 +31,12 @@ from engram.methods.twp import TWP
 
 __all__ = [
     "AGEM",
+    "DGR",
     "ER",
     "ERACE",
     "EWC",
     "GEM",
+    "LGR",
     "MAS",
     "SI",
     "SLDA",

@@ -189,5 +189,5 @@ def part_state(state: State, part: int) -> State:
 
 def _brings(part: Method, verb: str) -> bool:
     if verb == "replay":  # a penalty method may have a memory, and usually has none
-        return part.memory_budget is not None or part.replay(1).kind != "none"
+        return part.memory_budget is not None or part.replay(1) != Replay()
     return overrides(part, verb)

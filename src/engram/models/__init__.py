@@ -16,6 +16,7 @@ from engram.models.output import Output
 from engram.models.resnet import ResNet, resnet18_slim, resnet32
 from engram.models.skeletons import SKELETONS
 from engram.models.stgcn import STGCN
+from engram.models.vae import VAE
 
 __all__ = [
     "CNN",
@@ -25,6 +26,7 @@ __all__ = [
     "ROW_WEIGHTS",
     "SKELETONS",
     "STGCN",
+    "VAE",
     "BatchNorm",
     "Classifier",
     "Cosine",

@@ -20,7 +20,8 @@ class Classifier(nn.Module):
     ----------
     backbone
         Module [B, ...] -> [B, F]. It may offer ``root(x)``, ``body(z)`` and ``root_modules``, the
-        names of its submodules that belong to the root.
+        names of its submodules that belong to the root; and ``unit_latents = True`` where all that
+        the root answers lies in [0, 1].
     head
         Module [B, F] -> [B, C] with ``class_parameters`` and ``reset_columns``.
 
@@ -86,6 +87,11 @@ class Classifier(nn.Module):
         self._need_split()
         inside = tuple(f"backbone.{name}." for name in self._backbone.root_modules)
         return tuple(name for name, _ in self.named_parameters() if name.startswith(inside))
+
+    @property
+    def unit_latents(self) -> bool:
+        """Whether latents are declared to lie in [0, 1]."""
+        return bool(getattr(self.backbone, "unit_latents", False))
 
     # Modules answer Tensor | Module for unknown attributes; here duck typing is meant.
     @property

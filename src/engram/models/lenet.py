@@ -58,6 +58,7 @@ class LeNet(nn.Module):
         self.norm = BatchNorm(hidden)
         self.features = hidden
         self._hidden_in_root = latent == "hidden"
+        self.unit_latents = self.squeeze is not None  # a sigmoid ends the root
         self.root_modules: tuple[str, ...] = ("convolutions", "squeeze")
         if self._hidden_in_root:
             self.root_modules += ("hidden", "norm")

@@ -50,6 +50,7 @@ class MLP(nn.Module):
         self.upper, width = _stack(width if latent is None else latent, widths[split:])
         self.features = width
         self.root_modules = ("lower", "latent")
+        self.unit_latents = latent is not None  # a sigmoid ends the root
 
     def root(self, x: Tensor) -> Tensor:
         if x.ndim != 2:

@@ -36,6 +36,11 @@ def facts_of(learner: Learner, *, seconds: float, steps: int) -> Mapping[str, fl
         "memory_items": len(learner.exemplars),
         "memory_bytes": size["exemplars"],
     }
+    # parts of the memory that are no samples
+    if any(manner.counts for manner in learner.networks.manners.values()):
+        facts["generator_bytes"] = learner.generator_bytes()
+    if "latent" in learner.values:
+        facts["latent_bytes"] = learner.latent_bytes()
     if learner.reads == "past":  # all of it must be at hand, as if it were kept
         facts["past_items"] = sum(len(task.train) for task in learner.stream.tasks[: learner.stage])
         facts["past_bytes"] = facts["past_items"] * learner.stream.data.sample_bytes

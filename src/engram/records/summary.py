@@ -27,7 +27,8 @@ ONLY_ACCURACY = ("average_accuracy", "learning_accuracy", "forward_transfer")
 _COSTS = {
     "seconds": "sum", "steps": "sum", "parameters": "max", "state_bytes": "max",
     "network_bytes": "max", "buffer_bytes": "max", "optimizer_bytes": "max",
-    "memory_items": "max", "memory_bytes": "max", "past_items": "max", "past_bytes": "max",
+    "memory_items": "max", "memory_bytes": "max",
+    "generator_bytes": "max", "latent_bytes": "max", "past_items": "max", "past_bytes": "max",
 }  # fmt: skip
 
 

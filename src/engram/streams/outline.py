@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor
 
@@ -30,11 +31,13 @@ def refuse(owner: str, name: str, closed: tuple[str, ...], known: tuple[str, ...
 class DataOutline:
     """Shape and names of a data set, without its rows."""
 
-    __slots__ = ("_rows", "classes", "name", "sample_bytes", "sample_shape")
+    __slots__ = ("_rows", "classes", "name", "sample_bytes", "sample_shape", "unit_range")
 
     def __init__(self, data: Data) -> None:
         self._rows, self.name, self.classes = len(data), data.name, data.classes
         self.sample_shape, self.sample_bytes = data.sample_shape, data.sample_bytes
+        # whether inputs lie in [0, 1], as far as their type says it: bytes, and not standardised
+        self.unit_range = str(data.x.dtype).endswith("uint8") and not data.mean
 
     def __len__(self) -> int:
         return self._rows
@@ -47,13 +50,22 @@ class DataOutline:
         return f"DataOutline({self.name!r}: {len(self)} rows of {self.sample_shape})"
 
     def __getattr__(self, name: str) -> Any:
-        refuse("stream.data", name, _DATA, ("classes", "n_classes", "name", "sample_shape"))
+        known = ("classes", "n_classes", "name", "sample_shape", "unit_range")
+        refuse("stream.data", name, _DATA, known)
+
+
+class LatentOutline(NamedTuple):
+    """What the root of a model answers."""
+
+    shape: tuple[int, ...]  # of one latent
+    unit_range: bool  # whether all of its numbers lie in [0, 1]
 
 
 class StreamOutline:
     """A stream as methods see it: everything but inputs and labels.
 
-    Methods get one in ``networks(stream)`` and as ``learner.stream``.
+    Methods get one in ``networks(stream)`` and as ``learner.stream``. In the former, `latents`
+    tells what the root of the model answers, where it has one.
 
     Examples
     --------
@@ -68,8 +80,8 @@ class StreamOutline:
     engram.errors.ClosedDoor: stream.data.x is closed to methods: inputs and visible labels ...
     """
 
-    __slots__ = ("data", "head", "labels", "name", "online", "opening", "order", "position",
-                 "task_labels", "tasks", "visible")  # fmt: skip
+    __slots__ = ("data", "head", "labels", "latents", "name", "online", "opening", "order",
+                 "position", "task_labels", "tasks", "visible")  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
         self.data = DataOutline(stream.data)
@@ -79,6 +91,13 @@ class StreamOutline:
         # copies: whoever writes into them must not open a class, or show a label, by it
         self.position, self.opening = stream.position.clone(), stream.opening.clone()
         self.visible: Tensor = stream.visible.clone()
+        self.latents: LatentOutline | None = None
+
+    def above(self, latents: LatentOutline | None) -> StreamOutline:
+        """The outline for a model whose root answers such latents."""
+        found = copy.copy(self)
+        found.latents = latents
+        return found
 
     @classmethod
     def of(cls, stream: Stream) -> StreamOutline:

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from engram.engine.batches.values import read
 from engram.errors import bad
-from engram.learner.layout import Networks
 from engram.learner.learner import Learner
 from engram.methods.base import Method
+from engram.models.classifier import Classifier
+from engram.streams.outline import LatentOutline
 
 ROWS_AT_ONCE = 1024
 NAME = "latent"  # of the value that `remember` keeps with exemplars
@@ -23,12 +24,23 @@ BEHIND = torch.iinfo(torch.long).max  # a row number behind all others, for padd
 Table = dict[str, Tensor]  # rows [R?, n] in ascending order, latents [R?, n, ...]
 
 
-def need_root(method: Method, stages: int, networks: Networks) -> None:
+def need_root(method: Method, stages: int, net: Classifier) -> None:
     """Refuse a model without a root where a method trains on latents."""
-    if not networks.splits and any(method.replay(stage).latent for stage in range(stages)):
-        kind = type(networks.train.get_submodule("net.backbone")).__name__
+    if not net.splits and any(method.replay(stage).latent for stage in range(stages)):
+        kind = type(net.backbone).__name__
         wanted = "a backbone with root(x), body(z) and root_modules, the names of the root's parts"
         raise bad("model", f"{wanted}, because {type(method).__name__} replays latents", kind)
+
+
+def latents_of(net: Classifier, sample_shape: tuple[int, ...]) -> LatentOutline | None:
+    """What the root of a model answers; None without one."""
+    if not net.splits:
+        return None
+    was = net.training
+    with torch.no_grad():
+        shape = net.eval().root(torch.zeros(1, *sample_shape)).shape[1:]
+    net.train(was)
+    return LatentOutline(tuple(shape), net.unit_latents)
 
 
 def hold_root(learner: Learner, method: Method, stage: int) -> None:

@@ -1,0 +1,255 @@
+"""Deep generative replay: a generator draws old inputs, the old network labels them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from engram import keys
+from engram.errors import bad, choose, number, whole
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import Net
+from engram.learner.network import OPTIMIZERS
+from engram.losses import CLOSED, distill_rows, mean
+from engram.methods.base import Brought, Method, Network, Phase, State, Terms
+from engram.models.vae import LIKELIHOODS, VAE
+from engram.streams.core import Task
+from engram.streams.outline import StreamOutline
+
+ORDERS = ("interleaved", "generator_first")
+NEW_CLASSES = ("zero_pad", "slice")
+PASSES = ("joint", "apart")
+NARROW, WIDE = 64, 1600  # bounds of the width that follows from the size of a sample
+ROWS_AT_ONCE = 1024
+
+
+def hard_rows(student: Tensor, teacher: Tensor, heads: Tensor, rivals: Tensor) -> Tensor:
+    """[B, K] cross-entropy with the teacher's best class of each head [K, C].
+
+    The student's softmax runs over the `rivals` [K, C] of the head.
+
+    Examples
+    --------
+    >>> student, teacher = torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 9.0]])
+    >>> old, all_ = torch.tensor([[True, True, False]]), torch.tensor([[True, True, True]])
+    >>> round(hard_rows(student, teacher, old, all_).item(), 6)  # the third class is new
+    1.098612
+    """
+    shape = (len(student), *heads.shape)  # [B, K, C]
+    target = teacher[:, None].expand(shape).masked_fill(~heads, CLOSED).argmax(-1)
+    log_p = student[:, None].expand(shape).masked_fill(~rivals, CLOSED).log_softmax(-1)
+    return -log_p.gather(-1, target[..., None]).squeeze(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DGR(Method):
+    """Replay what a generator draws, labelled by the network before the task.
+
+    A scholar is the network and a variational autoencoder of its inputs. From the second task on,
+    every step draws as many samples as the batch has rows from the generator of the last scholar,
+    and its network labels them. Both networks learn ``r * new + (1 - r) * replayed``.
+
+    With known tasks (multi-head) every replayed row goes through every old head, and the loss is
+    averaged over heads; otherwise replayed rows compete with the new classes too.
+
+    Parameters
+    ----------
+    distill
+        Soft labels: softmax of old logits over `temperature` (DGR+D), instead of the best class.
+    temperature
+        Of soft labels; their term is multiplied by its square.
+    ratio
+        The share r of the new rows; None: ``1 / t`` at task t.
+    kd_new_classes
+        Soft labels give new classes the probability 0 (``zero_pad``), or say nothing about them.
+    size
+        Replayed rows per step; 0: as many as the batch has.
+    passes
+        ``joint``: new and replayed rows go through the network together, so batch normalisation
+        sees both; ``apart``: one after the other.
+    order
+        ``interleaved``: both networks learn in every step; ``generator_first``: the generator
+        learns the task first, as long as the recipe says, then the network does.
+    width, noise
+        Widths of the generator's layers and of its code. Width 0: as many as a sample has
+        numbers, between 64 and 1600.
+    likelihood
+        ``bernoulli``: samples in [0, 1], binary cross-entropy; ``gaussian``: squared error;
+        ``auto``: bernoulli where the data are images of bytes.
+    generator_lr, generator_optimizer
+        How the generator learns; 0 and ``same``: as the recipe says.
+
+    Notes
+    -----
+    Shin et al. 2017 (NeurIPS); with soft labels van de Ven and Tolias 2018.
+
+    Examples
+    --------
+    >>> DGR(ratio=2.0)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: ratio: expected a number in [0, 1], got 2.0
+    """
+
+    generates: ClassVar[str] = "inputs"
+
+    distill: bool = False
+    temperature: float = 2.0
+    ratio: float | None = None
+    kd_new_classes: str = "zero_pad"
+    size: int = 0
+    passes: str = "joint"
+    order: str = "interleaved"
+    width: int = 0
+    noise: int = 100
+    likelihood: str = "auto"
+    generator_lr: float = 0.0
+    generator_optimizer: str = "same"
+
+    def __post_init__(self) -> None:
+        if self.ratio is not None:
+            number("ratio", self.ratio, 0.0, 1.0)
+        number("temperature", self.temperature, open_low=True)
+        number("generator_lr", self.generator_lr)
+        whole("size", self.size)
+        whole("width", self.width)
+        whole("noise", self.noise, 1)
+        choose("kd_new_classes", self.kd_new_classes, NEW_CLASSES)
+        choose("passes", self.passes, PASSES)
+        choose("order", self.order, ORDERS)
+        choose("likelihood", self.likelihood, ("auto", *LIKELIHOODS))
+        choose("generator_optimizer", self.generator_optimizer, ("same", *OPTIMIZERS))
+
+    # -- the generator ---------------------------------------------------------------------------
+    def networks(self, stream: StreamOutline) -> Brought:
+        return {"generator": self._network(stream.data.sample_shape, stream.data.unit_range)}
+
+    def _network(self, shape: tuple[int, ...], unit_range: bool) -> Network:
+        likelihood = self.likelihood
+        if likelihood == "auto":
+            likelihood = "bernoulli" if unit_range else "gaussian"
+        width = self.width or min(max(math.prod(shape), NARROW), WIDE)
+        module = VAE(shape, width=width, noise=self.noise, likelihood=likelihood)
+        optimizer = "" if self.generator_optimizer == "same" else self.generator_optimizer
+        return Network(module, lr=self.generator_lr, optimizer=optimizer, counts=True)
+
+    def phases(self, stage: int) -> tuple[Phase, ...]:
+        if self.order == "interleaved":
+            return (Phase(),)
+        return (
+            Phase(name="generator", moves=("generator",)),
+            Phase(name="solver", moves=("net",)),
+        )
+
+    # -- a task ----------------------------------------------------------------------------------
+    def start(self, learner: Learner, task: Task) -> None:
+        self._need_unit_range(learner)
+        learner.state = {}
+        if learner.stage == 0:
+            return
+        heads = learner.stream.visible[: learner.stage]  # [K, C]
+        known = (learner.opened >= 0) & (learner.opened < learner.stage)
+        among = {"own": heads, "then": known[None], "all": torch.ones_like(known)[None]}
+        rivals = among.get(learner.scope, learner.seen[None])
+        learner.state = {
+            "before": learner.snapshot(),
+            "heads": (heads if learner.scope == "own" else known[None]).to(learner.device),
+            "rivals": rivals.to(learner.device),
+        }
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        learner.state = {}
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        terms: Terms = {}
+        dreams = self._dreams(net, batch, state) if state else None
+        if net.phase != "generator":
+            terms |= self._solver(net, batch, state, dreams)
+        if net.phase != "solver":
+            terms |= self._generator(net, batch, dreams)
+        if dreams is None:
+            return terms
+        share = 1 / (batch.now + 1).to(batch.w.dtype) if self.ratio is None else self.ratio
+        replayed = ("replay", "generator_replay")
+        return {k: (1 - share if k in replayed else share) * v for k, v in terms.items()}
+
+    def _dreams(self, net: Net, batch: Batch, state: State) -> tuple[Tensor, Tensor]:
+        """Samples of the last generator, and their weights: 0 where the batch is padding."""
+        rows = self.size or len(batch.w)
+        w = batch.w.new_ones(rows) if self.size else (batch.w > 0).to(batch.w.dtype)
+        z = self._noise(batch, "dreams", rows)
+        return net.frozen(state["before"], "generator.decode")(z), w
+
+    def _solver(
+        self, net: Net, batch: Batch, state: State, dreams: tuple[Tensor, Tensor] | None
+    ) -> Terms:
+        if dreams is None:
+            return {"task": net.task(batch)}
+        x, w = dreams
+        if self.passes == "apart":
+            task, student = net.task(batch), net(x, w).logits
+        else:
+            both = net(self._beside(batch.x, x), self._beside(batch.w, w)).logits
+            own = slice(self.size, None) if self.size else slice(0, None, 2)
+            task = net.networks.objective(both[own], batch)
+            student = both[: self.size] if self.size else both[1::2]
+        teacher = net.frozen(state["before"])(x).logits
+        rows = self._replay_rows(student, teacher, state["heads"], state["rivals"])
+        return {"task": task, "replay": mean(rows.mean(-1), w)}
+
+    def _beside(self, own: Tensor, dreams: Tensor) -> Tensor:
+        """New and replayed rows as one batch, in places that do not depend on padding."""
+        if self.size:
+            return torch.cat([dreams, own])
+        return torch.stack([own, dreams], 1).flatten(0, 1)
+
+    def _replay_rows(
+        self, student: Tensor, teacher: Tensor, heads: Tensor, rivals: Tensor
+    ) -> Tensor:
+        """[B, K] the loss of replayed rows at each old head."""
+        if not self.distill:
+            return hard_rows(student, teacher, heads, rivals)
+        shape = (len(student), *heads.shape)
+        return distill_rows(
+            student[:, None].expand(shape), teacher[:, None].expand(shape), heads,
+            temperature=self.temperature, scale=True,
+            new_classes=rivals if self.kd_new_classes == "zero_pad" else None,
+        )  # fmt: skip
+
+    def _generator(self, net: Net, batch: Batch, dreams: tuple[Tensor, Tensor] | None) -> Terms:
+        cost = net.at("generator.cost")
+        real = (batch.w > 0).to(batch.w.dtype)  # weights of classes are the classifier's
+        own = cost(self._material(net, batch), self._noise(batch, "own", len(batch.w)))
+        terms = {"generator": mean(own, real)}
+        if dreams is not None:
+            x, w = dreams
+            terms["generator_replay"] = mean(cost(x, self._noise(batch, "again", len(w))), w)
+        return terms
+
+    def _material(self, net: Net, batch: Batch) -> Tensor:
+        """What the generator learns of a batch."""
+        return batch.x
+
+    def _noise(self, batch: Batch, purpose: str, rows: int) -> Tensor:
+        drawn = keys.normal(keys.fold(batch.key, purpose), rows, self.noise)
+        return drawn.to(batch.w.dtype)
+
+    def _seen(self, learner: Learner, rows: Tensor) -> Tensor:
+        """The samples of rows, as the generator is to draw them."""
+        return learner.batch(rows).x
+
+    def _need_unit_range(self, learner: Learner) -> None:
+        """Binary cross-entropy has no minimum for numbers outside of [0, 1]."""
+        if self.likelihood != "bernoulli":  # auto knows what it chose
+            return
+        for rows in learner.task.train.split(ROWS_AT_ONCE):
+            x = self._seen(learner, rows)
+            if bool((x < 0).any() | (x > 1).any()):
+                low, high = float(x.min()), float(x.max())
+                expected = f"gaussian, because {self.generates} are not all in [0, 1]"
+                raise bad("likelihood", expected, f"bernoulli, for {low:.3g} to {high:.3g}")

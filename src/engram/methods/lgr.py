@@ -1,0 +1,93 @@
+"""Latent generative replay: a root that stands still, and a generator of what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from engram.errors import bad, choose
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import Net
+from engram.methods.base import Brought, Phase, Replay, State, Terms
+from engram.methods.dgr import DGR
+from engram.methods.latent_replay import ROOTS
+from engram.streams.outline import StreamOutline
+
+
+@dataclass(frozen=True, kw_only=True)
+class LGR(DGR):
+    """`DGR` above a frozen root: the generator draws latents, and only the top is trained.
+
+    When a task begins, the root encodes its rows once, in eval mode. The generator has as many
+    inputs as a latent has numbers, and is so much smaller. The model must have a root and a top
+    (all of the library's have).
+
+    Parameters
+    ----------
+    distill, temperature, ratio, kd_new_classes, size, passes, order, width, noise
+        As for `DGR`; width 0 is that of a latent, between 64 and 1600.
+    likelihood
+        ``bernoulli``: latents in [0, 1]; ``gaussian``: any; ``auto``: bernoulli where the model
+        says that its root ends in a sigmoid (``latent=200`` of ``lenet`` and ``mlp``).
+    generator_lr, generator_optimizer
+        As for `DGR`.
+    root
+        ``first_task``: the whole network learns the first task, then the root stands still, and
+        the generator learns the task's latents; ``none``: the root keeps its initial weights, or those
+        the model came with.
+
+    Notes
+    -----
+    Stoychev et al. 2023 (International Conference on Automatic Face and Gesture Recognition).
+
+    Examples
+    --------
+    >>> LGR().replay(0), LGR().replay(1)
+    (Replay(kind='none', size=0), Replay(kind='none', size=0, latent=True))
+    """
+
+    generates: ClassVar[str] = "latents"
+
+    root: str = "first_task"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose("root", self.root, ROOTS)
+
+    def _learns_root(self, stage: int) -> bool:
+        return stage == 0 and self.root == "first_task"
+
+    def replay(self, stage: int) -> Replay:
+        return Replay(latent=not self._learns_root(stage))
+
+    def networks(self, stream: StreamOutline) -> Brought:
+        if stream.latents is None:
+            raise bad("model", "a model with a root, because LGR generates latents", "none")
+        return {"generator": self._network(*stream.latents)}
+
+    def phases(self, stage: int) -> tuple[Phase, ...]:
+        if not self._learns_root(stage):
+            return super().phases(stage)
+        # the latents are there when the root stands still
+        return (
+            Phase(name="root", moves=("net",)),
+            Phase(name="latents", moves=("generator",)),
+        )
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        if net.phase == "root":
+            return {"task": net.task(batch)}
+        if net.phase == "latents":
+            return self._generator(net, batch, None)
+        return super().loss(net, batch, state)
+
+    def _material(self, net: Net, batch: Batch) -> Tensor:
+        found: Tensor = net.still("net.root")(batch.x) if net.phase == "latents" else batch.x
+        return found
+
+    def _seen(self, learner: Learner, rows: Tensor) -> Tensor:
+        found: Tensor = learner.net().at("net.root")(learner.batch(rows).x)
+        return found
