@@ -36,8 +36,8 @@ class LGR(DGR):
         As for `DGR`.
     root
         ``first_task``: the whole network learns the first task, then the root stands still, and
-        the generator learns the task's latents; ``none``: the root keeps its initial weights, or those
-        the model came with.
+        the generator learns the task's latents; ``none``: the root keeps its initial weights, or
+        those the model came with.
 
     Notes
     -----

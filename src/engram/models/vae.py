@@ -17,6 +17,7 @@ def divergence(mean: Tensor, logvar: Tensor) -> Tensor:
 
     Examples
     --------
+    >>> import torch
     >>> found = divergence(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, math.log(0.5)]]))
     >>> round(found.item(), 6)
     0.596574
@@ -91,6 +92,7 @@ class VAE(nn.Module):
 
         Examples
         --------
+        >>> import torch
         >>> seen = torch.logit(torch.tensor([[0.8, 0.3]]))
         >>> round(VAE((2,), width=1, noise=1).error(seen, torch.tensor([[1.0, 0.0]])).item(), 6)
         0.289909
