@@ -12,6 +12,7 @@ from typing import Any
 from engram.data.core import Data, Source
 from engram.data.embedded import blobs, digits
 from engram.data.formats import Place, packed_place, packed_sets, place_of, places_under
+from engram.data.shapes import shapes
 from engram.data.skeleton_synthetic import skeletons
 from engram.errors import BadArgument, bad, nearest, unknown
 
@@ -46,6 +47,7 @@ class SetInfo:
 KNOWN: dict[str, Known] = {
     "digits": Known("1797 real handwritten digits, 8x8, embedded", digits),
     "blobs": Known("Gaussian classes, made on the spot", blobs),
+    "shapes": Known("kinds of shapes in several variations, drawn on the spot, 16x16", shapes),
     "skeletons": Known("ten actions of a jointed figure, made on the spot", skeletons),
     "mnist": Known(
         "handwritten digits, 28x28", form="idx", rows=(60000, 10000),
@@ -248,7 +250,7 @@ def datasets(root: str | Path | None = None) -> tuple[SetInfo, ...]:
     Examples
     --------
     >>> [one.name for one in datasets() if one.place == "embedded"]
-    ['digits', 'blobs', 'skeletons']
+    ['digits', 'blobs', 'shapes', 'skeletons']
     """
     where = search_root(root)
     out = []
