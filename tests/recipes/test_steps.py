@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,13 +13,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 
 import engram
 from engram import keys, methods
 from engram.checks import toys
 from engram.memory import Memory
 from engram.methods.base import Method, Phase
-from engram.recipes import step_saver
+from engram.recipes import Recipe, Watcher, step_saver
+from engram.recipes.orders import orders
 from engram.recipes.step_saver import StepSaver
 
 METHODS = (
@@ -182,6 +185,104 @@ def test_a_large_group_and_one_more_seed(tmp_path, monkeypatch, every_slice):
     cut = run(tmp_path / "cut", "ER", seeds=49, together=True)
     assert sum(one is not None for one in loaded) == 48
     assert np.allclose(whole.matrix, cut.matrix, equal_nan=True)
+
+
+def position(path):
+    """Where the runs of a directory would go on inside a task."""
+    with safe_open(path, framework="pt") as handle:
+        return {run: facts["midway"]["position"] for run, facts in
+                json.loads(handle.metadata()["facts"]).items()}  # fmt: skip
+
+
+def test_who_goes_on_takes_nothing_from_the_others(tmp_path, monkeypatch, every_slice):
+    """Some runs of a group finish the task; the rest still goes on where it was."""
+    whole = run(tmp_path / "whole", "ER", seeds=4, together=True)
+    heal = crash_after(monkeypatch, 3)
+    with pytest.raises(Crash):
+        run(tmp_path / "cut", "ER", seeds=4, together=True)
+    heal()
+    (first,) = (tmp_path / "cut" / "checkpoint" / "steps").glob("*.safetensors")
+    run(tmp_path / "cut", "ER", seeds=2, together=True)
+    assert first.is_file()
+    began = []
+    original = StepSaver.load
+
+    def load(self, place, learner, finished):
+        began.append(original(self, place, learner, finished))
+        return began[-1]
+
+    monkeypatch.setattr(StepSaver, "load", load)
+    found = run(tmp_path / "cut", "ER", seeds=4, together=True)
+    assert began == [0, 0]
+    assert not first.exists()
+    assert np.allclose(whole.matrix, found.matrix, equal_nan=True)
+
+
+def test_of_two_files_the_later_position_counts(tmp_path, monkeypatch, every_slice):
+    heal = crash_after(monkeypatch, 2)
+    with pytest.raises(Crash):
+        run(tmp_path, "ER", seeds=3, together=True)
+    heal()
+    heal = crash_after(monkeypatch, 4)
+    with pytest.raises(Crash):
+        run(tmp_path, "ER", seeds=2, together=True)
+    heal()
+    files = sorted((tmp_path / "checkpoint" / "steps").glob("*.safetensors"))
+    assert len(files) == 2
+    latest = {}
+    for path in files:
+        for name, where in position(path).items():
+            latest[name] = max(latest.get(name, [-1]), where)
+    found = {}
+    original = StepSaver.load
+
+    def load(self, place, learner, finished):
+        stage = original(self, place, learner, finished)
+        found[self._names[place]] = list(learner.midway.position)
+        return stage
+
+    monkeypatch.setattr(StepSaver, "load", load)
+    run(tmp_path, "ER", seeds=3, together=True)
+    assert found == latest
+    assert len(set(map(tuple, latest.values()))) == 2
+    assert not list((tmp_path / "checkpoint" / "steps").glob("*"))
+
+
+def test_a_run_that_was_inside_a_task_may_be_led_by_another(tmp_path, monkeypatch, every_slice):
+    """Orders that begin alike are trained once; here the interrupted one comes second."""
+    recipe = Recipe.of({
+        "stream": {"data": "blobs", "data_options": {"classes": 6, "per_class": 12}},
+        "method": "ER", "training": {"epochs": 1, "batch_size": 8}, "label": "ER",
+    })  # fmt: skip
+    whole = orders(recipe, task_orders=[(0, 2, 1), (0, 1, 2)], out=tmp_path / "whole", device="cpu")
+    heal = crash_after(monkeypatch, 2)
+    with pytest.raises(Crash):
+        orders(recipe, task_orders=[(0, 1, 2)], out=tmp_path / "cut", device="cpu")
+    heal()
+    both = orders(recipe, task_orders=[(0, 2, 1), (0, 1, 2)], out=tmp_path / "cut", device="cpu")
+    assert np.allclose(whole.result.matrix, both.result.matrix, equal_nan=True)
+    rows = [one.result.frame() for one in (whole, both)]
+    steps = [f[f["metric"] == "steps"]["value"].tolist() for f in rows]
+    assert steps[0] == steps[1]
+
+
+def test_sigterm_between_stages_ends_the_call(tmp_path, monkeypatch):
+    """Nothing is asked for a checkpoint after the last step, yet who was told to end must end."""
+    whole = engram.run(toys.streams()[1], method="ER", device="cpu", out=tmp_path / "whole")
+    for at in (0, len(toys.streams()[1]) - 1):
+        out = tmp_path / str(at)
+
+        class Telling(Watcher):
+            def stage(self, plan, stage, rows, at=at):
+                if stage == at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        settings = {"method": "ER", "device": "cpu", "out": out}
+        with pytest.raises(KeyboardInterrupt):
+            engram.run(toys.streams()[1], watcher=Telling(), **settings)
+        assert max(engram.read(out).frame()["stage"]) == at
+        found = engram.run(toys.streams()[1], **settings)
+        same(found, whole)
 
 
 def test_again_does_not_go_on(tmp_path, monkeypatch, every_slice):

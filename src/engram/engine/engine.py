@@ -330,7 +330,9 @@ class Engine:
         """Train those that differ, copy the rest."""
         followers = {place: list[int]() for place in places}
         if not self.runs[places[0]].training.evaluate_every:  # curves are a run's own
-            followers = self._prefixes.leaders(places, self.runs, stage)
+            # whoever is inside the task leads: it has the shortest way to go
+            farthest = sorted(places, key=lambda place: learners[place].midway is None)
+            followers = self._prefixes.leaders(farthest, self.runs, stage)
         done: list[Stage] = []
         for one in self._at_their_places(list(followers), learners, stage, mapped, progress):
             done.append(one)

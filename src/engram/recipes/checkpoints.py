@@ -23,8 +23,8 @@ class Checkpoints:
 
     Every stage of a group is followed by a checkpoint, unless its state is large and training was
     short: state of more than `SMALL` bytes is written once that takes no more than `SHARE` of the
-    time since the last one. So what a dying process loses took at most ``1 / SHARE`` times as long
-    as writing the state does.
+    time since the last one, or the interval of checkpoints inside a task has passed, whichever
+    comes first.
     """
 
     def __init__(self, folder: RunDirectory) -> None:
@@ -42,20 +42,23 @@ class Checkpoints:
         shared = self._shelf.load(learner, own.name, finished) if not alone else 0
         return max(alone, shared)
 
-    def save(self, done: Sequence[Done], deadline: float | None = None) -> None:
-        """Write the states of runs that trained together, before their stage is recorded."""
+    def save(self, done: Sequence[Done], *, must: bool = False) -> bool:
+        """Write the states of runs that trained together, before their stage is recorded.
+
+        Returns whether they were written; they are where they `must`.
+        """
         if len(done) <= ALONE:
             for plan, stage, _ in done:
                 checkpoint.save(stage.learner, self.folder.checkpoint_path(*plan.key))
-            return
+            return True
         plan, stage, _ = done[0]
         learners = {self._name(plan): stage.learner for plan, stage, _ in done}
-        late = deadline is not None and time.monotonic() > deadline
         last = stage.stage == len(plan.run.stream) - 1  # nobody goes on from there
-        if last or not (late or self._worth(learners)):
-            return
+        if last or not (must or self._worth(learners)):
+            return False
         group_checkpoint.save(learners, self.shared)
         self._written[group_checkpoint.name_of(learners)] = time.monotonic()
+        return True
 
     def _worth(self, learners: dict[str, Learner]) -> bool:
         size = group_checkpoint.nbytes(learners.values())

@@ -52,5 +52,9 @@ def execute(
             stop_inside=recorder.folder is not None, saver=recorder.saver,
         ):  # fmt: skip
             recorder.add(stage)
+            if recorder.ending and recorder.between:
+                break
     recorder.close()
+    if recorder.ending:  # it came while nothing trained; who called must not go on either
+        raise KeyboardInterrupt
     return recorder

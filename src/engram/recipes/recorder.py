@@ -121,6 +121,16 @@ class Recorder:
             learner.probes = {**learner.probes, **found}
         return stages
 
+    @property
+    def ending(self) -> bool:
+        """Whether the process was told to end by a signal."""
+        return self.saver is not None and self.saver.ending
+
+    @property
+    def between(self) -> bool:
+        """Whether all that was added is recorded: no group has runs to come."""
+        return not self._pending
+
     def at_sigterm(self) -> AbstractContextManager[None]:
         """While this lasts, SIGTERM saves what is going on, where there is a directory."""
         return nullcontext() if self.saver is None else self.saver.at_sigterm()
@@ -138,8 +148,11 @@ class Recorder:
             return
         done, self._pending = self._pending, []
         rows, arrays = group_rows(done)
-        if self.checkpoints is not None:  # first: a recorded stage must never lack its checkpoint
-            self.checkpoints.save(done, self._deadline)
+        if self.checkpoints is not None and self.saver is not None:
+            # first: a recorded stage must never lack its checkpoint
+            late = self._deadline is not None and time.monotonic() > self._deadline
+            if self.checkpoints.save(done, must=late or self.saver.due()):
+                self.saver.wait()
         self._write(done, rows, arrays)
         if self.checkpoints is not None and self.saver is not None:
             self.checkpoints.prune(done)

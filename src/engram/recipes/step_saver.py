@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,28 @@ class StepSaver:
         self._ending = False
         self._held: dict[Path, dict[str, Any]] = {}  # by file: the facts of its runs
         for path in sorted(self.shelf.glob("[!.]*.safetensors")):
-            self._held[path] = _facts(path)
+            if (found := _facts(path)) is not None:
+                self._held[path] = found
+        recorded = folder.finished_runs() if self._held else {}
+        self._drop(
+            (folder.checkpoint_path(*run).name, stage)
+            for run, stages in recorded.items()
+            for stage in stages
+        )
+
+    @property
+    def ending(self) -> bool:
+        """Whether the process was told to end."""
+        return self._ending
 
     # -- writing ---------------------------------------------------------------------------------
     def due(self) -> bool:
         """Whether it is time to save, or to end."""
         return self._ending or time.monotonic() - self._last >= self.every
+
+    def wait(self) -> None:
+        """Begin the interval again: the state was written elsewhere."""
+        self._last = time.monotonic()
 
     def save(
         self, places: Sequence[int], learners: Sequence[Learner], midways: Sequence[Midway]
@@ -62,7 +78,7 @@ class StepSaver:
         path = self.shelf / f"{name_of(facts)}.safetensors"
         checkpoint.write(path, tensors, facts)
         self._held[path] = facts
-        self._last = time.monotonic()
+        self.wait()
         if self._ending:
             raise KeyboardInterrupt
 
@@ -91,9 +107,15 @@ class StepSaver:
 
     def prune(self, finished: Sequence[tuple[int, int]]) -> None:
         """Remove files of stages that are recorded by now: (place, stage) pairs."""
-        done = {(self._names[place], stage) for place, stage in finished}
+        self._drop((self._names[place], stage) for place, stage in finished)
+
+    def _drop(self, finished: Iterable[tuple[str, int]]) -> None:
+        """Forget what some runs were in; a file goes with the last of its runs."""
+        done = set(finished)
         for path, runs in list(self._held.items()):
-            if any((name, facts["stage"]) in done for name, facts in runs.items()):
+            left = {k: facts for k, facts in runs.items() if (k, facts["stage"]) not in done}
+            self._held[path] = left
+            if not left:
                 path.unlink(missing_ok=True)
                 del self._held[path]
 
@@ -120,12 +142,15 @@ class StepSaver:
         self._ending = True
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def _facts(path: Path) -> dict[str, Any] | None:
+    """What a file says about its runs; None if another process has removed it just now."""
     from safetensors import safe_open
 
     try:
         with safe_open(path, framework="pt") as handle:
             found: dict[str, Any] = json.loads(handle.metadata()["facts"])
+    except FileNotFoundError:
+        return None
     except Exception as error:
         raise RecordError(f"{path}: unreadable checkpoint ({error})") from error
     return found

@@ -76,3 +76,4 @@ def copy_learner(source: Learner, target: Learner) -> None:
     for name in ("buffers", "state", "opt"):
         setattr(target, name, tree_map(lambda leaf: leaf, getattr(source, name)))
     target.ledger = source.ledger.copy()
+    target.midway = None  # if it was interrupted inside the stage, it has finished that now
