@@ -340,6 +340,21 @@ def test_a_step_that_does_not_map_is_named_once():
     assert "torch.where" in message
 
 
+def test_state_whose_shape_follows_the_rows_is_named_once():
+    def finish(self, learner, task):
+        learner.state = {"inner": {"seen": torch.zeros(len(task.train), dtype=torch.float64)}}
+
+    def loss(self, net, batch, state):
+        held = state["inner"]["seen"].sum() if state else 0.0
+        return {"task": net.task(batch) + held, "penalty": 0.01 * (net.vector**2).sum()}
+
+    found, message = the_fault(method(finish=finish, loss=loss))
+    assert found == "state has one shape"
+    assert "state['inner/seen']" in message
+    assert "(43,)" in message
+    assert "(21,)" in message
+
+
 def test_the_same_error_is_named_once():
     def check_first(_target):
         raise Broken("a rule")

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import engram
-from engram.engine.lockstep import LockstepTrainer
-from engram.engine.midway import Slices
-from engram.engine.single import SingleTrainer
+from engram.engine.checkpoints.resume_point import Slices
+from engram.engine.trainers.lockstep import LockstepTrainer
+from engram.engine.trainers.single import SingleTrainer
 from engram.methods.base import Method
-from engram.recipes import Watcher
+from engram.recipes import Callback
 from engram.recipes.step_saver import StepSaver
 
 BEGUN, STEP, WRITTEN, RECORDED = b"b", b"s", b"w", b"r"
@@ -36,12 +36,12 @@ class Work:
     classes: int = 6
     per_class: int = 120
 
-    def run(self, out: Path, watcher: Watcher | None = None) -> engram.Result:
+    def run(self, out: Path, callback: Callback | None = None) -> engram.Result:
         data = engram.load("blobs", classes=self.classes, per_class=self.per_class)
         return engram.run(
             engram.class_incremental(data, classes_per_task=2),
             method=self.method, model={"name": "mlp", "hidden": [16, 16]}, seeds=self.runs, out=out,
-            device="cpu", together=self.runs > 1, keep="parameters", watcher=watcher,
+            device="cpu", together=self.runs > 1, keep="parameters", callback=callback,
             epochs=self.epochs, batch_size=8, lr=0.01,
         )  # fmt: skip
 
@@ -62,7 +62,7 @@ def events(path: Path) -> list[tuple[bytes, float]]:
     return list(_EVENT.iter_unpack(content[: len(content) // _EVENT.size * _EVENT.size]))
 
 
-class _Noting(Watcher):
+class _Noting(Callback):
     """Notes recorded stages, once for a group."""
 
     def __init__(self, journal: Journal, runs: int) -> None:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import engram
 from engram.cli import app
-from engram.data import inspect, verify
+from engram.data import inspect, pack, verify
 from engram.data.core import Data
 from engram.data.repeats import _hashes, repeats
 from engram.report import diagnose
@@ -77,11 +77,29 @@ def test_rows_of_the_stream_count_and_orders_share_the_work(monkeypatch):
 def test_verify_and_inspect_say_it(twice):
     words = "40 of 40 test rows have the input of a training row"
     assert inspect(twice).repeated == words
-    assert [(one.good, one.found) for one in verify(twice) if "samples" in one.what] == [
-        (True, words)
+    lines = [(one.verdict, one.found) for one in verify(twice) if "samples" in one.what]
+    assert lines == [
+        ("note", words),
+        ("ok", "0 of 40 training rows have the input of an earlier one"),
+        ("ok", "0 of 40 test rows have the input of an earlier one"),
     ]
+    shown = CliRunner().invoke(app, ["data", "verify", str(twice)])
+    assert f"note  samples both for training and test: {words}" in shown.output
+    assert shown.exit_code == 0  # official sets have such rows
     shown = CliRunner().invoke(app, ["data", "inspect", str(twice)])
     assert words in shown.output
+
+
+def test_verify_counts_samples_that_a_part_holds_twice(tmp_path):
+    x = torch.cat([X, X[:3], X[:2]])
+    data = Data.from_arrays(x, [*Y.tolist(), *Y[:3].tolist(), *Y[:2].tolist()],
+                            test=(X[[0, 0]] + 9, Y[[0, 0]]))  # fmt: skip
+    found = {one.what: one for one in verify(pack(data, tmp_path / "again.npz"))}
+    again = found["samples twice for training"]
+    assert (again.verdict, again.found.split(" have")[0]) == ("note", "5 of 45 training rows")
+    assert found["samples twice for test"].found.startswith("1 of 2 test rows")
+    assert found["samples both for training and test"].verdict == "ok"
+    assert all(one.good for one in found.values())
 
 
 def test_a_run_says_it(twice, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +16,26 @@ from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.methods import ER, EWC, Finetune, LwF
 from engram.methods.base import Method
+from engram.recipes import Callback
 
 TOGETHER = pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
 
 
 def stream():
     return engram.class_incremental(engram.load("blobs"), classes_per_task=2)
+
+
+class Counting(Callback):
+    """Counts runs that were finished before and stages that were trained."""
+
+    def __init__(self):
+        self.before = self.stages = 0
+
+    def begin(self, plans, done):
+        self.before = done
+
+    def stage(self, plan, stage, rows):
+        self.stages += 1
 
 
 def run(method, **options):
@@ -50,6 +65,27 @@ def test_a_large_penalty_is_sound(strength, together):
     assert largest > (1e7 if strength == 1e12 else 1)
     assert not result.diverged
     assert np.isfinite(result.metric("average_accuracy")).all()
+
+
+@TOGETHER
+@pytest.mark.parametrize("seeds", [2, 40])
+def test_a_diverged_run_is_finished(seeds, together, tmp_path):
+    """It is not tried again, unless that is asked for, and whoever asks for it is told."""
+    if seeds > 2 and not together:
+        pytest.skip("large groups train together")
+    few = {"seeds": seeds, "together": together, "lr": 1e10, "epochs": 1, "out": tmp_path}
+    first = run(Finetune(), **few)
+    assert len(first.diverged) == seeds
+    trained = Counting()
+    with pytest.warns(UserWarning, match=f"{seeds} runs diverged before.*--again"):
+        again = run(Finetune(), callback=trained, **few)
+    assert (trained.before, trained.stages) == (seeds, 0)
+    assert again.diverged == first.diverged
+    trained = Counting()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(Finetune(), callback=trained, again=True, **few)
+    assert (trained.before, trained.stages) == (0, sum(at + 1 for at in first.diverged.values()))
 
 
 @dataclass(frozen=True, kw_only=True)

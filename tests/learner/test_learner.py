@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -69,6 +70,23 @@ class TestDoor:
         one.open_classes(0)
         with pytest.raises(BadArgument, match="one stage per row"):
             one.batch(STREAM[0].train[:2], torch.zeros(3, dtype=torch.long))
+
+    @pytest.mark.parametrize(
+        ("rows", "got"),
+        [
+            (np.arange(3), "type ndarray"), ([0, 1], "type list"), (5, "type int"),
+            (torch.tensor([0.5]), "float32"), (torch.tensor([[0, 1]]), r"shape \(1, 2\)"),
+            (torch.ones(3, dtype=torch.bool), "bool"),
+        ],
+    )  # fmt: skip
+    def test_rows_and_stages_are_tensors_of_whole_numbers(self, rows, got):
+        one = made()
+        one.open_classes(0)
+        for ask in (one.batch, one.outputs, one.labels):
+            with pytest.raises(BadArgument, match=rf"rows: .*tensor \[n\] of whole.*{got}"):
+                ask(rows)
+        with pytest.raises(BadArgument, match=f"stages: .*{got}"):
+            one.batch(STREAM[0].train[:2], rows)
 
 
 class TestHiddenLabels:

@@ -91,6 +91,21 @@ class Backwards(Method):
         return -output.logits
 
 
+@dataclass(frozen=True, kw_only=True)
+class Warm(Method):
+    head: ClassVar[Any] = {"name": "cosine", "scale": 10}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Other(Method):
+    head: ClassVar[Any] = {"name": "cosine", "scale": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bare(Method):
+    head: ClassVar[Any] = {"name": "linear", "bias": False}
+
+
 SINGLE = [
     Finetune(),
     Pull(),
@@ -193,6 +208,8 @@ def test_states_are_kept_apart_and_empty_ones_survive() -> None:
         ((ER(), Joint()), "memory or replay.*ER.* and .*Joint"),
         ((Half(), Pull(), Half()), "a gradient.*Half.* and .*Half"),
         ((Backwards(), ICaRL()), "scores.*Backwards.* and .*ICaRL"),
+        ((Backwards(), Warm(), Other()), r"same head.*Warm.*scale=10.* and .*Other.*scale=4"),
+        ((Backwards(), Bare()), "same head.*Backwards.*'cosine'.* and .*Bare.*'linear'"),
         ((), "at least one method"),
         ((ER,), "methods such as"),
         (("ER",), "methods such as"),
@@ -210,6 +227,7 @@ def test_what_the_parts_declare() -> None:
     other = Join(Pull(), ER(memory=SMALL), Backwards())
     assert (other.reads, other.head, other.memory_budget) == ("own", "cosine", SMALL)
     assert Join(Pull()).replay(1).kind == "none"
+    assert Join(Warm(), Backwards()).head == Join(Backwards(), Warm()).head == Warm.head
     assert set(Join(Pull(), Extra()).networks(STREAM)) == {"generator"}
     with pytest.raises(BadArgument, match="generator"):
         Join(Extra(), Extra()).networks(STREAM)

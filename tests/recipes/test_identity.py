@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -385,6 +386,26 @@ def test_objects_recipes_and_spelt_defaults_have_one_id():
     }  # fmt: skip
     assert len(ids) == 1
     assert Recipe.of(recipe | {"training": {"lr": 0.1}}).id not in ids
+
+
+def test_auto_and_what_it_stands_for_have_one_id(tmp_path):
+    """By labels and head of the stream: ce and seen here, own where tasks have heads."""
+    over = stream()
+    plain = id_of(over=over, method="ER")
+    assert id_of(over=over, method="ER", loss="ce") == plain
+    assert id_of(over=over, method="ER", loss="ce", scope="seen") == plain
+    assert id_of(over=over, method="ER", loss="balanced") != plain
+    assert id_of(over=over, method="ER", scope="own") != plain
+    heads = engram.task_incremental(over.data)
+    assert id_of(over=heads, method="ER", scope="own") == id_of(over=heads, method="ER")
+    assert id_of(over=heads, method="ER", scope="seen") != id_of(over=heads, method="ER")
+    few = {"method": "ER", "out": tmp_path, "device": "cpu"}
+    first = engram.run(over, **few)
+    with warnings.catch_warnings():  # a note would say that the experiment had changed
+        warnings.simplefilter("error")
+        second = engram.run(over, loss="ce", **few)
+    assert first.runs == second.runs
+    assert len(list(tmp_path.glob("recipes/*.yaml"))) == 1
 
 
 def test_orders_stay_outside_and_names_of_classes_are_their_ids():

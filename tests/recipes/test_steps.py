@@ -20,7 +20,7 @@ from engram import keys, methods
 from engram.checks import toys
 from engram.memory import Memory
 from engram.methods.base import Method, Phase
-from engram.recipes import Recipe, Watcher, step_saver
+from engram.recipes import Callback, Recipe, step_saver
 from engram.recipes.orders import orders
 from engram.recipes.step_saver import StepSaver
 
@@ -272,14 +272,14 @@ def test_sigterm_between_stages_ends_the_call(tmp_path, monkeypatch):
     for at in (0, len(toys.streams()[1]) - 1):
         out = tmp_path / str(at)
 
-        class Telling(Watcher):
+        class Telling(Callback):
             def stage(self, plan, stage, rows, at=at):
                 if stage == at:
                     os.kill(os.getpid(), signal.SIGTERM)
 
         settings = {"method": "ER", "device": "cpu", "out": out}
         with pytest.raises(KeyboardInterrupt):
-            engram.run(toys.streams()[1], watcher=Telling(), **settings)
+            engram.run(toys.streams()[1], callback=Telling(), **settings)
         assert max(engram.read(out).frame()["stage"]) == at
         found = engram.run(toys.streams()[1], **settings)
         same(found, whole)

@@ -20,7 +20,7 @@ from engram.engine.evaluation.divergence import BEYOND as MEASURE
 from engram.engine.evaluation.divergence import is_penalty
 from engram.errors import AccessError, BadArgument
 from engram.learner.network import Network
-from engram.learner.tree import leaves, shapes
+from engram.learner.tree import flatten, leaves, shapes
 from engram.memory import Exemplars
 from engram.methods.base import Method, overrides
 from engram.streams.outline import LatentOutline, StreamOutline
@@ -177,6 +177,25 @@ def _kind(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     return "nothing (None)" if value is None else f"a {type(value).__name__}"
+
+
+# -- state -----------------------------------------------------------------------------------------
+def check_state_has_one_shape(method: Method) -> None:
+    """Runs whose tasks have other numbers of rows hold state of the same shapes."""
+    on = streams()
+    trained = train(runs_of(tame(method), on))
+    for (run, stage), after in trained.items():
+        mine, first = flatten(after.state), flatten(trained[0, stage].state)
+        for name in sorted(mine.keys() | first.keys()):
+            here, there = (tree.get(name) for tree in (mine, first))
+            if shapes(here) != shapes(there):
+                rows = [len(on[place].tasks[stage].train) for place in (0, run)]
+                raise Broken(
+                    f"after task {stage}, state[{name!r}] is {_kind(there)} in a run whose task "
+                    f"has {rows[0]} rows, and {_kind(here)} in one with {rows[1]}: runs that "
+                    "train together are stacked, so its shape must not depend on the rows "
+                    "(what is kept of single rows belongs into the memory)"
+                )
 
 
 # -- divergence ------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def verify(source: Source, root: Root = None, options: Options = None) -> None:
     if checks[0].kind:  # there is nothing to verify: no finding, but a mistake
         raise BadArgument(checks[0].found)
     for one in checks:
-        emit(f"{'ok  ' if one.good else 'FAIL'}  {one.what}: {one.found}")
+        emit(f"{one.verdict:4}  {one.what}: {one.found}")
     if not all(one.good for one in checks):
         raise typer.Exit(FAILED)
 

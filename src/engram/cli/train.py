@@ -114,9 +114,13 @@ def _stopped(why: str, stages: Sequence[tuple[Plan, int]], folder: Path) -> None
 
 
 def _stages(plans: Sequence[Plan], folder: Path) -> list[tuple[Plan, int]]:
-    """Each plan, and how many of its stages are recorded."""
+    """Each plan, and how many of its stages are done; a run that diverged has no further ones."""
     directory = RunDirectory(folder, create=False)
-    return [(plan, len(directory.finished(*plan.key))) for plan in plans]
+    found = []
+    for plan in plans:
+        lost, stages = directory.diverged(*plan.key), len(plan.run.stream)
+        found.append((plan, stages if lost else len(directory.finished(*plan.key))))
+    return found
 
 
 def _plural(count: int, word: str) -> str:

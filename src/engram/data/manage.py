@@ -21,7 +21,7 @@ from engram.data.core import Data
 from engram.data.formats import Place, place_of
 from engram.data.nw_ucla import read_nw_ucla
 from engram.data.packing import write_npz, write_packed
-from engram.data.repeats import repeats, said
+from engram.data.repeats import copies, repeats, said
 from engram.data.skeleton import packed_arrays, read_packed_sequences
 from engram.errors import BadArgument, bad
 
@@ -48,6 +48,12 @@ class Check:
     good: bool
     found: str
     kind: str = ""  # of the error, see `BadArgument`
+    note: bool = False  # nothing that breaks runs, but who reports numbers should know it
+
+    @property
+    def verdict(self) -> str:
+        """``ok``, ``note`` or ``FAIL``."""
+        return "FAIL" if not self.good else "note" if self.note else "ok"
 
 
 def list_sets(root: str | Path | None = None) -> tuple[SetInfo, ...]:
@@ -127,9 +133,21 @@ def verify(
         Check("every class has training rows", not empty, f"without: {empty}" if empty else "yes"),
         Check("finite values", finite, "yes" if finite else "nan or inf"),
         Check("no row both for training and test", not shared, f"{len(shared)} shared"),
-        Check("samples both for training and test", True, said(len(repeats(data)), len(data.test))),
+        *_repeated(data),
         Check("notes", True, "; ".join(data.notes) or "none"),
     )
+
+
+def _repeated(data: Data) -> list[Check]:
+    """Counts of samples that occur more than once; official sets have them, so none is a fault."""
+    both = len(repeats(data))
+    found = [Check("samples both for training and test", True, said(both, len(data.test)),
+                   note=both > 0)]  # fmt: skip
+    for part, rows in (("training", data.train), ("test", data.test)):
+        again = copies(data, rows)
+        words = f"{again:,} of {len(rows):,} {part} rows have the input of an earlier one"
+        found.append(Check(f"samples twice for {part}", True, words, note=again > 0))
+    return found
 
 
 def inspect(name_or_path: str | Path, *, root: str | Path | None = None, **options: Any) -> Report:

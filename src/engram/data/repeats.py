@@ -1,4 +1,4 @@
-"""Samples that occur twice: test rows whose input is that of a training row."""
+"""Samples that occur twice: in training and test, or more than once in one of them."""
 
 from __future__ import annotations
 
@@ -38,6 +38,23 @@ def repeats(data: Data, train: Tensor | None = None, test: Tensor | None = None)
         row for row in twice.tolist() if data.gather(torch.tensor([row])).numpy().tobytes() in seen
     ]
     return torch.tensor(found, dtype=torch.long)
+
+
+def copies(data: Data, rows: Tensor) -> int:
+    """How many of some rows have the very input of an earlier one among them.
+
+    Examples
+    --------
+    >>> x = torch.tensor([[1.0], [2.0], [1.0], [1.0]])
+    >>> data = Data.from_arrays(x, [0, 1, 0, 0], test=(x[:2], [0, 1]))
+    >>> copies(data, data.train), copies(data, data.test)
+    (2, 0)
+    """
+    asked = rows.unique().cpu().numpy()
+    _, group, size = np.unique(_hashes(data)[asked], return_inverse=True, return_counts=True)
+    alike = asked[size[group] > 1]
+    seen = {data.gather(torch.tensor([row])).numpy().tobytes() for row in alike.tolist()}
+    return len(alike) - len(seen)
 
 
 def _among(values: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -41,14 +41,29 @@ class Run:
     @property
     def scope(self) -> str:
         """The training scope, with ``auto`` resolved by the stream's head."""
-        if self.training.scope != "auto":
-            return self.training.scope
-        return "own" if self.stream.head == "multi" else "seen"
+        return self._meant("scope")
 
     @property
     def loss(self) -> str:
         """The training loss, with ``auto`` resolved by the stream's labels."""
-        return LOSSES[self.stream.labels] if self.training.loss == "auto" else self.training.loss
+        return self._meant("loss")
+
+    def _meant(self, name: str) -> str:
+        said: str = getattr(self.training, name)
+        return automatic(self.stream)[name] if said == "auto" else said
+
+
+def automatic(stream: Stream) -> dict[str, str]:
+    """What ``auto`` stands for in the settings of a run over a stream.
+
+    Examples
+    --------
+    >>> from engram import class_incremental, load
+    >>> automatic(class_incremental(load("blobs")))
+    {'scope': 'seen', 'loss': 'ce'}
+    """
+    scope = "own" if stream.head == "multi" else "seen"
+    return {"scope": scope, "loss": LOSSES[stream.labels]}
 
 
 def check_exemplars(run: Run) -> None:

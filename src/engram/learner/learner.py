@@ -19,7 +19,7 @@ from engram.learner.tree import nbytes
 from engram.memory.exemplars import Exemplars
 from engram.models.output import Output
 from engram.streams.core import Stream, Task
-from engram.streams.guard import MethodView
+from engram.streams.guard import MethodView, need_numbers
 from engram.streams.ledger import Ledger
 
 SCOPES = ("seen", "own", "then", "current", "all")
@@ -146,6 +146,7 @@ class Learner:
         if self.guard is None:
             raise AccessError("the learner has not entered a task yet")
         rows, kept = self.task.train if rows is None else rows, self.exemplars
+        need_numbers(rows=rows, stages=stages)
         if stages is None:
             stages = torch.full_like(rows, self.stage)
             self.guard.allow_now(rows)

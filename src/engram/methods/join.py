@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from engram.methods.base import (
     overrides,
     pace_of,
 )
+from engram.models.build import check_head
 from engram.models.output import Output
 from engram.streams.core import Task
 from engram.streams.outline import StreamOutline
@@ -42,7 +43,8 @@ class Join(Method):
 
     The task term counts once: that of the part with a memory, else that of the first part that
     has one. Other terms of equal name all count; the later ones get the part's number. At most one
-    part may bring a memory, one a gradient, one scores. Joins inside a Join are taken apart.
+    part may bring a memory, one a gradient, one scores, and parts that need a head must need the
+    same one. Joins inside a Join are taken apart.
 
     Examples
     --------
@@ -71,6 +73,7 @@ class Join(Method):
             if len(owners) > 1:
                 expected = f"parts: expected at most one part with {words}"
                 raise BadArgument(f"{expected}, got {' and '.join(owners)}")
+        _common_head(self.parts)  # complains where there is none
 
     # -- what the parts declare ------------------------------------------------------------------
     @property
@@ -79,7 +82,7 @@ class Join(Method):
 
     @property
     def head(self) -> str | Mapping[str, Any]:  # type: ignore[override]
-        return next((part.head for part in self.parts if part.head != "linear"), "linear")
+        return _common_head(self.parts)
 
     @property
     def decides(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -185,6 +188,30 @@ def part_state(state: State, part: int) -> State:
     """The state of one part; an empty one leaves no trace in a checkpoint."""
     found: State = state.get(str(part), {})
     return found
+
+
+def _common_head(parts: Sequence[Method]) -> str | Mapping[str, Any]:
+    """The head that every part can work with; a part that says "linear" takes any.
+
+    Examples
+    --------
+    >>> from engram.methods.finetune import Finetune
+    >>> _common_head([Finetune(), Finetune()])
+    'linear'
+    """
+    found: dict[str, Any] = {}
+    owners: dict[str, Method] = {}  # of each option, the name among them
+    for part in parts:
+        if part.head == "linear":
+            continue
+        for option, value in check_head(part.head).items():
+            if option in found and found[option] != value:
+                raise BadArgument(
+                    f"parts: expected methods that need the same head, got {owners[option]} "
+                    f"({option}={found[option]!r}) and {part} ({option}={value!r})"
+                )
+            found[option], owners[option] = value, part
+    return "linear" if not found else found["name"] if len(found) == 1 else found
 
 
 def _brings(part: Method, verb: str) -> bool:

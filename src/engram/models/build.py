@@ -193,6 +193,7 @@ def _adapted(
             raise bad("options", "none for a module that is built already", sorted(options))
         module = copy.deepcopy(spec)  # the dry run sizes lazy layers, the user's stay as they are
     elif callable(spec):
+        _check_call(spec, shape, options)
         module = spec(shape, **options)
         if not isinstance(module, nn.Module):
             raise bad("model", "a factory that returns a torch.nn.Module", module)
@@ -203,6 +204,23 @@ def _adapted(
     if not hasattr(ours, "features"):
         setattr(ours, "features", width)  # noqa: B010
     return ours, width
+
+
+def _check_call(
+    factory: Callable[..., Any], shape: tuple[int, ...], options: Mapping[str, Any]
+) -> None:
+    """Complain about a factory that cannot be called with the shape of a sample."""
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # written in C: only the call itself can tell
+        return
+    try:
+        signature.bind(shape, **options)
+    except TypeError as error:
+        form = ", ".join(["sample_shape", *(f"{name}=..." for name in options)])
+        name = getattr(factory, "__qualname__", type(factory).__name__)
+        expected = f"a factory f({form}) -> torch.nn.Module"
+        raise bad("model", expected, f"{name}{signature}: {error}") from None
 
 
 @torch.no_grad()

@@ -81,7 +81,7 @@ class Checkpoints:
 
     def close(self, plans: Sequence[Plan]) -> None:
         """Remove shared files that nobody will go on from."""
-        done = [p for p in plans if len(self.folder.finished(*p.key)) >= len(p.run.stream)]
+        done = [p for p in plans if self.folder.ended(*p.key, stages=len(p.run.stream))]
         group_checkpoint.Shelf(self.shared).remove_finished([self._name(p) for p in done])
 
     def _name(self, plan: Plan) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from engram.engine.run import automatic
 from engram.engine.training import Training
 from engram.methods.base import Method
 from engram.models.build import model_defaults
@@ -76,7 +77,7 @@ def identify(
         "stream": {**_made(stream), "counted from": counted_from},
         "model": _model(model),
         "method": describe(method, "method"),
-        "training": describe(training, "training"),
+        "training": describe(_unspelt(training, stream), "training"),
         "average": average,
     }
     parts = {name: short(value) for name, value in values.items()}
@@ -91,6 +92,12 @@ def identify(
     elif source.root is not None:
         facts["data_root"] = source.root
     return Identity(id=short(parts), content={**content, "identity": facts})
+
+
+def _unspelt(training: Training, stream: Stream) -> Training:
+    """The settings with "auto" in place of what it stands for: both are the same experiment."""
+    spelt = [name for name, meant in automatic(stream).items() if getattr(training, name) == meant]
+    return replace(training, **dict.fromkeys(spelt, "auto")) if spelt else training  # type: ignore[arg-type]
 
 
 def short(value: Any) -> str:

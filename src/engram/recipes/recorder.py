@@ -64,6 +64,7 @@ class Recorder:
             # probes that were named since the runs were recorded
             remeasure(plans, self.folder, device=device, together=together)
             self.open = [plan for plan in plans if not self._finished(plan)]
+            self._say_diverged()
         self._again, self._deadline = again, deadline
         self._began = time.perf_counter()
         self._items: dict[tuple[str, str], Items] = {}
@@ -76,7 +77,16 @@ class Recorder:
 
     def _finished(self, plan: Plan) -> bool:
         assert self.folder is not None
-        return len(self.folder.finished(*plan.key)) >= len(plan.run.stream)
+        return self.folder.ended(*plan.key, stages=len(plan.run.stream))
+
+    def _say_diverged(self) -> None:
+        """A run that left all measure is finished, though it has no last stage."""
+        assert self.folder is not None
+        if lost := sum(self.folder.diverged(*plan.key) for plan in self.plans):
+            runs = "a run diverged" if lost == 1 else f"{lost} runs diverged"
+            self.callback.note(
+                f"{runs} before, which is an end; again=True (engram run --again) runs anew"
+            )
 
     # -- while runs train ------------------------------------------------------------------------
     def prepare(self) -> None:

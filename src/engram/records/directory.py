@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engram.errors import RecordError, bad
-from engram.records.arrange import ended_stages
+from engram.records.arrange import ended_stages, ends
 from engram.records.arrays import PREFIX as ARRAYS
 from engram.records.arrays import Arrays, StoredArrays, stands_alone, write_arrays
 from engram.records.files import plain, read_json, read_yaml, write_json, write_yaml
@@ -24,6 +24,7 @@ from engram.records.predictions import Prediction, Predictions, write_prediction
 from engram.records.superseded import PREFIX, Marks, mark_files, write_mark
 from engram.records.table import Rows, to_frame
 
+_Run = tuple[str, int, str]  # recipe, seed, order
 _counter = itertools.count()
 _IDENTITY = ("method", "stream", "model", "training", "memory", "detectors")
 _SETTLED = 100_000_000  # ns after which a directory's time stamp surely shows its last change
@@ -76,7 +77,8 @@ class RunDirectory:
             (self.path / "recipes").mkdir(parents=True, exist_ok=True)
         elif not self.path.is_dir():
             raise bad("path", "an existing run directory", str(path))
-        self._finished: dict[tuple[str, int, str], set[int]] = {}
+        self._finished: dict[_Run, set[int]] = {}
+        self._diverged: set[_Run] = set()
         self._read: set[str] = set()
         self._marked: list[str] = []
         self._stamp = -1
@@ -212,6 +214,27 @@ class RunDirectory:
         self._refresh()
         return set(self._finished.get((recipe, int(seed), order), ()))
 
+    def diverged(self, recipe: str, seed: int, order: str = "") -> bool:
+        """Whether a run left all measure; it has no further stages then."""
+        self._refresh()
+        return (recipe, int(seed), order) in self._diverged
+
+    def ended(self, recipe: str, seed: int, order: str = "", *, stages: int) -> bool:
+        """Whether nothing is left to train of a run of so many stages.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> folder = RunDirectory(tempfile.mkdtemp())
+        >>> rows = Rows(recipe="0a1b2c3d4e5f", seed=0)
+        >>> rows.add("diverged", 1.0, stage=0)
+        >>> part = folder.append(rows)
+        >>> folder.ended("0a1b2c3d4e5f", 0, stages=5)
+        True
+        """
+        whole = len(self.finished(recipe, seed, order)) >= stages
+        return whole or self.diverged(recipe, seed, order)
+
     def finished_runs(self) -> dict[tuple[str, int, str], set[int]]:
         """Finished stages of every run in the directory, by (recipe, seed, order)."""
         self._refresh()
@@ -231,9 +254,12 @@ class RunDirectory:
         marked = [path.name for path in mark_files(self.path)]
         if marked != self._marked:  # what was read may count no more
             self._marked, self._read, self._finished = marked, set(), {}
+            self._diverged = set()
         fresh = [p for p in self.result_files() if p.name not in self._read]
-        for run, stages in _stages(fresh, self._problems).items():
+        found, diverged = _stages(fresh, self._problems)
+        for run, stages in found.items():
             self._finished.setdefault(run, set()).update(stages)
+        self._diverged |= diverged
         self._read.update(p.name for p in fresh)
         # A change in the same clock tick would leave the stamp as it is: trust old stamps only.
         self._stamp = stamp if time.time_ns() - stamp > _SETTLED else -1
@@ -311,10 +337,12 @@ def _without_runs(content: Any) -> Any:
 
 def _stages(
     files: Sequence[Path], problems: dict[str, Problem]
-) -> dict[tuple[str, int, str], set[int]]:
-    """Stages with end-of-stage rows in some part files, per run."""
+) -> tuple[dict[_Run, set[int]], set[_Run]]:
+    """Stages with end-of-stage rows in some part files, per run; and runs that diverged."""
     if not files:
-        return {}
+        return {}, set()
     parts = read_parts(files)
     problems.update({p.file: p for p in parts.problems})
-    return ended_stages(to_frame(parts.table))
+    frame = to_frame(parts.table)
+    lost = frame[ends(frame, "diverged") & (frame["value"].to_numpy() > 0)]
+    return ended_stages(frame), set(ended_stages(lost))

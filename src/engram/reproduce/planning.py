@@ -270,4 +270,4 @@ def _pending(runs: Sequence[RunPlan], out: str | os.PathLike[str] | None) -> lis
     if out is None or not Path(out).is_dir():
         return list(runs)
     folder = RunDirectory(out, create=False)
-    return [run for run in runs if len(folder.finished(*run.key)) < len(run.run.stream)]
+    return [run for run in runs if not folder.ended(*run.key, stages=len(run.run.stream))]

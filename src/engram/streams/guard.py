@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.errors import AccessError, bad, choose, whole
+from engram.errors import AccessError, BadArgument, bad, choose, whole
 from engram.streams.core import Stream, Task
 from engram.streams.ledger import KINDS, Ledger
 
@@ -244,3 +244,26 @@ def _uses(stream: Stream, row: int) -> str:
             word = "task" if len(where) == 1 else "tasks"
             found.append(f"a {kind} row of {word} {', '.join(map(str, where))}")
     return " and ".join(found) or "in no task"
+
+
+def need_numbers(**given: Any) -> None:
+    """Complain about rows or stages that are not tensors [n] of whole numbers.
+
+    Examples
+    --------
+    >>> need_numbers(rows=[3, 4])
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: rows: expected a tensor [n] of whole numbers, ... got a value of ...
+    """
+    for name, value in given.items():
+        if value is None:
+            continue
+        got = f"a value of type {type(value).__name__}"
+        if isinstance(value, Tensor):
+            fractions = value.is_floating_point() or value.is_complex()
+            if value.ndim == 1 and value.dtype != torch.bool and not fractions:
+                continue
+            got = f"one of shape {tuple(value.shape)} and dtype {value.dtype}"
+        expected = "a tensor [n] of whole numbers, such as task.train[:10]"
+        raise BadArgument(f"{name}: expected {expected}, got {got}")
