@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import engram
 from engram.errors import misspelt, nearest, unknown
 
 FIELDS = [
@@ -74,3 +75,8 @@ def test_slips_are_counted():
     pairs = [("", "abc"), ("abc", "abc"), ("abc", "acb"), ("abc", "xabc"), ("kitten", "sitting")]
     assert [misspelt(a, b) for a, b in pairs] == [3, 0, 1, 1, 3]
     assert [misspelt(b, a) for a, b in pairs] == [3, 0, 1, 1, 3]
+
+
+def test_the_declaration_that_had_the_name_of_a_method_is_named():
+    with pytest.raises(AttributeError, match=r"engram\.ReplaySpec is what replay\(\) returns"):
+        _ = engram.Replay

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from engram import Memory, Method, Replay, keys
+from engram import Memory, Method, ReplaySpec, keys
 from engram.checks import basics, check, equality, labels, learning, verbs
 from engram.checks.report import Broken, finding, findings
 from engram.checks.suite import METHOD_CHECKS, NEEDS, ROOTS, needs
@@ -86,7 +86,7 @@ class Unfilled(Method):
     memory: Memory = field(default=Memory(total=50))
 
     def replay(self, stage):
-        return Replay("union")
+        return ReplaySpec("union")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +94,13 @@ class Buffer(Method):
     buffer: Memory = field(default=Memory(total=50))
 
     def replay(self, stage):
-        return Replay("union")
+        return ReplaySpec("union")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Undeclared(Method):
     def replay(self, stage):
-        return Replay("union")
+        return ReplaySpec("union")
 
     def finish(self, learner, task):
         learner.exemplars = Memory(total=50).update(learner, task.train)

@@ -28,7 +28,7 @@ from engram.learner.net import BoundNet, FunctionalNet, Net
 from engram.losses import mean
 from engram.memory import Memory, budget, reservoir
 from engram.methods import AGEM, DGR, ER, EWC, LGR, SI, ICaRL, LwF
-from engram.methods.base import Method, Replay
+from engram.methods.base import Method, ReplaySpec
 from engram.methods.quadratic import penalty
 from engram.models import layers
 
@@ -188,7 +188,7 @@ class TestRehearsal:
 
     @pytest.mark.parametrize("kind", [ER, ICaRL, AGEM])
     def test_exemplars_stored_but_in_no_batch(self, kind):
-        mutant = type("Stored", (kind,), {"replay": lambda self, stage: Replay()})
+        mutant = type("Stored", (kind,), {"replay": lambda self, stage: ReplaySpec()})
         healthy(self.check, kind())
         assert "no batch of the next task holds any" in killed(self.check, mutant())
 

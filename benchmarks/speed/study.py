@@ -22,7 +22,7 @@ from benchmarks.speed.throughput import facts
 from engram.engine.engine import device_of
 from engram.errors import bad, whole
 from engram.recipes import execute
-from engram.reproduce import Table, find_table, plan
+from engram.reproduce import PaperTable, find_table, plan
 from engram.reproduce.cost import estimate
 from engram.reproduce.duration import words
 
@@ -36,7 +36,7 @@ def spread(runs: Sequence[T], count: int) -> list[T]:
 
 
 def measure(
-    table: Table | str,
+    table: PaperTable | str,
     *,
     part: int,
     data: str | None = None,

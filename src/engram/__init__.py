@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from engram.engine.training import Training
     from engram.errors import AccessError, BadArgument, EngramError, RecordError
     from engram.memory import Memory
-    from engram.methods.base import Method, Replay
+    from engram.methods.base import Method, ReplaySpec
     from engram.pools.sweep import sweep
     from engram.probes.base import Probe
     from engram.recipes import Recipe, run
@@ -70,7 +70,7 @@ _HOME = {
     ),
     **dict.fromkeys(("Data", "datasets", "load"), "data"),
     **dict.fromkeys(("AccessError", "BadArgument", "EngramError", "RecordError"), "errors"),
-    **dict.fromkeys(("Method", "Replay"), "methods.base"),
+    **dict.fromkeys(("Method", "ReplaySpec"), "methods.base"),
     **dict.fromkeys(("Recipe", "run"), "recipes"),
     **dict.fromkeys(("Result", "from_csv", "read"), "records"),
     **dict.fromkeys(
@@ -98,7 +98,7 @@ __all__ = [
     "Probe",
     "Recipe",
     "RecordError",
-    "Replay",
+    "ReplaySpec",
     "Result",
     "Stream",
     "Task",
@@ -131,6 +131,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "Replay":
+        hint = "engram.ReplaySpec is what replay() returns, engram.methods.Replay the method"
+        raise AttributeError(f"module 'engram' has no attribute 'Replay': {hint}")
     if name not in _HOME:
         raise AttributeError(f"module 'engram' has no attribute {name!r}")
     home = _HOME[name]

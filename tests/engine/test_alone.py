@@ -32,7 +32,7 @@ from engram.learner.net import BoundNet, FunctionalNet
 from engram.losses import mean
 from engram.memory import Memory
 from engram.methods import ER, EWC, Finetune
-from engram.methods.base import Method, Replay
+from engram.methods.base import Method, ReplaySpec
 from engram.streams import class_incremental
 
 DATA = clouds()
@@ -193,8 +193,8 @@ class Weighs(Method):
 
     memory: Memory = field(default_factory=lambda: Memory(total=12))
 
-    def replay(self, stage: int) -> Replay:
-        return Replay("pair")
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("pair")
 
     def finish(self, learner: Any, task: Any) -> None:
         learner.exemplars = self.memory.update(learner, task.train)
@@ -305,8 +305,8 @@ class Shares(ER):
 
     share: float = 0.5
 
-    def replay(self, stage: int) -> Replay:
-        return Replay("pair", max(1, int(16 * self.share)))
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("pair", max(1, int(16 * self.share)))
 
 
 def test_replays_that_differ_train_apart():

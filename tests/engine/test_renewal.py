@@ -16,7 +16,7 @@ from engram.errors import BadArgument
 from engram.learner.learner import Learner
 from engram.memory import Memory
 from engram.methods import ER, DERpp
-from engram.methods.base import Method, Replay
+from engram.methods.base import Method, ReplaySpec
 
 ROOM = 5
 
@@ -87,7 +87,7 @@ class Diary(Method):
     memory: Memory = field(default=RESERVOIR)
 
     def replay(self, stage):
-        return Replay("pair", renew=self.renew)
+        return ReplaySpec("pair", renew=self.renew)
 
     def remember(self, net, batch, state):
         return {"x": batch.x.flatten(1)}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from engram.errors import AccessError
-from engram.methods.base import Method, Replay
+from engram.methods.base import Method, ReplaySpec
 from engram.methods.finetune import Finetune
 from engram.methods.incremental_joint import IncrementalJoint
 from engram.methods.joint import Joint
@@ -31,8 +31,8 @@ def test_without_hidden_labels_it_is_joint_training() -> None:
 
 def test_hidden_labels_need_a_declaration() -> None:
     class Sly(Finetune):
-        def replay(self, stage: int) -> Replay:
-            return Replay("complete")
+        def replay(self, stage: int) -> ReplaySpec:
+            return ReplaySpec("complete")
 
     with pytest.raises(AccessError):
         train(Sly(), two_labels(), loss="bce")

@@ -17,7 +17,7 @@ from engram.engine.run import Run
 from engram.errors import AccessError, BadArgument
 from engram.memory import Memory
 from engram.methods import ER, EWC, Join, LatentReplay, LwF
-from engram.methods.base import Method, Phase, Replay
+from engram.methods.base import Method, Phase, ReplaySpec
 from tests.engine.test_twins import DECAYED
 from tests.engine.twin import OPTIMIZERS, Twin, away, beside
 
@@ -239,7 +239,7 @@ class TestErrors:
     @pytest.mark.parametrize(("kind", "renew"), [("past", "task"), ("pair", "step")])
     def test_declarations_that_do_not_fit(self, kind, renew):
         with pytest.raises(BadArgument, match=r"replay\.latent"):
-            Replay(kind, renew=renew, latent=True)
+            ReplaySpec(kind, renew=renew, latent=True)
 
     def test_bad_root(self):
         with pytest.raises(BadArgument, match="root"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engram import BadArgument, Memory, Method, Replay
+from engram import BadArgument, Memory, Method, ReplaySpec
 from engram.losses import distill_rows, mean
 
 DAMPING = 1e-3
@@ -45,7 +45,7 @@ class BiC(Method):
     temperature: float = 2.0
 
     def replay(self, stage):
-        return Replay("union")
+        return ReplaySpec("union")
 
     def start(self, learner, task):
         stages = torch.arange(len(learner.stream))[:, None]

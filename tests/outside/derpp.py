@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engram import Memory, Method, Replay
+from engram import Memory, Method, ReplaySpec
 from engram.losses import mean
 
 
@@ -20,7 +20,7 @@ class DERpp(Method):
     beta: float = 0.5
 
     def replay(self, stage):
-        return Replay("pair")
+        return ReplaySpec("pair")
 
     def remember(self, net, batch, state):
         return {"logits": net(batch.x, batch.w).logits}

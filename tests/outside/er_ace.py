@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engram import Memory, Method, Replay
+from engram import Memory, Method, ReplaySpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class ERACE(Method):
     memory: Memory = field(default=Memory(total=60, policy="reservoir"))
 
     def replay(self, stage):
-        return Replay("pair", renew="step")
+        return ReplaySpec("pair", renew="step")
 
     def loss(self, net, batch, state):
         net(batch.x, batch.w)  # one pass over both, reused below

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from engram import Memory, Method, Replay
+from engram import Memory, Method, ReplaySpec
 from engram.losses import mean
 
 CLOSED = -2.0  # below every cosine
@@ -35,7 +35,7 @@ class LUCIR(Method):
     push: float = 1.0
 
     def replay(self, stage):
-        return Replay("union")
+        return ReplaySpec("union")
 
     def start(self, learner, task):
         learner.state = {"teacher": learner.snapshot()} if learner.stage else {}

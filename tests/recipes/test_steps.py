@@ -90,8 +90,8 @@ def same(first, second):
     ordered = [f.sort_values(by).reset_index(drop=True) for f in shown]
     assert ordered[0].equals(ordered[1])
     assert first.ledger[0]["runs"] == second.ledger[0]["runs"]
-    for moment in first.predictions:
-        one, two = (r.predictions.get(*moment) for r in (first, second))
+    for key in first.predictions:
+        one, two = (r.predictions.get(*key) for r in (first, second))
         assert np.array_equal(one.scores, two.scores)
 
 

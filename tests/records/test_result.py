@@ -14,8 +14,8 @@ from engram.records import (
     Prediction,
     Result,
     Rows,
-    Run,
     RunDirectory,
+    RunKey,
     combine,
     from_csv,
     predict,
@@ -122,7 +122,7 @@ def test_pyclad_reads_accuracies_before_a_task_is_learnt() -> None:
 def test_each_run_is_seen_through_its_own_head(folder: RunDirectory) -> None:
     result = read(folder.path)
     assert result.labels == list(LABELS.values())
-    assert result.runs == [Run(recipe, seed, "") for recipe in RECIPES for seed in range(2)]
+    assert result.runs == [RunKey(recipe, seed, "") for recipe in RECIPES for seed in range(2)]
     assert result.heads == ["single", "single", "multi", "multi"]
     single, multi = result.view(head="single"), result.view(head="multi")
     np.testing.assert_array_equal(result.full_matrix[:2], single.full_matrix[:2])
@@ -165,7 +165,7 @@ def test_unfinished_and_diverged_runs_are_counted_not_averaged() -> None:
     row = result.summary().loc["EWC"]
     assert (row["runs"], row["finished"], row["diverged"]) == (2, 1, 1)
     assert row["average_accuracy"] == pytest.approx(0.72)
-    assert result.diverged == {Run("EWC", 1, ""): 1}
+    assert result.diverged == {RunKey("EWC", 1, ""): 1}
     assert "1 runs without a last stage, 1 diverged" in repr(result)
 
 
@@ -188,7 +188,7 @@ def test_labels_shared_by_two_recipes_are_told_apart() -> None:
 def test_select_by_label_seed_and_order(folder: RunDirectory) -> None:
     result = read(folder.path)
     one = result.select(label="ER", seed=[1])
-    assert one.runs == [Run("aaaaaaaaaaaa", 1, "")]
+    assert one.runs == [RunKey("aaaaaaaaaaaa", 1, "")]
     np.testing.assert_array_equal(one.matrix[0], result.matrix[1])
     with pytest.raises(BadArgument, match="did you mean 'ER'"):
         result.select(label="ERR")

@@ -120,8 +120,8 @@ def test_scores_are_judged_before_they_are_rounded(keep: str, scale: float) -> N
 
 def test_files_that_hold_scores_alone_are_judged_by_them() -> None:
     items, scores = make_items(), make_scores(make_items(), 4).astype(np.float16)
-    moment = Prediction.of(scores, items, recipe="r", seed=0, stage=2).moment
-    older = Prediction(moment=moment, scores=scores)
+    key = Prediction.of(scores, items, recipe="r", seed=0, stage=2).key
+    older = Prediction(key=key, scores=scores)
     for head in views.HEADS:
         expected = predict(scores, items, stage=2, head=head)
         np.testing.assert_array_equal(older.predicted(items, head=head), expected)

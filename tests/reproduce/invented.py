@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engram.recipes import Recipe
-from engram.reproduce import Cell, Entry, Table, measures
+from engram.reproduce import Cell, Entry, PaperTable, measures
 
 STEPS = 3  # tasks of the stream: six classes, two at a time
 
@@ -45,4 +45,4 @@ def invented_table():
         cell("Finetune", "A(%)", 33.0), cell("Finetune", "F"), cell("ER", "A(%)", 99.0),
         cell("ER", "F", float("nan")), cell("Quoted", "F"),
     )  # fmt: skip
-    return Table(name="fake/1", title="invented", cells=cells, entry=entry_of)
+    return PaperTable(name="fake/1", title="invented", cells=cells, entry=entry_of)

@@ -15,8 +15,8 @@ from engram.records import read
 from engram.reproduce import (
     Cell,
     Entry,
-    Figure,
-    Table,
+    PaperFigure,
+    PaperTable,
     cost,
     default_out,
     measures,
@@ -92,7 +92,7 @@ def test_steps_are_those_of_the_engine(method, steps, tmp_path):
     run = Run(stream=stream, method=build_method(method), training=recipe.training)
     assert steps_of(run) == sum(steps)
     entry = replace(entry_of(cell("Finetune", "F")), recipes=(recipe,))
-    table = Table(name="t/1", cells=(cell("Finetune", "F"),), entry=lambda _: entry)
+    table = PaperTable(name="t/1", cells=(cell("Finetune", "F"),), entry=lambda _: entry)
     made = reproduce(table, out=tmp_path)
     frame = pd.concat(pd.read_parquet(p) for p in tmp_path.glob("results-*.parquet"))
     rows = frame[frame.metric == "steps"].sort_values("stage")
@@ -115,7 +115,7 @@ def test_slow_steps_are_timed_in_small_numbers(monkeypatch, seconds, batch, stag
     asked, rows = [], []
     recipe = small_recipe(seeds=1, batch_size=batch)
     entry = replace(entry_of(cell("Finetune", "F")), recipes=(recipe,))
-    table = Table(name="t/1", cells=(cell("Finetune", "F"),), entry=lambda _: entry)
+    table = PaperTable(name="t/1", cells=(cell("Finetune", "F"),), entry=lambda _: entry)
 
     def timed(runs, streams, steps, device, lockstep):
         asked.append(steps)
@@ -201,7 +201,7 @@ def test_orders_may_be_spelt_with_names_of_classes(tmp_path):
                       measure=measures.metric("average_accuracy", named, head="single")),
     }  # fmt: skip
     cells = tuple(Cell("fake", "1", {"method": name, "metric": "A"}, 0.5) for name in entries)
-    table = Table(name="fake/1", cells=cells, entry=lambda cell: entries[cell["method"]])
+    table = PaperTable(name="fake/1", cells=cells, entry=lambda cell: entries[cell["method"]])
     lines = reproduce(table, out=tmp_path).lines
     assert [len(line.values) for line in lines] == [1, 1]
     assert lines[0].ours != lines[1].ours
@@ -214,7 +214,7 @@ def test_a_metric_after_every_stage(tmp_path):
     after = measures.at_stages("forgetting", made, head="single", definition="diagonal")
     entries = {str(k): Entry(recipes=(made,), measure=after(k)) for k in range(STEPS + 1)}
     cells = tuple(Cell("fake", "1", {"stage": k, "metric": "F"}, 0.5) for k in entries)
-    table = Table(name="fake/1", cells=cells, entry=lambda cell: entries[cell["stage"]])
+    table = PaperTable(name="fake/1", cells=cells, entry=lambda cell: entries[cell["stage"]])
     lines = reproduce(table, out=tmp_path).lines
     expected = read(tmp_path).view(head="single").curve("forgetting", definition="diagonal")
     for k in range(1, STEPS):
@@ -323,14 +323,14 @@ def test_a_second_call_replaces_the_lines_of_the_first(tmp_path):
 
 def test_tables_may_share_a_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    first, second = (Table(name=f"fake/{n}", folder="fake-all") for n in "12")
+    first, second = (PaperTable(name=f"fake/{n}", folder="fake-all") for n in "12")
     assert default_out(first) == default_out(second) == Path("runs/reproduce/fake-all")
     assert default_out(replace(first, folder="")) == Path("runs/reproduce/fake-1")
 
 
 def test_figures_are_written(tmp_path):
     recipe, titles = small_recipe(), []
-    figure = Figure(
+    figure = PaperFigure(
         name="fig1", title="x", recipes=(recipe,),
         data=lambda result: pd.DataFrame({"runs": [len(result)]}), draw=lambda data: Drawn(),
     )  # fmt: skip
@@ -342,12 +342,12 @@ def test_figures_are_written(tmp_path):
         def to_html(self, **options):
             return "<p>drawn</p>"
 
-    made = reproduce(Table(name="fake/fig1", figures=(figure,)), out=tmp_path)
+    made = reproduce(PaperTable(name="fake/fig1", figures=(figure,)), out=tmp_path)
     assert [p.name for p in made.figures] == ["fig1.csv", "fig1.html"]
     assert pd.read_csv(made.figures[0])["runs"].tolist() == [2]
     assert "settings" not in pd.read_csv(made.figures[0])
     assert made.lines == ()
-    changed = Table(name="fake/fig1", figures=(figure,), settings={"epochs": "2"})
+    changed = PaperTable(name="fake/fig1", figures=(figure,), settings={"epochs": "2"})
     made = reproduce(changed, out=tmp_path)
     assert pd.read_csv(made.figures[0])["settings"].tolist() == ["epochs=2"]
     assert titles == ["x", "x (epochs=2)"]

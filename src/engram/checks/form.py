@@ -7,8 +7,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from engram.checks.report import Broken, require
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.methods.base import EITHER, Method, pace_of
-from engram.methods.base import Replay as Declared
+from engram.methods.base import EITHER, Method, ReplaySpec, pace_of
 from engram.models.build import check_head
 from engram.recipes.names import build_method, plain_method
 
@@ -71,7 +70,10 @@ def check_declarations(method: Method) -> None:
     )
     for stage in range(3):
         first, second = method.replay(stage), method.replay(stage)
-        require(isinstance(first, Declared), f"replay({stage}) must return a Replay, not {first!r}")
+        require(
+            isinstance(first, ReplaySpec),
+            f"replay({stage}) must return a ReplaySpec, not {first!r}",
+        )
         require(first == second, f"replay({stage}) changes from call to call: return a constant")
         past = first.kind == "past" and method.reads != "past"
         require(not past, 'a replay of kind "past" needs reads = "past"')

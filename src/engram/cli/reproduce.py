@@ -11,7 +11,7 @@ import typer
 from engram.cli.options import Again, Compile, Device, Out
 
 if TYPE_CHECKING:
-    from engram.reproduce import Plan, Reproduction, Table
+    from engram.reproduce import PaperTable, Reproduction, ReproductionPlan
 
 STYLES = {"agrees": "green", "differs": "red", "not run": "dim", "not comparable": "yellow"}
 TELL_EVERY = 3.0  # seconds between lines of a forecast
@@ -131,8 +131,8 @@ def _list() -> None:
 
 
 def _run(
-    table: Table, planned: Plan, folder: Path, device: str, limit: float | None, group_size: int,
-    compile: bool, again: bool,
+    table: PaperTable, planned: ReproductionPlan, folder: Path, device: str, limit: float | None,
+    group_size: int, compile: bool, again: bool,
 ) -> Reproduction:  # fmt: skip
     from engram.cli.progress import meter
     from engram.cli.shell import INTERRUPTED, say
@@ -149,7 +149,7 @@ def _run(
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _question(planned: Plan, folder: Path) -> None:
+def _question(planned: ReproductionPlan, folder: Path) -> None:
     from engram.cli.shell import say
     from engram.reproduce.table import stand_in
 
@@ -164,7 +164,7 @@ def _question(planned: Plan, folder: Path) -> None:
         say(f"not run: {figure}: {why[:MOST_WHY]}", style="yellow")
 
 
-def _refuse_nothing(planned: Plan) -> None:
+def _refuse_nothing(planned: ReproductionPlan) -> None:
     """A table of which nothing can be made is no result: say what is missing and how to get it."""
     from engram.errors import EngramError
 
@@ -178,7 +178,7 @@ def _refuse_nothing(planned: Plan) -> None:
     )
 
 
-def _possible(planned: Plan) -> str:
+def _possible(planned: ReproductionPlan) -> str:
     """How much of a table, and of its figures, can be made, and from how many runs."""
     drawn, figures = len(planned.figures), len(planned.table.figures)
     parts = [f"{len(planned.runnable)} of {len(planned.cells)} cells"] if planned.cells else []
@@ -188,7 +188,7 @@ def _possible(planned: Plan) -> str:
     return f"{' and '.join(parts)} can be made here, from {runs}"
 
 
-def _show_plan(planned: Plan, folder: Path) -> None:
+def _show_plan(planned: ReproductionPlan, folder: Path) -> None:
     """What would run, group by group, and what cannot."""
     from rich.text import Text
 
@@ -210,7 +210,7 @@ def _show_plan(planned: Plan, folder: Path) -> None:
     say(f"about {words(planned.seconds)} in all, from a few steps of each group on this device")
 
 
-def _show_missing(planned: Plan) -> None:
+def _show_missing(planned: ReproductionPlan) -> None:
     from engram.cli.shell import say
 
     reasons: dict[str, int] = {}

@@ -31,7 +31,7 @@ from engram.errors import bad
 from engram.learner import warm
 from engram.learner.learner import Items, Learner
 from engram.learner.tree import tree_map
-from engram.methods.base import Method, Phase, Replay
+from engram.methods.base import Method, Phase, ReplaySpec
 
 ROUND = 64  # whole tasks are padded to such multiples for compiled steps: fewer shapes to compile
 
@@ -240,7 +240,7 @@ def _dealer(
 ) -> Dealer:  # fmt: skip
     replay, device = method.replay(stage), learners[0].device
     if phase.rows != "task":
-        replay = Replay("union") if phase.rows == "both" else Replay()
+        replay = ReplaySpec("union") if phase.rows == "both" else ReplaySpec()
     if phase.rows == "memory":
         items = [_memory_items(one, method) for one in learners]
     else:
@@ -282,7 +282,7 @@ def _room(method: Method) -> int:
     return memory.total or 0
 
 
-def _main_items(learner: Learner, replay: Replay, stage: int) -> Items:
+def _main_items(learner: Learner, replay: ReplaySpec, stage: int) -> Items:
     own, kept = learner.task.train, learner.exemplars
     if replay.kind not in ("past", "complete"):
         mine = learner.items()

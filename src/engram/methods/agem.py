@@ -13,7 +13,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory, check_memory
-from engram.methods.base import EITHER, Gradient, Method, Replay, State, Terms
+from engram.methods.base import EITHER, Gradient, Method, ReplaySpec, State, Terms
 from engram.streams.core import Task
 
 FLOOR = 1e-12
@@ -68,8 +68,8 @@ class AGEM(Method):
         whole("size", self.size)
         check_memory(self.memory)
 
-    def replay(self, stage: int) -> Replay:
-        return Replay("apart", self.size)
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("apart", self.size)
 
     def start(self, learner: Learner, task: Task) -> None:
         if self.masks:

@@ -24,8 +24,8 @@ from engram.streams.core import Task
 from engram.streams.outline import StreamOutline
 
 __all__ = [
-    "DECISIONS", "EITHER", "REPLAYS", "Brought", "Gradient", "Method", "Network", "Phase", "Replay",
-    "State", "Terms", "overrides", "pace_of",
+    "DECISIONS", "EITHER", "REPLAYS", "Brought", "Gradient", "Method", "Network", "Phase",
+    "ReplaySpec", "State", "Terms", "overrides", "pace_of",
 ]  # fmt: skip
 REPLAYS = ("none", "union", "pair", "apart", "tasks", "past", "complete")
 # how predictions follow from scores, for rows of one label and for rows with a set of them
@@ -37,7 +37,7 @@ Gradient = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplaySpec:
     """What a training batch holds besides the current task's rows.
 
     ``none`` nothing; ``union`` one epoch goes over the task and the whole memory, shuffled;
@@ -76,8 +76,8 @@ class Replay:
 
     def __repr__(self) -> str:
         more = {f.name: getattr(self, f.name) for f in fields(self)[2:]}
-        changed = [f"{k}={v!r}" for k, v in more.items() if v != getattr(Replay, k)]
-        return f"Replay({', '.join([f'kind={self.kind!r}', f'size={self.size}', *changed])})"
+        changed = [f"{k}={v!r}" for k, v in more.items() if v != getattr(ReplaySpec, k)]
+        return f"ReplaySpec({', '.join([f'kind={self.kind!r}', f'size={self.size}', *changed])})"
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,9 @@ class Method:
     # draws each label's score above 0 or below, as `net.task` does on label sets
     decides: ClassVar[tuple[str, ...]] = ("argmax",)
 
-    def replay(self, stage: int) -> Replay:
+    def replay(self, stage: int) -> ReplaySpec:
         """What a batch holds; fixed for a stage."""
-        return Replay()
+        return ReplaySpec()
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
         """The trainings of a task, one after the other, between `start` and `finish`."""

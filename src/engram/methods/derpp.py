@@ -12,7 +12,7 @@ from engram.learner.batch import Batch
 from engram.learner.net import Net
 from engram.losses import mean
 from engram.memory import Memory, check_memory
-from engram.methods.base import Method, Replay, State, Terms
+from engram.methods.base import Method, ReplaySpec, State, Terms
 
 
 def squared(logits: Tensor, then: Tensor, classes: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class DERpp(Method):
     Examples
     --------
     >>> DERpp().replay(0)
-    Replay(kind='apart', size=0, renew='step', draws=2)
+    ReplaySpec(kind='apart', size=0, renew='step', draws=2)
 
     References
     ----------
@@ -72,8 +72,8 @@ class DERpp(Method):
         whole("size", self.size)
         check_memory(self.memory)
 
-    def replay(self, stage: int) -> Replay:
-        return Replay("apart", self.size, renew="step", draws=2)
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("apart", self.size, renew="step", draws=2)
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         task, (stored, labelled) = net.task(batch), batch.memory

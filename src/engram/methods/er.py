@@ -12,7 +12,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory, check_memory
-from engram.methods.base import EITHER, Method, Replay, State, Terms
+from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
 from engram.streams.core import Task
 
 MIXES = ("paired", "union")
@@ -69,7 +69,7 @@ class ER(Method):
     >>> ER()
     ER(memory=Memory(total=500), mix='paired', reduce='mean', size=0, renew='task')
     >>> ER(mix="union").replay(1)
-    Replay(kind='union', size=0)
+    ReplaySpec(kind='union', size=0)
     """
 
     decides: ClassVar[tuple[str, ...]] = EITHER
@@ -90,10 +90,10 @@ class ER(Method):
         choose("reduce", self.reduce, REDUCTIONS)
         whole("size", self.size)
 
-    def replay(self, stage: int) -> Replay:
+    def replay(self, stage: int) -> ReplaySpec:
         if self.mix == "union":
-            return Replay("union")
-        return Replay("pair", self.size, renew=self.renew)
+            return ReplaySpec("union")
+        return ReplaySpec("pair", self.size, renew=self.renew)
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         return replay_terms(net, batch, self.reduce)

@@ -11,7 +11,7 @@ from engram.learner.batch import Batch
 from engram.learner.net import Net
 from engram.losses import multi_hot
 from engram.memory import Memory, check_memory
-from engram.methods.base import Method, Replay, State, Terms
+from engram.methods.base import Method, ReplaySpec, State, Terms
 from engram.methods.er import halves
 
 
@@ -62,8 +62,8 @@ class ERACE(Method):
         whole("size", self.size)
         check_memory(self.memory)
 
-    def replay(self, stage: int) -> Replay:
-        return Replay("pair", self.size, renew="step")
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("pair", self.size, renew="step")
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         own = shown(batch) | (batch.old[:, None] > 0)  # [B, C]

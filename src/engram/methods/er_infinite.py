@@ -10,7 +10,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory
-from engram.methods.base import EITHER, Method, Replay, State, Terms
+from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
 from engram.methods.er import MIXES, REDUCTIONS, replay_terms
 from engram.streams.core import Task
 
@@ -33,7 +33,7 @@ class ERInfinite(Method):
     Examples
     --------
     >>> ERInfinite().replay(1)
-    Replay(kind='past', size=0)
+    ReplaySpec(kind='past', size=0)
     """
 
     reads: ClassVar[str] = "past"
@@ -48,8 +48,8 @@ class ERInfinite(Method):
         choose("reduce", self.reduce, REDUCTIONS)
         whole("size", self.size)
 
-    def replay(self, stage: int) -> Replay:
-        return Replay("pair", self.size) if self.mix == "paired" else Replay("past")
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("pair", self.size) if self.mix == "paired" else ReplaySpec("past")
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         return replay_terms(net, batch, self.reduce)

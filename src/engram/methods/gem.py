@@ -14,7 +14,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory
-from engram.methods.base import EITHER, Gradient, Method, Replay, State, Terms
+from engram.methods.base import EITHER, Gradient, Method, ReplaySpec, State, Terms
 from engram.methods.dual import nonnegative
 from engram.methods.quadratic import check_floats
 from engram.streams.core import Task
@@ -126,8 +126,8 @@ class GEM(Method):
         if not isinstance(self.memory, Memory):
             raise bad("memory", "a Memory such as Memory(fraction=0.2)", self.memory)
 
-    def replay(self, stage: int) -> Replay:
-        return Replay("tasks", self.size)
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("tasks", self.size)
 
     def brings(self, verb: str) -> bool:
         return super().brings(verb) and (verb != "loss" or self.counted != 1)

@@ -14,7 +14,7 @@ from engram.learner.learner import EVAL_ROWS, Learner
 from engram.learner.net import Net
 from engram.losses import bce_rows, mean, multi_hot
 from engram.memory import Memory, check_memory
-from engram.methods.base import EITHER, Method, Replay, State, Terms
+from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
 from engram.models.output import Output
 from engram.streams.core import Task
 
@@ -107,8 +107,8 @@ class ICaRL(Method):
     def decides(self) -> tuple[str, ...]:  # type: ignore[override]
         return EITHER if self.variant in ("cnn", "norm") else ("argmax",)
 
-    def replay(self, stage: int) -> Replay:
-        return Replay("union")
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("union")
 
     def start(self, learner: Learner, task: Task) -> None:
         shape = learner.stream.data.sample_shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from engram.methods.base import EITHER, Method, Replay
+from engram.methods.base import EITHER, Method, ReplaySpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +18,11 @@ class IncrementalJoint(Method):
     Examples
     --------
     >>> IncrementalJoint().replay(1)
-    Replay(kind='complete', size=0)
+    ReplaySpec(kind='complete', size=0)
     """
 
     reads: ClassVar[str] = "past"
     decides: ClassVar[tuple[str, ...]] = EITHER
 
-    def replay(self, stage: int) -> Replay:
-        return Replay("complete")
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("complete")

@@ -20,7 +20,7 @@ from engram.methods.base import (
     Gradient,
     Method,
     Phase,
-    Replay,
+    ReplaySpec,
     State,
     Terms,
     overrides,
@@ -101,9 +101,9 @@ class Join(Method):
         """Whether some part has its own form of a verb."""
         return any(overrides(part, verb) for part in self.parts)
 
-    def replay(self, stage: int) -> Replay:
+    def replay(self, stage: int) -> ReplaySpec:
         owner = self._owner("replay")
-        return Replay() if owner is None else self.parts[owner].replay(stage)
+        return ReplaySpec() if owner is None else self.parts[owner].replay(stage)
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
         owner = self._owner("phases")

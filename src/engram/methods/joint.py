@@ -9,7 +9,7 @@ import torch
 
 from engram.errors import choose
 from engram.learner.learner import Learner
-from engram.methods.base import EITHER, Method, Replay
+from engram.methods.base import EITHER, Method, ReplaySpec
 from engram.streams.core import Task
 
 INITS = ("continue", "scratch")
@@ -31,7 +31,7 @@ class Joint(Method):
     Examples
     --------
     >>> Joint().replay(3)
-    Replay(kind='past', size=0)
+    ReplaySpec(kind='past', size=0)
     >>> Joint(init="scrach")
     Traceback (most recent call last):
     ...
@@ -46,8 +46,8 @@ class Joint(Method):
     def __post_init__(self) -> None:
         choose("init", self.init, INITS)
 
-    def replay(self, stage: int) -> Replay:
-        return Replay("past")
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("past")
 
     def start(self, learner: Learner, task: Task) -> None:
         if self.init == "continue":

@@ -9,7 +9,7 @@ from torch import Tensor
 from engram.errors import choose
 from engram.learner.batch import Batch
 from engram.learner.net import Net
-from engram.methods.base import Replay, State
+from engram.methods.base import ReplaySpec, State
 from engram.methods.naive_rehearsal import NaiveRehearsal
 
 ROOTS = ("first_task", "none")
@@ -38,7 +38,7 @@ class LatentReplay(NaiveRehearsal):
     Examples
     --------
     >>> LatentReplay().replay(0), LatentReplay().replay(1)
-    (Replay(kind='pair', size=0), Replay(kind='pair', size=0, latent=True))
+    (ReplaySpec(kind='pair', size=0), ReplaySpec(kind='pair', size=0, latent=True))
 
     References
     ----------
@@ -51,8 +51,8 @@ class LatentReplay(NaiveRehearsal):
         super().__post_init__()
         choose("root", self.root, ROOTS)
 
-    def replay(self, stage: int) -> Replay:
-        return Replay("pair", self.size, latent=stage > 0 or self.root == "none")
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("pair", self.size, latent=stage > 0 or self.root == "none")
 
     def remember(self, net: Net, batch: Batch, state: State) -> dict[str, Tensor]:
         return {"latent": net.at("net.root")(batch.x)}

@@ -11,7 +11,7 @@ from engram.errors import bad, choose
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
-from engram.methods.base import Brought, Phase, Replay, State, Terms
+from engram.methods.base import Brought, Phase, ReplaySpec, State, Terms
 from engram.methods.dgr import DGR
 from engram.methods.latent_replay import ROOTS
 from engram.streams.outline import StreamOutline
@@ -46,7 +46,7 @@ class LGR(DGR):
     Examples
     --------
     >>> LGR().replay(0), LGR().replay(1)
-    (Replay(kind='none', size=0), Replay(kind='none', size=0, latent=True))
+    (ReplaySpec(kind='none', size=0), ReplaySpec(kind='none', size=0, latent=True))
     """
 
     generates: ClassVar[str] = "latents"
@@ -60,8 +60,8 @@ class LGR(DGR):
     def _learns_root(self, stage: int) -> bool:
         return stage == 0 and self.root == "first_task"
 
-    def replay(self, stage: int) -> Replay:
-        return Replay(latent=not self._learns_root(stage))
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec(latent=not self._learns_root(stage))
 
     def networks(self, stream: StreamOutline) -> Brought:
         if stream.latents is None:

@@ -12,7 +12,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory, check_memory
-from engram.methods.base import EITHER, Method, Replay, State, Terms
+from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
 from engram.methods.er import halves
 from engram.streams.core import Task
 
@@ -71,8 +71,8 @@ class NaiveRehearsal(Method):
         whole("size", self.size)
         check_memory(self.memory)
 
-    def replay(self, stage: int) -> Replay:
-        return Replay("pair", self.size)
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("pair", self.size)
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         if self.weighting == "mean":

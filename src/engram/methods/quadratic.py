@@ -18,7 +18,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.memory import Memory, check_memory
-from engram.methods.base import EITHER, Method, Replay, State, Terms
+from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
 from engram.streams.core import Task
 
 NORMS = ("minmax_global", "max_only", "per_tensor")
@@ -170,8 +170,8 @@ class Anchored(Method):
         """What the weighted squared distance is multiplied with."""
         return self.strength
 
-    def replay(self, stage: int) -> Replay:
-        return Replay("none" if self.memory is None else "union")
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("none" if self.memory is None else "union")
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         terms = {"task": net.task(batch)}

@@ -39,8 +39,8 @@ class Replay(base.Method):
     def __post_init__(self) -> None:
         number("fraction", self.fraction, 0.0, 1.0, open_low=True)
 
-    def replay(self, stage: int) -> base.Replay:
-        return base.Replay("union")
+    def replay(self, stage: int) -> base.ReplaySpec:
+        return base.ReplaySpec("union")
 
     def finish(self, learner: Learner, task: Task) -> None:
         learner.exemplars = self.memory_budget.update(learner, task.train)

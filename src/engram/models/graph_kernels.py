@@ -197,7 +197,7 @@ def _unread(
 
 
 # -- launches --------------------------------------------------------------------------------------
-class _Plan:
+class _Tiling:
     """How [R, B, V, W] is cut into programs."""
 
     def __init__(self, x: Tensor) -> None:
@@ -220,7 +220,7 @@ def mix(
     beta: Tensor, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """See ``graph_ops.plain_mix``."""
-    cut = _Plan(near)
+    cut = _Tiling(near)
     means, squares = cut.partial(near), cut.partial(near)
     counts = near.new_empty(cut.R, cut.parts, 1)
     _moments[cut.grid](
@@ -243,7 +243,7 @@ def mix_back(
     shift: Tensor, real: Tensor, weight: Tensor, mean: Tensor, var: Tensor, eps: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """See ``graph_ops.plain_mix_back``."""
-    cut = _Plan(near)
+    cut = _Tiling(near)
     sums, products = cut.partial(near), cut.partial(near)
     _products[cut.grid](
         dy, near, far, bias, shift, mean, sums, products, cut.N, cut.W, cut.chunk, **cut.tile

@@ -9,7 +9,7 @@ from engram.models.layers import BatchNorm, Dropout
 from engram.models.shapes import image
 
 
-class Block(nn.Module):
+class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut; a 1x1 convolution where shapes differ (option B)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, *, relu: bool = True) -> None:
@@ -76,7 +76,7 @@ class ResNet(nn.Module):
             for block in range(blocks):
                 final = stage == len(widths) - 1 and block == blocks - 1
                 stride = 2 if stage and not block else 1
-                layers.append(Block(inputs, width, stride, relu=last_relu or not final))
+                layers.append(BasicBlock(inputs, width, stride, relu=last_relu or not final))
                 inputs = width
             stages.append(nn.Sequential(*layers))
         self.lower = nn.Sequential(*stages[:-1])

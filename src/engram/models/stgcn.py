@@ -123,7 +123,7 @@ def over_joints(x: Tensor, graph: Tensor, weight: Tensor, bias: Tensor) -> Tenso
     return y + torch.mm(mix.sum(1).reshape(joints, 3), bias.reshape(3, -1))
 
 
-class Block(nn.Module):
+class STGCNBlock(nn.Module):
     """Graph convolution over three partitions, then convolution over time; channels last.
 
     The convolutions hold the weights, the functions above apply them.
@@ -193,7 +193,7 @@ class STGCN(WithConstants):
         whole("width", width, 1)
         sizes = [channels] + [width] * whole("depth", depth, 1)
         self.blocks = nn.ModuleList(
-            Block(sizes[i], width, joints, tk, dropout, residual=i > 0) for i in range(depth)
+            STGCNBlock(sizes[i], width, joints, tk, dropout, residual=i > 0) for i in range(depth)
         )
         self.features = width
         self.root_modules = ("data_norm", "blocks")

@@ -167,8 +167,8 @@ class Recorder:
         if self.checkpoints is not None and self.saver is not None:
             self.checkpoints.prune(done)
             self.saver.prune([(one.run, one.stage) for _, one, _ in done])
-        for (finished, moment, _), own in zip(done, rows, strict=True):
-            self.callback.stage(finished, moment.stage, own)
+        for (finished, after, _), own in zip(done, rows, strict=True):
+            self.callback.stage(finished, after.stage, own)
 
     def _write(
         self, done: Sequence[Done], rows: Sequence[Rows], arrays: Sequence[StoredArrays]

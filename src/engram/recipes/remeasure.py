@@ -212,7 +212,7 @@ def _as_kept(learner: Learner, kept: Prediction, stage: int) -> Learner:
     stored = kept.buffers or {}
     if set(stored) != set(learner.buffers):
         missing = ", ".join(sorted(set(learner.buffers) - set(stored)))
-        raise RecordError(f"{kept.moment}: buffers were not kept ({missing}); run it again")
+        raise RecordError(f"{kept.key}: buffers were not kept ({missing}); run it again")
     learner.buffers = {k: torch.tensor(stored[k]).to(v) for k, v in learner.buffers.items()}
     if kept.exemplars is not None:
         learner.exemplars = Exemplars._make([*torch.tensor(kept.exemplars).unbind(0), 0])

@@ -9,7 +9,7 @@ from engram.engine.engine import Stage
 from engram.probes import RunStage, measure, standard
 from engram.probes.cost import facts_of
 from engram.recipes.plan import Plan
-from engram.records import Items, Moment, Rows, StageRows
+from engram.records import Items, Rows, StageKey, StageRows
 from engram.records.arrays import StoredArrays
 
 Done = tuple[Plan, Stage, Items]
@@ -40,8 +40,8 @@ def named_arrays(
     arrays: Mapping[str, Mapping[str, Any]], plan: Plan, stage: int
 ) -> list[StoredArrays]:
     """What the probes of a run store after a stage, with its names."""
-    moment = Moment(*plan.key, stage)
-    return [StoredArrays(moment, probe, own) for probe, own in arrays.items()]
+    key = StageKey(*plan.key, stage)
+    return [StoredArrays(key, probe, own) for probe, own in arrays.items()]
 
 
 def run_stage(plan: Plan, stage: Stage, items: Items) -> RunStage:

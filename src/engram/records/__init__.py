@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from engram.records.arrange import Run
+from engram.records.arrange import RunKey
 from engram.records.directory import RunDirectory, new_part, run_id
 from engram.records.environment import environment
 from engram.records.items import Items
 from engram.records.papers import document, reference
 from engram.records.parts import Problem
-from engram.records.predictions import KEEP, Moment, Prediction, Predictions
+from engram.records.predictions import KEEP, Prediction, Predictions, StageKey
 from engram.records.reading import combine, from_csv, read
 from engram.records.result import Result
 from engram.records.stage_rows import StageRows
@@ -20,13 +20,13 @@ __all__ = [
     "COLUMNS",
     "KEEP",
     "Items",
-    "Moment",
+    "StageKey",
     "Prediction",
     "Predictions",
     "Problem",
     "Result",
     "Rows",
-    "Run",
+    "RunKey",
     "RunDirectory",
     "StageRows",
     "accuracy_matrix",

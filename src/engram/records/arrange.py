@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-class Run(NamedTuple):
+class RunKey(NamedTuple):
     """One training run: a recipe with a seed and an order."""
 
     recipe: str
@@ -29,7 +29,7 @@ class Run(NamedTuple):
 class Arranged(NamedTuple):
     """The runs of a long table and where its rows belong."""
 
-    runs: list[Run]
+    runs: list[RunKey]
     labels: list[str]  # one per run, different recipes told apart
     written: list[str]  # one per run, as in the table
     run: Ints  # [rows] number of the run
@@ -62,7 +62,7 @@ def arrange(frame: pd.DataFrame) -> Arranged:
     first[run[::-1]] = np.arange(len(frame))[::-1]  # the first row of each run is written last
     ids = recipe.categories[recipe.codes.to_numpy()[first]]
     names = order.categories[order.codes.to_numpy()[first]]
-    runs = [Run(str(r), int(s), str(o)) for r, s, o in zip(ids, seed[first], names, strict=True)]
+    runs = [RunKey(str(r), int(s), str(o)) for r, s, o in zip(ids, seed[first], names, strict=True)]
     given = [str(x) for x in frame["label"].iloc[first]]
     labels = [label or one.recipe for label, one in zip(given, runs, strict=True)]
     return Arranged(runs, _distinct(labels, runs), given, np.asarray(run, np.int64))
@@ -81,7 +81,7 @@ def run_by_run(frame: pd.DataFrame, arranged: Arranged, recipes: Iterable[str]) 
     return frame.iloc[np.argsort(row, kind="stable")].reset_index(drop=True)
 
 
-def _distinct(labels: list[str], runs: list[Run]) -> list[str]:
+def _distinct(labels: list[str], runs: list[RunKey]) -> list[str]:
     """Labels that two recipes share get the recipe id added."""
     recipes: dict[str, set[str]] = {}
     for label, run in zip(labels, runs, strict=True):
@@ -181,12 +181,12 @@ def task_counts(frame: pd.DataFrame, arranged: Arranged) -> Ints:
     return counts
 
 
-def stages_of(frame: pd.DataFrame, arranged: Arranged) -> dict[Run, list[int]]:
+def stages_of(frame: pd.DataFrame, arranged: Arranged) -> dict[RunKey, list[int]]:
     """The stages after which each run was evaluated, ascending."""
     rows = judged(frame)
     stage = frame["stage"].to_numpy()[rows].astype(np.int64)
     span = int(stage.max(initial=0)) + 1
-    found: dict[Run, list[int]] = {run: [] for run in arranged.runs}
+    found: dict[RunKey, list[int]] = {run: [] for run in arranged.runs}
     for code in np.unique(arranged.run[rows] * span + stage):
         found[arranged.runs[code // span]].append(int(code % span))
     return found

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from engram.errors import RecordError
 from engram.records.files import appearing
 from engram.records.parts import Problem
-from engram.records.predictions import Moment
+from engram.records.predictions import StageKey
 from engram.records.superseded import Marks
 
 PREFIX = "arrays-"
@@ -26,14 +26,14 @@ _FORMAT = "engram-arrays-1"
 class StoredArrays:
     """What one probe stored of one run after one stage; `probe` is its key, ``name@version``."""
 
-    moment: Moment
+    key: StageKey
     probe: str
     arrays: Mapping[str, npt.NDArray[Any]]
 
     @property
-    def place(self) -> tuple[Moment, str]:
-        """The moment and the probe's name: what a later version measures anew."""
-        return self.moment, self.probe.rpartition("@")[0] or self.probe
+    def place(self) -> tuple[StageKey, str]:
+        """The key and the probe's name: what a later version measures anew."""
+        return self.key, self.probe.rpartition("@")[0] or self.probe
 
 
 def write_arrays(
@@ -47,7 +47,7 @@ def write_arrays(
         for i, one in enumerate(stored)
         for name, value in one.arrays.items()
     }
-    places = [[*one.moment, one.probe] for one in stored]
+    places = [[*one.key, one.probe] for one in stored]
     facts = {"format": _FORMAT, "places": json.dumps(places), "alone": json.dumps(alone)}
     with appearing(path) as temporary:
         save_file(named, str(temporary), facts)
@@ -59,9 +59,9 @@ class Arrays:
 
     Examples
     --------
-    >>> moment = Moment("r", 0, "", 2)
-    >>> arrays = Arrays(memory=[StoredArrays(moment, "softmax@1f", {"scores": np.ones(3)})])
-    >>> arrays.get(moment, "softmax")["scores"].tolist(), arrays.get(moment, "odin")
+    >>> key = StageKey("r", 0, "", 2)
+    >>> arrays = Arrays(memory=[StoredArrays(key, "softmax@1f", {"scores": np.ones(3)})])
+    >>> arrays.get(key, "softmax")["scores"].tolist(), arrays.get(key, "odin")
     ([1.0, 1.0, 1.0], {})
     """
 
@@ -72,7 +72,7 @@ class Arrays:
         self._files = sorted(files, key=lambda p: p.name)
         self._marks = {path.parent: marks or Marks() for path in self._files}
         self._memory = {one.place: one for one in memory}
-        self._index: dict[tuple[Moment, str], tuple[Path, int, str]] | None = None
+        self._index: dict[tuple[StageKey, str], tuple[Path, int, str]] | None = None
         self._problems: list[Problem] = []
 
     @classmethod
@@ -88,8 +88,8 @@ class Arrays:
     def __len__(self) -> int:
         return len(set(self))
 
-    def __iter__(self) -> Iterator[tuple[Moment, str]]:
-        """Every moment with the name of a probe that stored something of it."""
+    def __iter__(self) -> Iterator[tuple[StageKey, str]]:
+        """Every key with the name of a probe that stored something of it."""
         return iter({**dict.fromkeys(self._places()), **dict.fromkeys(self._memory)})
 
     def __repr__(self) -> str:
@@ -101,20 +101,20 @@ class Arrays:
         self._places()
         return tuple(self._problems)
 
-    def get(self, moment: tuple[str, int, str, int], probe: str) -> dict[str, npt.NDArray[Any]]:
+    def get(self, key: tuple[str, int, str, int], probe: str) -> dict[str, npt.NDArray[Any]]:
         """What a probe stored of a run after a stage, by its own names; nothing if it did not."""
-        found = self.stored(moment, probe)
+        found = self.stored(key, probe)
         return {} if found is None else dict(found.arrays)
 
-    def stored(self, moment: tuple[str, int, str, int], probe: str) -> StoredArrays | None:
+    def stored(self, key: tuple[str, int, str, int], probe: str) -> StoredArrays | None:
         """The same with the probe's key."""
-        place = Moment(*moment), probe
+        place = StageKey(*key), probe
         if place in self._memory:
             return self._memory[place]
         where = self._places().get(place)
         return None if where is None else _load(*where, place[0])
 
-    def _places(self) -> dict[tuple[Moment, str], tuple[Path, int, str]]:
+    def _places(self) -> dict[tuple[StageKey, str], tuple[Path, int, str]]:
         if self._index is None:
             self._index = {}
             for path in self._files:
@@ -125,8 +125,8 @@ class Arrays:
                     self._problems.append(Problem(str(path), reason))
                     continue
                 part, marks = path.stem.removeprefix(PREFIX), self._marks[path.parent]
-                for i, (*moment, probe) in enumerate(found):
-                    place = StoredArrays(Moment(*moment), probe, {}).place
+                for i, (*key, probe) in enumerate(found):
+                    place = StoredArrays(StageKey(*key), probe, {}).place
                     newest = marks.metrics.get(f"{place[1]}/", {}).get(place[0][:3], "")
                     if not marks.hides(place[0][:3], part) and part >= newest:
                         self._index[place] = path, i, probe
@@ -154,7 +154,7 @@ def _header(path: Path) -> dict[str, Any]:
     return {"places": json.loads(facts["places"]), "alone": json.loads(facts["alone"])}
 
 
-def _load(path: Path, index: int, probe: str, moment: Moment) -> StoredArrays:
+def _load(path: Path, index: int, probe: str, key: StageKey) -> StoredArrays:
     from safetensors import SafetensorError, safe_open
 
     start = f"{index}/"
@@ -164,4 +164,4 @@ def _load(path: Path, index: int, probe: str, moment: Moment) -> StoredArrays:
             arrays = {name.removeprefix(start): file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, ValueError) as problem:
         raise RecordError(f"{path}: is not a whole file of arrays ({problem})") from problem
-    return StoredArrays(moment, probe, arrays)
+    return StoredArrays(key, probe, arrays)

@@ -16,7 +16,7 @@ _LEAST = 2.0**-10  # smaller rows would lose digits: float16 ends at 2 ** -24
 _TOP = 15  # scaled rows lie below 2 ** 15
 
 
-class Half(NamedTuple):
+class HalfScores(NamedTuple):
     """A score is ``scores * 2 ** exponent``; no exponents where all would be 0."""
 
     scores: npt.NDArray[np.float16]  # [..., n, C]
@@ -30,7 +30,7 @@ def as_scores(scores: Any) -> npt.NDArray[np.float32]:
     return np.asarray(scores, np.float32)
 
 
-def halve(scores: Any) -> Half:
+def halve(scores: Any) -> HalfScores:
     """Scores [..., n, C] as they are stored.
 
     Rows that fit into float16 stay as they are; others are scaled by a power of two. -inf and NaN,
@@ -39,7 +39,7 @@ def halve(scores: Any) -> Half:
     Examples
     --------
     >>> halve([[1.0, -2.5], [3e6, -1e6]])
-    Half(scores=array([[ 1.0e+00, -2.5e+00], [ 2.344e+04, -7.812e+03]], dtype=float16),
+    HalfScores(scores=array([[ 1.0e+00, -2.5e+00], [ 2.344e+04, -7.812e+03]], dtype=float16),
          exponent=array([0, 7], dtype=int16))
     """
     given = as_scores(scores)
@@ -52,7 +52,7 @@ def halve(scores: Any) -> Half:
         scaled = np.ldexp(given, -exponent[..., None].astype(np.int32))
     lowest = np.fmax(scaled, -_LIMIT)  # of a NaN and a number, the number
     half = np.minimum(lowest, _LIMIT).astype(np.float16)
-    return Half(half, exponent if exponent.any() else None)
+    return HalfScores(half, exponent if exponent.any() else None)
 
 
 def widen(scores: npt.NDArray[Any], exponent: npt.NDArray[Any] | None) -> npt.NDArray[Any]:

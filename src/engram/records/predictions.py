@@ -25,7 +25,7 @@ _FORMAT = "engram-predictions-1"
 _FIELDS = ("scores", "exponent", "single", "multi", "parameters", "exemplars")
 
 
-class Moment(NamedTuple):
+class StageKey(NamedTuple):
     """One run after one stage."""
 
     recipe: str
@@ -55,7 +55,7 @@ class Prediction:
         [4, m] rows, stages, columns and ranks of the memory; kept with the parameters.
     """
 
-    moment: Moment
+    key: StageKey
     scores: npt.NDArray[np.float16] | None = None
     exponent: npt.NDArray[np.int16] | None = None
     single: npt.NDArray[Any] | None = None
@@ -100,7 +100,7 @@ class Prediction:
         choose("keep", keep, KEEP)
         if keep == "counts":
             return None
-        moment = Moment(recipe, int(seed), order, int(stage))
+        key = StageKey(recipe, int(seed), order, int(stage))
         given = as_scores(scores)
         kept: dict[str, Any] = {
             h: _pack(judging.decide(given, items, stage=stage, head=h)) for h in views.HEADS
@@ -108,11 +108,11 @@ class Prediction:
         if keep != "labels":
             kept |= halve(given)._asdict()
         if keep != "parameters":
-            return cls(moment=moment, **kept)
+            return cls(key=key, **kept)
         if parameters is None:
             raise bad("parameters", 'the parameter vector, since keep="parameters"', None)
         return cls(
-            moment=moment, parameters=_array(parameters),
+            key=key, parameters=_array(parameters),
             buffers={name: _array(one) for name, one in (buffers or {}).items()},
             exemplars=None if exemplars is None else _array(exemplars), **kept,
         )  # fmt: skip
@@ -120,7 +120,7 @@ class Prediction:
     def full(self) -> npt.NDArray[Any]:
         """The scores [n, C], up to the rounding with which they were stored."""
         if self.scores is None:
-            raise RecordError(f"{self.moment}: only labels were kept, no scores")
+            raise RecordError(f"{self.key}: only labels were kept, no scores")
         return widen(self.scores, self.exponent)
 
     def predicted(self, items: Items, *, head: str, threshold: float = 0.0) -> npt.NDArray[Any]:
@@ -129,10 +129,10 @@ class Prediction:
         stored = self.single if head == "single" else self.multi
         other = threshold != 0.0 and items.multilabel
         if self.scores is not None and (stored is None or other):
-            stage = self.moment.stage  # files of earlier versions hold scores alone
+            stage = self.key.stage  # files of earlier versions hold scores alone
             return judging.decide(self.full(), items, stage=stage, head=head, threshold=threshold)
         if stored is None:
-            raise RecordError(f"{self.moment}: neither scores nor labels were kept")
+            raise RecordError(f"{self.key}: neither scores nor labels were kept")
         if threshold != 0.0 and stored.dtype == np.uint8:
             raise bad("threshold", "0, because only label sets were kept, not scores", threshold)
         if stored.dtype == np.uint8:
@@ -163,13 +163,13 @@ def write_predictions(path: str | os.PathLike[str], predictions: Sequence[Predic
         for i, one in enumerate(predictions)
         for name, value in (one.buffers or {}).items()
     }
-    facts = {"format": _FORMAT, "moments": json.dumps([list(p.moment) for p in predictions])}
+    facts = {"format": _FORMAT, "moments": json.dumps([list(p.key) for p in predictions])}
     with appearing(path) as temporary:
         save_file(arrays, str(temporary), facts)
     return Path(path)
 
 
-def _moments(path: Path) -> list[Moment]:
+def _keys(path: Path) -> list[StageKey]:
     """The runs and stages of a part file, from its header alone."""
     from safetensors import SafetensorError, safe_open
 
@@ -180,7 +180,7 @@ def _moments(path: Path) -> list[Moment]:
         raise RecordError(f"{path}: is not a whole predictions file ({problem})") from problem
     if facts.get("format") != _FORMAT:
         raise RecordError(f"{path}: is not a predictions file of this version")
-    return [Moment(*one) for one in json.loads(facts["moments"])]
+    return [StageKey(*one) for one in json.loads(facts["moments"])]
 
 
 class Predictions:
@@ -198,8 +198,8 @@ class Predictions:
     ) -> None:
         self._files = sorted(files, key=lambda p: p.name)
         self._marks = {path.parent: marks or Marks() for path in self._files}
-        self._memory = {p.moment: p for p in memory if p is not None}
-        self._index: dict[Moment, tuple[Path, int]] | None = None
+        self._memory = {p.key: p for p in memory if p is not None}
+        self._index: dict[StageKey, tuple[Path, int]] | None = None
         self._problems: list[Problem] = []
 
     @classmethod
@@ -212,12 +212,12 @@ class Predictions:
             whole._marks |= one._marks
         return whole
 
-    def _places(self) -> dict[Moment, tuple[Path, int]]:
+    def _places(self) -> dict[StageKey, tuple[Path, int]]:
         if self._index is None:
             self._index = {}
             for path in self._files:
                 try:
-                    found = _moments(path)
+                    found = _keys(path)
                 except RecordError as problem:
                     reason = str(problem).removeprefix(f"{path}: ")
                     self._problems.append(Problem(str(path), reason))
@@ -238,25 +238,25 @@ class Predictions:
     def __len__(self) -> int:
         return len(set(self._places()) | set(self._memory))
 
-    def __iter__(self) -> Iterator[Moment]:
+    def __iter__(self) -> Iterator[StageKey]:
         return iter({**dict.fromkeys(self._places()), **dict.fromkeys(self._memory)})
 
-    def __contains__(self, moment: object) -> bool:
-        return moment in self._memory or moment in self._places()
+    def __contains__(self, key: object) -> bool:
+        return key in self._memory or key in self._places()
 
     def __repr__(self) -> str:
         return f"Predictions({len(self)} of one run and stage)"
 
     def get(self, recipe: str, seed: int, order: str, stage: int) -> Prediction | None:
         """The prediction of one run after one stage, None if it was not kept."""
-        moment = Moment(recipe, int(seed), order, int(stage))
-        if moment in self._memory:
-            return self._memory[moment]
-        place = self._places().get(moment)
-        return None if place is None else _load(*place, moment)
+        key = StageKey(recipe, int(seed), order, int(stage))
+        if key in self._memory:
+            return self._memory[key]
+        place = self._places().get(key)
+        return None if place is None else _load(*place, key)
 
 
-def _load(path: Path, index: int, moment: Moment) -> Prediction:
+def _load(path: Path, index: int, key: StageKey) -> Prediction:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -275,4 +275,4 @@ def _load(path: Path, index: int, moment: Moment) -> Prediction:
             }
     except (SafetensorError, OSError, ValueError) as problem:
         raise RecordError(f"{path}: is not a whole predictions file ({problem})") from problem
-    return Prediction(moment=moment, buffers=buffers, **arrays)
+    return Prediction(key=key, buffers=buffers, **arrays)

@@ -8,7 +8,7 @@ import numpy as np
 
 from engram.errors import RecordError, bad, choose
 from engram.records import arrange, views
-from engram.records.arrange import Floats, Run
+from engram.records.arrange import Floats, RunKey
 from engram.records.items import Items
 from engram.records.predictions import Prediction
 from engram.records.stage_rows import StageRows
@@ -47,7 +47,7 @@ def recompute(result: Result, *, score: str | None, average: str, threshold: flo
 
 
 def _from_predictions(
-    result: Result, rows: Rows, run: Run, score: str | None, average: str, threshold: float
+    result: Result, rows: Rows, run: RunKey, score: str | None, average: str, threshold: float
 ) -> bool:
     """Add the rows of one run; False if its predictions were not kept."""
     items = result.items(run.recipe, run.order)
@@ -99,7 +99,7 @@ def _from_counts(result: Result, mine: Any, average: str) -> list[pd.DataFrame]:
     return [made, kept]
 
 
-def one_of(result: Result, run: Run | int, stage: int | None) -> tuple[int, Items, Prediction]:
+def one_of(result: Result, run: RunKey | int, stage: int | None) -> tuple[int, Items, Prediction]:
     """Stage, items and prediction of a run, or an error that says what was not kept."""
     known = result.runs
     if isinstance(run, int):
@@ -119,7 +119,7 @@ def one_of(result: Result, run: Run | int, stage: int | None) -> tuple[int, Item
 
 
 def confusion(
-    result: Result, run: Run | int, *, stage: int | None, head: str | None
+    result: Result, run: RunKey | int, *, stage: int | None, head: str | None
 ) -> pd.DataFrame:
     """Counts of true by predicted class of one run, classes in order of introduction."""
     import pandas as pd

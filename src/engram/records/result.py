@@ -11,7 +11,7 @@ import numpy as np
 
 from engram.errors import RecordError, bad, choose, unknown
 from engram.records import arrange as _arrange
-from engram.records.arrange import Floats, Run
+from engram.records.arrange import Floats, RunKey
 from engram.records.arrays import Arrays
 from engram.records.items import Items
 from engram.records.parts import Problem
@@ -97,7 +97,7 @@ class Result:
         return describe(self)
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RunKey]:
         """The runs as (recipe, seed, order); the first axis of every array follows this list."""
         return list(self._arranged.runs)
 
@@ -166,15 +166,15 @@ class Result:
         return _arrange.task_counts(self._frame, self._arranged)
 
     @cached_property
-    def stages(self) -> dict[Run, list[int]]:
+    def stages(self) -> dict[RunKey, list[int]]:
         """The stages after which each run was evaluated."""
         return _arrange.stages_of(self._frame, self._arranged)
 
     @property
-    def diverged(self) -> dict[Run, int]:
+    def diverged(self) -> dict[RunKey, int]:
         """Runs that diverged, with the first stage in which they did."""
         rows = _arrange.ends(self._frame, "diverged") & (self._frame["value"].to_numpy() > 0)
-        stages: dict[Run, int] = {}
+        stages: dict[RunKey, int] = {}
         stage = self._frame["stage"].to_numpy()[rows]
         for number, k in zip(self._arranged.run[rows], stage, strict=True):
             run = self._arranged.runs[number]
@@ -233,10 +233,10 @@ class Result:
         return probe_table(self)
 
     def arrays(
-        self, probe: str, run: Run | int = 0, *, stage: int | None = None
+        self, probe: str, run: RunKey | int = 0, *, stage: int | None = None
     ) -> dict[str, np.ndarray[Any, Any]]:
         """What a probe stored of one run after a stage (default: the last), by its own names."""
-        where = self.runs[run] if isinstance(run, int) else Run(*run)
+        where = self.runs[run] if isinstance(run, int) else RunKey(*run)
         known = sorted(m.stage for m, name in self.stored if m[:3] == where and name == probe)
         if not known:
             raise unknown("probe", probe, {name for m, name in self.stored if m[:3] == where})
@@ -327,7 +327,7 @@ class Result:
         >>> Result(rows.frame()).of_runs([("LwF", 0, ""), ("ER", 0, "")]).labels
         ['LwF', 'ER']
         """
-        named = [Run(*run) for run in runs]
+        named = [RunKey(*run) for run in runs]
         frame = _arrange.run_by_run(self._frame, self._arranged, [run.recipe for run in named])
         wanted = set(named)
         if any(run not in wanted for run in self._arranged.runs):
@@ -355,7 +355,7 @@ class Result:
         return recompute(self, score=score, average=average, threshold=threshold)
 
     def confusion(
-        self, run: Run | int = 0, *, stage: int | None = None, head: str | None = None
+        self, run: RunKey | int = 0, *, stage: int | None = None, head: str | None = None
     ) -> pd.DataFrame:
         """Counts of true (rows) by predicted class (columns) of one run."""
         from engram.records.recompute import confusion

@@ -27,7 +27,7 @@ def save(result: Result, path: str | os.PathLike[str]) -> None:
         if items is not None:
             folder.write_items(*run, items)
     part = new_part()
-    stored = [result.predictions.get(*moment) for moment in result.predictions]
+    stored = [result.predictions.get(*key) for key in result.predictions]
     kept = [one for one in stored if one is not None]
     if kept:
         write_predictions(folder.path / f"predictions-{part}.safetensors", kept)

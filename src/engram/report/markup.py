@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from engram.report.digest import DEFINITIONS
-from engram.report.section import Cast
+from engram.report.section import DrawnMethods
 from engram.report.style import Style
 from engram.report.tables import Column, Table, cell_text, is_missing
 
@@ -37,7 +37,7 @@ def forgetting_cells(table: Table) -> list[dict[str, ForgettingCell]]:
     return rows
 
 
-def table_rows(table: Table, cast: Cast) -> dict[str, Any]:
+def table_rows(table: Table, cast: DrawnMethods) -> dict[str, Any]:
     """The table as the template wants it: rows of cells with text, sort key and marks."""
     best = {column.key: table.best_rows(column) for column in table.columns}
     place = {name: number for number, name in enumerate(cast.names)}

@@ -21,7 +21,7 @@ from engram.report.digest import Digest, digest
 from engram.report.figures import SCALE
 from engram.report.inputs import ReportInput
 from engram.report.markup import forgetting_cells, script_json, swatch, table_rows
-from engram.report.section import Cast, Section
+from engram.report.section import DrawnMethods, Section
 from engram.report.sections import all_sections, choose_cast, every_panel
 from engram.report.tables import Table, render
 
@@ -138,7 +138,11 @@ def _asset(environment: jinja2.Environment, name: str) -> str:
 
 
 def _page_data(
-    facts: Digest, cast: Cast, sections: Sequence[Section], shown: Mapping[str, Table], own: str
+    facts: Digest,
+    cast: DrawnMethods,
+    sections: Sequence[Section],
+    shown: Mapping[str, Table],
+    own: str,
 ) -> dict[str, Any]:
     plots = {panel.name: json.loads(panel.figure.to_json()) for panel in every_panel(sections)}
     for plot in plots.values():
@@ -155,7 +159,7 @@ def _page_data(
     }
 
 
-def _section_for_page(section: Section, cast: Cast, table: Any) -> dict[str, Any]:
+def _section_for_page(section: Section, cast: DrawnMethods, table: Any) -> dict[str, Any]:
     place = {name: number for number, name in enumerate(cast.names)}
     panels = [
         {
@@ -168,7 +172,7 @@ def _section_for_page(section: Section, cast: Cast, table: Any) -> dict[str, Any
             "note": section.note, "table": table}  # fmt: skip
 
 
-def _method(name: str, cast: Cast) -> dict[str, Any]:
+def _method(name: str, cast: DrawnMethods) -> dict[str, Any]:
     return {"name": name, "short": cast.short[name], "swatch": swatch(cast.looks[name])}
 
 

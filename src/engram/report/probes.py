@@ -9,7 +9,7 @@ import pandas as pd
 from engram.records.probe_table import is_probed, places_of, summed
 from engram.report import figures
 from engram.report.digest import Digest
-from engram.report.section import Cast, Panel, Section
+from engram.report.section import DrawnMethods, Panel, Section
 from engram.report.tables import Column, Table
 
 MOST_METRICS = 12  # figures
@@ -23,7 +23,7 @@ def probed(digest: Digest) -> pd.DataFrame:
     return summed(frame).rename(columns={"label": "name"})
 
 
-def probe_section(digest: Digest, cast: Cast) -> Section | None:
+def probe_section(digest: Digest, cast: DrawnMethods) -> Section | None:
     """Lines over stages; None where nobody named a probe."""
     table = probed(digest)
     if not len(table):

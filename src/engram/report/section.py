@@ -32,7 +32,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Cast:
+class DrawnMethods:
     """The methods that are drawn, their looks and their short names."""
 
     names: tuple[str, ...]

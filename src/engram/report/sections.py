@@ -12,33 +12,33 @@ from engram.records.views import FIGURES
 from engram.report import aggregate, figures
 from engram.report.digest import Digest
 from engram.report.probes import probe_section
-from engram.report.section import Cast, Panel, Section
+from engram.report.section import DrawnMethods, Panel, Section
 from engram.report.style import short_names, styles
 
 MOST_METHODS = 24  # more lines than this tell nothing
 MOST_TASKS = 12
 
 
-def choose_cast(digest: Digest) -> Cast:
+def choose_cast(digest: Digest) -> DrawnMethods:
     """All methods if they are few, the most accurate ones otherwise."""
     ranked = digest.methods.sort_values("average_accuracy", ascending=False, na_position="last") \
         if len(digest.methods) else digest.methods  # fmt: skip
     everyone = list(dict.fromkeys(ranked["name"].astype(str)))
     names = sorted(everyone[:MOST_METHODS])
-    return Cast(tuple(names), styles(names), short_names(names, 26), len(everyone))
+    return DrawnMethods(tuple(names), styles(names), short_names(names, 26), len(everyone))
 
 
-def all_sections(digest: Digest, cast: Cast) -> list[Section]:
+def all_sections(digest: Digest, cast: DrawnMethods) -> list[Section]:
     """Every section with figures, those without data as a note; own probes if there are any."""
     measured = probe_section(digest, cast)
     return [build(digest, cast) for build in BUILDERS] + ([measured] if measured else [])
 
 
-def _cast_rows(table: pd.DataFrame, cast: Cast) -> pd.DataFrame:
+def _cast_rows(table: pd.DataFrame, cast: DrawnMethods) -> pd.DataFrame:
     return table[table["name"].isin(cast.names)] if len(table) else table
 
 
-def matrices(digest: Digest, cast: Cast) -> Section:
+def matrices(digest: Digest, cast: DrawnMethods) -> Section:
     """A heat map per method."""
     text = (
         "Each row is a moment: after stage 1, 2, … Each column is a task. The diagonal is a task "
@@ -62,7 +62,7 @@ def _title(words: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def stages(digest: Digest, cast: Cast) -> Section:
+def stages(digest: Digest, cast: DrawnMethods) -> Section:
     """Curves over stages: the mean of the tasks seen, then each task."""
     text = (
         "Left to right: after each stage. The first figure is the mean over all tasks seen so far; "
@@ -84,7 +84,7 @@ def stages(digest: Digest, cast: Cast) -> Section:
     return Section("stages", heading, text, tuple(panels))
 
 
-def _stage_figure(rows: pd.DataFrame, cast: Cast, y: str, last: int) -> go.Figure:
+def _stage_figure(rows: pd.DataFrame, cast: DrawnMethods, y: str, last: int) -> go.Figure:
     figure = figures.lines(rows, cast.looks, x="stage", y=y, height=280)
     margin = 0.04 * (last - 1) + 0.1
     figure.update_xaxes(range=[1 - margin, last + margin], dtick=1 if last <= 12 else None)
@@ -99,7 +99,7 @@ def _some_tasks(tasks: pd.Series[int]) -> list[int]:
     return [every[i] for i in np.linspace(0, len(every) - 1, MOST_TASKS).round().astype(int)]
 
 
-def iterations(digest: Digest, cast: Cast) -> Section:
+def iterations(digest: Digest, cast: DrawnMethods) -> Section:
     """Curves within stages, where accuracies were taken during training."""
     text = (
         "The same figures, taken while training. The axis counts stages: 1.5 is the middle of "
@@ -125,7 +125,7 @@ def iterations(digest: Digest, cast: Cast) -> Section:
     return Section("iterations", heading, text, tuple(panels))
 
 
-def trade_off(digest: Digest, cast: Cast) -> Section:
+def trade_off(digest: Digest, cast: DrawnMethods) -> Section:
     """Accuracy against forgetting under the bound."""
     bound = (
         "No run can lie above the dashed line: with k tasks, forgetting is at most "
@@ -162,7 +162,7 @@ def trade_off(digest: Digest, cast: Cast) -> Section:
     return Section("trade-off", heading, text, (Panel("trade-off", "", figure),))
 
 
-def plane(digest: Digest, cast: Cast) -> Section:
+def plane(digest: Digest, cast: DrawnMethods) -> Section:
     """Forgetting against intransigence."""
     text = (
         "Left of the middle, learning new tasks improved old ones; right, they were forgotten. "
@@ -188,7 +188,7 @@ def plane(digest: Digest, cast: Cast) -> Section:
     return Section("plane", title, text, (panel,))
 
 
-def order_section(digest: Digest, cast: Cast) -> Section:
+def order_section(digest: Digest, cast: DrawnMethods) -> Section:
     """Violins over orders."""
     text = (
         "One dot is one order of the tasks or classes, its seeds averaged; the width of a violin "
@@ -204,7 +204,7 @@ def order_section(digest: Digest, cast: Cast) -> Section:
     return Section("orders", "Sensitivity to the order", text, (panel,))
 
 
-def cost_section(digest: Digest, cast: Cast) -> Section:
+def cost_section(digest: Digest, cast: DrawnMethods) -> Section:
     """Time and memory against accuracy."""
     text = (
         "Up is accurate, left is cheap. A method earns its price unless another one lies above it "
@@ -228,7 +228,7 @@ def cost_section(digest: Digest, cast: Cast) -> Section:
     return Section("costs", f"Cost against {digest.figure}", text, tuple(panels), note)
 
 
-def losses(digest: Digest, cast: Cast) -> Section:
+def losses(digest: Digest, cast: DrawnMethods) -> Section:
     """Loss terms over training."""
     text = (
         "What was minimised, term by term, mean over runs. A penalty that stays at zero does "
@@ -253,7 +253,7 @@ def losses(digest: Digest, cast: Cast) -> Section:
     return Section("losses", "Loss terms", text, tuple(panels))
 
 
-BUILDERS: tuple[Callable[[Digest, Cast], Section], ...] = (
+BUILDERS: tuple[Callable[[Digest, DrawnMethods], Section], ...] = (
     matrices, stages, iterations, trade_off, plane, order_section, cost_section, losses,
 )  # fmt: skip
 

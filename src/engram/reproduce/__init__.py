@@ -5,10 +5,10 @@ from __future__ import annotations
 from engram.reproduce import measures
 from engram.reproduce.cells import Cell, cells_of, choose_cells
 from engram.reproduce.differences import Difference, compare, read_side
-from engram.reproduce.planning import Plan, plan
+from engram.reproduce.planning import ReproductionPlan, plan
 from engram.reproduce.registry import find_table, table_names
 from engram.reproduce.run import Reproduction, default_out, reproduce
-from engram.reproduce.table import REASONS, Entry, Figure, Table
+from engram.reproduce.table import REASONS, Entry, PaperFigure, PaperTable
 from engram.reproduce.verdict import Line, judge
 
 __all__ = [
@@ -16,11 +16,11 @@ __all__ = [
     "Cell",
     "Difference",
     "Entry",
-    "Figure",
+    "PaperFigure",
     "Line",
-    "Plan",
+    "ReproductionPlan",
     "Reproduction",
-    "Table",
+    "PaperTable",
     "cells_of",
     "choose_cells",
     "compare",

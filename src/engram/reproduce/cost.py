@@ -10,7 +10,7 @@ from typing import Any
 from engram.engine.engine import Engine
 from engram.engine.run import Run
 from engram.engine.training import Training
-from engram.recipes import Plan as RunPlan
+from engram.recipes import Plan
 from engram.streams.core import Stream, Task
 
 FEW, MORE = 2, 10  # steps of the two timed stages; their difference leaves fixed costs out
@@ -23,7 +23,7 @@ Tell = Callable[[str, int, int], None]  # label, place and number of groups
 
 
 @dataclass(frozen=True)
-class Cost:
+class CostEstimate:
     """The estimate for runs that train together."""
 
     label: str  # of the first run
@@ -65,16 +65,16 @@ def _rows(run: Run, stage: int) -> int:
 
 
 def estimate(
-    plans: Sequence[RunPlan], *, device: Any = "auto", together: bool | None = None,
+    plans: Sequence[Plan], *, device: Any = "auto", together: bool | None = None,
     group_size: int = 0, tell: Tell | None = None,
-) -> list[Cost]:  # fmt: skip
+) -> list[CostEstimate]:  # fmt: skip
     """Time a few steps of every group of runs and extrapolate; `tell` hears what is timed next."""
     if not plans:
         return []
     engine = Engine([p.run for p in plans], device=device, together=together, group_size=group_size)
     shrunk: dict[int, Stream] = {}
     known: dict[Any, tuple[float, float]] = {}
-    costs: list[Cost] = []
+    costs: list[CostEstimate] = []
     groups = engine.groups()
     for place, group in enumerate(groups):
         if tell is not None:
@@ -104,7 +104,7 @@ def _alike(run: Run) -> tuple[Any, ...]:
     return model, kinds, training, id(run.stream.data), len(run.stream.order)
 
 
-def _cost(plans: Sequence[RunPlan], lockstep: bool, step: float, fixed: float) -> Cost:
+def _cost(plans: Sequence[Plan], lockstep: bool, step: float, fixed: float) -> CostEstimate:
     totals = []
     for plan in plans:
         run = plan.run
@@ -112,7 +112,7 @@ def _cost(plans: Sequence[RunPlan], lockstep: bool, step: float, fixed: float) -
         evaluation = len(run.stream) * (fixed + batches * step * FORWARD_SHARE)
         totals.append(steps_of(run) * step + evaluation)
     labels = tuple(dict.fromkeys(plan.label for plan in plans))
-    return Cost(
+    return CostEstimate(
         label=labels[0], labels=labels, runs=len(plans), lockstep=lockstep,
         steps=max(steps_of(plan.run) for plan in plans), step_seconds=step,
         seconds=max(totals) if lockstep else sum(totals),

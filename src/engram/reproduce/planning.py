@@ -12,20 +12,19 @@ from engram.data.catalogue import KNOWN, find, missing_rows, search_root
 from engram.data.core import Data
 from engram.errors import BadArgument
 from engram.models import build as build_model
-from engram.recipes import Plan as RunPlan
-from engram.recipes import Recipe
+from engram.recipes import Plan, Recipe
 from engram.recipes.plain import to_plain
 from engram.recipes.plan import Planner
 from engram.records import RunDirectory
 from engram.reproduce.cells import Cell, choose_cells
-from engram.reproduce.cost import Cost, Tell, estimate
+from engram.reproduce.cost import CostEstimate, Tell, estimate
 from engram.reproduce.measures import constant
-from engram.reproduce.table import SUBSET, Entry, Figure, Table, run_key, words
+from engram.reproduce.table import SUBSET, Entry, PaperFigure, PaperTable, run_key, words
 from engram.streams.core import Stream
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReproductionPlan:
     """What a reproduction will do.
 
     `entries` has one entry per cell, with the reasons that the data at hand add; entries and
@@ -34,15 +33,15 @@ class Plan:
     recorded order those that recipes spell otherwise.
     """
 
-    table: Table
+    table: PaperTable
     cells: tuple[Cell, ...]
     entries: tuple[Entry, ...]
-    figures: tuple[Figure, ...]
+    figures: tuple[PaperFigure, ...]
     missing_figures: Mapping[str, str]
-    runs: tuple[RunPlan, ...]
+    runs: tuple[Plan, ...]
     notes: tuple[str, ...] = ()
     done: int = 0
-    costs: tuple[Cost, ...] = field(default=())
+    costs: tuple[CostEstimate, ...] = field(default=())
     ids: Mapping[str, str] = field(default_factory=dict)
     orders: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
@@ -71,7 +70,7 @@ class _Shelf:
         self.streams: dict[str, Stream] = {}
         # By identity: cells share recipe objects, and a study of orders has thousands of runs.
         self._sources: dict[int, tuple[Recipe, str]] = {}
-        self._runs: dict[int, list[RunPlan]] = {}
+        self._runs: dict[int, list[Plan]] = {}
         self._models: set[str] = set()  # those that were tried
         self._planner = Planner()
 
@@ -116,7 +115,7 @@ class _Shelf:
             self.streams[where] = recipe.build_stream(data)
         return self.streams[where]
 
-    def runs(self, recipe: Recipe) -> list[RunPlan]:
+    def runs(self, recipe: Recipe) -> list[Plan]:
         self._source(recipe)
         if id(recipe) not in self._runs:
             stream = self.stream(recipe)
@@ -155,7 +154,7 @@ class _Shelf:
 
 
 def plan(
-    table: Table,
+    table: PaperTable,
     data_root: str | os.PathLike[str] | None = None,
     *,
     cells: str = "",
@@ -164,7 +163,7 @@ def plan(
     measure: bool = True,
     group_size: int = 0,
     tell: Tell | None = None,
-) -> Plan:
+) -> ReproductionPlan:
     """Find out what can be run, what is finished already, and how long the rest will take.
 
     Parameters
@@ -195,14 +194,14 @@ def plan(
     costs = []
     if measure:
         costs = estimate(pending, device=device, group_size=group_size, tell=tell)
-    return Plan(
+    return ReproductionPlan(
         table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
         runs=tuple(runs), notes=(*table.notes, *shelf.notes), done=len(runs) - len(pending),
         costs=tuple(costs), ids=ids, orders=orders,
     )  # fmt: skip
 
 
-def _try_recipes(table: Table, shelf: _Shelf) -> None:
+def _try_recipes(table: PaperTable, shelf: _Shelf) -> None:
     """Complain about settings that no recipe takes, in cells that were not asked for as well."""
     if not shelf.settings:
         return
@@ -213,7 +212,7 @@ def _try_recipes(table: Table, shelf: _Shelf) -> None:
             shelf.refused(error)
 
 
-def _entry(table: Table, cell: Cell, shelf: _Shelf) -> Entry:
+def _entry(table: PaperTable, cell: Cell, shelf: _Shelf) -> Entry:
     try:
         entry = table.entry(cell)
     except BadArgument as error:  # a method or model that this version does not have
@@ -242,15 +241,15 @@ def _counted(entry: Entry, shelf: _Shelf) -> Entry:
     return replace(entry, measure=constant(float(count(stream))))
 
 
-def _figures(table: Table, shelf: _Shelf) -> tuple[tuple[Figure, ...], dict[str, str]]:
+def _figures(table: PaperTable, shelf: _Shelf) -> tuple[tuple[PaperFigure, ...], dict[str, str]]:
     absent = {figure.name: shelf.why_not(figure.recipes) for figure in table.figures}
     found = tuple(figure for figure in table.figures if not absent[figure.name])
     return found, {name: why for name, why in absent.items() if why}
 
 
 def _runs(
-    entries: Sequence[Entry], figures: Sequence[Figure], shelf: _Shelf
-) -> tuple[list[RunPlan], dict[str, str], dict[tuple[str, str], str]]:
+    entries: Sequence[Entry], figures: Sequence[PaperFigure], shelf: _Shelf
+) -> tuple[list[Plan], dict[str, str], dict[tuple[str, str], str]]:
     """All runs once, one data set after the other, in the order of the cells; ids and orders."""
     every = [r for entry in entries for r in entry.recipes]
     every += [r for figure in figures for r in figure.recipes]
@@ -266,7 +265,7 @@ def _runs(
     return list(runs.values()), ids, orders
 
 
-def _pending(runs: Sequence[RunPlan], out: str | os.PathLike[str] | None) -> list[RunPlan]:
+def _pending(runs: Sequence[Plan], out: str | os.PathLike[str] | None) -> list[Plan]:
     if out is None or not Path(out).is_dir():
         return list(runs)
     folder = RunDirectory(out, create=False)

@@ -10,7 +10,7 @@ from engram.errors import BadArgument, bad, unknown
 from engram.records.papers import PAPERS
 from engram.reproduce.papers import WRITTEN
 from engram.reproduce.papers.base import Paper
-from engram.reproduce.table import Table
+from engram.reproduce.table import PaperTable
 
 
 def table_names() -> dict[str, str]:
@@ -28,7 +28,7 @@ def table_names() -> dict[str, str]:
     }
 
 
-def find_table(name: str, *, embedded: bool = False, assignments: Sequence[str] = ()) -> Table:
+def find_table(name: str, *, embedded: bool = False, assignments: Sequence[str] = ()) -> PaperTable:
     """A table by its name, ``paper/table``.
 
     Parameters

@@ -16,9 +16,9 @@ from engram.recipes import Callback, execute
 from engram.records import Result, RunDirectory, read
 from engram.records.arrange import ended_stages
 from engram.reproduce.output import merge_lines, read_lines
-from engram.reproduce.planning import Plan, plan
+from engram.reproduce.planning import ReproductionPlan, plan
 from engram.reproduce.registry import find_table
-from engram.reproduce.table import Entry, Figure, Table, stand_in, words
+from engram.reproduce.table import Entry, PaperFigure, PaperTable, stand_in, words
 from engram.reproduce.verdict import Line, judge
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Reproduction:
     `open_runs` counts runs that the budget did not allow; the same call goes on with them.
     """
 
-    plan: Plan
+    plan: ReproductionPlan
     out: Path
     lines: tuple[Line, ...]
     figures: tuple[Path, ...]
@@ -52,14 +52,14 @@ class Reproduction:
         return {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
 
 
-def default_out(table: Table, *, embedded: bool = False) -> Path:
+def default_out(table: PaperTable, *, embedded: bool = False) -> Path:
     """``runs/reproduce/<paper>-<table>``, or that of the tables which share their runs with it."""
     end = "-embedded" if embedded else ""
     return Path("runs") / "reproduce" / ((table.folder or table.name.replace("/", "-")) + end)
 
 
 def reproduce(
-    table: Table | str,
+    table: PaperTable | str,
     *,
     data: str | os.PathLike[str] | None = None,
     cells: str = "",
@@ -70,7 +70,7 @@ def reproduce(
     callback: Callback | None = None,
     group_size: int = 0,
     compile: bool = False,
-    planned: Plan | None = None,
+    planned: ReproductionPlan | None = None,
     again: bool = False,
 ) -> Reproduction:
     """Run what a table needs and is not there yet, and put our numbers beside the paper's.
@@ -78,7 +78,7 @@ def reproduce(
     Parameters
     ----------
     table
-        A name such as ``rwalk/1``, or a `Table`.
+        A name such as ``rwalk/1``, or a `PaperTable`.
     budget
         Seconds after which no further training is begun; the next call goes on.
     out
@@ -127,8 +127,8 @@ def reproduce(
 
 
 def _train(
-    made: Plan, folder: Path, device: Any, callback: Callback | None, deadline: float | None,
-    group_size: int, compile: bool, again: bool,
+    made: ReproductionPlan, folder: Path, device: Any, callback: Callback | None,
+    deadline: float | None, group_size: int, compile: bool, again: bool,
 ) -> Result | None:  # fmt: skip
     """Everything recorded after training what is missing; None if nothing is."""
     if not made.runs:
@@ -182,7 +182,9 @@ def _line(cell: Any, entry: Entry, result: Result | None) -> Line:
     return judge(cell, entry, np.asarray(values, np.float64))
 
 
-def _draw(figure: Figure, result: Result | None, folder: Path, settings: str) -> Sequence[Path]:
+def _draw(
+    figure: PaperFigure, result: Result | None, folder: Path, settings: str
+) -> Sequence[Path]:
     from engram.records.files import write_text
     from engram.report.style import as_plot_text
 

@@ -96,7 +96,7 @@ def stand_in(entry: Entry) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class PaperFigure:
     """A figure: what has to be run, the numbers it shows, and the drawing."""
 
     name: str
@@ -111,7 +111,7 @@ def _no_entry(cell: Cell) -> Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class PaperTable:
     """A table of a paper: its cells, and a function from a cell to its `Entry`.
 
     Parameters
@@ -134,7 +134,7 @@ class Table:
     title: str = ""
     cells: tuple[Cell, ...] = ()
     entry: Callable[[Cell], Entry] = _no_entry
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[PaperFigure, ...] = ()
     preset: Any = None
     settings: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class Table:
 
         Examples
         --------
-        >>> table = Table(name="x/1", settings={"a.lr": "0.1", "seeds": "3"}, parts={"a": "A"})
+        >>> table = PaperTable(name="x/1", settings={"a.lr": "0.1", "seeds": "3"}, parts={"a": "A"})
         >>> table.settings_of(Cell("x", "1", {"dataset": "B"}, 1.0))
         'seeds=3'
         """

@@ -13,7 +13,7 @@ from engram.errors import EngramError
 from engram.records.summary import summary_names
 
 if TYPE_CHECKING:
-    from engram.records.arrange import Run
+    from engram.records.arrange import RunKey
     from engram.records.result import Result
 
 
@@ -69,7 +69,7 @@ def logs(result: Result) -> Iterator[RunLog]:
         yield log
 
 
-def _settings(result: Result, run: Run, label: str) -> dict[str, Any]:
+def _settings(result: Result, run: RunKey, label: str) -> dict[str, Any]:
     """The recipe, flat, with dots between the levels."""
     flat: dict[str, Any] = {}
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from engram.errors import bad
 from engram.reproduce.cells import Cell, cells_of
 from engram.reproduce.papers.assign import assign, changes
-from engram.reproduce.table import OTHER_DATA, Entry, Figure, Table
+from engram.reproduce.table import OTHER_DATA, Entry, PaperFigure, PaperTable
 
 
 class OfData(Protocol):
@@ -99,14 +99,16 @@ class Paper(Generic[PresetT]):
     paper: PresetT
     embedded: PresetT
     tables: Mapping[str, Callable[[PresetT], Maker]]
-    figures: Callable[[str, PresetT], tuple[Figure, ...]]
+    figures: Callable[[str, PresetT], tuple[PaperFigure, ...]]
     notes: Callable[[str, PresetT, bool], tuple[str, ...]] = _nothing_to_note
     without_data: tuple[str, ...] = ()
     kept_cells: tuple[str, ...] = ()
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
 
-    def build(self, name: str, *, embedded: bool = False, assignments: Sequence[str] = ()) -> Table:
+    def build(
+        self, name: str, *, embedded: bool = False, assignments: Sequence[str] = ()
+    ) -> PaperTable:
         """A table or figure; `assignments` change the preset."""
         base = self.embedded if embedded and name not in self.without_data else self.paper
         preset = assign(base, assignments)
@@ -117,9 +119,9 @@ class Paper(Generic[PresetT]):
         }  # fmt: skip
         tables = self.groups.get(name, (name,))
         if tables[0] not in self.tables:
-            return Table(figures=self.figures(name, preset), **common)
+            return PaperTable(figures=self.figures(name, preset), **common)
         cells = tuple(cell for table in tables for cell in cells_of(self.name, table))
         if name not in self.kept_cells:
             cells = tuple(cell for cell in cells if cell["dataset"] not in preset.absent)
         makers = {table: self.tables[table](preset) for table in tables}
-        return Table(cells=cells, entry=lambda cell: makers[cell.table](cell), **common)
+        return PaperTable(cells=cells, entry=lambda cell: makers[cell.table](cell), **common)

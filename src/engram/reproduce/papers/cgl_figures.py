@@ -21,7 +21,7 @@ from engram.reproduce.papers.cgl_preset import (
     task_orders,
 )
 from engram.reproduce.papers.drawing import frame
-from engram.reproduce.table import Figure
+from engram.reproduce.table import PaperFigure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,9 +33,9 @@ ON_STGCN = tuple(m for m in METHODS if m != "TWP")  # TWP reads layers that only
 KINDS = ("task", "class")  # what an order shuffles
 
 
-def build(name: str, preset: Preset) -> tuple[Figure, ...]:
+def build(name: str, preset: Preset) -> tuple[PaperFigure, ...]:
     """The figures under a name: one per data set, where there are two."""
-    makers: dict[str, Callable[[Preset, str], Figure]] = {
+    makers: dict[str, Callable[[Preset, str], PaperFigure]] = {
         "fig1": _classes,
         "fig3": lambda p, d: _scatter(p, d, "fig3", "gcn", KINDS[:1]),
         "fig4": lambda p, d: _scatter(p, d, "fig4", "stgcn", KINDS[:1]),
@@ -85,7 +85,7 @@ def _flat(groups: Mapping[Any, Sequence[Recipe]]) -> tuple[Recipe, ...]:
 
 
 # -- figure 1 --------------------------------------------------------------------------------------
-def _classes(preset: Preset, dataset: str) -> Figure:
+def _classes(preset: Preset, dataset: str) -> PaperFigure:
     groups = _recipes(preset, dataset, "gcn", KINDS)
 
     def data(result: Result) -> pd.DataFrame:
@@ -100,11 +100,15 @@ def _classes(preset: Preset, dataset: str) -> Figure:
         return frame(records, ("method", "orders", "order", "class", "accuracy"))
 
     title = f"Accuracy of every class under all orders, {preset.shown(dataset)}"
-    return Figure(name="fig1", title=title, recipes=_flat(groups), data=data, draw=draw_classes)
+    return PaperFigure(
+        name="fig1", title=title, recipes=_flat(groups), data=data, draw=draw_classes
+    )
 
 
 # -- figures 3 to 6 --------------------------------------------------------------------------------
-def _scatter(preset: Preset, dataset: str, name: str, model: str, kinds: Sequence[str]) -> Figure:
+def _scatter(
+    preset: Preset, dataset: str, name: str, model: str, kinds: Sequence[str]
+) -> PaperFigure:
     groups = _recipes(preset, dataset, model, kinds)
 
     def data(result: Result) -> pd.DataFrame:
@@ -114,7 +118,7 @@ def _scatter(preset: Preset, dataset: str, name: str, model: str, kinds: Sequenc
         return frame(records, POINT_COLUMNS)
 
     shown, net = preset.shown(dataset), "ST-GCN" if model == "stgcn" else "GCN"
-    return Figure(
+    return PaperFigure(
         name=_part(name, shown), title=f"Accuracy against forgetting, {shown}, {net}",
         recipes=_flat(groups), data=data, draw=draw_scatter,
     )  # fmt: skip
@@ -150,7 +154,7 @@ def architecture(preset: Preset, dataset: str, axis: str, value: int) -> dict[st
     return {"name": "gcn", **preset.gcn, "edges": edges, axis: value}
 
 
-def _evolution(preset: Preset, dataset: str, name: str, axis: str) -> Figure:
+def _evolution(preset: Preset, dataset: str, name: str, axis: str) -> PaperFigure:
     values = preset.widths if axis == "width" else preset.depths
     rows = {
         (method, value): recipe(
@@ -175,7 +179,7 @@ def _evolution(preset: Preset, dataset: str, name: str, axis: str) -> Figure:
                     })  # fmt: skip
         return frame(records, ("method", axis, "metric", "value", "std", "repetitions"))
 
-    return Figure(
+    return PaperFigure(
         name=name,
         title=f"Accuracy and forgetting over the {axis} of the GCN, {preset.shown(dataset)}",
         recipes=tuple(rows.values()), data=data, draw=lambda table: draw_evolution(table, axis),

@@ -21,7 +21,7 @@ from engram.reproduce.papers.rwalk_preset import (
     recipe,
     reference,
 )
-from engram.reproduce.table import Figure, Floats
+from engram.reproduce.table import Floats, PaperFigure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,9 +38,9 @@ PANELS = (
 )
 
 
-def build(name: str, preset: Preset) -> Figure:
+def build(name: str, preset: Preset) -> PaperFigure:
     """A figure by its name, fig2 to fig6."""
-    makers: dict[str, Callable[[Preset], Figure]] = {
+    makers: dict[str, Callable[[Preset], PaperFigure]] = {
         "fig2": lambda p: _task_level(p, "fig2", "MNIST"),
         "fig3": _plane,
         "fig4": _sizes,
@@ -85,7 +85,7 @@ def _average(made: Recipe, result: Result, head: str) -> Floats:
 
 
 # -- figures 2 and 6: every task over time ---------------------------------------------------------
-def _task_level(preset: Preset, name: str, dataset: str) -> Figure:
+def _task_level(preset: Preset, name: str, dataset: str) -> PaperFigure:
     instead = "" if dataset in datasets(preset) else f", in place of {dataset}"
     dataset = "MNIST" if instead else dataset
     rows = {
@@ -101,14 +101,14 @@ def _task_level(preset: Preset, name: str, dataset: str) -> Figure:
             records += curves(result, made, HEAD[setting], {"panel": panel, "method": method})
         return frame(records, LEVELS)
 
-    return Figure(
+    return PaperFigure(
         name=name, title=f"Accuracy of every task over time, {preset.shown(dataset)}{instead}",
         recipes=tuple(rows.values()), data=data, draw=draw_task_level,
     )  # fmt: skip
 
 
 # -- figure 3: forgetting against intransigence ----------------------------------------------------
-def _plane(preset: Preset) -> Figure:
+def _plane(preset: Preset) -> PaperFigure:
     rows: dict[tuple[str, str], Recipe] = {}
     joint = {dataset: reference(preset, dataset, SINGLE) for dataset in datasets(preset)}
     for dataset in joint:
@@ -137,7 +137,7 @@ def _plane(preset: Preset) -> Figure:
         return frame(records, ("dataset", "method", "source", "forgetting", "forgetting_std",
                                 "intransigence", "intransigence_std"))  # fmt: skip
 
-    return Figure(
+    return PaperFigure(
         name="fig3", title="Forgetting against intransigence, single-head",
         recipes=(*rows.values(), *joint.values()), data=data, draw=draw_plane,
     )  # fmt: skip
@@ -156,7 +156,7 @@ def _printed(dataset: str, method: str) -> dict[str, float]:
 # -- figures 4 and 5: how many samples, and which --------------------------------------------------
 def _grid(
     preset: Preset, name: str, title: str, axis: str, points: Callable[[str], Mapping[Any, Any]]
-) -> Figure:
+) -> PaperFigure:
     """Rows with samples over one axis; `points` gives the fields of a row by value of the axis."""
     rows = {
         (dataset, method, value): recipe(preset, _row(dataset, SINGLE, method, True, **fields))
@@ -176,13 +176,13 @@ def _grid(
                 })  # fmt: skip
         return frame(records, ("dataset", "method", axis, "accuracy", "std"))
 
-    return Figure(
+    return PaperFigure(
         name=name, title=title, recipes=tuple(rows.values()), data=data,
         draw=lambda table: draw_grid(table, axis),
     )  # fmt: skip
 
 
-def _sizes(preset: Preset) -> Figure:
+def _sizes(preset: Preset) -> PaperFigure:
     def points(dataset: str) -> dict[Any, Any]:
         sizes = preset.protocol(dataset).samples
         return {size: {"per_class": size, "policy": "random"} for size in sizes}
@@ -191,7 +191,7 @@ def _sizes(preset: Preset) -> Figure:
     return _grid(preset, "fig4", title, "samples", points)
 
 
-def _policies(preset: Preset) -> Figure:
+def _policies(preset: Preset) -> PaperFigure:
     def points(dataset: str) -> dict[Any, Any]:
         return {name: {"policy": policy} for policy, name in POLICIES.items()}
 
