@@ -216,5 +216,5 @@ def _common_head(parts: Sequence[Method]) -> str | Mapping[str, Any]:
 
 def _brings(part: Method, verb: str) -> bool:
     if verb == "replay":  # a penalty method may have a memory, and usually has none
-        return part.memory_budget is not None or part.replay(1) != Replay()
+        return part.memory_budget is not None or part.replay(1) != ReplaySpec()
     return overrides(part, verb)
