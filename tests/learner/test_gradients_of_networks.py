@@ -18,15 +18,17 @@ from engram.checks.toys import EXACT, clouds, gap
 from engram.engine.engine import Engine
 from engram.engine.run import Run
 from engram.learner import gradients
+from engram.learner import outer as outer_module
 from engram.learner.learner import Learner
 from engram.learner.net import FunctionalNet
 from engram.losses import mean
-from engram.methods import Finetune, Join
+from engram.methods import EWC, MAS, Finetune, Join
 from engram.methods.base import Method
 from engram.methods.fisher import bernoulli, likelihood
 from engram.streams import class_incremental
 
 STREAM = class_incremental(clouds((9, 7, 8, 5)))
+ORDERS = ([0, 1, 2, 3], [3, 1, 2, 0], [2, 0, 1, 3])
 WIDTH = 6
 
 
@@ -183,6 +185,53 @@ def scaled(shape: Any) -> nn.Module:
     return nn.Sequential(nn.Flatten(), Scaled(WIDTH, 4), nn.Softplus(), nn.Dropout(0.3))
 
 
+class Images(nn.Module):
+    """Convolutions and batch norm, then linear layers: one once, one never, one on two rows."""
+
+    def __init__(self, shape: Any) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(2, 4, (2, 1), padding=(1, 0)), nn.BatchNorm2d(4)
+        self.wide, self.spare = nn.Linear(4 * 6, 7), nn.Linear(7, 7)
+        self.twice = nn.Linear(7, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.norm(self.first(x))).flatten(1)  # [B, 24]
+        h = torch.tanh(self.wide(h))
+        both = torch.stack([h, h.cos()], 1)  # [B, 2, 7]
+        return torch.relu(self.twice(both)).sum(1)
+
+
+class Hidden(Images):
+    """The wide matrix is used a second time, where torch sees no function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.norm(self.first(x))).flatten(1)
+        h = torch.tanh(self.wide(h)) + 0.1 * Double.apply(h, self.wide.weight)
+        return torch.relu(self.twice(h))
+
+
+class Swallowing(Images):
+    """Catches what is said about its matrix."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.norm(self.first(x))).flatten(1)
+        try:
+            h = torch.tanh(h @ self.wide.weight.T)
+        except Exception:
+            h = h[:, :7]
+        return torch.relu(self.twice(h))
+
+
+def lenet(shape: Any) -> nn.Module:
+    from engram.models.lenet import LeNet
+
+    class Small(LeNet):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(F.pad(x, (8, 8, 8, 8)))
+
+    return Small((shape[0], shape[1] + 16, shape[2] + 16), hidden=9)
+
+
 def attention(shape: Any) -> nn.Module:
     class Attention(nn.Module):
         def __init__(self) -> None:
@@ -267,6 +316,80 @@ class TestImportanceIsThatOfSingleSamples:
         assert gap(found, by_loop(one, term, transform)) < 1e-12
         assert not any(v.any() for k, v in one.layout(found).items() if k.startswith("generator"))
         assert all(passes)
+
+
+def outer(monkeypatch: pytest.MonkeyPatch, large: int = 1) -> list[tuple[str, ...]]:
+    """The matrices whose gradients were outer products, call by call; all of them are large."""
+    monkeypatch.setattr(outer_module, "LARGE", large)
+    seen: list[tuple[str, ...]] = []
+    original = gradients.outer_sums
+
+    def spy(*args: Any) -> Tensor:
+        seen.append(args[-1].names)
+        return original(*args)
+
+    monkeypatch.setattr(gradients, "outer_sums", spy)
+    return seen
+
+
+@pytest.mark.parametrize("transform", [torch.square, torch.abs], ids=["square", "abs"])
+class TestLargeMatricesBesideOtherLayers:
+    """Outer products where a matrix meets a sample once, its own gradient elsewhere."""
+
+    @pytest.mark.parametrize(
+        ("model", "names"),
+        [
+            (Images, ("net.backbone.wide.weight", "net.backbone.spare.weight", "net.head.weight")),
+            (Hidden, None), (Swallowing, None), (convolution, None), (lenet, None),
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("chunk", [1, 1 << 26])
+    def test_against_autograd(self, model, names, chunk, transform, monkeypatch):
+        taken = outer(monkeypatch)
+        monkeypatch.setattr(outer_module, "ENTRIES", chunk)
+        one = learner(model)
+        for term in (likelihood, bernoulli):
+            found = one.average_gradient(term, transform=transform)
+            assert gap(found, by_loop(one, term, transform)) < 1e-12
+        if names is not None:
+            assert {frozenset(each) for each in taken} == {frozenset(names)}
+        if model in (Hidden, Swallowing):
+            assert not any("net.backbone.wide.weight" in each for each in taken)
+
+    @pytest.mark.parametrize("model", [*IRREGULAR, *LINEAR, attention])
+    @pytest.mark.filterwarnings("ignore:There is a performance drop")
+    def test_whatever_else_a_network_does(self, model, transform, monkeypatch):
+        taken = outer(monkeypatch)
+        monkeypatch.setattr(gradients, "only_linear", lambda networks: False)
+        one = learner(model)
+        found = one.average_gradient(likelihood, transform=transform)
+        assert gap(found, by_loop(one, likelihood, transform)) < 1e-12
+        assert taken  # the head is always used once
+
+    @pytest.mark.parametrize("term", ["decayed", "sharp", "turned", "latent"])
+    def test_terms(self, term, transform, monkeypatch):
+        outer(monkeypatch)
+        one = learner(Images)
+        used = globals()[term]
+        found = one.average_gradient(used, transform=transform)
+        assert gap(found, by_loop(one, used, transform)) < 1e-12
+
+    def test_in_lockstep(self, transform, monkeypatch):
+        """The passes of several runs are one mapped pass."""
+        method = EWC(strength=0.1) if transform is torch.square else MAS(strength=0.1)
+        streams = [class_incremental(clouds((9, 7, 8, 5)), order=o) for o in ORDERS]
+        runs = [
+            Run(stream=stream, method=method, model=Images, training=EXACT, seed=seed)
+            for seed, stream in enumerate(streams)
+        ]
+        ends = []
+        for large, together in ((1, True), (1, False), (1 << 60, False)):
+            taken = outer(monkeypatch, large)
+            engine = Engine(runs, device="cpu", together=together)
+            ends.append([one.learner.state for one in engine.stages() if one.stage == 1])
+            assert bool(taken) == (large == 1)
+        for other in ends[1:]:
+            assert all(gap(a, b) < 1e-10 for a, b in zip(ends[0], other, strict=True))
 
 
 def decayed(net: Any, batch: Any) -> Tensor:

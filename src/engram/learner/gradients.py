@@ -19,6 +19,7 @@ from engram.learner.batch import Batch
 from engram.learner.layout import Networks
 from engram.learner.linear import linear_sums, only_linear
 from engram.learner.net import FunctionalNet, Net
+from engram.learner.outer import outer_layers, outer_sums
 from engram.models.context import forward_context
 from engram.models.functional import call
 
@@ -55,6 +56,10 @@ def average_gradient(
     total = None
     if alone and _factorises(transform) and only_linear(networks):
         total = linear_sums(networks, *weights, groups, term, transform)
+    if total is None and alone and _factorises(transform):
+        outer = outer_layers(networks, groups, term)
+        if outer.names:
+            total = outer_sums(networks, *weights, groups, term, transform, counted, outer)
     if total is None:
         total = _mapped_sums(networks, weights, groups, term, transform, counted, batch_statistics)
     return total / counted.sum().clamp(min=1)
