@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from engram.streams import (
         Stream,
         Task,
+        balance,
         blurry,
         class_incremental,
         domain_incremental,
@@ -75,9 +76,9 @@ _HOME = {
     **dict.fromkeys(("Result", "from_csv", "read"), "records"),
     **dict.fromkeys(
         (
-            "Stream", "Task", "blurry", "class_incremental", "domain_incremental", "hierarchical",
-            "iirc", "joint", "new_instances", "online", "permuted", "reorder", "rotated",
-            "task_incremental",
+            "Stream", "Task", "balance", "blurry", "class_incremental", "domain_incremental",
+            "hierarchical", "iirc", "joint", "new_instances", "online", "permuted", "reorder",
+            "rotated", "task_incremental",
         ),
         "streams",
     ),
@@ -103,6 +104,7 @@ __all__ = [
     "Stream",
     "Task",
     "Training",
+    "balance",
     "blurry",
     "class_incremental",
     "datasets",

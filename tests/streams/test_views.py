@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from torch.func import grad, vmap
 from torch.nn import functional as F
 
+from engram.data.copies import turned_grid
 from engram.streams.views import (
     Permuted,
     Restaged,
     Rotated,
-    _turned_grid,
     base_of,
     restage,
     view_from,
@@ -124,7 +124,7 @@ def test_the_grid_is_that_of_an_affine_map(size):
     rows = [torch.stack([cos, -sin * height / width, zero], -1),
             torch.stack([sin * width / height, cos, zero], -1)]  # fmt: skip
     expected = F.affine_grid(torch.stack(rows, 1), [2, 1, height, width], align_corners=False)
-    torch.testing.assert_close(_turned_grid(cos, sin, height, width), expected)
+    torch.testing.assert_close(turned_grid(cos, sin, height, width), expected)
 
 
 def test_there_and_back_is_close_in_the_middle():

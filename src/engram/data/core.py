@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engram.data.arrays import Inputs, class_ids, hold_out, inputs, refuse_twice
+from engram.data.copies import Copies, CopyTables, check_copies
 from engram.data.labels import notes_on_names, refuse_unlabelled
 from engram.errors import bad
 
@@ -52,6 +53,9 @@ class Data:
         Per-channel normalisation applied after scaling, empty for none.
     notes
         What a reader of results must know: rows missing or repaired, parts left out.
+    copies
+        Rows behind those of `x`: other rows' images, changed as they are read. They are in no part
+        of the split; tasks have them, see `engram.balance`.
 
     Examples
     --------
@@ -74,14 +78,17 @@ class Data:
     std: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    copies: Copies | None = None
     # Set by `engram.load`; no argument, so that a changed copy (`replace`) does not claim it.
     source: Source | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.x) == 0:
             raise bad("x", "at least one row", "none")
-        if self.y.ndim != 2 or len(self.y) != len(self.x):
-            raise bad("y", f"labels of shape [{len(self.x)}, L]", tuple(self.y.shape))
+        if self.copies is not None:
+            check_copies(self.copies, len(self.x), self.sample_shape)
+        if self.y.ndim != 2 or len(self.y) != len(self):
+            raise bad("y", f"labels of shape [{len(self)}, L]", tuple(self.y.shape))
         if self.y.shape[1] == 0:
             raise bad("y", "at least one label for each row", "none")
         refuse_twice(self.y)
@@ -94,13 +101,13 @@ class Data:
                 raise bad(part, f"row numbers from 0 to {len(self.x) - 1}", rows.tolist()[:5])
         refuse_unlabelled(self.y, {"train": self.train, "test": self.test, "valid": self.valid})
         for key, values in self.attributes.items():
-            if tuple(values.shape) != (len(self.x),):
-                raise bad(f"attributes[{key!r}]", f"shape ({len(self.x)},)", tuple(values.shape))
+            if tuple(values.shape) != (len(self),):
+                raise bad(f"attributes[{key!r}]", f"shape ({len(self)},)", tuple(values.shape))
         if len(self.mean) != len(self.std):
             raise bad("std", f"{len(self.mean)} numbers, as many as mean", self.std)
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.x) + (0 if self.copies is None else len(self.copies))
 
     def __repr__(self) -> str:
         return (
@@ -134,10 +141,24 @@ class Data:
         return self.y[:, 0]
 
     def gather(self, rows: Tensor) -> Tensor:
-        """Raw inputs of some rows, from memory or from the memory map."""
+        """Raw inputs of some rows, from memory or from the memory map; copies are made."""
+        if self.copies is None:
+            return self.stored(rows)
+        tables = CopyTables(self.copies, len(self.x), rows.device)
+        return tables.apply(self.stored(tables.source[rows]), rows)
+
+    def stored(self, rows: Tensor) -> Tensor:
+        """Raw inputs of some rows of `x`."""
         if isinstance(self.x, Tensor):
             return self.x[rows.to(self.x.device)]
         return torch.from_numpy(np.ascontiguousarray(self.x[rows.cpu().numpy()]))
+
+    def sources(self, rows: Tensor) -> Tensor:
+        """The row of `x` behind each row: its source for a copy, else the row itself."""
+        if self.copies is None:
+            return rows
+        behind = self.copies.source.to(rows.device)[(rows - len(self.x)).clamp(min=0)]
+        return torch.where(rows < len(self.x), rows, behind)
 
     def fingerprint(self) -> str:
         """Hash of everything a run reads: inputs, labels, split, classes, attributes, scaling.
@@ -155,10 +176,12 @@ class Data:
 
     def _parts(self) -> list[Inputs]:
         attributes = [self.attributes[key] for key in sorted(self.attributes)]
-        return [self.x, self.y, self.train, self.test, self.valid, *attributes]
+        made = [] if self.copies is None else [self.copies.source, self.copies.key]
+        return [self.x, self.y, self.train, self.test, self.valid, *attributes, *made]
 
     def _hashed(self, parts: Sequence[Inputs]) -> str:
-        facts = (self.classes, sorted(self.attributes), self.mean, self.std)
+        facts: tuple[Any, ...] = (self.classes, sorted(self.attributes), self.mean, self.std)
+        facts += () if self.copies is None else (self.copies.options,)
         digest = hashlib.blake2b(repr(facts).encode(), digest_size=8)
         for part in parts:
             array = part.cpu().numpy() if isinstance(part, Tensor) else part

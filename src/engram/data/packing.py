@@ -33,6 +33,9 @@ def write_packed(data: Data, path: Path) -> Path:
     >>> again.fingerprint() == data.fingerprint()
     True
     """
+    if data.copies is not None:
+        raise bad("data", "data without generated copies, which are made as they are read",
+                  f"{len(data.copies)} copies")  # fmt: skip
     if isinstance(data.x, np.memmap) and data.x.dtype == np.uint8:
         return _write_mapped(data, data.x, path)
     x = data.x.cpu().numpy() if isinstance(data.x, torch.Tensor) else data.x

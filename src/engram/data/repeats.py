@@ -26,6 +26,7 @@ def repeats(data: Data, train: Tensor | None = None, test: Tensor | None = None)
     [6, 7]
     """
     train = data.train if train is None else train
+    train = train[train < len(data.x)]  # copies are not stored, and their sources are here
     test = data.test if test is None else test
     hashes, learnt = _hashes(data), train.unique().cpu().numpy()
     asked = test.unique().cpu().numpy()
@@ -85,7 +86,7 @@ def _hashes(data: Data) -> np.ndarray:
             0, 1 << 64, -(-size // 8), dtype=np.uint64
         )
         parts = []
-        for start in range(0, len(data), step):
+        for start in range(0, len(data.x), step):
             rows = data.x[start : start + step]
             array = rows.cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
             parts.append(_hashed(array.reshape(len(array), -1), weights))

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engram import keys
+from engram.data.copies import CopyTables
 from engram.data.core import Data
 from engram.errors import bad, unknown
 from engram.streams.core import View
@@ -45,6 +46,8 @@ class Feed:
         self._back = (0, *(1 + axes.index(axis) for axis in range(len(axes))))
         # rows as flat vectors: whatever the memory format of the images, a batch is dense
         self._x = self._flat(data.x, axes).to(device) if isinstance(data.x, Tensor) else None
+        copies = data.copies
+        self._copies = None if copies is None else CopyTables(copies, len(data.x), device)
         shape = (-1, *[1] * (len(data.sample_shape) - 1))
         self._mean = torch.tensor(data.mean, device=device, dtype=dtype).reshape(shape)
         self._scale = 1 / torch.tensor(data.std, device=device, dtype=dtype).reshape(shape)
@@ -61,12 +64,15 @@ class Feed:
     def __call__(self, rows: Tensor, stages: Tensor | None = None) -> Tensor:
         """Inputs [..., *sample] of rows [...]; `stages` matter where tasks have a view."""
         flat = rows.reshape(-1)
+        source = flat if self._copies is None else self._copies.source[flat]
         if self._x is not None:
-            raw = self._x.index_select(0, flat).reshape(len(flat), *self._stored)
+            raw = self._x.index_select(0, source).reshape(len(flat), *self._stored)
             raw = raw.permute(self._back)
         else:
-            raw = self.data.gather(flat).to(self.device)
+            raw = self.data.stored(source).to(self.device)
             raw = raw.reshape(len(flat), *self.data.sample_shape)
+        if self._copies is not None:
+            raw = self._copies.apply(raw, flat)
         if raw.dtype != torch.uint8:
             x = raw.to(self.dtype)
         elif raw.is_cuda and self.dtype == torch.float32:

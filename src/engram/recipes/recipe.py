@@ -17,7 +17,7 @@ from engram.recipes.identity import asked, identify, shown_model
 from engram.recipes.names import plain_method
 from engram.recipes.plain import to_plain
 from engram.recipes.probing import plain_probe
-from engram.recipes.sections import scenario_options, stream_section
+from engram.recipes.sections import balance_options, scenario_options, stream_section
 from engram.streams.core import Stream
 from engram.yaml_text import read_yaml_file
 
@@ -96,6 +96,9 @@ class Recipe(Experiment):
         """The recipe's stream, over `data` where it is loaded already."""
         data = self.data(root) if data is None else data
         stream = streams.SCENARIOS[self.stream["kind"]](data, **scenario_options(self.stream))
+        balanced = balance_options(self.stream)
+        if balanced is not None:
+            stream = streams.balance(stream, **balanced)
         if not self.stream.get("online", False):
             return stream
         return streams.online(stream, task_labels=self.stream.get("task_labels", True))

@@ -15,7 +15,7 @@ from engram.recipes.plain import convert
 DEFAULT_KIND = "class_incremental"
 DEFAULT_MODEL = "mlp"
 # what every stream section may have
-COMMON = ("kind", "data", "data_options", "online", "task_labels")
+COMMON = ("kind", "data", "data_options", "balance", "online", "task_labels")
 
 
 def stream_kind(section: Any) -> str:
@@ -68,12 +68,35 @@ def stream_section(section: Any) -> dict[str, Any]:
             raise bad(f"stream.{name}", "true or false", section[name])
     if not section.get("task_labels", True) and not section.get("online", False):
         raise bad("stream.task_labels", "true unless the stream is online", False)
+    balance_options(section)
     scenario_options(section)
     known = stream_options(kind)
     for name, default in known.items():
         if default is inspect.Parameter.empty and name not in section:
             raise bad(f"stream.{name}", needed(kind), "nothing")
     return {"kind": kind, **section}
+
+
+def balance_options(section: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How the classes of a stream are balanced by copies; None if they are not.
+
+    Examples
+    --------
+    >>> balance_options({"balance": True}), balance_options({"balance": {"degrees": 10}})
+    ({}, {'degrees': 10})
+    """
+    given = section.get("balance", False)
+    if given is None or isinstance(given, bool):
+        return {} if given else None
+    if not isinstance(given, Mapping):
+        raise bad("stream.balance", "true, false or a mapping of its options", given)
+    hints = get_type_hints(streams.balance)
+    known = list(inspect.signature(streams.balance).parameters)[1:]
+    for name, value in given.items():
+        if name not in known:
+            raise unknown("stream.balance", name, known)
+        convert(hints[name], value, path=f"stream.balance.{name}")
+    return dict(given)
 
 
 def needed(kind: str) -> str:

@@ -3,6 +3,7 @@
 A scenario is a function from data to a stream; `SCENARIOS` has them by name.
 """
 
+from engram.streams.balanced import balance
 from engram.streams.borders import blurry, new_instances, online
 from engram.streams.core import Stream, Task, View
 from engram.streams.domains import domain_incremental, permuted, rotated
@@ -46,6 +47,7 @@ __all__ = [
     "Task",
     "View",
     "all_task_orders",
+    "balance",
     "blurry",
     "class_incremental",
     "class_order",

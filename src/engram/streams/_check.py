@@ -56,11 +56,26 @@ def _check_rows(stream: Stream) -> None:
                 wrong = int(rows.min()) if int(rows.min()) < 0 else int(rows.max())
                 raise bad(f"tasks[{k}].{kind}", f"rows from 0 to {len(stream.data) - 1}", wrong)
             masks[kind][rows.cpu()] = True
+    _check_copies(stream, masks)
     for a, b in _APART:
         both = (masks[a] & masks[b]).nonzero()
         if len(both):
             raise bad("tasks", f"no row that is both a {a} and a {b} row, in any task",
                       f"{len(both)} such rows, first {int(both[0])}")  # fmt: skip
+
+
+def _check_copies(stream: Stream, masks: dict[str, Tensor]) -> None:
+    """Copies are for training, and so are the rows they come from."""
+    if stream.data.copies is None:
+        return
+    stored = len(stream.data.x)
+    used = masks["train"][stored:].nonzero()[:, 0] + stored
+    behind = stream.data.sources(used)
+    for kind in ("valid", "post_valid", "test"):
+        if bool(masks[kind][stored:].any()):
+            raise bad("tasks", f"no generated copy among the {kind} rows", "some")
+        if bool(masks[kind][behind].any()):
+            raise bad("tasks", f"no training copies of {kind} rows", "some")
 
 
 def _check_labels(stream: Stream) -> None:

@@ -201,12 +201,15 @@ class Stream:
 
     def describe(self) -> dict[str, object]:
         """Plain values: what the stream is, without its data and its row numbers."""
+        stored = len(self.data.x)
+        copies = [int((task.train >= stored).sum()) for task in self.tasks]
         return {
             "name": self.name, "head": self.head, "labels": self.labels, "tasks": len(self),
             "order": list(self.order),
             "new": [list(t.new) for t in self.tasks], "domains": [t.domain for t in self.tasks],
             "rows": [[len(t.train), len(t.valid), len(t.test)] for t in self.tasks],
             "view": self.view.describe() if self.view else {}, "online": self.online,
+            **({"copies": copies} if any(copies) else {}),
         }  # fmt: skip
 
     def fingerprint(self) -> str:

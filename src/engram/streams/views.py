@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engram import keys
+from engram.data.copies import turned_grid
 from engram.errors import bad, choose, number, whole
 
 
@@ -95,7 +96,7 @@ class Rotated:
         images = exact if x.ndim == 4 else exact.unsqueeze(1)  # [B, C, H, W]
         height, width = images.shape[-2:]
         cos, sin = self.table.to(x.device, exact.dtype)[stage].unbind(-1)  # [B] each
-        grid = _turned_grid(cos, sin, height, width)
+        grid = turned_grid(cos, sin, height, width)
         turned = F.grid_sample(images, grid, padding_mode="zeros", align_corners=False)
         still = ((cos == 1) & (sin == 0)).reshape(-1, *[1] * (x.ndim - 1))
         return torch.where(still, x, turned.reshape(x.shape).to(x.dtype))
@@ -108,20 +109,6 @@ class Rotated:
 
     def describe(self) -> dict[str, object]:
         return {"kind": "rotated", "angles": list(self.angles)}
-
-
-def _turned_grid(cos: Tensor, sin: Tensor, height: int, width: int) -> Tensor:
-    """[B, H, W, 2] where each pixel is read, pixel centres, both axes over [-1, 1].
-
-    As `F.affine_grid` without aligned corners, which has no rule for ``vmap``. The aspect ratio
-    enters because both axes have the same range whatever their length.
-    """
-    x = (torch.arange(width, device=cos.device, dtype=cos.dtype) * 2 + 1) / width - 1
-    y = (torch.arange(height, device=cos.device, dtype=cos.dtype) * 2 + 1) / height - 1
-    y = y[:, None]
-    cos, sin = cos[:, None, None], sin[:, None, None]
-    across = cos * x - sin * (height / width) * y  # [B, H, W]
-    return torch.stack([across, sin * (width / height) * x + cos * y], dim=-1)
 
 
 class Restaged:
