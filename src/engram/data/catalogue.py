@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engram.data.core import Data, Source
+from engram.data.drawn_faces import faces
 from engram.data.embedded import blobs, digits
 from engram.data.formats import Place, packed_place, packed_sets, place_of, places_under
 from engram.data.shapes import shapes
@@ -49,6 +50,7 @@ KNOWN: dict[str, Known] = {
     "blobs": Known("Gaussian classes, made on the spot", blobs),
     "shapes": Known("kinds of shapes in several variations, drawn on the spot, 16x16", shapes),
     "skeletons": Known("ten actions of a jointed figure, made on the spot", skeletons),
+    "faces": Known("eight expressions of drawn faces, 32x32 colour, made on the spot", faces),
     "mnist": Known(
         "handwritten digits, 28x28", form="idx", rows=(60000, 10000),
         places=("mnist", "MNIST", "MNIST/raw", "mnist/MNIST/raw", "."),
@@ -250,7 +252,7 @@ def datasets(root: str | Path | None = None) -> tuple[SetInfo, ...]:
     Examples
     --------
     >>> [one.name for one in datasets() if one.place == "embedded"]
-    ['digits', 'blobs', 'shapes', 'skeletons']
+    ['digits', 'blobs', 'shapes', 'skeletons', 'faces']
     """
     where = search_root(root)
     out = []
