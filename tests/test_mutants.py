@@ -16,9 +16,9 @@ from engram import keys
 from engram.checks import data_access, equality, generators, learning, oracles, policies, settings
 from engram.checks.report import finding
 from engram.checks.toys import tight
-from engram.engine import loop as stage
+from engram.engine import loop
 from engram.engine.checkpoints import single as checkpoint
-from engram.engine.groups import host_verbs as company
+from engram.engine.groups import host_verbs
 from engram.engine.groups.prefixes import Prefixes
 from engram.engine.optim import Optimizer
 from engram.learner import gradients
@@ -230,7 +230,7 @@ class TestMemory:
                 learner.exemplars = more.update(learner, task.train)
 
         if not guarded:  # the check finds it even where the engine does not
-            monkeypatch.setattr(stage, "_check_budget", lambda learner, method: None)
+            monkeypatch.setattr(loop, "check_budget", lambda learner, method: None)
         healthy(data_access.check_memory_within_budget, ER())
         killed(data_access.check_memory_within_budget, Greedy())
 
@@ -393,9 +393,9 @@ class TestCompany:
                 learner.state = {"anchor": learner.vector.clone(), "importance": found}
 
         healthy(check, Closes(strength=0.01))
-        alike = company.likeness
+        alike = host_verbs.likeness
         monkeypatch.setattr(
-            company, "likeness", lambda asked: alike(asked if isinstance(asked, Method) else 0)
+            host_verbs, "likeness", lambda asked: alike(asked if isinstance(asked, Method) else 0)
         )
         assert "between lockstep and loop" in killed(check, Closes(strength=0.01))
 

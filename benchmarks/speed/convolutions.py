@@ -6,7 +6,7 @@
 ``resnet32``: images of 32 x 32, batches of 128, SGD with momentum. ``lenet``: 100 x 100, batches of
 24, Adam. The loop is plain PyTorch: torch's own layers, channels last, cuDNN's search, fused
 optimiser, data on the device; eager, and captured as a CUDA graph. The engine's figure goes through
-its `Driver`, with all that it does between steps. All figures of one call come from one process;
+its loop, with all that it does between steps. All figures of one call come from one process;
 compare ratios within a call, not across calls.
 """
 
@@ -17,7 +17,7 @@ import contextlib
 import gc
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,10 @@ from torch import Tensor, nn
 
 from benchmarks.speed.throughput import ENDLESS, SECONDS, Enough, Stopwatch, facts
 from engram.data import Data
-from engram.engine.driver import Driver
+from engram.engine.backend import numerics
 from engram.engine.engine import Engine
 from engram.engine.groups.streams import Part, side_by_side
-from engram.engine.loop import _dealer, enter, numerics
+from engram.engine.loop import train_task
 from engram.engine.run import Run
 from engram.engine.trainers.cuda_graph import Captured
 from engram.engine.training import Training
@@ -129,29 +129,23 @@ def time_plain(run: Run, captured: bool, seconds: float) -> Stopwatch:
 
 
 # -- the engine ------------------------------------------------------------------------------------
-def driver_of(engine: Engine, run: Run, shared: bool = False) -> Driver:
-    learner = engine.learner(run)
-    if shared:
-        learner.networks = learner.networks.twin()
-    enter([learner], [run.method], run.training, 0)
-    dealer = _dealer([learner], run.method, run.training, 0)
-    driver = Driver(
-        [learner], [run.method], run.training, dealer, False, True, False, None, shared=shared
-    )
-    driver.epochs = ENDLESS
-    return driver
-
-
 def time_engine(runs: list[Run], seconds: float) -> tuple[int, float]:
     """Steps of each run and seconds; several runs go side by side."""
     engine, watch = Engine(runs, device="cuda"), Stopwatch("cuda", seconds)
-    drivers = [driver_of(engine, run, shared=len(runs) > 1) for run in runs]
-    drivers[0].progress = watch
-    parts = [Part(one.drive(), [place], one.learners) for place, one in enumerate(drivers)]
+    learners = [engine.learner(run) for run in runs]
+    if len(runs) > 1:  # each binds a module to its own weights
+        for learner in learners:
+            learner.networks = learner.networks.twin()
+    training = replace(runs[0].training, epochs=ENDLESS)
+    parts = []
+    for place, (run, learner) in enumerate(zip(runs, learners, strict=True)):
+        turns = train_task(
+            [learner], [run.method], training, 0, mapped=False, capture=True,
+            progress=None if place else watch, beside=len(runs),
+        )  # fmt: skip
+        parts.append(Part(turns, [place], [learner]))
     with contextlib.suppress(Enough):
         side_by_side(parts, engine.device)
-    for driver in drivers:
-        driver.trainer.close()
     return watch.last
 
 

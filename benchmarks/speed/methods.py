@@ -14,13 +14,15 @@ import statistics
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from benchmarks.speed.throughput import made_images
 from engram import methods
-from engram.engine.batches.sampler import Dealer
+from engram.engine.batches.sources import build_sampler
 from engram.engine.engine import Engine
-from engram.engine.loop import _dealer, enter, run_stage
+from engram.engine.groups.streams import run_task
+from engram.engine.loop import open_task
 from engram.engine.run import Run
 from engram.engine.trainers.compiled import CompiledTrainer
 from engram.engine.trainers.lockstep import LockstepTrainer
@@ -53,25 +55,26 @@ class Timed:
         engine = Engine(specs, device=device)
         learners, many = [engine.learner(s) for s in specs], [s.method for s in specs]
         self.mapped = compile or runs > 1 or device == "cuda"
-        run_stage(learners, many, training, 0, mapped=self.mapped)
-        enter(learners, many, training, 1)
-        dealer: Dealer = _dealer(learners, method, training, 1)
-        self.deck, self.size = dealer.epoch(0), dealer.steps_per_epoch - 1
+        run_task(learners, many, training, 0, mapped=self.mapped)
+        open_task(learners, many, training, 1)
+        sampler = build_sampler(learners, method, training)
+        self.rows, self.size = sampler.epoch(0), sampler.steps_per_epoch - 1
         if self.mapped:
             kind = CompiledTrainer if compile else LockstepTrainer
             self.many = kind(learners, many, training, capture=device == "cuda")
-            self.many.load(self.deck, fixed=False)
+            self.many.load(self.rows, fixed=False)
             self.rates = self.many.lr.cpu().numpy()
         else:
             self.one = SingleTrainer(learners[0], method, training)
+            self.one.load(self.rows, fixed=False)
 
     def seconds(self) -> float:
         """Time of one step, over an epoch."""
         began = time.perf_counter()
         if self.mapped:
-            self.many.run(0, self.size, self.rates, self.deck.live)
+            self.many.run(0, self.size, self.rates, self.rows.live)
         else:
-            self.one.run(self.deck, 0, self.size, 1e-3)
+            self.one.run(0, self.size, np.array([1e-3]), self.rows.live)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         return (time.perf_counter() - began) / self.size

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.speed.throughput import facts
-from engram.engine.engine import device_of
+from engram.engine.backend import device_of
 from engram.errors import bad, whole
 from engram.recipes import execute
 from engram.reproduce import PaperTable, find_table, plan

@@ -8,20 +8,20 @@ skeleton study (CGL), two graph layers of 64, all rows of a task as one batch, c
 cross-entropy; NW-UCLA of the folder DIR, or made skeletons with as many rows.
 
 The eager loop is hand-written PyTorch: the same network with torch's own layers, fused Adam, data
-on the device. Lockstep goes through the engine's `Driver`, with all that it does between steps. All
+on the device. Lockstep goes through the engine's loop, with all that it does between steps. All
 figures of one call come from one process; compare ratios within a call, not across calls.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import math
 import os
 import platform
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,12 +32,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.data import Data
-from engram.engine.driver import Driver
 from engram.engine.engine import Engine
-from engram.engine.loop import _dealer, enter
+from engram.engine.groups.streams import run_task
 from engram.engine.run import Run
-from engram.engine.trainers.compiled import CompiledTrainer
-from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.training import Training
 from engram.methods import Finetune
 from engram.models.build import build
@@ -55,18 +52,18 @@ CLOSED = -1e9  # logit of a class that is not open yet
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train in lockstep: the trainer, whether its step is captured, where it works."""
+    """A way to train in lockstep: whether its step is captured or compiled, where it works."""
 
     name: str
-    trainer: type[LockstepTrainer]
+    compile: bool
     capture: bool
     devices: tuple[str, ...] = ("cpu", "cuda")
 
 
 WAYS = (
-    Way("mapped", LockstepTrainer, capture=False),
-    Way("captured", LockstepTrainer, capture=True, devices=("cuda",)),
-    Way("compiled", CompiledTrainer, capture=True, devices=("cuda",)),
+    Way("mapped", compile=False, capture=False),
+    Way("captured", compile=False, capture=True, devices=("cuda",)),
+    Way("compiled", compile=True, capture=True, devices=("cuda",)),
 )
 
 
@@ -227,27 +224,21 @@ def time_eager(work: Work, device: str, seconds: float = SECONDS) -> Stopwatch:
 
 
 class Lockstep:
-    """Runs in the first stage of a study, driven as the engine drives them."""
+    """Runs in the first stage of a study, trained as the engine trains them."""
 
     def __init__(self, work: Work, runs: int, device: str, way: Way) -> None:
-        specs = work.runs(runs)
-        engine, training = Engine(specs, device=device), specs[0].training
-        self.learners, methods = [engine.learner(s) for s in specs], [s.method for s in specs]
-        enter(self.learners, methods, training, 0)
-        self.dealer = _dealer(self.learners, methods[0], training, 0)
-        self.driver = Driver(
-            self.learners, methods, training, self.dealer, True, False, False, None
-        )
-        self.driver.trainer = way.trainer(self.learners, methods, training, capture=way.capture)
-        self.driver.epochs = ENDLESS
+        self.specs, self.way = work.runs(runs), way
+        engine = Engine(self.specs, device=device)
+        self.learners = [engine.learner(spec) for spec in self.specs]
 
-    def drive(self, progress: Callable[[int, int], None]) -> None:
-        """Train until `progress` has seen enough."""
-        self.driver.progress = progress
-        try:
-            deque(self.driver.drive(), maxlen=0)
-        except Enough:
-            self.driver.trainer.close()
+    def drive(self, progress: Callable[[int, int], None], epochs: int = ENDLESS) -> None:
+        """Train until `progress` has seen enough, or for so many epochs."""
+        training = replace(self.specs[0].training, epochs=epochs, iterations=0)
+        with contextlib.suppress(Enough):
+            run_task(
+                self.learners, [spec.method for spec in self.specs], training, 0, mapped=True,
+                capture=self.way.capture, compile=self.way.compile, progress=progress,
+            )  # fmt: skip
 
 
 def time_lockstep(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from engram.checks.toys import EXACT, MODELS, ORDERS, After, clouds, gap, runs_of, same, train
 from engram.engine import engine as running
 from engram.engine.engine import Engine
-from engram.engine.loop import run_stage
+from engram.engine.groups.streams import parts_of, run_task
 from engram.engine.run import Run
 from engram.errors import BadArgument
 from engram.memory import Memory
@@ -66,11 +66,11 @@ class TestOutOfMemory:
         def small(learners: Any, methods: Any, training: Any, stage: int, **options: Any) -> Any:
             attempts.append(len(learners))
             if len(learners) > 2:
-                run_stage(learners, methods, training, stage, **options)  # half of it was done
+                run_task(learners, methods, training, stage, **options)  # half of it was done
                 raise torch.OutOfMemoryError("no more")
-            return run_stage(learners, methods, training, stage, **options)
+            return parts_of(learners, methods, training, stage, **options)
 
-        monkeypatch.setattr(running, "run_stage", small)
+        monkeypatch.setattr(running, "parts_of", small)
         halved = train(runs, together=True)
         assert attempts[:3] == [5, 2, 3]
         assert whole.keys() == halved.keys()
@@ -84,7 +84,7 @@ class TestOutOfMemory:
         def never(*_args: Any, **_options: Any) -> Any:
             raise torch.OutOfMemoryError("no more")
 
-        monkeypatch.setattr(running, "run_stage", never)
+        monkeypatch.setattr(running, "parts_of", never)
         with pytest.raises(torch.OutOfMemoryError):
             train(runs_of(SMALL, STREAMS), together=True)
 
@@ -265,7 +265,7 @@ class TestOneByOne:
 def test_a_model_that_cannot_be_mapped_says_that_it_is_not_compiled(monkeypatch):
     monkeypatch.setattr(running, "need_compiler", lambda device: None)
     engine = Engine([one_run()], device="cpu", compile=True)
-    net = engine._networks(engine.runs[0]).train.get_submodule("net")
+    net = engine._factory.networks(engine.runs[0]).train.get_submodule("net")
     net.mappable, net.unmappable = False, ("it branches on values",)
     with pytest.warns(UserWarning, match="and is not compiled: it branches on values"):
         assert not engine.maps([0])

@@ -9,8 +9,8 @@ import torch
 
 from engram.checks.toys import EXACT, clouds, gap, runs_of
 from engram.engine.engine import Engine
-from engram.engine.groups import host_verbs as company
-from engram.engine.loop import enter
+from engram.engine.groups import host_verbs
+from engram.engine.loop import open_task
 from engram.learner.learner import Learner
 from engram.learner.tree import leaves, stack
 from engram.methods.base import Method
@@ -41,7 +41,7 @@ def entered(methods: list[Method], model: str = "plain") -> list[Learner]:
     runs = runs_of(methods, streams, model=model)
     engine = Engine(runs, device="cpu")
     learners = [engine.learner(run) for run in runs]
-    enter(learners, methods, EXACT, 0)
+    open_task(learners, methods, EXACT, 0)
     return learners
 
 
@@ -50,7 +50,7 @@ def test_batches_of_all_are_those_of_each(size):
     learners = entered([Asks()] * 3)
     items = [learner.items() for learner in learners]
     groups = max(-(-len(one.rows) // size) for one in items)
-    found = company._batches(learners, items, size, groups)
+    found = host_verbs._batches(learners, items, size, groups)
     pairs = zip(learners, items, strict=True)
     expected = stack([one.grouped(its, size, 0, groups) for one, its in pairs])
     for mine, theirs in zip(leaves(found), leaves(expected), strict=True):
@@ -63,7 +63,7 @@ def test_batches_of_all_are_those_of_each(size):
 def test_answers_are_those_of_one_alone(group, model):
     methods: list[Method] = [Asks(group=group)] * 3
     together = entered(methods, model)
-    company.each(together, methods, "finish")
+    host_verbs.each(together, methods, "finish")
     for place, learner in enumerate(entered(methods, model)):
         methods[place].finish(learner, learner.task)
         assert gap(together[place].state, learner.state) < 1e-12
@@ -74,7 +74,7 @@ def test_answers_are_those_of_one_alone(group, model):
 def test_methods_that_differ_answer_for_themselves():
     methods: list[Method] = [Asks(scale=1.0), Asks(scale=2.0), Asks(group=4)]
     together = entered(methods)
-    company.each(together, methods, "finish")
+    host_verbs.each(together, methods, "finish")
     for place, learner in enumerate(entered(methods)):
         methods[place].finish(learner, learner.task)
         assert gap(together[place].state, learner.state) < 1e-12
@@ -83,9 +83,9 @@ def test_methods_that_differ_answer_for_themselves():
 def test_small_chunks_change_nothing(monkeypatch):
     methods: list[Method] = [Asks()] * 3
     whole, parts = entered(methods), entered(methods)
-    company.each(whole, methods, "finish")
-    monkeypatch.setattr(company, "ENTRIES_AT_ONCE", 1)
-    company.each(parts, methods, "finish")
+    host_verbs.each(whole, methods, "finish")
+    monkeypatch.setattr(host_verbs, "ENTRIES_AT_ONCE", 1)
+    host_verbs.each(parts, methods, "finish")
     assert all(gap(a.state, b.state) < 1e-12 for a, b in zip(whole, parts, strict=True))
 
 
@@ -103,7 +103,7 @@ class Uneven(Method):
 def test_some_may_ask_more_often():
     methods: list[Method] = [Uneven()] * 3
     together = entered(methods)
-    company.each(together, methods, "finish")
+    host_verbs.each(together, methods, "finish")
     for place, learner in enumerate(entered(methods)):
         methods[place].finish(learner, learner.task)
         assert gap(together[place].state, learner.state) < 1e-12
@@ -126,7 +126,7 @@ class Apart(Method):
 def test_different_questions_get_different_answers():
     methods: list[Method] = [Apart()] * 3
     together = entered(methods)
-    company.each(together, methods, "finish")
+    host_verbs.each(together, methods, "finish")
     for place, learner in enumerate(entered(methods)):
         methods[place].finish(learner, learner.task)
         assert gap(together[place].state, learner.state) < 1e-12
@@ -144,7 +144,7 @@ def test_an_error_reaches_the_caller():
     methods: list[Method] = [Fails()] * 3
     learners = entered(methods)
     with pytest.raises(KeyError, match="mine"):
-        company.each(learners, methods, "finish")
+        host_verbs.each(learners, methods, "finish")
     assert all(one._average is None for one in learners)
 
 
@@ -177,7 +177,7 @@ def test_verbs_that_ask_for_nothing_share_a_thread():
     methods: list[Method] = [Looks()] * 3
     learners = entered(methods)
     seen.clear()
-    company.each(learners, methods, "start")
+    host_verbs.each(learners, methods, "start")
     assert len(seen) == 3
     assert len(set(seen)) == 1
 
@@ -186,9 +186,9 @@ def test_verbs_that_ask_for_nothing_share_a_thread():
 def test_those_who_ask_are_answered_together(asking, monkeypatch):
     order: list[int] = []
     passes: list[int] = []
-    answer = company._answer
+    answer = host_verbs._answer
     monkeypatch.setattr(
-        company, "_answer", lambda asked: passes.append(len(asked)) or answer(asked)
+        host_verbs, "_answer", lambda asked: passes.append(len(asked)) or answer(asked)
     )
 
     @dataclass(frozen=True, kw_only=True)
@@ -200,7 +200,7 @@ def test_those_who_ask_are_answered_together(asking, monkeypatch):
 
     methods: list[Method] = [Some()] * 3
     together = entered(methods)
-    company.each(together, methods, "finish")
+    host_verbs.each(together, methods, "finish")
     assert order == [0, 1, 2]
     assert passes == [len(asking)]
     for place, learner in enumerate(entered(methods)):
@@ -213,7 +213,7 @@ def test_an_error_ends_the_threads_that_wait():
     methods: list[Method] = [Fails()] * 3
     learners, before = entered(methods), set(threading.enumerate())
     with pytest.raises(KeyError, match="mine"):
-        company.each(learners, methods, "finish")
+        host_verbs.each(learners, methods, "finish")
     for thread in set(threading.enumerate()) - before:
         thread.join(10)
         assert not thread.is_alive()

@@ -201,8 +201,8 @@ def test_captured_apart_from_the_step_and_at_fixed_addresses(monkeypatch):
     monkeypatch.setattr(lockstep, "Captured", Recorded)
     at = task_start(Ticks(every=2))
     trainer = LockstepTrainer(at.learners, [at.method] * 2, EXACT, capture=True)
-    trainer.load(at.deck, fixed=False)
-    steps = at.deck.live.shape[1]
+    trainer.load(at.rows, fixed=False)
+    steps = at.rows.live.shape[1]
     places = [leaf.data_ptr() for leaf in leaves(trainer.state)]
     rates, everyone = trainer.lr.numpy().copy(), np.ones((2, steps), dtype=bool)
     for _ in range(3):
@@ -244,7 +244,7 @@ def test_traces_are_kept_apart():
     runs = runs_of(Ticks(), EQUAL)
     engine = Engine(runs, device="cpu", together=True, compile=True)
     list(engine.stages())
-    keys = [key[0] for key in engine._networks(runs[0]).traces]
+    keys = [key[0] for key in engine._factory.networks(runs[0]).traces]
     assert any(decides[0] == "interval" for decides in keys)
     assert any(decides[0] != "interval" for decides in keys)
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import engram
-from engram.engine import engine as run_module
 from engram.engine.engine import Engine
 from engram.engine.groups.prefixes import Prefixes
 from engram.engine.run import Run
@@ -48,7 +47,7 @@ def outcomes(method: engram.Method, together: bool) -> dict[tuple[int, int], tup
 def test_shared_equals_separate(method: engram.Method, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = outcomes(method, together=True)
     monkeypatch.setattr(
-        run_module.Prefixes, "leaders", lambda self, places, runs, stage: {p: [] for p in places}
+        Prefixes, "leaders", lambda self, places, runs, stage: {p: [] for p in places}
     )
     separate = outcomes(method, together=True)
     assert shared.keys() == separate.keys()

@@ -9,7 +9,7 @@ import torch
 
 from engram import keys
 from engram.checks import toys
-from engram.engine.batches.reservoir import Renewal
+from engram.engine.batches.reservoir import Reservoir
 from engram.engine.batches.values import read, write_
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
@@ -44,8 +44,8 @@ def test_content_before_every_step(seed, chunks):
     index = torch.stack([keys.order(keys.fold(seed, r), 24, n) for r, n in enumerate(sizes)])
     index = index.view(2, steps, batch)
     real = torch.stack([torch.arange(24) < n for n in sizes]).view(2, steps, batch)
-    renewal = Renewal(torch.zeros(2).long(), ROOM, torch.tensor([seed, seed + 1]))
-    parts = [renewal.passing(i, w) for i, w in zip(index.chunk(chunks, 1), real.chunk(chunks, 1))]
+    reservoir = Reservoir(torch.zeros(2).long(), ROOM, torch.tensor([seed, seed + 1]))
+    parts = [reservoir.insert(i, w) for i, w in zip(index.chunk(chunks, 1), real.chunk(chunks, 1))]
     holder, filled, into = (torch.cat(part, 1) for part in zip(*parts))
     for run in range(2):
         plain = Plain(seed + run)
@@ -57,8 +57,8 @@ def test_content_before_every_step(seed, chunks):
                 plain.take(row)
             entered = {int(s): int(r) for s, r in zip(into[run, step], index[run, step]) if s >= 0}
             assert entered == {s: r for s, r in enumerate(plain.slots) if r in rows}
-        assert renewal.holder[run, : len(plain.slots)].tolist() == plain.slots
-        assert int(renewal.seen[run]) == sizes[run]
+        assert reservoir.holder[run, : len(plain.slots)].tolist() == plain.slots
+        assert int(reservoir.seen[run]) == sizes[run]
 
 
 def test_tables_read_and_write_for_one_run_and_for_many():

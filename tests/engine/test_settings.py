@@ -23,7 +23,7 @@ from engram.checks.toys import (
     train,
 )
 from engram.data.core import Data
-from engram.engine import driver
+from engram.engine import loop
 from engram.engine.engine import Engine
 from engram.engine.run import Run
 from engram.memory import Memory
@@ -118,7 +118,7 @@ class TestValidation:
 
         runs = runs_of(SI(), VALID[:2], model="normed", training=replace(EXACT, epochs=1))
         once = train(runs, together=together)
-        monkeypatch.setattr(driver, "validate", validate)
+        monkeypatch.setattr(loop, "validate", validate)
         longer = replace(EXACT, epochs=4, restore_best=True)
         runs = runs_of(SI(), VALID[:2], model="normed", training=longer)
         more = train(runs, together=together)

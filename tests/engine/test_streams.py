@@ -65,8 +65,8 @@ def test_all_that_go_on_are_saved_at_once():
         def due(self):
             return self.clock - self.last >= 7
 
-        def save(self, places, learners, midways):
-            self.saves.append((list(places), list(midways)))
+        def save(self, places, learners, points):
+            self.saves.append((list(places), list(points)))
             self.last = self.clock
 
     saver = Saver()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.checks.toys import MODELS, streams
-from engram.engine.engine import Engine, Stage
+from engram.engine.engine import Engine, FinishedStage
 from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.learner.learner import Learner
@@ -214,7 +214,7 @@ def away(twin: Twin, learner: Learner) -> float:
 
 def beside(
     method: Method, kind: type[Twin], training: Training, *, model: str, together: bool
-) -> Iterator[tuple[Twin, Stage]]:
+) -> Iterator[tuple[Twin, FinishedStage]]:
     """Each stage of three runs, with the twin that has been trained as far."""
     runs = [
         Run(stream=stream, method=method, model=MODELS[model], training=training, seed=seed)

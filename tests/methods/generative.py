@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.checks.toys import SPLIT, clouds
-from engram.engine.engine import Engine, Stage
+from engram.engine.engine import Engine, FinishedStage
 from engram.engine.run import Run
 from engram.learner.learner import Learner
 from engram.methods.dgr import DGR
@@ -138,7 +138,7 @@ class ScholarTwin(Twin):
 
 def twins_of(
     method: DGR, kind: type[ScholarTwin], training: Any, *, model: str, multi: bool, together: bool
-) -> Iterator[tuple[ScholarTwin, Stage]]:  # fmt: skip
+) -> Iterator[tuple[ScholarTwin, FinishedStage]]:  # fmt: skip
     """Each stage of two runs with tasks of unequal size, and the twin that is as far."""
     make = task_incremental if multi else class_incremental
     on: list[Stream] = [make(clouds(), order=list(order), classes_per_task=2) for order in ORDERS]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.data.core import Data
-from engram.engine.engine import Engine, Stage
+from engram.engine.engine import Engine, FinishedStage
 from engram.engine.evaluation.evaluate import test_items as items_of
 from engram.engine.run import Run
 from engram.engine.training import Training
@@ -54,7 +54,7 @@ class Normed(nn.Module):
 
 def train(
     method: Method, stream: Stream, *, seed: int = 0, model: Any = TINY, **training: Any
-) -> list[Stage]:
+) -> list[FinishedStage]:
     """The stages of one run."""
     run = Run(stream=stream, method=method, model=model, seed=seed,
               training=Training(**{**SGD, **training}))  # fmt: skip
@@ -65,7 +65,7 @@ def final(method: Method, stream: Stream, **options: Any) -> Tensor:
     return train(method, stream, **options)[-1].learner.vector
 
 
-def accuracy(stage: Stage) -> float:
+def accuracy(stage: FinishedStage) -> float:
     """Mean over tasks of the accuracy after a stage, in the stream's own view."""
     stream = stage.learner.stream
     rows, stages = items_of(stream)

@@ -118,7 +118,7 @@ def test_inputs_of_earlier_tasks_are_not_read(monkeypatch):
     run = run_of(LatentReplay(memory=MEMORY))
     engine = Engine([run], device="cpu")
     read: list[Tensor] = []
-    feed = engine._feed(run, engine._networks(run))
+    feed = engine._factory.feed(run, engine._factory.networks(run))
     plain = type(feed).__call__
 
     def noting(self, rows, stages=None):

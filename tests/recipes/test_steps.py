@@ -18,6 +18,7 @@ from safetensors import safe_open
 import engram
 from engram import keys, methods
 from engram.checks import toys
+from engram.errors import RecordError
 from engram.memory import Memory
 from engram.methods.base import Method, Phase
 from engram.recipes import Callback, Recipe, step_saver
@@ -190,7 +191,7 @@ def test_a_large_group_and_one_more_seed(tmp_path, monkeypatch, every_slice):
 def position(path):
     """Where the runs of a directory would go on inside a task."""
     with safe_open(path, framework="pt") as handle:
-        return {run: facts["midway"]["position"] for run, facts in
+        return {run: facts["resume"]["position"] for run, facts in
                 json.loads(handle.metadata()["facts"]).items()}  # fmt: skip
 
 
@@ -238,7 +239,7 @@ def test_of_two_files_the_later_position_counts(tmp_path, monkeypatch, every_sli
 
     def load(self, place, learner, finished):
         stage = original(self, place, learner, finished)
-        found[self._names[place]] = list(learner.midway.position)
+        found[self._names[place]] = list(learner.resume_point.position)
         return stage
 
     monkeypatch.setattr(StepSaver, "load", load)
@@ -346,10 +347,30 @@ def test_sigterm_saves_and_stops(tmp_path):
 
 
 def test_positions_survive_a_file(tmp_path):
-    from engram.engine.checkpoints.resume_point import Midway
+    from engram.engine.checkpoints.resume_point import ResumePoint
 
-    one = Midway((1, 2, 3), {"done": 7, "lr": 0.1}, {"held": {"sums": {}}, "a": (torch.ones(2),)})
+    one = ResumePoint(
+        (1, 2, 3), {"done": 7, "lr": 0.1}, {"trainer": {"sums": {}}, "a": (torch.ones(2),)}
+    )
     tensors, facts = one.packed()
-    two = Midway.unpacked(tensors, facts)
+    two = ResumePoint.unpacked(tensors, facts)
     assert replace(one, tensors={}) == replace(two, tensors={})
     assert toys.same(one.tensors, two.tensors)
+
+
+def test_a_file_of_an_older_version_is_refused(tmp_path, monkeypatch, every_slice):
+    heal = crash_after(monkeypatch, 2)
+    with pytest.raises(Crash):
+        run(tmp_path, "ER")
+    heal()
+    kept = StepSaver.__init__
+
+    def older(self, *args, **options):
+        kept(self, *args, **options)
+        for runs in self._held.values():
+            for facts in runs.values():
+                facts["midway"] = facts.pop("resume")
+
+    monkeypatch.setattr(StepSaver, "__init__", older)
+    with pytest.raises(RecordError, match="older version"):
+        run(tmp_path, "ER")

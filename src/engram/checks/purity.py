@@ -123,7 +123,8 @@ def check_maps_without_host_decisions(method: Method) -> None:
 
     def step(vector: Tensor, buffers: Any, state: Any, batch: Batch) -> Any:
         trainer.vector, trainer.buffers, trainer.state = vector, buffers, state
-        total, data, terms, *_ = trainer._gradients(batch)
+        mapped = trainer._mapped()(*trainer._arguments(batch))
+        total, data, terms, *_ = trainer._results(mapped)
         if overrides(at.method, "step"):
             moved = vector - total
             state = vmap(trainer._mapped_step)(vector, moved, data, state, trainer.hyper)

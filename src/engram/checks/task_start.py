@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from engram.checks.toys import EXACT, runs_of, streams
-from engram.engine import loop as stages
 from engram.engine.batches.collate import at_step
 from engram.engine.batches.latents import encode
-from engram.engine.batches.sampler import Deck
+from engram.engine.batches.sampler import Minibatches
+from engram.engine.batches.sources import build_sampler
 from engram.engine.engine import Engine
+from engram.engine.groups.streams import run_task
+from engram.engine.loop import open_task
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.training import Training
 from engram.learner.batch import Batch
@@ -32,7 +34,7 @@ class TaskStart:
     method: Method
     learners: list[Learner]
     trainer: LockstepTrainer
-    deck: Deck
+    rows: Minibatches
 
     @property
     def batch(self) -> Batch:
@@ -41,8 +43,8 @@ class TaskStart:
 
     def batches(self) -> Iterator[Batch]:
         """The batches of all runs, step by step."""
-        for step in range(self.deck.live.shape[1]):
-            yield self.trainer.assemble(at_step(self.deck, torch.tensor([step])))
+        for step in range(self.rows.live.shape[1]):
+            yield self.trainer.collate(at_step(self.rows, torch.tensor([step])))
 
     def own_batches(self, run: int = 0) -> Iterator[Batch]:
         """The batches of one run."""
@@ -67,20 +69,20 @@ def task_start(
     training: Training = EXACT,
     runs: int = 2,
 ) -> TaskStart:
-    """Train up to a task, enter it, deal its first epoch."""
+    """Train up to a task, enter it, sample its first epoch."""
     group = runs_of(method, streams()[:runs], model=model, training=training)
     engine = Engine(group, device="cpu", together=True)
     learners, methods = [engine.learner(run) for run in group], [run.method for run in group]
     for past in range(stage):  # one by one: whether the method maps is another question
         for learner in learners:
-            stages.run_stage([learner], [method], training, past, mapped=False)
-    stages.enter(learners, methods, training, stage)
+            run_task([learner], [method], training, past, mapped=False)
+    open_task(learners, methods, training, stage)
     encode(learners, method, stage)
-    dealer = stages._dealer(learners, method, training, stage)
-    deck = dealer.epoch(0)
-    trainer = LockstepTrainer(learners, methods, training, room=dealer.room)
-    trainer.load(deck, fixed=False)
-    return TaskStart(method, learners, trainer, deck)
+    sampler = build_sampler(learners, method, training)
+    rows = sampler.epoch(0)
+    trainer = LockstepTrainer(learners, methods, training, slots=sampler.slots)
+    trainer.load(rows, fixed=False)
+    return TaskStart(method, learners, trainer, rows)
 
 
 def spied(method: Method, verb: str, around: Callable[..., Any]) -> Method:

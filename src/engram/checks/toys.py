@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.data.core import Data
-from engram.engine.engine import Engine, Stage
+from engram.engine.engine import Engine, FinishedStage
 from engram.engine.evaluation.evaluate import test_items
 from engram.engine.run import Run
 from engram.engine.training import Training
@@ -129,7 +129,7 @@ class After(NamedTuple):
     exemplars: Exemplars
     scores: np.ndarray
     diverged: int
-    stage: Stage
+    stage: FinishedStage
 
     @property
     def tensors(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def _copy(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
-def copied(stage: Stage) -> After:
+def copied(stage: FinishedStage) -> After:
     """The learner of a stage, safe from what later stages do to it."""
     one = stage.learner
     trees = tree_map(_copy, (one.vector, one.buffers, one.state, one.opt))

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+import torch
 
 from engram.engine.training import Training
+from engram.learner.learner import Learner
+from engram.learner.tree import tree_map
 
 
 class Schedule:
@@ -53,6 +59,28 @@ class Schedule:
         cut = (self._bad > t.plateau_patience) & self.active
         self.lr = np.where(cut, self.lr * t.factor, self.lr)
         self._bad = np.where(cut, 0, self._bad)
+
+
+class BestEpoch:
+    """Weights, buffers and method state of each learner after its best epoch so far."""
+
+    def __init__(self, learners: Sequence[Learner]) -> None:
+        self.learners = learners
+        self.saved: list[Any] = []  # per run: (vector, buffers, state)
+
+    def keep(self, improved: np.ndarray) -> None:
+        """After an epoch: copies of the learners that have `improved` [R]; of all, at first."""
+        first = not self.saved
+        self.saved = self.saved or [None] * len(self.learners)
+        for run, learner in enumerate(self.learners):
+            if first or improved[run]:
+                parts = (learner.vector, learner.buffers, learner.state)
+                self.saved[run] = tree_map(torch.clone, parts)
+
+    def restore(self) -> None:
+        """Let the learners be what they were after their best epochs."""
+        for learner, parts in zip(self.learners, self.saved, strict=False):
+            learner.vector, learner.buffers, learner.state = parts
 
 
 def _figure(watched: dict[str, np.ndarray]) -> np.ndarray:

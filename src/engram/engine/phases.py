@@ -1,69 +1,41 @@
-"""What one phase of a task needs, and what all of them gave."""
+"""The phases of a task: which there are, and what each of them needs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
-from engram.engine.checkpoints.resume_point import Midway, arrays_of, curve_of
-from engram.engine.driver import Driver
+from engram.engine.checkpoints.resume_point import ResumePoint
 from engram.engine.optim import optimizer_of
 from engram.engine.training import Training
 from engram.errors import unknown
 from engram.learner.learner import Learner
-from engram.methods.base import Phase
+from engram.methods.base import Method, Phase
 
 TASK = Phase()
 
 
-class Trained:
-    """Losses, curves and steps of R runs over the phases of a task."""
-
-    def __init__(self, runs: int) -> None:
-        self.losses: list[list[tuple[int, dict[str, float]]]] = [[] for _ in range(runs)]
-        self.curve: list[tuple[int, list[np.ndarray]]] = []
-        self.steps = [0] * runs
-        self._before = 0  # steps of earlier phases
-
-    def of_run(self, run: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What a run's earlier phases gave, as numbers and tensors."""
-        facts = {"losses": self.losses[run], "steps": self.steps[run], "before": self._before}
-        return {"earlier": facts}, {"earlier": arrays_of([(s, c[run]) for s, c in self.curve])}
-
-    def restore(self, midways: Sequence[Midway]) -> None:
-        """The reverse of `of_run`, for all runs."""
-        earlier = [one.facts["earlier"] for one in midways]
-        self.losses = [[(step, terms) for step, terms in one["losses"]] for one in earlier]
-        self.steps, self._before = [one["steps"] for one in earlier], earlier[0]["before"]
-        curves = [curve_of(one.tensors["earlier"]) for one in midways]
-        self.curve = [
-            (step, [curve[place][1] for curve in curves])
-            for place, (step, _) in enumerate(curves[0])
-        ]
-
-    def add(self, driver: Driver) -> None:
-        """Append what a phase gave; its steps go on where those of the one before ended."""
-        start = self._before
-        for own, more in zip(self.losses, driver.losses(), strict=True):
-            own += [(start + step, terms) for step, terms in more]
-        self.curve += [(start + step, scores) for step, scores in driver.curve]
-        own_steps = zip(self.steps, driver.own_steps(), strict=True)
-        self.steps = [done + more for done, more in own_steps]
-        self._before += driver.done
+def phases_of(
+    method: Method, stage: int, points: Sequence[ResumePoint] = ()
+) -> list[tuple[int, Phase]]:
+    """The phases of a task that train anything, by number; not those before a resume point."""
+    first = points[0].position[0] if points else 0
+    phases = list(enumerate(method.phases(stage)))
+    return [(number, phase) for number, phase in phases[first:] if phase.rows != "none"]
 
 
 @contextmanager
 def prepared(
     learners: Sequence[Learner], training: Training, phase: Phase, number: int, resumed: bool
-) -> Iterator[Training]:
-    """Weights, optimiser and what may move, as the phase wants them; gives its settings.
+) -> Iterator[tuple[Training, list[Tensor]]]:
+    """Weights, optimiser and what may move, as the phase wants them.
 
-    A phase that is `resumed` has its weights and optimiser already.
+    Gives the phase's settings, and what may move in each learner besides the phase. A phase that is
+    `resumed` has its weights and optimiser already.
     """
     settings = _settings(training, phase)
     if (number or phase != TASK) and not resumed:
@@ -78,7 +50,7 @@ def prepared(
         for learner in learners:
             learner.free = learner.free & _named(learner, phase.moves)
     try:
-        yield settings
+        yield settings, free
     finally:
         for learner, before in zip(learners, free, strict=True):
             learner.free = before
@@ -92,7 +64,7 @@ def _settings(training: Training, phase: Phase) -> Training:
     return replace(training, **changed) if changed else training  # type: ignore[arg-type]
 
 
-def _named(learner: Learner, beginnings: tuple[str, ...]) -> torch.Tensor:
+def _named(learner: Learner, beginnings: tuple[str, ...]) -> Tensor:
     """[P] the parameters whose names begin so."""
     mask = torch.zeros_like(learner.free)
     views = learner.layout(mask)

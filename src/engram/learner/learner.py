@@ -84,7 +84,7 @@ class Learner:
         self.latents: dict[str, Tensor] = {}  # of the task's rows, where the root stands still
         self.reads, self.ledger = reads, Ledger()
         self.guard: MethodView | None = None  # made when a task is entered
-        self.midway: Any = None  # where an interrupted task goes on; the engine's
+        self.resume_point: Any = None  # where an interrupted task goes on; the engine's
         self.diverged = -1  # stage in which the run left all measure, see engine.divergence
         self.units: dict[str, float] = {}  # size of each loss term when it first occurred
         self._average: Callable[..., Tensor] | None = None  # set by the engine for mapped passes
@@ -113,10 +113,10 @@ class Learner:
 
     def open_classes(self, stage: int) -> None:
         """Enter a task: its new columns open, everything except unopened columns may move."""
-        self.meet(stage)
+        self.enter(stage)
         self.free = self.networks.free(self.seen).to(self.device, copy=True)
 
-    def meet(self, stage: int) -> None:
+    def enter(self, stage: int) -> None:
         """Enter a task without a word on what may move: for a learner that copies another."""
         self.stage = stage
         self.guard = MethodView(self.stream, stage, reads=self.reads, ledger=self.ledger)

@@ -21,7 +21,7 @@ FACTS = ("seed", "stage", "scope", "reads", "device", "task", "seen", "new", "di
 DOORS = ("labels", "batch", "outputs", "average_gradient")  # the ways to data, all of them guarded
 MADE = ("opened", "stream")  # copies, made on request
 CLOSED = ("feed", "guard", "ledger", "items", "complete_items", "assemble", "grouped",
-          "open_classes", "meet", "units", "latents")  # fmt: skip
+          "open_classes", "enter", "units", "latents")  # fmt: skip
 KNOWN = (*PARTS, *FACTS, *DOORS, *MADE)
 _PLAIN = frozenset((*PARTS, *FACTS))
 

@@ -23,6 +23,17 @@ def spent() -> float:
     return _spent
 
 
+class Stopwatch:
+    """Seconds since it was made, and `before` that, without those of warming up."""
+
+    def __init__(self, before: float = 0.0) -> None:
+        self._began = time.perf_counter() - spent() - before
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - spent() - self._began
+
+
 def plain(device: torch.device) -> None:
     """Before the first step on a device."""
     _once("plain", device)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from engram.engine.engine import device_of
+from engram.engine.backend import device_of
 from engram.engine.trainers.tracing import need_compiler
 from engram.errors import EngramError, bad, in_own_code
 from engram.pools.base import Work

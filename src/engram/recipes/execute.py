@@ -49,7 +49,7 @@ def execute(
     with recorder.at_sigterm():
         for stage in engine.stages(
             resume=recorder.resume, progress=recorder.progress, deadline=deadline,
-            stop_inside=recorder.folder is not None, saver=recorder.saver,
+            stop_inside=recorder.folder is not None, checkpointer=recorder.saver,
         ):  # fmt: skip
             recorder.add(stage)
             if recorder.ending and recorder.between:

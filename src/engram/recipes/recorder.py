@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from engram.engine.engine import Stage, device_of
+from engram.engine.backend import device_of
+from engram.engine.engine import FinishedStage
 from engram.learner.learner import Learner
 from engram.recipes.callback import Callback
 from engram.recipes.changes import changed, recorded
@@ -150,7 +151,7 @@ class Recorder:
         here = [self.open[place] for place in places]
         return lambda done, total: self.callback.step(here, stage, done, total)
 
-    def add(self, stage: Stage) -> None:
+    def add(self, stage: FinishedStage) -> None:
         """A finished stage; those of a group are written when its last one is there."""
         plan = self.open[stage.run]
         self._pending.append((plan, stage, self._items[plan.recipe, plan.order]))
@@ -213,7 +214,7 @@ class Recorder:
         return found.of_runs(plan.key for plan in self.plans)
 
 
-def _prediction(plan: Plan, stage: Stage, items: Items) -> Prediction | None:
+def _prediction(plan: Plan, stage: FinishedStage, items: Items) -> Prediction | None:
     if stage.learner.diverged >= 0 or plan.keep == "counts":
         return None
     return Prediction.of(
@@ -230,18 +231,18 @@ def _network(learner: Learner, keep: str) -> dict[str, Any]:
     return {"parameters": learner.vector, "buffers": learner.buffers, "exemplars": exemplars}
 
 
-def _probed(plan: Plan, stage: Stage) -> dict[str, Any]:
+def _probed(plan: Plan, stage: FinishedStage) -> dict[str, Any]:
     return {
         "recipe": plan.recipe, "seed": plan.run.seed, "order": plan.order, "stage": stage.stage,
         "probes": list(plan.probes),
     }  # fmt: skip
 
 
-def _last(plan: Plan, stage: Stage) -> bool:
+def _last(plan: Plan, stage: FinishedStage) -> bool:
     return stage.stage == len(plan.run.stream) - 1 or stage.learner.diverged >= 0
 
 
-def _ledger(plan: Plan, stage: Stage) -> dict[str, Any]:
+def _ledger(plan: Plan, stage: FinishedStage) -> dict[str, Any]:
     return {
         "recipe": plan.recipe, "label": plan.label, "seed": plan.run.seed, "order": plan.order,
         "reads": plan.run.method.reads, "stages": stage.learner.ledger.to_dict(),

@@ -207,7 +207,7 @@ def _run_stages(part: Sequence[_Past], stage: int, records: _Records) -> list[Ru
 
 def _as_kept(learner: Learner, kept: Prediction, stage: int) -> Learner:
     """The learner with the parameters, buffers and exemplars that were kept after a stage."""
-    learner.meet(stage)
+    learner.enter(stage)
     learner.vector = torch.tensor(kept.parameters).to(learner.vector)
     stored = kept.buffers or {}
     if set(stored) != set(learner.buffers):

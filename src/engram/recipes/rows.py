@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engram.engine.engine import Stage
+from engram.engine.engine import FinishedStage
 from engram.probes import RunStage, measure, standard
 from engram.probes.cost import facts_of
 from engram.recipes.plan import Plan
 from engram.records import Items, Rows, StageKey, StageRows
 from engram.records.arrays import StoredArrays
 
-Done = tuple[Plan, Stage, Items]
+Done = tuple[Plan, FinishedStage, Items]
 
 
 def group_rows(done: Sequence[Done]) -> tuple[list[Rows], list[StoredArrays]]:
@@ -44,7 +44,7 @@ def named_arrays(
     return [StoredArrays(key, probe, own) for probe, own in arrays.items()]
 
 
-def run_stage(plan: Plan, stage: Stage, items: Items) -> RunStage:
+def run_stage(plan: Plan, stage: FinishedStage, items: Items) -> RunStage:
     """A finished stage as probes see it."""
     learner, outcome = stage.learner, stage.outcome
     return RunStage(

@@ -1,4 +1,4 @@
-"""Runs in the middle of a task, kept every few minutes and when the process is told to end."""
+"""Runs inside a task, saved every few minutes and when the process is told to end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from engram.engine.checkpoints import single as checkpoint
 from engram.engine.checkpoints.group import name_of
-from engram.engine.checkpoints.resume_point import Midway
+from engram.engine.checkpoints.resume_point import ResumePoint
 from engram.errors import RecordError
 from engram.learner.learner import Learner
 from engram.recipes.plan import Plan
@@ -63,18 +63,18 @@ class StepSaver:
         self._last = time.monotonic()
 
     def save(
-        self, places: Sequence[int], learners: Sequence[Learner], midways: Sequence[Midway]
+        self, places: Sequence[int], learners: Sequence[Learner], points: Sequence[ResumePoint]
     ) -> None:
         """Write the states of runs that train together; ends the training where it was asked to."""
         tensors: dict[str, Any] = {}
         facts: dict[str, Any] = {}
-        for place, learner, midway in zip(places, learners, midways, strict=True):
+        for place, learner, point in zip(places, learners, points, strict=True):
             name = self._names[place]
             own, own_facts = checkpoint.state_dict(learner)
-            own["free"] = midway.tensors.pop("free").cpu()
-            more, where = midway.packed()
+            own["free"] = point.tensors.pop("free").cpu()
+            more, where = point.packed()
             tensors |= {f"{name}/{key}": value for key, value in (own | more).items()}
-            facts[name] = own_facts | {"midway": where}
+            facts[name] = own_facts | {"resume": where}
         path = self.shelf / f"{name_of(facts)}.safetensors"
         checkpoint.write(path, tensors, facts)
         self._held[path] = facts
@@ -92,8 +92,10 @@ class StepSaver:
             facts = runs.get(name)
             if facts is None or facts["stage"] in finished:
                 continue
+            if "resume" not in facts:
+                raise RecordError(f"{path}: of an older version; remove it to begin the task again")
             if set(range(facts["stage"])) <= set(finished):
-                found.append((facts["midway"]["position"], path, facts))
+                found.append((facts["resume"]["position"], path, facts))
         if not found:
             return None
         # those it trained with may have been others at first: the furthest file counts
@@ -102,7 +104,7 @@ class StepSaver:
             mine = [key for key in handle.keys() if key.startswith(f"{name}/")]  # noqa: SIM118
             tensors = {key.removeprefix(f"{name}/"): handle.get_tensor(key) for key in mine}
         checkpoint.take(learner, path, tensors, facts)
-        learner.midway = Midway.unpacked(tensors, facts["midway"])
+        learner.resume_point = ResumePoint.unpacked(tensors, facts["resume"])
         return int(facts["stage"])
 
     def prune(self, finished: Sequence[tuple[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""From dealt rows to the Batch a loss sees; the same for one run and for many."""
+"""From sampled rows to the Batch a loss sees; the same for one run and for many."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.engine.batches.latents import NAME, Table, look_up
-from engram.engine.batches.sampler import Deck, Hand
+from engram.engine.batches.latents import NAME, Latents, look_up
+from engram.engine.batches.sampler import IndexBatch, Minibatches
 from engram.engine.batches.values import read
 from engram.learner.batch import Batch
 from engram.learner.feed import Feed
 from engram.methods.base import Method
 
 
-class Dealt(NamedTuple):
+class Minibatch(NamedTuple):
     """The rows of one step, of R runs or of one."""
 
-    main: Hand  # [R?, B]
+    main: IndexBatch  # [R?, B]
     key: Tensor  # [R?]
-    apart: tuple[Hand, ...] = ()  # batches kept apart
+    apart: tuple[IndexBatch, ...] = ()  # batches kept apart
     into: Tensor | tuple[()] = ()  # [R?, B] slots that rows of the main batch enter, or -1
 
 
-class Assembler:
+class Collate:
     """Facts of a stage that every batch carries, for R runs ([R, ...]) or one (no R axis).
 
     `alone` says that all rows are the current task's, so that nothing differs from row to row.
@@ -41,7 +41,7 @@ class Assembler:
         self.scopes = scopes  # [R?, T, C] classes that compete for a row of each task
         self.now = now  # [R?]
         self.values: dict[str, Tensor] = {}  # [R?, M + 1, ...] what is remembered, by slot
-        self.latents: Table = {}  # of the task's rows, where the top alone is trained
+        self.latents: Latents = {}  # of the task's rows, where the top alone is trained
         self._no_slot = torch.tensor(-1, device=now.device)
 
     def tensors(self) -> dict[str, Any]:
@@ -49,47 +49,47 @@ class Assembler:
         names = ("current", "opened", "scopes", "now", "values", "latents")
         return {name: getattr(self, name) for name in names}
 
-    def on(self, tensors: dict[str, Any]) -> Assembler:
+    def on(self, tensors: dict[str, Any]) -> Collate:
         """The same with other tensors."""
         twin = copy.copy(self)
         for name, value in tensors.items():
             setattr(twin, name, value)
         return twin
 
-    def __call__(self, dealt: Dealt) -> Batch:
+    def __call__(self, rows: Minibatch) -> Batch:
         """The batch of one step, with the batches kept apart from it."""
-        main, key, apart, _ = dealt
+        main, key, apart, _ = rows
         memory = (self._batch(one, keys.fold(key, j)) for j, one in enumerate(apart))
         return self._batch(main, key)._replace(memory=tuple(memory))
 
-    def _batch(self, hand: Hand, key: keys.Key) -> Batch:
-        key, stage = torch.as_tensor(key), hand.stages
+    def _batch(self, part: IndexBatch, key: keys.Key) -> Batch:
+        key, stage = torch.as_tensor(key), part.stages
         if self.alone:
-            old = torch.zeros_like(hand.w)
+            old = torch.zeros_like(part.w)
             open_ = self.current.expand(*stage.shape, -1)
         else:
-            old = ((hand.slot >= 0) | (stage < self.now.unsqueeze(-1))).to(hand.w.dtype)
+            old = ((part.slot >= 0) | (stage < self.now.unsqueeze(-1))).to(part.w.dtype)
             spread = stage[..., None].expand(*stage.shape, self.scopes.shape[-1])
             open_ = self.scopes.gather(-2, spread)
         return Batch(
-            x=self._inputs(hand, key),
-            y=hand.y,
-            w=hand.w,
+            x=self._inputs(part, key),
+            y=part.y,
+            w=part.w,
             stage=stage,
             old=old,
             open=open_,
-            slot=self._no_slot.expand(stage.shape) if self.alone else hand.slot,
+            slot=self._no_slot.expand(stage.shape) if self.alone else part.slot,
             opened=self.opened,
             now=self.now,
             key=key,
-            values={name: read(table, hand.slot) for name, table in self._payload()},
+            values={name: read(table, part.slot) for name, table in self._payload()},
         )
 
-    def _inputs(self, hand: Hand, key: Tensor) -> Tensor:
+    def _inputs(self, part: IndexBatch, key: Tensor) -> Tensor:
         if not self.latents:
-            return self.feed.augmented(hand.rows, hand.stages, key)
-        kept = None if self.alone else self.values.get(NAME)
-        return look_up(self.latents, hand.rows, hand.slot, kept)
+            return self.feed.augmented(part.rows, part.stages, key)
+        by_slot = None if self.alone else self.values.get(NAME)
+        return look_up(self.latents, part.rows, part.slot, by_slot)
 
     def _payload(self) -> list[tuple[str, Tensor]]:
         """What is remembered, but for latents where those are the inputs themselves."""
@@ -104,28 +104,28 @@ def only_own_rows(method: Method, stage: int) -> bool:
     )
 
 
-def at_step(deck: Deck, step: Tensor) -> Dealt:
+def at_step(rows: Minibatches, step: Tensor) -> Minibatch:
     """Rows of one step of all runs, the step number being a tensor (so that it captures)."""
 
     def take(leaf: Tensor) -> Tensor:
         return leaf.index_select(1, step).squeeze(1)
 
-    main = Hand(*(take(leaf) for leaf in deck.main))
-    apart = tuple(Hand(*(take(leaf) for leaf in hand)) for hand in deck.apart)
-    into = take(deck.into) if isinstance(deck.into, Tensor) else ()
-    return Dealt(main, take(deck.key), apart, into)
+    main = IndexBatch(*(take(leaf) for leaf in rows.main))
+    apart = tuple(IndexBatch(*(take(leaf) for leaf in part)) for part in rows.apart)
+    into = take(rows.into) if isinstance(rows.into, Tensor) else ()
+    return Minibatch(main, take(rows.key), apart, into)
 
 
-def single_steps(deck: Deck, step: int) -> Dealt:
-    """Rows of one step of a deck for one run, cut to its real length: nothing is padded."""
-    length = deck.lengths[step]
-    main = Hand(*(leaf[0, step, :length] for leaf in deck.main))
-    apart = tuple(Hand(*(leaf[0, step] for leaf in hand)) for hand in deck.apart)
-    into = deck.into[0, step, :length] if isinstance(deck.into, Tensor) else ()
-    return Dealt(main, deck.key[0, step], apart, into)
+def one_step(rows: Minibatches, step: int) -> Minibatch:
+    """Rows of one step of one run, cut to its real length: nothing is padded."""
+    length = rows.lengths[step]
+    main = IndexBatch(*(leaf[0, step, :length] for leaf in rows.main))
+    apart = tuple(IndexBatch(*(leaf[0, step] for leaf in part)) for part in rows.apart)
+    into = rows.into[0, step, :length] if isinstance(rows.into, Tensor) else ()
+    return Minibatch(main, rows.key[0, step], apart, into)
 
 
-def no_padding(deck: Deck) -> bool:
-    """Whether every row of every hand counts (asked once per stage, not per step)."""
-    hands = (deck.main, *deck.apart)
-    return all(bool(torch.all(hand.w > 0)) for hand in hands)
+def no_padding(rows: Minibatches) -> bool:
+    """Whether every row of every batch counts (found out once per stage, not per step)."""
+    batches = (rows.main, *rows.apart)
+    return all(bool(torch.all(part.w > 0)) for part in batches)

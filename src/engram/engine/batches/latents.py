@@ -21,7 +21,7 @@ from engram.streams.outline import LatentOutline
 ROWS_AT_ONCE = 1024
 NAME = "latent"  # of the value that `remember` keeps with exemplars
 BEHIND = torch.iinfo(torch.long).max  # a row number behind all others, for padding
-Table = dict[str, Tensor]  # rows [R?, n] in ascending order, latents [R?, n, ...]
+Latents = dict[str, Tensor]  # rows [R?, n] in ascending order, latents [R?, n, ...]
 
 
 def need_root(method: Method, stages: int, net: Classifier) -> None:
@@ -73,7 +73,7 @@ def encode(learners: Sequence[Learner], method: Method, stage: int) -> None:
         learner.latents = {"rows": rows.to(learner.device), NAME: torch.cat(parts)}
 
 
-def stacked(learners: Sequence[Learner]) -> Table:
+def stacked(learners: Sequence[Learner]) -> Latents:
     """[R, n, ...] the tables of several learners, padded to the longest; {} without latents."""
     tables = [one.latents for one in learners]
     if not tables[0]:
@@ -89,19 +89,19 @@ def stacked(learners: Sequence[Learner]) -> Table:
     }
 
 
-def look_up(table: Table, rows: Tensor, slot: Tensor, kept: Tensor | None) -> Tensor:
-    """[R?, B, ...] latents of rows of the task, and of exemplars from the table `kept` by slot.
+def look_up(table: Latents, rows: Tensor, slot: Tensor, by_slot: Tensor | None) -> Tensor:
+    """[R?, B, ...] latents of rows of the task, and of exemplars from the table `by_slot`.
 
     Examples
     --------
     >>> table = {"rows": torch.tensor([4, 7]), "latent": torch.tensor([[0.4], [0.7]])}
-    >>> kept = torch.tensor([[5.0], [6.0]])
-    >>> look_up(table, torch.tensor([7, 1]), torch.tensor([-1, 1]), kept).tolist()
+    >>> by_slot = torch.tensor([[5.0], [6.0]])
+    >>> look_up(table, torch.tensor([7, 1]), torch.tensor([-1, 1]), by_slot).tolist()
     [[0.699...], [6.0]]
     """
     place = torch.searchsorted(table["rows"], rows.contiguous())
     own = read(table[NAME], place.clamp(max=table["rows"].shape[-1] - 1))
-    if kept is None:
+    if by_slot is None:
         return own
     old = (slot >= 0).reshape(*slot.shape, *[1] * (own.ndim - slot.ndim))
-    return torch.where(old, read(kept, slot), own)
+    return torch.where(old, read(by_slot, slot), own)

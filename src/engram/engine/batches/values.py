@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engram.engine.batches.sampler import Deck
+from engram.engine.batches.sampler import Minibatches
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.methods.base import Method, overrides
@@ -20,9 +20,9 @@ Tables = dict[str, Tensor]
 ROWS_AT_ONCE = 4096
 
 
-def tables_of(learners: Sequence[Learner], room: int = 0) -> Tables:
-    """[R, M + 1, ...] the values of all learners, padded to `room` slots or the most in use."""
-    slots = max(room, *(len(one.exemplars) for one in learners))
+def tables_of(learners: Sequence[Learner], slots: int = 0) -> Tables:
+    """[R, M + 1, ...] the values of all learners, padded to `slots` or the most in use."""
+    slots = max(slots, *(len(one.exemplars) for one in learners))
 
     def padded(value: Tensor) -> Tensor:
         empty = value.new_zeros(slots + 1 - len(value), *value.shape[1:])
@@ -32,13 +32,13 @@ def tables_of(learners: Sequence[Learner], room: int = 0) -> Tables:
     return {name: torch.stack([padded(one.values[name]) for one in learners]) for name in names}
 
 
-def empty_tables(learner: Learner, method: Method, deck: Deck, room: int) -> Tables:
+def empty_tables(learner: Learner, method: Method, rows: Minibatches, slots: int) -> Tables:
     """[M + 1, ...] tables for values never remembered so far; one row tells their shapes."""
-    rows, stages = deck.main.rows[0, 0, :1].cpu(), deck.main.stages[0, 0, :1].cpu()
-    batch = learner.batch(rows, stages)
+    first = [leaf[0, 0, :1].cpu() for leaf in (rows.main.rows, rows.main.stages)]
+    batch = learner.batch(*first)
     with torch.no_grad():
         found = method.remember(learner.net(), batch, learner.state)
-    return {name: value.new_zeros(room + 1, *value.shape[1:]) for name, value in found.items()}
+    return {name: value.new_zeros(slots + 1, *value.shape[1:]) for name, value in found.items()}
 
 
 def read(table: Tensor, slot: Tensor) -> Tensor:
@@ -79,9 +79,9 @@ def complete(learner: Learner, method: Method, before: tuple[Tensor, Tensor, Tab
     """
     if not overrides(method, "remember") or method.replay(learner.stage).renew == "step":
         return
-    kept, span = learner.exemplars, len(learner.stream.data)
+    exemplars, span = learner.exemplars, len(learner.stream.data)
     rows, stages, values = before
-    code, known = kept.stages * span + kept.rows, stages * span + rows
+    code, known = exemplars.stages * span + exemplars.rows, stages * span + rows
     order = known.argsort()
     place = torch.searchsorted(known[order], code).clamp(max=max(len(known) - 1, 0))
     had = known[order][place] == code if len(known) else torch.zeros_like(code, dtype=torch.bool)
@@ -90,7 +90,7 @@ def complete(learner: Learner, method: Method, before: tuple[Tensor, Tensor, Tab
     found: Tables = {}
     for name in fresh or values:
         sample = fresh[name] if fresh else values[name]
-        table = sample.new_empty(len(kept), *sample.shape[1:])
+        table = sample.new_empty(len(exemplars), *sample.shape[1:])
         if len(known):
             table[had.to(table.device)] = values[name][order[place[had]].to(table.device)]
         if fresh:
@@ -104,8 +104,8 @@ def _remembered(learner: Learner, method: Method, which: Tensor) -> Tables:
     for some in which.split(ROWS_AT_ONCE):
         if not len(some):
             continue
-        kept = learner.exemplars
-        batch: Batch = learner.batch(kept.rows[some], kept.stages[some])
+        exemplars = learner.exemplars
+        batch: Batch = learner.batch(exemplars.rows[some], exemplars.stages[some])
         with torch.no_grad():
             parts.append(method.remember(learner.net(), batch, learner.state))
     if not parts:

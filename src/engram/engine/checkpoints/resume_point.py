@@ -1,4 +1,4 @@
-"""Where a run stood in the middle of a task, so that it can go on at the very next step.
+"""Where a run stood inside a task, so that it can go on at the very next step.
 
 A learner's own state covers its weights, method state, optimiser and memory. This is the rest: how
 far the task had come, what its schedule and its log knew, and what the trainer held besides.
@@ -6,9 +6,10 @@ far the task had come, what its schedule and its log knew, and what the trainer 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -16,13 +17,18 @@ from torch import Tensor
 
 from engram.engine.checkpoints.single import rebuild, structure
 from engram.learner.learner import Learner
-from engram.learner.tree import flatten
+from engram.learner.tree import flatten, tree_map
 
-Position = tuple[int, int, int]  # phase, chunk of steps within it, steps done of that chunk
+if TYPE_CHECKING:
+    from engram.engine.history import History
+    from engram.engine.loop import PhaseTraining
+    from engram.learner.warm import Stopwatch
+
+Position = tuple[int, int, int]  # phase, epoch (or stretch of iterations) in it, steps of that
 
 
 @dataclass
-class Midway:
+class ResumePoint:
     """One run inside a task.
 
     `facts` are plain numbers, `tensors` a tree; together they are all that a fresh process needs
@@ -36,41 +42,46 @@ class Midway:
     def packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors by name and JSON, for a file."""
         named = flatten(self.tensors).items()
-        flat = {f"midway/{k}": v.detach().cpu().contiguous().clone() for k, v in named}
+        flat = {f"resume/{k}": v.detach().cpu().contiguous().clone() for k, v in named}
         facts = {"position": list(self.position), "facts": self.facts}
         return flat, facts | {"structure": structure(self.tensors)}
 
     @classmethod
-    def unpacked(cls, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Midway:
+    def unpacked(cls, tensors: dict[str, Tensor], facts: dict[str, Any]) -> ResumePoint:
         """What `packed` wrote."""
-        flat = {k.removeprefix("midway/"): v for k, v in tensors.items() if k.startswith("midway/")}
-        phase, chunk, start = facts["position"]
+        flat = {k.removeprefix("resume/"): v for k, v in tensors.items() if k.startswith("resume/")}
+        phase, epoch, step = facts["position"]
         tree = rebuild(facts["structure"], flat)
-        return cls((phase, chunk, start), facts["facts"], tree)
+        return cls((phase, epoch, step), facts["facts"], tree)
+
+    @property
+    def moment(self) -> tuple[int, ...]:
+        """Runs of one moment can go on together: the position, and the steps of log entries."""
+        return *self.position, *(entry[0] for entry in self.facts["log"]["sums"])
 
 
-def column(arrays: dict[str, np.ndarray], run: int) -> dict[str, Any]:
-    """One run's numbers out of arrays [R]."""
-    return {name: value[run].item() for name, value in arrays.items()}
+def restore(now: PhaseTraining, points: Sequence[ResumePoint]) -> None:
+    """Be where the runs were when `StepSlices` made these."""
+    device = now.learners[0].device
+
+    def move(tree: Any) -> Any:
+        return tree_map(lambda leaf: leaf.to(device), tree)
+
+    _, *start = points[0].position
+    now.start = (start[0], start[1])
+    facts = [one.facts for one in points]
+    for name, array in now.schedule.arrays().items():
+        array[:] = [one["schedule"][name] for one in facts]
+    now.log.load_state_dict([one["log"] for one in facts], [one.tensors["curve"] for one in points])
+    if now.best is not None and points[0].tensors["best"]:
+        now.best.saved = [move(one.tensors["best"]["0"]) for one in points]
+    states = [move(one.tensors["trainer"]) for one in points]
+    now.trainer.load_state_dict(states, [one["steps"] for one in facts])
+    for learner, one in zip(now.learners, facts, strict=True):
+        learner.ledger.become(one["ledger"])
 
 
-def put_column(arrays: dict[str, np.ndarray], run: int, numbers: dict[str, Any]) -> None:
-    """The reverse of `column`."""
-    for name, value in arrays.items():
-        value[run] = numbers[name]
-
-
-def arrays_of(curve: list[tuple[int, np.ndarray]]) -> dict[str, Any]:
-    """Curves as a tree of tensors."""
-    return {str(step): torch.as_tensor(scores) for step, scores in curve}
-
-
-def curve_of(tree: dict[str, Any]) -> list[tuple[int, np.ndarray]]:
-    """The reverse of `arrays_of`."""
-    return [(int(step), scores.numpy()) for step, scores in tree.items()]
-
-
-class Saver(Protocol):
+class Checkpointer(Protocol):
     """Keeps runs that are inside a task; asked between slices of a few seconds."""
 
     def due(self) -> bool:
@@ -78,14 +89,14 @@ class Saver(Protocol):
         ...
 
     def save(
-        self, places: Sequence[int], learners: Sequence[Learner], midways: Sequence[Midway]
+        self, places: Sequence[int], learners: Sequence[Learner], points: Sequence[ResumePoint]
     ) -> None:
         """Write the states of runs that train together; may raise to end the training."""
         ...
 
 
 class Slices:
-    """Cuts a stretch of steps into slices of about `seconds`, so that a saver is asked in time."""
+    """Cuts steps into slices of about `seconds`, so that a checkpointer is asked in time."""
 
     def __init__(self, seconds: float = 1.0, first: int = 8) -> None:
         self.seconds, self.steps = seconds, first
@@ -94,3 +105,70 @@ class Slices:
         """Learn from a slice how many steps the next one may have."""
         wanted = int(steps * self.seconds / max(seconds, 1e-6))
         self.steps = min(max(wanted, 1), 4 * self.steps)  # the first steps may wait for kernels
+
+
+class StepSlices:
+    """Cuts the steps of a phase into slices, where others or a checkpoint may be due.
+
+    Parameters
+    ----------
+    now, history, clock
+        The phase, what those before it gave, and the seconds of the task.
+    free
+        What may move in each run, by its method, not by the phase.
+    checkpointer
+        Says when it is time to save.
+    shared
+        Whether other runs take turns on the device.
+    """
+
+    def __init__(
+        self, now: PhaseTraining, history: History, clock: Stopwatch, free: Sequence[Tensor],
+        checkpointer: Checkpointer | None, shared: bool,
+    ) -> None:  # fmt: skip
+        self.now, self.history, self.clock, self.free = now, history, clock, free
+        self.checkpointer = checkpointer
+        self.sliced = shared or checkpointer is not None
+        self._slices, self._began = Slices(), 0.0
+
+    def cut(self, start: int, stop: int) -> int:
+        """Where the slice that begins at `start` ends, at `stop` at the latest."""
+        if not self.sliced:
+            return stop
+        self._began = time.perf_counter()
+        return min(stop, start + self._slices.steps)
+
+    def took(self, steps: int) -> None:
+        """The slice is over as soon as the steps launched are done; other streams go on."""
+        if self.now.learners[0].device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        self._slices.took(steps, time.perf_counter() - self._began)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to save."""
+        return self.checkpointer is not None and self.checkpointer.due()
+
+    def points(self, epoch: int, step: int) -> list[ResumePoint]:
+        """Where the runs stand."""
+        self.now.trainer.write_back()
+        position = (self.now.number, epoch, step)
+        return [self._point(run, position) for run in range(len(self.free))]
+
+    def _point(self, run: int, position: Position) -> ResumePoint:
+        """All that is needed to go on at this position."""
+        now = self.now
+        log, curve = now.log.state_dict(run)
+        earlier, earlier_curve = self.history.state_dict(run)
+        schedule = {name: value[run].item() for name, value in now.schedule.arrays().items()}
+        best = now.best.saved if now.best is not None else []
+        facts = {
+            "seconds": self.clock.seconds, "ledger": now.learners[run].ledger.to_dict(),
+            "earlier": earlier, "log": log, "schedule": schedule,
+            "steps": int(np.asarray(now.trainer.steps).reshape(-1)[run]),
+        }  # fmt: skip
+        tensors = {
+            "free": self.free[run], "earlier": earlier_curve, "curve": curve,
+            "trainer": now.trainer.state_dict(run), "best": {"0": best[run]} if best else {},
+        }  # fmt: skip
+        return ResumePoint(position, facts, tensors)

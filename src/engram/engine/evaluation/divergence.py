@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from engram.learner.learner import Learner
+
+if TYPE_CHECKING:
+    from engram.engine.history import PhaseLog
+    from engram.engine.trainers.base import Trainer
 
 # In single precision numbers of this size are 8 apart: the whole cross-entropy of guessing among a
 # thousand classes (6.9) is lost in rounding.
@@ -86,10 +93,23 @@ def sound_losses(
     return found
 
 
+def mark_diverged(learners: Sequence[Learner], trainer: Trainer, log: PhaseLog) -> None:
+    """Note in which stage a learner diverged, by its losses or its weights after a phase."""
+    first = {name: value.cpu() for name, value in (trainer.first or {}).items()}
+    for run, learner in enumerate(learners):
+        learner.units = measured(learner.units, first, run)
+    logs = [sums for _, _, sums in log.sums]
+    sound = sound_losses(logs, [one.units for one in learners], log.steps)
+    finite = trainer.finite().tolist()
+    for learner, *fine in zip(learners, sound, finite, strict=True):
+        if not all(fine):
+            learner.diverged = learner.stage
+
+
 def sound_scores(scores: np.ndarray, rows: np.ndarray, open_: np.ndarray) -> bool:
     """Whether each of the rows [n] can be won by an open column [C], and all scores are numbers.
 
-    Only rows of tasks seen so far are to be asked for: who has not seen a task need not answer it.
+    Only rows of tasks seen so far count: who has not seen a task need not answer it.
     -inf rules a class out; NaN and +inf are none of a sound run's scores.
 
     Examples

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from engram.engine.evaluation.divergence import sound_scores
 from engram.engine.evaluation.judging import FIGURES, judged
 from engram.engine.groups.hyperparameters import as_tensors, varying, with_values
 from engram.learner.learner import Learner
@@ -46,6 +47,12 @@ def evaluate(learners: Sequence[Learner], methods: Sequence[Method]) -> list[np.
     be taken later.
     """
     return [one.scores for one in answers(learners, methods)]
+
+
+def answers_are_sound(learner: Learner, scores: np.ndarray) -> bool:
+    """Whether a learner answers the test rows of the tasks that it has seen."""
+    rows = test_items(learner.stream)[1] <= learner.stage
+    return sound_scores(scores, rows.numpy(), learner.seen.cpu().numpy())
 
 
 @torch.no_grad()

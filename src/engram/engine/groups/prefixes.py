@@ -70,10 +70,10 @@ class Prefixes:
 
 def copy_learner(source: Learner, target: Learner) -> None:
     """Let `target` know all that `source` knows; tensors are shared, since stages replace them."""
-    target.meet(source.stage)
+    target.enter(source.stage)
     for name in ("vector", "free", "exemplars", "values", "diverged", "units"):
         setattr(target, name, getattr(source, name))
     for name in ("buffers", "state", "opt"):
         setattr(target, name, tree_map(lambda leaf: leaf, getattr(source, name)))
     target.ledger = source.ledger.copy()
-    target.midway = None  # if it was interrupted inside the stage, it has finished that now
+    target.resume_point = None  # if it was interrupted inside the stage, it has finished that now

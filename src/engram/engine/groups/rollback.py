@@ -1,11 +1,11 @@
-"""What a stage may change of a learner, kept so that the stage can be begun again."""
+"""What a stage may change of a learner, put back when the stage is to be begun again."""
 
 from __future__ import annotations
 
 from engram.learner.learner import Learner
 
 
-class Kept:
+class Rollback:
     """The learner before a stage; tensors are replaced by stages, never edited."""
 
     FIELDS = (
@@ -21,7 +21,7 @@ class Kept:
         "stage",
         "diverged",
         "units",
-        "midway",
+        "resume_point",
     )
 
     def __init__(self, learner: Learner) -> None:

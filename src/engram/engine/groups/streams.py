@@ -10,12 +10,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
 
-from engram.engine.checkpoints.resume_point import Midway, Saver
+from engram.engine.backend import numerics
+from engram.engine.checkpoints.resume_point import Checkpointer, ResumePoint
+from engram.engine.history import StageOutcome
+from engram.engine.loop import Progress, train_task
+from engram.engine.training import Training
 from engram.learner.learner import Learner
+from engram.methods.base import Method
 
 Outcome = TypeVar("Outcome")
 _STREAMS: dict[torch.device, list[torch.cuda.Stream]] = {}
@@ -25,13 +31,58 @@ _STREAMS: dict[torch.device, list[torch.cuda.Stream]] = {}
 class Part(Generic[Outcome]):
     """A stage of one run, or of runs that share their steps, as a generator of turns."""
 
-    turns: Generator[list[Midway] | None, None, list[Outcome]]
+    turns: Generator[list[ResumePoint] | None, None, list[Outcome]]
     places: Sequence[int]
     learners: Sequence[Learner]
 
 
+def parts_of(
+    learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int, *,
+    mapped: bool, capture: bool = False, compile: bool = False, progress: Progress | None = None,
+    features: bool = False, checkpointer: Checkpointer | None = None, places: Sequence[int] = (),
+) -> list[Part[StageOutcome]]:  # fmt: skip
+    """Learners on task `stage`: mapped runs share their steps, others are a part each.
+
+    `places` are the numbers of the runs, by which a `checkpointer` knows them.
+    """
+    wide = len(learners) if mapped else 1
+    count, parts = len(learners) // wide, []
+    for number, report in enumerate(_reports(progress, count)):
+        mine = slice(number * wide, (number + 1) * wide)
+        turns = train_task(
+            learners[mine], methods[mine], training, stage, mapped=mapped, capture=capture,
+            compile=compile, progress=report, features=features, checkpointer=checkpointer,
+            beside=count,
+        )  # fmt: skip
+        parts.append(Part(turns, places[mine], learners[mine]))
+    return parts
+
+
+def run_task(
+    learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int,
+    **options: Any,
+) -> list[StageOutcome]:  # fmt: skip
+    """Train and evaluate learners on a task, from its beginning to its end."""
+    with numerics(training.precision):
+        parts = parts_of(learners, methods, training, stage, **options)
+        return side_by_side(parts, learners[0].device, options.get("checkpointer"))
+
+
+def _reports(progress: Progress | None, count: int) -> Sequence[Progress | None]:
+    """For each of `count` parts; the steps reported are their mean."""
+    if progress is None or count == 1:
+        return [progress] * count
+    done = [0] * count
+
+    def report(steps: int, total: int, number: int) -> None:
+        done[number] = steps
+        progress(sum(done) // count, total)
+
+    return [partial(report, number=number) for number in range(count)]
+
+
 def side_by_side(
-    parts: Sequence[Part[Outcome]], device: torch.device, saver: Saver | None = None
+    parts: Sequence[Part[Outcome]], device: torch.device, checkpointer: Checkpointer | None = None
 ) -> list[Outcome]:
     """Outcomes of all parts, in their order.
 
@@ -40,34 +91,30 @@ def side_by_side(
     """
     streams = _streams(device, len(parts))
     found: dict[int, list[Outcome]] = {}
-    waiting: dict[int, list[Midway]] = {}
+    waiting: dict[int, list[ResumePoint]] = {}
     while len(found) < len(parts):
         for index, part in enumerate(parts):
             if index in found or index in waiting:
                 continue
             with streams[index]:
                 try:
-                    states = next(part.turns)
+                    points = next(part.turns)
                 except StopIteration as end:
                     found[index] = end.value
                     continue
-            if states is not None:
-                waiting[index] = states
-        if saver is not None and waiting and len(waiting) + len(found) == len(parts):
+            if points is not None:
+                waiting[index] = points
+        if checkpointer is not None and waiting and len(waiting) + len(found) == len(parts):
             order = sorted(waiting)
-            _save(saver, [parts[index] for index in order], [waiting[index] for index in order])
+            checkpointer.save(
+                [place for index in order for place in parts[index].places],
+                [learner for index in order for learner in parts[index].learners],
+                [point for index in order for point in waiting[index]],
+            )
             waiting.clear()
     if len(parts) > 1 and device.type == "cuda":
         torch.cuda.synchronize(device)  # what comes next runs in another stream
     return [outcome for index in range(len(parts)) for outcome in found[index]]
-
-
-def _save(saver: Saver, parts: Sequence[Part[Any]], states: Sequence[list[Midway]]) -> None:
-    saver.save(
-        [place for part in parts for place in part.places],
-        [learner for part in parts for learner in part.learners],
-        [state for own in states for state in own],
-    )
 
 
 def _streams(device: torch.device, count: int) -> list[Any]:

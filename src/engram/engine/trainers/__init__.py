@@ -1,1 +1,32 @@
 """Trainers: the same optimiser step for one run or many, eager, captured or compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engram.engine.trainers.base import Trainer
+from engram.engine.trainers.captured import CapturedTrainer
+from engram.engine.trainers.compiled import CompiledTrainer
+from engram.engine.trainers.lockstep import LockstepTrainer
+from engram.engine.trainers.single import SingleTrainer
+from engram.engine.training import Training
+from engram.learner.learner import Learner
+from engram.methods.base import Method
+
+__all__ = ["Trainer", "make_trainer"]
+
+
+def make_trainer(
+    learners: Sequence[Learner], methods: Sequence[Method], training: Training, *, mapped: bool,
+    capture: bool = False, compile: bool = False, slots: int = 0, phase: str = "task",
+) -> Trainer:  # fmt: skip
+    """A trainer for runs of equal shapes: in lockstep where `mapped`, else for one run.
+
+    `capture` replays its steps as CUDA graphs, `compile` fuses those of mapped runs. `slots` is the
+    size of a reservoir that is renewed with every step; `phase` the name that losses are told.
+    """
+    if mapped:
+        many = CompiledTrainer if compile else LockstepTrainer
+        return many(learners, methods, training, capture=capture, slots=slots, phase=phase)
+    one = CapturedTrainer if capture else SingleTrainer
+    return one(learners[0], methods[0], training, slots=slots, phase=phase)

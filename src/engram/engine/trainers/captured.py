@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.batches.collate import Dealt, at_step
-from engram.engine.batches.sampler import Deck
+from engram.engine.batches.collate import Minibatch, at_step
+from engram.engine.batches.sampler import Minibatches
 from engram.engine.trainers.cuda_graph import Captured
 from engram.engine.trainers.single import SingleTrainer
 from engram.engine.training import Training
@@ -27,9 +27,10 @@ class CapturedTrainer(SingleTrainer):
     """A `SingleTrainer` that replays its steps, one recording for every length of a batch."""
 
     def __init__(
-        self, learner: Learner, method: Method, training: Training, *, room: int = 0
-    ) -> None:
-        super().__init__(learner, method, training, room=room)
+        self, learner: Learner, method: Method, training: Training, *, slots: int = 0,
+        phase: str = "task",
+    ) -> None:  # fmt: skip
+        super().__init__(learner, method, training, slots=slots, phase=phase)
         learner.state = tree_map(torch.clone, learner.state)  # written in place from here on
         vector = learner.vector
         self._lr = torch.zeros((), device=vector.device, dtype=vector.dtype)
@@ -38,37 +39,41 @@ class CapturedTrainer(SingleTrainer):
         self._recorded: dict[int, Captured] = {}
         self._recorded_interval = Captured(super()._interval, self._pool)
 
-    def load(self, deck: Deck, fixed: bool) -> None:
-        self._prepare(deck)
-        known, new = list(leaves(_tensors(self._deck))), list(leaves(_tensors(deck)))
+    def load(self, rows: Minibatches, fixed: bool) -> None:
+        self._prepare(rows)
+        known, new = list(leaves(_tensors(self._rows))), list(leaves(_tensors(rows)))
         if [one.shape for one in known] != [one.shape for one in new]:
-            self._deck = deck._replace(**tree_map(torch.clone, _tensors(deck)))
+            self._rows = rows._replace(**tree_map(torch.clone, _tensors(rows)))
             self._forget()
             return
         for place, value in zip(known, new, strict=True):
             place.copy_(value)
-        self._deck = self._deck._replace(lengths=deck.lengths)  # type: ignore[union-attr]
+        self._rows = self._rows._replace(lengths=rows.lengths)  # type: ignore[union-attr]
 
-    def renew(self, key: Tensor) -> None:
-        if self._deck is not None:
-            self._deck.key.copy_(key)
+    def rekey(self, key: Tensor) -> None:
+        if self._rows is not None:
+            self._rows.key.copy_(key)
 
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
+        if self._rows is None:
+            raise ValueError("load rows before running steps")
         self._lr.fill_(float(lr[0]))
         self._number.fill_(start)
-        super().run(start, stop, lr, live)
-
-    def _one(self, step: int, lr: float) -> None:
-        length = self._deck.lengths[step]  # type: ignore[union-attr]
-        if length not in self._recorded:
-            self._recorded[length] = Captured(partial(self._captured_step, length), self._pool)
-        self._recorded[length]()
+        for number in range(start, stop):
+            length = self._rows.lengths[number]
+            if length not in self._recorded:
+                self._recorded[length] = Captured(partial(self._captured_step, length), self._pool)
+            self._recorded[length]()
+            self._count()
 
     def _captured_step(self, length: int) -> None:
-        dealt = at_step(self._deck, self._number)  # type: ignore[arg-type]
-        main, key, apart, into = tree_map(lambda leaf: leaf[0], dealt)
+        rows = at_step(self._rows, self._number)  # type: ignore[arg-type]
+        main, key, apart, into = tree_map(lambda leaf: leaf[0], rows)
         main, into = tree_map(lambda leaf: leaf[:length], (main, into))
-        self._step(Dealt(main, key, apart, into), self._lr)
+        rows = Minibatch(main, key, apart, into)
+        self._batch = self.collate(rows)
+        gradient = self._projected if self._projects else self._gradient
+        self._step(rows, gradient(self._batch), self._lr)
         self._number.add_(1)
 
     def _interval(self) -> None:
@@ -115,6 +120,6 @@ class CapturedTrainer(SingleTrainer):
         self._recorded_interval.forget()
 
 
-def _tensors(deck: Deck | None) -> dict[str, Any]:
+def _tensors(rows: Minibatches | None) -> dict[str, Any]:
     names = ("main", "apart", "key", "into")
-    return {} if deck is None else {name: getattr(deck, name) for name in names}
+    return {} if rows is None else {name: getattr(rows, name) for name in names}

@@ -7,15 +7,15 @@ whose shape would change from stage to stage stays out of it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.batches.collate import Dealt, at_step
-from engram.engine.batches.sampler import Deck
+from engram.engine.batches.collate import Minibatch, at_step
+from engram.engine.batches.sampler import Minibatches
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.tracing import Compiled
 from engram.engine.training import Training
@@ -24,13 +24,13 @@ from engram.learner.likeness import Same, likeness
 from engram.learner.tree import leaves, shapes, tree_map
 from engram.methods.base import Method
 
-OPTIONAL = ("fixed_batch", "_dealt", "_free", "_restore_all")
+OPTIONAL = ("fixed_batch", "_now", "_free", "_restore_all")
 
 
 class CompiledTrainer(LockstepTrainer):
     """A `LockstepTrainer` whose step is one compiled function of the tensors it uses."""
 
-    lists_held = False  # a mask: the length of a list changes as classes open
+    lists_frozen = False  # a mask: the length of a list changes as classes open
 
     def __init__(
         self,
@@ -39,14 +39,15 @@ class CompiledTrainer(LockstepTrainer):
         training: Training,
         *,
         capture: bool = False,
-        room: int = 0,
+        slots: int = 0,
+        phase: str = "task",
     ) -> None:
-        super().__init__(learners, methods, training, capture=capture, room=room)
+        super().__init__(learners, methods, training, capture=capture, slots=slots, phase=phase)
         self._unit = torch.ones_like(self.lr)  # [R]
         self._powers = self.optimizer.powers(self.opt["t"])  # [2, R] of the step to come
         self._scales = self.optimizer.scales(self._powers, self.lr)
         self._betas = torch.tensor(training.betas, device=self.lr.device).double()[:, None]
-        self._dealt: Dealt | None = None  # the rows of one step, at fixed addresses
+        self._now: Minibatch | None = None  # the rows of one step, at fixed addresses
         self._fetches = not learners[0].feed.on_device
         traces = self.networks.traces
         self._compiled = Compiled(self._step_on, self._places, self._decides, traces)
@@ -54,11 +55,11 @@ class CompiledTrainer(LockstepTrainer):
             self._interval_on, self._interval_places, self._interval_decides, traces
         )
 
-    def load(self, deck: Deck, fixed: bool) -> None:
-        before = self._deck
-        super().load(deck, fixed)
-        if self._deck is not before:  # other shapes
-            self._dealt = tree_map(torch.clone, super()._rows())
+    def load(self, rows: Minibatches, fixed: bool) -> None:
+        before = self._rows
+        super().load(rows, fixed)
+        if self._rows is not before:  # other shapes
+            self._now = tree_map(torch.clone, super()._step_rows())
         if (
             self.fixed_batch is not None and not self._fetches
         ):  # read by address, so no leaf may be a broadcast view
@@ -75,19 +76,22 @@ class CompiledTrainer(LockstepTrainer):
         self._compiled.forget()
         self._compiled_interval.forget()
 
+    def _repeated(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        return self._one, self._one_interval
+
     def _one(self) -> None:
-        """Dealing stays outside: the number of steps of an epoch is no business of a trace."""
-        if (self.fixed_batch is None or self._remembers) and self._dealt is not None:
-            found = at_step(self._deck, self.step_number)  # type: ignore[arg-type]
-            for place, value in zip(leaves(self._dealt), leaves(found), strict=True):
+        """Rows are looked up outside: the number of steps of an epoch is no business of a trace."""
+        if (self.fixed_batch is None or self._remembers) and self._now is not None:
+            found = at_step(self._rows, self.step_number)  # type: ignore[arg-type]
+            for place, value in zip(leaves(self._now), leaves(found), strict=True):
                 place.copy_(value)
         self._compiled()
 
     def _one_interval(self) -> None:
         self._compiled_interval()
 
-    def _rows(self) -> Dealt:
-        return self._dealt if self._dealt is not None else super()._rows()
+    def _step_rows(self) -> Minibatch:
+        return self._now if self._now is not None else super()._step_rows()
 
     def _update_uniform(self, total: Tensor) -> None:
         """The optimiser written out, because it fuses with what surrounds it.
@@ -109,7 +113,7 @@ class CompiledTrainer(LockstepTrainer):
             "vector": self.vector, "buffers": self.buffers, "state": self.state, "opt": self.opt,
             "lr": self.lr, "live": self.live, "step_number": self.step_number, "sums": self.sums,
             "hyper": self.hyper, "_unit": self._unit, "_powers": self._powers,
-            "_scales": self._scales, "assemble": self.assemble.tensors(),
+            "_scales": self._scales, "collate": self.collate.tensors(),
             **{name: () if value is None else value for name, value in found.items()},
         }  # fmt: skip
 
@@ -120,8 +124,8 @@ class CompiledTrainer(LockstepTrainer):
         """What the trace of a step depends on besides shapes; the networks own the traces."""
         return (
             likeness(self.method), self.training, shapes(self._tensors()),
-            Same(self.assemble.feed),
-            self.assemble.alone, self._padded, self._uniform, self._touches,
+            Same(self.collate.feed),
+            self.collate.alone, self._padded, self._uniform, self._touches,
             self.phase,
         )  # fmt: skip
 
@@ -136,8 +140,8 @@ class CompiledTrainer(LockstepTrainer):
         """The trainer with the given tensors in place of its own."""
         rest, twin = iter(tensors), copy.copy(self)
         given = tree_map(lambda _: next(rest), own)
-        if "assemble" in given:
-            twin.assemble = self.assemble.on(given.pop("assemble"))
+        if "collate" in given:
+            twin.collate = self.collate.on(given.pop("collate"))
         for name, value in given.items():
             absent = isinstance(value, tuple) and not value
             setattr(twin, name, None if absent else value)

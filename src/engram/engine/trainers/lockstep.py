@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,9 @@ from torch.func import grad as func_grad
 from torch.func import vmap
 
 from engram import keys
-from engram.engine.batches.collate import Assembler, Dealt, at_step, no_padding, only_own_rows
+from engram.engine.batches.collate import Collate, Minibatch, at_step, no_padding, only_own_rows
 from engram.engine.batches.latents import stacked
-from engram.engine.batches.sampler import Deck
+from engram.engine.batches.sampler import Minibatches
 from engram.engine.batches.values import empty_tables, tables_of, write_
 from engram.engine.groups.hyperparameters import as_tensors, varying, with_values
 from engram.engine.optim import optimizer_of
@@ -38,10 +38,9 @@ Gradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor]]
 
 
 class LockstepTrainer:
-    """Trains R learners of equal shapes through one stage."""
+    """Trains R learners of equal shapes through one phase."""
 
-    phase = "task"  # the name of the phase that trains
-    lists_held = True  # parameters that may not move as a list of places, where runs agree
+    lists_frozen = True  # parameters that may not move as a list of places, where runs agree
 
     def __init__(
         self,
@@ -50,13 +49,15 @@ class LockstepTrainer:
         training: Training,
         *,
         capture: bool = False,
-        room: int = 0,
+        slots: int = 0,
+        phase: str = "task",
     ) -> None:
         first = learners[0]
         found = varying(methods)
         if found is None:
             raise ValueError("methods of one lockstep group may differ in float fields only")
         self.learners, self.method, self.training = list(learners), methods[0], training
+        self.phase = phase
         self.networks, self.optimizer = first.networks, optimizer_of(training, first.networks)
         self.vector = torch.stack([one.vector for one in learners])  # [R, P]
         self.buffers = stack([one.buffers for one in learners])
@@ -69,90 +70,93 @@ class LockstepTrainer:
             competing(first.scope, one.opened, one.stream.visible, first.stage) for one in learners
         ]
         now = torch.full((len(learners),), first.stage, device=device)
-        self.assemble = Assembler(
+        self.collate = Collate(
             first.feed, opened=opened.to(device), scopes=torch.stack(scopes).to(device), now=now,
             stage=first.stage, alone=only_own_rows(self.method, first.stage),
         )  # fmt: skip
-        self.assemble.latents = stacked(learners)
+        self.collate.latents = stacked(learners)
         self.lr = torch.full((len(learners),), training.lr, device=device, dtype=self.vector.dtype)
         self.step_number = torch.zeros(1, dtype=torch.long, device=device)
         self.live = torch.ones(len(learners), dtype=torch.bool, device=device)
         self.sums: dict[str, Tensor] = {}
-        self.first: dict[str, Tensor] | None = None  # [R] terms of the stage's first step
-        self.steps = np.zeros(len(learners), dtype=int)  # [R] of each run in this stage
+        self.first: dict[str, Tensor] | None = None  # [R] terms of the phase's first step
+        self.steps = np.zeros(len(learners), dtype=int)  # [R] of each run in this phase
         self.fixed_batch: Batch | None = None
-        self.assemble.values = tables_of(learners, room) if first.values else {}
-        self._room, self._remembers = room, bool(room) and overrides(self.method, "remember")
+        self.collate.values = tables_of(learners, slots) if first.values else {}
+        self._slots, self._remembers = slots, bool(slots) and overrides(self.method, "remember")
+        self._projects = overrides(self.method, "gradient")
         self._follows, self._clip = overrides(self.method, "step"), training.clip
         self._pace = math.gcd(*map(pace_of, methods))
         self._touches: bool | None = None  # whether the loss writes penalties on the vector
         self._padded = True
         # rows that the host holds cannot be fetched inside a captured or compiled step
         self._fetches = capture and not first.feed.on_device
-        self._deck: Deck | None = None
+        self._rows: Minibatches | None = None
         self._uniform = True
         self._taken = self.opt["t"].cpu().numpy().copy()  # [R] steps of each run's optimiser
         self._freeze(training)
-        self._captured = Captured(self._one) if capture else None
-        self._captured_interval = Captured(self._one_interval) if capture else None
+        step, interval = self._repeated()
+        self._captured = Captured(step) if capture else None
+        self._captured_interval = Captured(interval) if capture else None
 
     def _freeze(self, training: Training) -> None:
         free = torch.stack([one.free for one in self.learners])
-        same = self.lists_held and bool((free == free[0]).all())
-        held = (~free[0]).nonzero()[:, 0]
+        same = self.lists_frozen and bool((free == free[0]).all())
+        frozen = (~free[0]).nonzero()[:, 0]
         self._free = None if same else free
-        self._held = held if same and len(held) else None
+        self._frozen = frozen if same and len(frozen) else None
         moves = self.optimizer.moves_still(training.optim_reset)
-        self._restore = self.vector[:, held].clone() if self._held is not None and moves else None
+        back = self._frozen is not None and moves
+        self._restore = self.vector[:, frozen].clone() if back else None
         self._restore_all = self.vector.clone() if self._free is not None and moves else None
 
     # -- one chunk of steps ----------------------------------------------------------------------
-    def load(self, deck: Deck, fixed: bool) -> None:
+    def load(self, rows: Minibatches, fixed: bool) -> None:
         """Take the rows of the next steps; fixed addresses where a graph was captured."""
-        if self._remembers and not self.assemble.values:
-            first = empty_tables(self.learners[0], self.method, deck, self._room)
+        if self._remembers and not self.collate.values:
+            first = empty_tables(self.learners[0], self.method, rows, self._slots)
             runs = len(self.learners)
-            self.assemble.values = {k: v.repeat(runs, *[1] * v.ndim) for k, v in first.items()}
-        if self._deck is None or not self._same_shapes(deck):
-            self._deck = _copy_deck(torch.clone, deck)
-            self._padded = not no_padding(deck)
+            self.collate.values = {k: v.repeat(runs, *[1] * v.ndim) for k, v in first.items()}
+        if self._rows is None or not self._same_shapes(rows):
+            self._rows = _copied(torch.clone, rows)
+            self._padded = not no_padding(rows)
             self.fixed_batch = None
             self._forget()
         else:
-            for old, new in zip(_deck_leaves(self._deck), _deck_leaves(deck), strict=True):
+            for old, new in zip(_leaves_of(self._rows), _leaves_of(rows), strict=True):
                 old.copy_(new)
-        if fixed and not self.assemble.feed.augment:
+        if fixed and not self.collate.feed.augment:
             self.step_number.zero_()
-            self.fixed_batch = self.assemble(at_step(self._deck, self.step_number))
+            self.fixed_batch = self.collate(at_step(self._rows, self.step_number))
             self._fetches = False
 
     def _fetch(self) -> None:
         """Lay the rows of the step to come at fixed addresses."""
-        batch = self.assemble(at_step(self._deck, self.step_number))  # type: ignore[arg-type]
+        batch = self.collate(at_step(self._rows, self.step_number))  # type: ignore[arg-type]
         if self.fixed_batch is None:
             self.fixed_batch = tree_map(torch.clone, batch)
         else:
             for place, value in zip(leaves(self.fixed_batch), leaves(batch), strict=True):
                 place.copy_(value)
 
-    def renew(self, key: Tensor) -> None:
+    def rekey(self, key: Tensor) -> None:
         """Take the keys [R, 1] of another epoch over the loaded rows."""
-        if self._deck is not None:
-            self._deck.key.copy_(key)
+        if self._rows is not None:
+            self._rows.key.copy_(key)
         batch = self.fixed_batch
         if batch is not None:
             batch.key.copy_(key[:, 0])
             for number, apart in enumerate(batch.memory):
                 apart.key.copy_(torch.as_tensor(keys.fold(batch.key, number)))
 
-    def _same_shapes(self, deck: Deck) -> bool:
-        old, new = list(_deck_leaves(self._deck)), list(_deck_leaves(deck))
+    def _same_shapes(self, rows: Minibatches) -> bool:
+        old, new = list(_leaves_of(self._rows)), list(_leaves_of(rows))
         return len(old) == len(new) and all(
             a.shape == b.shape for a, b in zip(old, new, strict=True)
         )
 
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
-        """Steps `start` to `stop` of the loaded deck; `live` [R, S] says who takes each."""
+        """Steps `start` to `stop` of the loaded rows; `live` [R, S] says who takes each."""
         self.lr.copy_(torch.as_tensor(lr, dtype=self.lr.dtype))
         now = live[:, start:stop]
         same = np.all(lr == lr[0]) and np.all(self._taken == self._taken[0])
@@ -160,18 +164,18 @@ class LockstepTrainer:
         self._taken += now.sum(1)
         self.step_number.fill_(start)
         due = self._due(now)
-        one = self._captured or self._one
-        one_interval = self._captured_interval or self._one_interval
-        for step in range(start, stop):
+        step, interval = self._repeated()
+        step, interval = self._captured or step, self._captured_interval or interval
+        for number in range(start, stop):
             if not self._uniform:
-                self.live.copy_(torch.as_tensor(live[:, step]))
+                self.live.copy_(torch.as_tensor(live[:, number]))
             if self._fetches:
                 self._fetch()
-            one()
+            step()
             if self.first is None:
                 self.first = {name: value.clone() for name, value in self.sums.items()}
-            if due[step - start]:
-                one_interval()
+            if due[number - start]:
+                interval()
 
     def _due(self, live: np.ndarray) -> np.ndarray:
         """Count the steps to come; says which of them end an interval of any run."""
@@ -191,26 +195,24 @@ class LockstepTrainer:
             if recorded is not None:
                 recorded.forget()
 
-    def _one(self) -> None:
-        """What is repeated, and captured where steps are."""
-        self._step()
+    def _repeated(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        """What is repeated, and captured where steps are: a step, and an interval."""
+        return self._step, self._interval
 
-    def _one_interval(self) -> None:
-        """The same for `interval`."""
-        self._interval()
-
-    def _rows(self) -> Dealt:
-        return at_step(self._deck, self.step_number)  # type: ignore[arg-type]
+    def _step_rows(self) -> Minibatch:
+        return at_step(self._rows, self.step_number)  # type: ignore[arg-type]
 
     @torch.no_grad()
     def _step(self) -> None:
         """One optimiser step of every run."""
-        batch, dealt = self.fixed_batch, None
+        batch, rows = self.fixed_batch, None
         if batch is None or self._remembers:
-            dealt = self._rows()
+            rows = self._step_rows()
         if batch is None:
-            batch = self.assemble(dealt)  # type: ignore[arg-type]
-        total, data, terms, buffers, found = self._gradients(batch)
+            batch = self.collate(rows)  # type: ignore[arg-type]
+        with self._precision():
+            mapped = self._mapped()(*self._arguments(batch))
+        total, data, terms, buffers, found = self._results(mapped)
         self._mask_(total)
         if self._clip:
             norm = total.norm(dim=-1, keepdim=True).clamp(min=1e-12)  # per run
@@ -221,7 +223,7 @@ class LockstepTrainer:
         else:
             self._update_masked(total, before)  # type: ignore[arg-type]
         if self._restore is not None:
-            self.vector[:, self._held] = self._restore
+            self.vector[:, self._frozen] = self._restore
         if self._restore_all is not None:
             self.vector.copy_(torch.where(self._free_mask(), self.vector, self._restore_all))
         if self._follows:
@@ -231,9 +233,9 @@ class LockstepTrainer:
                 vmap(self._mapped_step)(before, self.vector, data, self.state, self.hyper),  # type: ignore[arg-type]
             )
         self._assign(self.buffers, buffers)
-        if dealt is not None and isinstance(dealt.into, Tensor):
+        if rows is not None and isinstance(rows.into, Tensor):
             for name, value in found.items():
-                write_(self.assemble.values[name], dealt.into, value)
+                write_(self.collate.values[name], rows.into, value)
         self._log(terms)
         self.step_number.add_(1)
 
@@ -254,8 +256,8 @@ class LockstepTrainer:
         return next_state(self.method, "interval", found)
 
     def _mask_(self, vector: Tensor) -> None:
-        if self._held is not None:
-            vector.index_fill_(1, self._held, 0.0)
+        if self._frozen is not None:
+            vector.index_fill_(1, self._frozen, 0.0)
         elif self._free is not None:
             vector.mul_(self._free)
 
@@ -295,58 +297,87 @@ class LockstepTrainer:
         tree_map(write, target, value)
 
     # -- gradients -------------------------------------------------------------------------------
-    def _gradients(self, batch: Batch) -> Gradients:
-        scope: Any = contextlib.nullcontext()
-        if self.training.precision == "bf16":
-            scope = torch.autocast(self.vector.device.type, dtype=torch.bfloat16)
-        with scope:
-            return vmap(self._gradient_of_one)(
-                self.vector, self.buffers, self.state, batch, self.hyper
-            )
+    # The mapped function is called by the step itself, not by a method between them: whoever looks
+    # at the stack inside of a loss is to find few frames.
+    def _precision(self) -> Any:
+        if self.training.precision != "bf16":
+            return contextlib.nullcontext()
+        return torch.autocast(self.vector.device.type, dtype=torch.bfloat16)
 
-    def _gradient_of_one(
-        self, vector: Tensor, buffers: Any, state: Any, batch: Batch, hyper: Any
-    ) -> Gradients:
+    def _mapped(self) -> Callable[..., Any]:
+        """From `_arguments` to what `_results` takes apart, for all runs."""
+        if self._projects:
+            return vmap(self._projected_of_one)
+        apart = (0, 1) if self._touches is not False else 0
+        return vmap(func_grad(self._loss_of_one, argnums=apart, has_aux=True))
+
+    def _arguments(self, batch: Batch) -> tuple[Any, ...]:
+        """Weights, the vector that penalties are on (or nothing), and all that a loss needs."""
+        vector = self.vector
+        penalised = vector if self._touches is not False and not self._projects else ()
+        return vector, penalised, self.buffers, self.state, batch, self.hyper
+
+    def _results(self, found: Any) -> Gradients:
+        """Update, gradient through the networks, loss terms, buffers, what is remembered."""
+        if self._projects:
+            return found  # type: ignore[no-any-return]
+        data, (terms, buffers, remembered) = found
+        if not isinstance(data, tuple):
+            return data, data, terms, buffers, remembered
+        return data[0] + data[1], data[0], terms, buffers, remembered
+
+    def _loss_of_one(
+        self, weights: Tensor, penalised: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
+        names: tuple[str, ...] = (), remembers: bool | None = None,
+    ) -> tuple[Tensor, Any]:  # fmt: skip
+        """The loss of one run, or some of its terms, and what comes with it."""
         method = with_values(self.method, hyper)
-        kept: dict[str, Any] = {"buffers": buffers}
+        net = FunctionalNet(
+            self.networks, weights, buffers, key=batch.key,
+            penalty=weights.detach() if isinstance(penalised, tuple) else penalised,
+            real=() if self._padded else batch.row_weights,
+        )  # fmt: skip
+        net.phase = self.phase
+        if self.collate.latents:
+            net.main = "net.top"
+        terms = named_terms(method, method.loss(net, batch, state))
+        if self._touches is None or net.touched:
+            self._touches = net.touched
+        total = sum(t for name, t in terms.items() if not names or name in names)
+        found: dict[str, Tensor] = {}
+        if self._remembers if remembers is None else remembers:  # of the pass that the loss made
+            found = method.remember(net, batch, state)
+        return total, (terms, net.buffers, found)  # type: ignore[return-value]
+
+    def _projected_of_one(
+        self, vector: Tensor, _: Any, buffers: Any, state: Any, batch: Batch, hyper: Any
+    ) -> Gradients:
+        """What a method makes of gradients of its choice."""
+        own: dict[str, Any] = {"buffers": buffers}
 
         def grad(which: Batch, *names: str) -> Tensor:
-            def value(weights: Tensor, penalty: Tensor) -> tuple[Tensor, Any]:
-                net = FunctionalNet(
-                    self.networks, weights, kept["buffers"], penalty=penalty, key=which.key,
-                    real=() if self._padded else which.row_weights,
-                )  # fmt: skip
-                net.phase = self.phase
-                if self.assemble.latents:
-                    net.main = "net.top"
-                terms = named_terms(method, method.loss(net, which, state))
-                if self._touches is None or net.touched:
-                    self._touches = net.touched
-                total = sum(t for name, t in terms.items() if not names or name in names)
-                found: dict[str, Tensor] = {}
-                if self._remembers and which is batch:  # of the pass that the loss has made
-                    found = method.remember(net, which, state)
-                return total, (terms, net.buffers, found)  # type: ignore[return-value]
-
-            if self._touches is False:
-                one = func_grad(lambda p: value(p, p.detach()), has_aux=True)
-                data, (terms, after, found) = one(vector)
-                both = data
-            else:
-                pair = func_grad(value, argnums=(0, 1), has_aux=True)(vector, vector)
-                (data, penalty), (terms, after, found) = pair
-                both = data + penalty
-            kept["buffers"] = after
+            remembers = self._remembers and which is batch
+            rest = (own["buffers"], state, which, hyper, names, remembers)
+            apart = (0, 1) if self._touches is not False else 0
+            penalised = vector if self._touches is not False else ()
+            found = func_grad(self._loss_of_one, argnums=apart, has_aux=True)(
+                vector, penalised, *rest
+            )
+            data, (terms, after, remembered) = found
+            penalty = None
+            if isinstance(data, tuple):
+                data, penalty = data
+            own["buffers"] = after
             if which is batch:
-                kept.setdefault("data", data)
-                kept.setdefault("terms", terms)
-                kept.setdefault("found", found)
-            return torch.as_tensor(both)
+                own.setdefault("data", data)
+                own.setdefault("terms", terms)
+                own.setdefault("found", remembered)
+            return torch.as_tensor(data if penalty is None else data + penalty)
 
-        total = method.gradient(grad, batch, state)
-        if "terms" not in kept:
+        total = with_values(self.method, hyper).gradient(grad, batch, state)
+        if "terms" not in own:
             raise ValueError("gradient() must call grad on the batch it was given")
-        return total, kept["data"], kept["terms"], kept["buffers"], kept["found"]
+        return total, own["data"], own["terms"], own["buffers"], own["found"]
 
     # -- log and learners ------------------------------------------------------------------------
     def _log(self, terms: dict[str, Tensor]) -> None:
@@ -363,28 +394,28 @@ class LockstepTrainer:
             value.zero_()
         return out
 
-    def current(self) -> None:
+    def write_back(self) -> None:
         """Let the learners hold the present weights, as views of the stacked ones."""
         for index, learner in enumerate(self.learners):
             learner.vector = self.vector[index]
             learner.buffers, learner.state = pick(self.buffers, index), pick(self.state, index)
             learner.opt = pick(self.opt, index)
 
-    def held(self, run: int) -> dict[str, Any]:
+    def state_dict(self, run: int) -> dict[str, Any]:
         """What a run that is interrupted needs besides its learner: sums of losses, values."""
-        own = {"sums": self.sums, "values": self.assemble.values, "first": self.first or {}}
+        own = {"sums": self.sums, "values": self.collate.values, "first": self.first or {}}
         return pick(own, run)  # type: ignore[no-any-return]
 
-    def restore(self, held: Sequence[dict[str, Any]], steps: Sequence[int]) -> None:
-        """The reverse of `held`, for all runs, with the steps each has taken."""
-        together = stack(held)
-        self.sums, self.assemble.values = together["sums"], together["values"]
+    def load_state_dict(self, states: Sequence[dict[str, Any]], steps: Sequence[int]) -> None:
+        """The reverse of `state_dict`, for all runs, with the steps each has taken."""
+        together = stack(states)
+        self.sums, self.collate.values = together["sums"], together["values"]
         self.first = together["first"] or None
         self.steps = np.array(steps, dtype=int)
 
     def remembered(self, run: int, items: int) -> dict[str, Tensor]:
         """[n, ...] the values of a run's first `items` slots."""
-        return {k: table[run, :items].clone() for k, table in self.assemble.values.items()}
+        return {k: table[run, :items].clone() for k, table in self.collate.values.items()}
 
     def finite(self) -> Tensor:
         """[R] whether all weights of a run are numbers."""
@@ -392,24 +423,24 @@ class LockstepTrainer:
 
     def close(self) -> None:
         self._forget()
-        self.current()
+        self.write_back()
 
 
-def _deck_leaves(deck: Deck | None) -> list[Tensor]:
-    if deck is None:
+def _leaves_of(rows: Minibatches | None) -> list[Tensor]:
+    if rows is None:
         return []
-    found = [*deck.main, deck.key, *leaves(deck.into)]
-    for hand in deck.apart:
-        found += hand
+    found = [*rows.main, rows.key, *leaves(rows.into)]
+    for batch in rows.apart:
+        found += batch
     return found
 
 
-def _copy_deck(f: Any, deck: Deck) -> Deck:
-    return deck._replace(
-        main=tree_map(f, deck.main),
-        apart=tree_map(f, deck.apart),
-        key=f(deck.key),
-        into=tree_map(f, deck.into),
+def _copied(f: Any, rows: Minibatches) -> Minibatches:
+    return rows._replace(
+        main=tree_map(f, rows.main),
+        apart=tree_map(f, rows.apart),
+        key=f(rows.key),
+        into=tree_map(f, rows.into),
     )
 
 

@@ -1,0 +1,157 @@
+"""What training gives besides weights: losses, curves, steps; the outcome of a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.engine.checkpoints.resume_point import ResumePoint
+from engram.engine.evaluation.evaluate import Answer, answers_are_sound
+from engram.engine.trainers.base import Trainer
+from engram.learner.learner import Learner
+
+LOGS_PER_STAGE = 20
+
+Losses = list[tuple[int, dict[str, float]]]  # (step, mean of every term since the last entry)
+Curves = list[tuple[int, list[np.ndarray]]]  # (step, scores [items, C] of each run)
+
+
+@dataclass
+class StageOutcome:
+    """What one stage of one learner gave."""
+
+    scores: np.ndarray  # [items, C] single precision
+    losses: Losses = field(default_factory=list)
+    curve: list[tuple[int, np.ndarray]] = field(default_factory=list)  # evaluate_every
+    seconds: float = 0.0
+    steps: int = 0
+    features: Tensor | None = None  # [items, F] of the test items, where a probe needs them
+
+
+class PhaseLog:
+    """Losses, curves and steps of R runs in one phase of a task; `total` steps are to come."""
+
+    def __init__(self, runs: int, total: int) -> None:
+        self.total = total
+        self.done = 0  # steps so far, of the run that took most
+        self.steps = np.zeros(runs, dtype=int)  # [R] of each run
+        self.since = np.zeros(runs, dtype=int)  # [R] those that are not in `sums` yet
+        self.sums: list[tuple[int, np.ndarray, dict[str, Tensor]]] = []  # (done, since, terms [R])
+        self.curve: Curves = []
+
+    def count(self, live: np.ndarray) -> None:
+        """Steps were taken by the runs that are `live` [R, S] in each."""
+        self.done += live.shape[1]
+        taken = live.sum(1)
+        self.steps += taken
+        self.since += taken
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to note the losses."""
+        return self.done >= (len(self.sums) + 1) * max(1, self.total // LOGS_PER_STAGE)
+
+    def record(self, trainer: Trainer) -> None:
+        """Note the losses since the last time."""
+        if self.since.any():
+            self.sums.append((self.done, self.since.copy(), trainer.take_log()))
+            self.since[:] = 0
+
+    @property
+    def finite(self) -> bool:
+        """Whether the losses noted last are numbers."""
+        last = self.sums[-1][2] if self.sums else {}
+        return all(bool(torch.isfinite(value).all()) for value in last.values())
+
+    def losses(self) -> list[Losses]:
+        """Mean of every loss term since the last entry, per run."""
+        out: list[Losses] = [[] for _ in self.steps]
+        for done, since, sums in self.sums:
+            host = [value.double().cpu().numpy() / np.maximum(since, 1) for value in sums.values()]
+            names, columns = [*sums, "total"], [*host, np.add.reduce(host)]
+            rows = zip(*(column.tolist() for column in columns), strict=True)
+            for own, steps, row in zip(out, since, rows, strict=True):
+                if steps:
+                    own.append((done, dict(zip(names, row, strict=True))))
+        return out
+
+    def state_dict(self, run: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """One run's part, as plain values and tensors."""
+        sums = [
+            (done, int(since[run]), {k: float(v[run]) for k, v in terms.items()})
+            for done, since, terms in self.sums
+        ]
+        numbers = {"steps": int(self.steps[run]), "since": int(self.since[run])}
+        return {"done": self.done, "sums": sums, **numbers}, curve_of_run(self.curve, run)
+
+    def load_state_dict(self, facts: Sequence[dict[str, Any]], curves: Sequence[Any]) -> None:
+        """The reverse of `state_dict`, for all runs."""
+        self.done = facts[0]["done"]
+        self.steps[:], self.since[:] = ([one[k] for one in facts] for k in ("steps", "since"))
+        self.sums = []
+        for place, (done, _, names) in enumerate(facts[0]["sums"]):
+            own = [one["sums"][place] for one in facts]
+            terms = {k: torch.tensor([e[2][k] for e in own], dtype=torch.float64) for k in names}
+            self.sums.append((done, np.array([entry[1] for entry in own]), terms))
+        self.curve = curves_of_runs(curves)
+
+
+class History:
+    """Losses, curves and steps of R runs over the phases of a task.
+
+    Runs that go on inside the task bring those of its earlier phases, in `points`.
+    """
+
+    def __init__(self, runs: int, points: Sequence[ResumePoint] = ()) -> None:
+        self.losses: list[Losses] = [[] for _ in range(runs)]
+        self.curve: Curves = []
+        self.steps = [0] * runs
+        self._before = 0  # steps of earlier phases
+        if points:
+            earlier = [one.facts["earlier"] for one in points]
+            self.losses = [[(step, terms) for step, terms in one["losses"]] for one in earlier]
+            self.steps, self._before = [one["steps"] for one in earlier], earlier[0]["before"]
+            self.curve = curves_of_runs([one.tensors["earlier"] for one in points])
+
+    def state_dict(self, run: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a run's earlier phases gave, as plain values and tensors."""
+        facts = {"losses": self.losses[run], "steps": self.steps[run], "before": self._before}
+        return facts, curve_of_run(self.curve, run)
+
+    def add(self, log: PhaseLog) -> None:
+        """Append what a phase gave; its steps go on where those of the one before ended."""
+        start = self._before
+        for own, more in zip(self.losses, log.losses(), strict=True):
+            own += [(start + step, terms) for step, terms in more]
+        self.curve += [(start + step, scores) for step, scores in log.curve]
+        self.steps = [done + int(more) for done, more in zip(self.steps, log.steps, strict=True)]
+        self._before += log.done
+
+    def outcomes(
+        self, learners: Sequence[Learner], answers: Sequence[Answer], seconds: float
+    ) -> list[StageOutcome]:
+        """What the stage gave to each run; a curve without scores that are none."""
+        found = []
+        for run, (learner, answer) in enumerate(zip(learners, answers, strict=True)):
+            curve = [(step, scores[run]) for step, scores in self.curve]
+            sound = [one for one in curve if answers_are_sound(learner, one[1])]
+            losses, steps = self.losses[run], self.steps[run]
+            found.append(
+                StageOutcome(answer.scores, losses, sound, seconds, steps, answer.features)
+            )
+        return found
+
+
+def curve_of_run(curves: Curves, run: int) -> dict[str, Any]:
+    """One run's curve as a tree of tensors."""
+    return {str(step): torch.as_tensor(scores[run]) for step, scores in curves}
+
+
+def curves_of_runs(trees: Sequence[dict[str, Any]]) -> Curves:
+    """The reverse of `curve_of_run`, for all runs."""
+    return [(int(step), [tree[step].numpy() for tree in trees]) for step in trees[0]]
