@@ -93,3 +93,18 @@ def test_pixels_are_exact(tmp_path):
     Image.fromarray(image).save(tmp_path / "a" / "0.png")
     found = Data.from_folder(tmp_path).x[0]
     assert torch.equal(found, torch.from_numpy(image.transpose(2, 0, 1).copy()))
+
+
+def test_colours_made_or_lost_and_blank_images_are_counted(tmp_path):
+    rng = np.random.default_rng(0)
+    for i, channels in enumerate([(), (3,), (4,), (3,)]):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (4, 6, *channels), np.uint8)).save(
+            tmp_path / "a" / f"{i}.png"
+        )
+    paint(tmp_path / "a" / "9.png")
+    assert Data.from_folder(tmp_path).notes == (
+        "1 grey images, made RGB",
+        "1 images whose transparency is left out",
+        "1 blank images of one colour, kept",
+    )

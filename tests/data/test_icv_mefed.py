@@ -63,7 +63,10 @@ def test_a_subject_of_both_parts_is_counted(tmp_path):
     write(tmp_path, "folders")
     paint(tmp_path / "icv_mefed" / "testing" / "000" / "1_1" / "x.png", 999)
     notes = engram.load("icv_mefed", root=tmp_path, size=16).notes
-    assert "1 of 3 test subjects are training subjects as well" in notes
+    told = "1 of 3 test subjects are training subjects as well"
+    assert told in notes
+    checks = engram.data.verify("icv_mefed", root=tmp_path, size=16)
+    assert [one.found for one in checks if "subjects both" in one.what] == [told]
 
 
 def test_unknown_labels_are_refused(tmp_path):

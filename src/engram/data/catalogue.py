@@ -150,8 +150,8 @@ def load(name_or_path: str | Path, *, root: str | Path | None = None, **options:
         Folder in which names are looked for; the environment variable ENGRAM_DATA by default.
     options
         Options of the set or form, such as ``verify=False`` (skip checksums), ``resize=(h, w)``
-        (image folders), ``split``, ``repair``, ``frames`` (skeletons), ``classes`` (blobs, ntu60),
-        ``persons`` (ntu60).
+        (image folders), ``size``, ``broken``, ``packed`` (faces), ``split``, ``repair``, ``frames``
+        (skeletons), ``classes`` (blobs, ntu60), ``persons`` (ntu60).
 
     Examples
     --------

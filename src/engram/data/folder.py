@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engram.data.images import decode
+from engram.data.images import decode, told
 from engram.errors import bad
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def read_folder(
         files += [file for file, _ in found]
         labels += [label for _, label in found]
     x = decode(files, resize=resize, label=lambda i: str(files[i]))
+    options["notes"] = (*options.get("notes", ()), *told(files, x))
     pairs = {part: (x[span], labels[span]) for part, span in spans.items()}
     train_x, train_y = pairs.pop("train")
     title = name or path.resolve().name

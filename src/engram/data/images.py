@@ -13,6 +13,7 @@ from engram.data.arrays import Array
 from engram.errors import bad
 
 _GREY = ("1", "L", "I;16")
+_CLEAR = ("RGBA", "LA", "PA", "La", "RGBa")
 Source = bytes | Path
 
 
@@ -44,6 +45,19 @@ def decode(
     for i, source in enumerate(sources):
         out[i] = _pixels(source, "L" if grey else "RGB", (width, height), label(i))
     return out
+
+
+def told(sources: Sequence[Source], decoded: Array) -> tuple[str, ...]:
+    """What a reader of results must know of images: colours that were made or lost, blank ones."""
+    grey = clear = 0
+    for source in sources:
+        with _open(source) as image:
+            grey += image.mode in _GREY and decoded.shape[1] == 3
+            clear += image.mode in _CLEAR or "transparency" in image.info
+    blank = sum(bool((one == one[:, :1, :1]).all()) for one in decoded)
+    words = {"grey images, made RGB": grey, "images whose transparency is left out": clear,
+             "blank images of one colour, kept": blank}  # fmt: skip
+    return tuple(f"{count:,} {text}" for text, count in words.items() if count)
 
 
 def _open(source: Source) -> Any:

@@ -134,6 +134,7 @@ def verify(
         Check("finite values", finite, "yes" if finite else "nan or inf"),
         Check("no row both for training and test", not shared, f"{len(shared)} shared"),
         *_repeated(data),
+        *_subjects(data),
         Check("notes", True, "; ".join(data.notes) or "none"),
     )
 
@@ -148,6 +149,17 @@ def _repeated(data: Data) -> list[Check]:
         words = f"{again:,} of {len(rows):,} {part} rows have the input of an earlier one"
         found.append(Check(f"samples twice for {part}", True, words, note=again > 0))
     return found
+
+
+def _subjects(data: Data) -> tuple[Check, ...]:
+    """Whether subjects are for training and for testing; no fault, sets may be meant so."""
+    if "subject" not in data.attributes:
+        return ()
+    train, test = (
+        set(data.attributes["subject"][rows].tolist()) for rows in (data.train, data.test)
+    )
+    found = f"{len(train & test)} of {len(test)} test subjects are training subjects as well"
+    return (Check("subjects both for training and test", True, found),)
 
 
 def inspect(name_or_path: str | Path, *, root: str | Path | None = None, **options: Any) -> Report:
