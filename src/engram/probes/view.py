@@ -17,6 +17,7 @@ from engram.learner.learner import Learner
 from engram.learner.net import FunctionalNet
 from engram.learner.tree import leaves, pick, stack, tree_map
 from engram.methods.base import Method
+from engram.models.output import Output
 from engram.probes.batches import probe_items, stacked
 from engram.records.half import as_scores, halve, widen
 from engram.records.items import Items
@@ -76,11 +77,12 @@ class StageView:
         self.stored: dict[str, Any] = {}
         self.reads = np.zeros(len(runs), np.int64)  # rows read by `batches`, [R]
         self._known: dict[str, Tensor] = {}  # what was computed once for all probes
+        self._outputs: dict[str, Tensor] = {}
 
     def of(self, needs: Sequence[str], state: Any) -> StageView:
         """The same view for one probe, with what it may use and what it kept before."""
         other = StageView(self.members, needs=needs, state=state)
-        other._known = self._known
+        other._known, other._outputs = self._known, self._outputs
         return other
 
     def __len__(self) -> int:
@@ -190,6 +192,30 @@ class StageView:
             self._known["features"] = torch.stack(found).flatten(2)
         return self._known["features"]
 
+    def inputs(self, size: int = 256) -> Iterator[tuple[slice, Tensor]]:
+        """All test items in parts: their places, and inputs [R, B, ...]; asks for ``networks``."""
+        learners = self.learners
+        items = [(torch.from_numpy(one.rows), torch.from_numpy(one.task)) for one in self.items]
+        for start in range(0, len(items[0][0]), size):
+            part = slice(start, start + size)
+            found = [
+                learner.feed(rows[part].to(self.device), stages[part].to(self.device))
+                for learner, (rows, stages) in zip(learners, items, strict=True)
+            ]
+            yield part, torch.stack(found)
+
+    @property
+    def outputs(self) -> Output:
+        """Features [R, n, F] and logits [R, n, C] of the test items, one pass for all probes.
+
+        Not rounded as `scores` are, and not what a method makes of them; asks for ``networks``.
+        """
+        if "features" not in self._outputs:
+            parts = [self.map(_forward, x) for _, x in self.inputs()]
+            features, logits = (torch.cat(every, 1) for every in zip(*parts, strict=True))
+            self._outputs["features"], self._outputs["logits"] = features, logits
+        return Output(self._outputs["features"], self._outputs["logits"])
+
     # -- the networks ----------------------------------------------------------------------------
     @property
     def learners(self) -> list[Learner]:
@@ -231,6 +257,11 @@ class StageView:
         self.reads += np.array(sizes)
         for start in range(0, max(sizes), size):
             yield stacked(learners, items, start, min(start + size, max(sizes)))
+
+
+def _forward(net: FunctionalNet, x: Tensor) -> tuple[Tensor, Tensor]:
+    output = net(x)
+    return output.features.flatten(1), output.logits
 
 
 def _undeclared(what: str, need: str) -> EngramError:

@@ -21,6 +21,8 @@ from engram.records.views import HEADS
 if TYPE_CHECKING:
     import pandas as pd
 
+    from engram.records.novelty import Sets
+
 ItemSource = Callable[[str, str], "Items | None"] | Mapping[tuple[str, str], Items]
 
 
@@ -244,6 +246,25 @@ class Result:
         if k not in known:
             raise bad("stage", f"one of {known}, after which {probe} stored arrays", k)
         return self.stored.get((*where, k), probe)
+
+    def sets(self, run: Run | int = 0, stage: int = 0) -> Sets:
+        """Test items of one run after a stage that are inside, forgotten or outside, task by task.
+
+        An item is inside if the model is right about it, forgotten if it was right after the item's
+        own stage and is wrong now, outside if its task is still to come.
+        """
+        from engram.records.novelty import sets
+
+        return sets(self, run, stage)
+
+    def novelty(self) -> pd.DataFrame:
+        """How well detectors tell familiar items from novel and forgotten ones.
+
+        One line per label, detector, stage and metric: mean and standard deviation over runs.
+        """
+        from engram.records.novelty import novelty
+
+        return novelty(self)
 
     def class_accuracy(self, *, stage: int | None = None) -> pd.DataFrame:
         """Accuracy of each class (columns: class ids) of each run after a stage (default: last)."""

@@ -1,0 +1,25 @@
+"""Detectors: how familiar does a network find an input? One file each."""
+
+from __future__ import annotations
+
+from engram.novelty.b1 import B1
+from engram.novelty.b2 import B2
+from engram.novelty.base import Detector, Facts, OutputDetector
+from engram.novelty.energy import Energy
+from engram.novelty.knn import KNN
+from engram.novelty.mahalanobis import Mahalanobis
+from engram.novelty.odin import ODIN
+from engram.novelty.softmax import Softmax
+
+__all__ = [
+    "B1",
+    "B2",
+    "KNN",
+    "ODIN",
+    "Detector",
+    "Energy",
+    "Facts",
+    "Mahalanobis",
+    "OutputDetector",
+    "Softmax",
+]

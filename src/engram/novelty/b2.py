@@ -1,0 +1,68 @@
+"""Baseline B2 of the continual novelty detection benchmark: B1 and a step to the next class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engram.errors import bad, choose, number, whole
+from engram.models.output import Output
+from engram.novelty.b1 import cosines, expected_cosine, no_bias
+from engram.novelty.base import Facts, OutputDetector, State, among
+
+
+@dataclass(frozen=True)
+class B2(OutputDetector):
+    """B1, and how far the features stay with their class after a step towards its neighbour.
+
+    Parameters
+    ----------
+    step
+        Length of the gradient step.
+    rank
+        Which class is the neighbour: 2 is the second nearest by cosine.
+    logits
+        What the step's cross-entropy is of: ``dot`` products, or ``cosine``.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    >>> features = torch.tensor([[3.0, 4.0]])
+    >>> output, seen = Output(features, features @ rows.T), torch.ones(3, dtype=torch.bool)
+    >>> round(B2().familiarity(output, rows, seen, {}).item(), 6)
+    0.652102
+    """
+
+    step: float = 1.0
+    rank: int = 2
+    logits: str = "dot"
+
+    def __post_init__(self) -> None:
+        number("step", self.step, 0.0, float("inf"))
+        whole("rank", self.rank, 2)
+        choose("logits", self.logits, ("dot", "cosine"))
+
+    def check(self, facts: Facts) -> None:
+        no_bias(type(self).__name__, facts)
+        if self.rank > facts.columns:
+            raise bad("rank", f"at most {facts.columns}, the number of classes", self.rank)
+
+    def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
+        near = among(cosines(output.features, rows), columns).topk(self.rank, -1).indices
+        own, other = near[..., :1], near[..., -1:]
+        # a head of fewer classes has no such neighbour: the nearest class stands in for it
+        other = torch.where(columns.to(other)[other] > 0, other, own)
+
+        def away(features: Tensor) -> Tensor:
+            dot = self.logits == "dot"
+            z = features @ rows.mT if dot else cosines(features, rows)
+            likely = among(z, columns).log_softmax(-1)
+            return -likely.gather(-1, other).sum()
+
+        moved = output.features - self.step * torch.func.grad(away)(output.features)
+        after = F.normalize(moved, dim=-1) @ F.normalize(rows, dim=-1).mT
+        stays = after.gather(-1, own) - after.gather(-1, other)
+        return expected_cosine(output, rows, columns) + stays[..., 0]

@@ -1,0 +1,195 @@
+"""The contract of detectors: how familiar does a network find an input?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.errors import EngramError
+from engram.learner.batch import Batch
+from engram.learner.net import Net
+from engram.learner.tree import leaves, stack, tree_map
+from engram.models.output import Output
+from engram.probes.base import Probe
+from engram.probes.view import RunStage, StageView
+from engram.records.novelty import FAMILIARITY
+from engram.records.stage_rows import StageRows
+
+State = Mapping[str, Any]
+SIZE = 256  # rows of a batch
+
+
+class Facts(NamedTuple):
+    """What a detector may know of a run before it has seen anything."""
+
+    columns: int  # C, output columns
+    features: int  # F, what the last layer sees
+    std: Tensor  # deviation by which inputs were divided, broadcast to a sample; 1 if they were not
+    like: Tensor  # a tensor of the network's device and precision
+    bias: bool  # whether the last layer adds a bias
+
+
+@dataclass(frozen=True)
+class Detector(Probe):
+    """Scores every test item after every stage; higher is more familiar.
+
+    Write `score`, and `fit` where something is fitted to training rows: pure, for one run, row by
+    row. Everything else is done here: all runs of a group at once, head by head, state over the
+    stages, records. A detector is a probe, so it changes no training and no id.
+
+    Attributes
+    ----------
+    fits
+        Whether `fit` reads training rows.
+
+    Examples
+    --------
+    >>> @dataclass(frozen=True)
+    ... class Norm(Detector):
+    ...     def score(self, net, x, columns, state):
+    ...         return net(x).features.norm(dim=1)
+    >>> Norm().name
+    'norm'
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("networks",)
+    fits: ClassVar[bool] = False
+
+    def start(self, facts: Facts) -> State:
+        """The state before the first stage: a tree of tensors."""
+        return {}
+
+    def begin(self, state: State, stage: int) -> State:
+        """The state before the training rows of a stage."""
+        return state
+
+    def fit(self, net: Net, batch: Batch, state: State) -> State:
+        """The state after some training rows of the task (those of weight 0 are padding)."""
+        return state
+
+    def finish(self, state: State) -> State:
+        """The state after all training rows of the task."""
+        return state
+
+    def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
+        """[B] how familiar the inputs are under the head with these columns [C] (a mask)."""
+        raise NotImplementedError(f"{type(self).__name__}.score is not written")
+
+    def check(self, facts: Facts) -> None:
+        """Raise an error if the detector cannot work on such a run."""
+
+    # -- over all runs ---------------------------------------------------------------------------
+    def after_stage(self, view: StageView) -> StageRows | Mapping[str, Any]:
+        began = time.perf_counter()
+        state = self._fitted(view)
+        view.keep(state)
+        heads = _heads(view)  # [R, H, C]
+        view.store(FAMILIARITY, torch.stack([self._scored(view, h, state) for h in heads], 1))
+        size = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves(state))
+        seconds = (time.perf_counter() - began) / len(view)
+        return {"seconds": np.full(len(view), seconds), "bytes": np.full(len(view), float(size))}
+
+    def _fitted(self, view: StageView) -> Any:
+        state = view.state
+        if not view.stage:
+            facts = [facts_of(one) for one in view.members]
+            for one in facts:
+                self.check(one)
+            state = stack([dict(self.start(one)) for one in facts])
+        if self.fits:
+            state = view.map(lambda net, state: self.begin(state, view.stage), state)
+            for batch in view.batches(SIZE):
+                state = view.map(self.fit, batch, state)
+            state = view.map(lambda net, state: self.finish(state), state)
+        return tree_map(torch.detach, state)
+
+    def _scored(self, view: StageView, head: tuple[Tensor, Tensor], state: Any) -> Tensor:
+        """[R, n] scores under one head, NaN for items that are never compared under it."""
+        columns, wanted = head
+        found = torch.full(wanted.shape, torch.nan, device=view.device)
+        for part, x in view.inputs(SIZE):
+            if wanted[:, part].any():
+                scores = view.map(self.score, x, columns, state).float()
+                found[:, part] = torch.where(wanted[:, part], scores, torch.nan)
+        return found
+
+
+@dataclass(frozen=True)
+class OutputDetector(Detector):
+    """A detector that only reads features and logits: all of them share one pass per stage."""
+
+    def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
+        """[B] from features [B, F], logits [B, C] and the last layer's class rows [C, F]."""
+        raise NotImplementedError(f"{type(self).__name__}.familiarity is not written")
+
+    def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
+        return self._of(net, net(x), columns, state)
+
+    def _of(self, net: Net, output: Output, columns: Tensor, state: State) -> Tensor:
+        flat = output._replace(features=output.features.flatten(1))
+        return self.familiarity(flat, class_rows(net), columns, state)
+
+    def _scored(self, view: StageView, head: tuple[Tensor, Tensor], state: Any) -> Tensor:
+        columns, wanted = head
+        features, logits, _ = view.outputs
+        size = 16 * SIZE
+        parts = []
+        for start in range(0, features.shape[1], size):
+            some = features[:, start : start + size], logits[:, start : start + size]
+            parts.append(
+                view.map(
+                    lambda net, f, z, columns, state: self._of(net, Output(f, z), columns, state),
+                    *some, columns, state,
+                )
+            )  # fmt: skip
+        return torch.where(wanted, torch.cat(parts, 1).float(), torch.nan)
+
+
+def class_rows(net: Net) -> Tensor:
+    """[C, F] the weights of the last layer."""
+    rows = net.params.get("net.head.weight")
+    if rows is None:
+        raise EngramError("detectors: the network has no head.weight with one row per class")
+    return rows
+
+
+def among(logits: Tensor, columns: Tensor) -> Tensor:
+    """Logits [B, C] of the columns [C] that compete, minus infinity for the others."""
+    return logits.masked_fill(~columns, -torch.inf)
+
+
+def facts_of(run: RunStage) -> Facts:
+    """What is known of a run; its network has been kept or is there."""
+    learner = run.learner
+    if learner is None:
+        raise EngramError("detectors: the network was not kept (keep='parameters')")
+    net: Any = learner.networks.eval.get_submodule("net")
+    data, names = learner.stream.data, learner.networks.layout.shapes
+    std = torch.ones(1) if not data.std else torch.tensor(data.std)
+    std = std.reshape(-1, *[1] * (len(data.sample_shape) - 1)).to(learner.vector)
+    return Facts(
+        columns=len(run.stream.order), features=int(net.features), std=std,
+        like=learner.vector, bias="net.head.bias" in names,
+    )  # fmt: skip
+
+
+def _heads(view: StageView) -> list[tuple[Tensor, Tensor]]:
+    """For each head: its columns [R, C], and which items [R, n] are compared under it.
+
+    Streams with a head per task have one for each task learnt, others one for all classes seen.
+    """
+    task, later = view.task, view.task > view.stage
+    if view.streams[0].head == "single":
+        return [(view.open, torch.ones_like(later))]
+    found = []
+    for i in range(view.stage + 1):
+        visible = np.stack([one.visible[i] for one in view.items])
+        columns = torch.from_numpy(visible).to(view.device)
+        found.append((columns, (task == i) | later))
+    return found

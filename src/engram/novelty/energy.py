@@ -1,0 +1,39 @@
+"""Free energy of the logits (Liu and others, 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engram.errors import number
+from engram.models.output import Output
+from engram.novelty.base import OutputDetector, State, among
+
+
+@dataclass(frozen=True)
+class Energy(OutputDetector):
+    """Negative free energy, T logsumexp(z / T): large where any logit of the head is large.
+
+    Parameters
+    ----------
+    temperature
+        T above.
+
+    Examples
+    --------
+    >>> import torch
+    >>> output = Output(torch.zeros(1, 2), torch.tensor([[1.0, 1.0, 5.0]]))
+    >>> two = torch.tensor([True, True, False])  # the third column is not this head's
+    >>> round(Energy().familiarity(output, torch.zeros(3, 2), two, {}).item(), 4)
+    1.6931
+    """
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        number("temperature", self.temperature, 0.0, float("inf"), open_low=True)
+
+    def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
+        t = self.temperature
+        return t * (among(output.logits, columns) / t).logsumexp(-1)

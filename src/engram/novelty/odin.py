@@ -1,0 +1,53 @@
+"""ODIN: temperature and a small step towards certainty (Liang and others, 2018)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engram.errors import number
+from engram.learner.net import Net
+from engram.novelty.base import Detector, Facts, State, among
+
+
+@dataclass(frozen=True)
+class ODIN(Detector):
+    """Largest softmax probability at a temperature, after a step that makes the class likelier.
+
+    Familiar inputs gain more from the step than foreign ones.
+
+    Parameters
+    ----------
+    temperature
+        Divides the logits.
+    epsilon
+        Size of the step in units of the raw input (a pixel lies between 0 and 1); divided by the
+        deviation where inputs are normalised.
+    """
+
+    temperature: float = 1000.0
+    epsilon: float = 0.0014
+
+    def __post_init__(self) -> None:
+        number("temperature", self.temperature, 0.0, float("inf"), open_low=True)
+        number("epsilon", self.epsilon, 0.0, float("inf"))
+
+    def start(self, facts: Facts) -> State:
+        return {"std": facts.std}
+
+    def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
+        def uncertainty(x: Tensor) -> Tensor:
+            likely = (among(net(x).logits, columns) / self.temperature).log_softmax(-1)
+            return -likely.amax(-1).sum()
+
+        if self.epsilon:
+            slope = torch.func.grad(uncertainty)(x)
+            x = x - self.epsilon * towards(slope) / state["std"]
+        return (among(net(x).logits, columns) / self.temperature).softmax(-1).amax(-1)
+
+
+def towards(slope: Tensor) -> Tensor:
+    """The sign of a gradient, with 1 for 0."""
+    return torch.where(slope >= 0, 1.0, -1.0).to(slope)

@@ -1,0 +1,27 @@
+"""Maximum softmax probability (Hendrycks and Gimpel, 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engram.models.output import Output
+from engram.novelty.base import OutputDetector, State, among
+
+
+@dataclass(frozen=True)
+class Softmax(OutputDetector):
+    """The largest softmax probability of the head: a network is sure of what it knows.
+
+    Examples
+    --------
+    >>> import torch
+    >>> logits, seen = torch.tensor([[2.0, 1.0, 0.0]]), torch.ones(3, dtype=torch.bool)
+    >>> output = Output(torch.zeros(1, 2), logits)
+    >>> round(Softmax().familiarity(output, torch.zeros(3, 2), seen, {}).item(), 6)
+    0.665241
+    """
+
+    def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
+        return among(output.logits, columns).softmax(-1).amax(-1)

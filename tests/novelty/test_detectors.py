@@ -1,0 +1,208 @@
+"""Detectors: worked examples, runs together and alone, online and from records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import engram
+from engram import novelty
+from engram.errors import BadArgument, RecordError
+from engram.models.output import Output
+from engram.novelty.base import Facts
+from engram.records.novelty import compare, sets_of
+
+EVERY = (
+    novelty.Softmax(), novelty.Energy(), novelty.ODIN(epsilon=0.01), novelty.B1(), novelty.B2(),
+    novelty.KNN(k=3, keep=20), novelty.Mahalanobis(), novelty.Mahalanobis(epsilon=0.01),
+)  # fmt: skip
+
+
+class Linear:
+    """A network of one layer without bias."""
+
+    def __init__(self, weight, features=None):
+        self.weight = weight
+        self.features = features or (lambda x: x)
+
+    def __call__(self, x):
+        seen = self.features(x)
+        return Output(seen, seen @ self.weight.mT)
+
+
+def facts(columns, features):
+    like = torch.zeros(1, dtype=torch.float64)
+    return Facts(columns, features, torch.ones(1, dtype=torch.float64), like, bias=False)
+
+
+class TestWorkedExamples:
+    @pytest.mark.parametrize(
+        ("temperature", "epsilon", "wanted"),
+        [(2.0, 0.1, 0.549834), (2.0, 0.0, 0.512497), (1000.0, 0.01, 0.50003250)],
+    )
+    def test_odin(self, temperature, epsilon, wanted):
+        net = Linear(torch.tensor([[1.0, -1.0], [0.0, 1.0]], dtype=torch.float64))
+        x, seen = torch.tensor([[0.5, 0.2]], dtype=torch.float64), torch.ones(2, dtype=torch.bool)
+        odin = novelty.ODIN(temperature=temperature, epsilon=epsilon)
+        found = odin.score(net, x, seen, odin.start(facts(2, 2)))
+        assert found.item() == pytest.approx(wanted, abs=1e-6 if temperature < 100 else 1e-8)
+
+    def test_odin_divides_its_step_by_the_deviation(self):
+        net = Linear(torch.tensor([[1.0, -1.0], [0.0, 1.0]], dtype=torch.float64))
+        x, seen = torch.tensor([[0.5, 0.2]], dtype=torch.float64), torch.ones(2, dtype=torch.bool)
+        state = {"std": torch.tensor([0.5], dtype=torch.float64)}
+        halved = novelty.ODIN(temperature=2.0, epsilon=0.05).score(net, x, seen, state)
+        assert halved.item() == pytest.approx(0.549834, abs=1e-6)
+
+    def test_mahalanobis_stage_by_stage(self):
+        detector, net = novelty.Mahalanobis(right=False), Linear(torch.zeros(3, 2).double())
+        state = detector.start(facts(3, 2))
+        state = self.stage(detector, net, state, [[0, 0], [2, 0], [4, 4], [4, 6]], [0, 0, 1, 1])
+        assert state["means"][:2].tolist() == [[1, 0], [4, 5]]
+        assert torch.allclose(state["covariance"], 0.5 * torch.eye(2).double())
+        query = torch.tensor([[1.0, 1.0]]).double()
+        assert detector.score(net, query, None, state).item() == pytest.approx(-1.0)
+        state = self.stage(detector, net, state, [[10, 0], [12, 2]], [2, 2])
+        third = torch.tensor([[2.0, 1.0], [1.0, 2.0]]).double() / 3
+        assert torch.allclose(state["covariance"], third)
+        assert detector.score(net, query, None, state).item() == pytest.approx(-1.0)
+
+    def stage(self, detector, net, state, rows, labels):
+        batch = fake_batch(torch.tensor(rows).double(), torch.tensor(labels))
+        return detector.finish(detector.fit(net, batch, detector.begin(state, 0)))
+
+    def test_the_running_covariance_is_that_of_stored_residuals(self):
+        generator = torch.Generator().manual_seed(0)
+        detector, net = novelty.Mahalanobis(right=False), Linear(torch.zeros(6, 4).double())
+        state, residuals = detector.start(facts(6, 4)), []
+        for stage in range(3):
+            labels = torch.arange(40) % 2 + 2 * stage
+            rows = torch.randn(40, 4, generator=generator).double() + 3 * labels[:, None]
+            state = self.stage(detector, net, state, rows.tolist(), labels.tolist())
+            for c in labels.unique():
+                own = rows[labels == c]
+                residuals.append(own - own.mean(0))
+        whole = torch.cat(residuals)
+        assert torch.allclose(state["covariance"], whole.mT @ whole / len(whole), atol=1e-12)
+
+    def test_old_means_are_not_renewed(self):
+        detector, net = novelty.Mahalanobis(right=False), Linear(torch.zeros(2, 2).double())
+        state = detector.start(facts(2, 2))
+        state = self.stage(detector, net, state, [[0, 0], [2, 0]], [0, 0])
+        state = self.stage(detector, net, state, [[9, 9], [9, 7], [4, 4]], [0, 0, 1])
+        assert state["means"].tolist() == [[1, 0], [4, 4]]
+
+
+@dataclass
+class Rows:
+    """As much of a batch as `fit` reads."""
+
+    x: Any
+    target: Any
+    w: Any
+    open: Any = None
+    now: Any = None
+
+
+def fake_batch(x, labels):
+    return Rows(x, labels, torch.ones(len(x), dtype=torch.float64))
+
+
+class TestSets:
+    def test_worked_example(self):
+        right_then = np.isin(np.arange(5), [0, 1, 2, 4])
+        right_now = np.isin(np.arange(5), [0, 2, 3])
+        sets = sets_of(right_then, right_now, np.zeros(5, int), stage=1)
+        assert sets.inside[0].tolist() == [0, 2, 3]
+        assert sets.forgotten[0].tolist() == [1, 4]
+
+    def test_own_stage_decides_what_was_forgotten(self):
+        result = train(novelty.Softmax(), seeds=1)
+        run, items = result.runs[0], result.items(result.runs[0].recipe)
+        said = [result.predictions.get(*run, k).predicted(items, head="multi") for k in range(3)]
+        right = [one == items.targets[:, 0] for one in said]
+        sets = result.sets(0, stage=2)
+        for task in range(3):
+            own = items.task == task
+            assert sets.inside[task].tolist() == np.flatnonzero(own & right[2]).tolist()
+            lost = np.flatnonzero(own & right[task] & ~right[2])
+            assert sets.forgotten[task].tolist() == lost.tolist()
+        assert sets.outside == []
+        assert [len(one) for one in result.sets(0, stage=0).outside] == [
+            int((items.task == j).sum()) for j in (1, 2)
+        ]
+
+    def test_heads(self):
+        """In_i under head i, and every item to come under every head, counted each time."""
+        sets = sets_of(np.ones(7), np.ones(7), [0, 0, 1, 1, 2, 2, 3], stage=1)
+        scores = np.array([
+            [0.9, 0.6, np.nan, np.nan, 0.5, 0.65, 0.2],
+            [np.nan, np.nan, 0.95, 0.7, 0.8, 0.75, 0.6],
+        ])  # fmt: skip
+        found = compare(scores, sets)
+        wanted = {"recent_auroc": 0.75, "previous_auroc": 0.875, "mean_auroc": 0.8125}
+        assert {k: found[k] for k in wanted} == wanted
+        assert found["combined_auroc"] == pytest.approx(0.770833, abs=1e-6)
+        assert np.isnan(found["inside_forgotten_auroc"])  # nothing was forgotten
+
+
+def train(*detectors, head="multi", out=None, **changes):
+    data = engram.load("blobs", classes=6, per_class=30)
+    build = engram.task_incremental if head == "multi" else engram.class_incremental
+    settings = {
+        "method": "Finetune", "device": "cpu", "seeds": 2, "batch_size": 8, "epochs": 2,
+        "model": {"name": "mlp", "hidden": [8], "head": {"name": "linear", "bias": False}},
+        "probes": list(detectors), "out": out,
+    }  # fmt: skip
+    return engram.run(build(data, classes_per_task=2), **{**settings, **changes})
+
+
+def scores(result, detector, run, stage):
+    return result.arrays(detector.name, run, stage=stage)["familiarity"]
+
+
+@pytest.mark.parametrize("head", ["multi", "single"])
+def test_together_is_alone(head):
+    together, alone = (train(*EVERY, head=head, together=t) for t in (True, False))
+    for detector in EVERY:
+        for run in range(2):
+            for stage in range(3):
+                one, two = (scores(r, detector, run, stage) for r in (together, alone))
+                assert one.dtype == np.float32
+                assert one.shape[0] == (stage + 1 if head == "multi" else 1)
+                assert np.allclose(one, two, atol=2e-5, rtol=1e-4, equal_nan=True), detector
+
+
+def test_from_records_is_while_training(tmp_path):
+    online = train(*EVERY, seeds=1)
+    train(out=tmp_path, seeds=1, keep="parameters")
+    offline = train(*EVERY, seeds=1, out=tmp_path, keep="parameters")
+    for detector in EVERY:
+        for stage in range(3):
+            one, two = (scores(r, detector, 0, stage) for r in (online, offline))
+            assert np.array_equal(one, two, equal_nan=True), detector
+    found = offline.novelty()
+    assert set(found["detector"]) == {one.name for one in EVERY}
+    assert set(found["label"]) == {"Finetune"}
+
+
+def test_a_detector_is_better_than_chance_on_separate_clouds():
+    table = train(*EVERY, method="Joint", epochs=10).novelty()
+    first = table[(table["stage"] == 1) & (table["metric"] == "mean_auroc")]
+    found = dict(zip(first["detector"], first["mean"], strict=True))
+    assert found["mahalanobis"] > 0.8
+    assert found["knn k=3 keep=20"] > 0.8
+
+
+def test_refused_before_training():
+    biased = {"name": "mlp", "hidden": [8]}
+    with pytest.raises(BadArgument, match="without bias"):
+        train(novelty.B1(), model=biased)
+    with pytest.raises(BadArgument, match="k"):
+        novelty.KNN(k=10, keep=5)
+    with pytest.raises(RecordError, match="detector"):
+        train(seeds=1).novelty()
