@@ -64,8 +64,8 @@ _HOME = {
     **dict.fromkeys(
         (
             "checks", "data", "engine", "errors", "keys", "learner", "losses", "memory", "methods",
-            "metrics", "models", "pools", "probes", "recipes", "records", "report", "reproduce",
-            "shares", "streams", "yaml_text",
+            "metrics", "models", "novelty", "pools", "probes", "recipes", "records", "report",
+            "reproduce", "shares", "streams", "yaml_text",
         ),
         "",
     ),
@@ -83,6 +83,7 @@ _HOME = {
         "streams",
     ),
     "Memory": "memory",
+    "Detector": "novelty.base",
     "Probe": "probes.base",
     "orders": "recipes.orders",
     "sweep": "pools.sweep",
@@ -93,6 +94,7 @@ __all__ = [
     "AccessError",
     "BadArgument",
     "Data",
+    "Detector",
     "EngramError",
     "Memory",
     "Method",

@@ -111,7 +111,7 @@ def test_report_page_and_tables(engram, ran):
 # -- list ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "detectors"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_name_has_a_line_and_a_long_form(engram, kind):
     shown = engram("list", kind).stdout
     entries = catalogue.entries(kind)

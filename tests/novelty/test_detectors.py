@@ -198,11 +198,42 @@ def test_a_detector_is_better_than_chance_on_separate_clouds():
     assert found["knn k=3 keep=20"] > 0.8
 
 
-def test_refused_before_training():
-    biased = {"name": "mlp", "hidden": [8]}
+def test_refused_before_training(monkeypatch):
+    def never(*args, **kwargs):
+        raise AssertionError("a stage was trained")
+
+    monkeypatch.setattr("engram.engine.engine.Engine.stages", never)
     with pytest.raises(BadArgument, match="without bias"):
-        train(novelty.B1(), model=biased)
+        train(novelty.B1(), model={"name": "mlp", "hidden": [8]})
+    with pytest.raises(BadArgument, match="Mahalanobis"):
+        train(probes=[], detectors=["Mahalanobi"])
+    with pytest.raises(BadArgument, match="two tasks"):
+        data = engram.load("blobs", classes=4, per_class=10)
+        stream = engram.class_incremental(data, classes_per_task=4)
+        engram.run(stream, detectors=["Softmax"])
+
+
+def test_bad_values():
     with pytest.raises(BadArgument, match="k"):
         novelty.KNN(k=10, keep=5)
     with pytest.raises(RecordError, match="detector"):
         train(seeds=1).novelty()
+
+
+def test_by_name_and_from_the_command_line(tmp_path):
+    from typer.testing import CliRunner
+
+    from engram.cli import app
+
+    def call(*words):
+        done = CliRunner().invoke(app, [*map(str, words)])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    common = ["--data", "blobs", "--out", tmp_path, "--set", "epochs=1", "--keep", "parameters"]
+    call("run", *common, "--detectors", "Softmax, Energy", "--stream", "task_incremental")
+    assert "C.AUC" in call("novelty", tmp_path)
+    before = engram.read(tmp_path).runs
+    found = call("novelty", tmp_path, "--detectors", "KNN", "--csv")
+    assert {line.split(",")[1] for line in found.splitlines()[1:]} == {"softmax", "energy", "knn"}
+    assert engram.read(tmp_path).runs == before

@@ -20,7 +20,7 @@ from engram.yaml_text import key_values
 def contents(
     *, recipe: Path | None = None, data: str | None = None, methods: Sequence[str] = (),
     model: str | None = None, stream: str | None = None, seeds: str | None = None,
-    keep: str | None = None, probes: Sequence[str] = (),
+    keep: str | None = None, probes: Sequence[str] = (), detectors: Sequence[str] = (),
 ) -> list[Content]:  # fmt: skip
     """One plain recipe per method: the file's, or the default one, with what the options change.
 
@@ -43,6 +43,9 @@ def contents(
         base["keep"] = keep
     if probes:
         base["probes"] = [*(base.get("probes") or ()), *probes]
+    if detectors:
+        named_here = [name.strip() for name in detectors]
+        base["detectors"] = [*(base.get("detectors") or ()), *named_here]
     if seeds is not None:
         base["seeds"] = parse_seeds(seeds)
     wanted = [method_spec(name) for name in methods] or [named(base["method"])]

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-EMPTY = {"detectors": "No detectors in this version."}
+EMPTY: dict[str, str] = {}
 MORE = {
     "recipes": "Run one with: engram reproduce NAME. A recipe of your own is a YAML file:\n\n"
     "  stream: {data: digits, kind: class_incremental, classes_per_task: 2}\n"
@@ -75,13 +75,9 @@ def _package(name: str) -> dict[str, str]:
 
 
 def _detectors() -> dict[str, str]:
-    found = _package("novelty")
-    if not found:
-        return {}
-    package = import_module("engram.novelty")
-    base = getattr(package, "Detector", object)
-    own = {name: getattr(package, name) for name in found}
-    return {k: found[k] for k, v in own.items() if _is(v, base) and v is not base}
+    from engram.novelty import detectors
+
+    return {name: first_line(one) for name, one in detectors().items()}
 
 
 def _metrics() -> dict[str, str]:

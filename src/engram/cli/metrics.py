@@ -78,7 +78,7 @@ def command(
         if csv:
             emit(table.to_csv(index=title != "metrics"))
         else:
-            _print(title, table)
+            show_table(title, table)
     _say_what_is_missing(result, tables["metrics"])
 
 
@@ -195,7 +195,8 @@ def _confusion(result: Result, stage: int | None) -> pd.DataFrame:
     return total.astype(int)
 
 
-def _print(title: str, table: pd.DataFrame) -> None:
+def show_table(title: str, table: pd.DataFrame) -> None:
+    """A table of numbers or texts, in as many parts as the screen needs."""
     from rich.text import Text
 
     from engram.cli.show import plain_table

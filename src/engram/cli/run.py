@@ -49,6 +49,10 @@ def command(
             help="Own measurement after every stage; finished runs are measured, not trained.",
         ),
     ] = None,
+    detectors: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Novelty detectors, fitted and asked after every stage."),
+    ] = None,
     compile: Compile = False,
     again: Again = False,
     budget: Budget = None,
@@ -65,7 +69,7 @@ def command(
 
     plain = arguments.contents(
         recipe=recipe, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
-        keep=keep, probes=probe or (),
+        keep=keep, probes=probe or (), detectors=detectors.split(",") if detectors else (),
     )  # fmt: skip
     for assignment in assignments or ():
         set_values(plain, assignment)

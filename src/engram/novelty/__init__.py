@@ -22,4 +22,17 @@ __all__ = [
     "Mahalanobis",
     "OutputDetector",
     "Softmax",
+    "detectors",
 ]
+
+
+def detectors() -> dict[str, type[Detector]]:
+    """Every detector by its name.
+
+    Examples
+    --------
+    >>> sorted(detectors())
+    ['B1', 'B2', 'Energy', 'KNN', 'Mahalanobis', 'ODIN', 'Softmax']
+    """
+    every = (Softmax, ODIN, Mahalanobis, B1, B2, Energy, KNN)
+    return {one.__name__: one for one in every}

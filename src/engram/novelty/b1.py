@@ -29,7 +29,7 @@ class B1(OutputDetector):
     0.745315
     """
 
-    def check(self, facts: Facts) -> None:
+    def refuse(self, facts: Facts) -> None:
         no_bias(type(self).__name__, facts)
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:

@@ -45,7 +45,7 @@ class B2(OutputDetector):
         whole("rank", self.rank, 2)
         choose("logits", self.logits, ("dot", "cosine"))
 
-    def check(self, facts: Facts) -> None:
+    def refuse(self, facts: Facts) -> None:
         no_bias(type(self).__name__, facts)
         if self.rank > facts.columns:
             raise bad("rank", f"at most {facts.columns}, the number of classes", self.rank)

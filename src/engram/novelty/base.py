@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.errors import EngramError
+from engram.errors import EngramError, bad
 from engram.learner.batch import Batch
+from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.learner.tree import leaves, stack, tree_map
 from engram.models.output import Output
 from engram.probes.base import Probe
-from engram.probes.view import RunStage, StageView
+from engram.probes.view import StageView
 from engram.records.novelty import FAMILIARITY
 from engram.records.stage_rows import StageRows
 
@@ -81,8 +82,16 @@ class Detector(Probe):
         """[B] how familiar the inputs are under the head with these columns [C] (a mask)."""
         raise NotImplementedError(f"{type(self).__name__}.score is not written")
 
-    def check(self, facts: Facts) -> None:
+    def refuse(self, facts: Facts) -> None:
         """Raise an error if the detector cannot work on such a run."""
+
+    def check(self, learner: Learner) -> None:
+        stream, name = learner.stream, type(self).__name__
+        if stream.labels == "set":
+            raise bad("stream", f"one label per row for {name}", "sets of labels")
+        if len(stream) < 2:
+            raise bad("stream", f"at least two tasks for {name}: what comes is novel", 1)
+        self.refuse(facts_of(learner))
 
     # -- over all runs ---------------------------------------------------------------------------
     def after_stage(self, view: StageView) -> StageRows | Mapping[str, Any]:
@@ -98,10 +107,7 @@ class Detector(Probe):
     def _fitted(self, view: StageView) -> Any:
         state = view.state
         if not view.stage:
-            facts = [facts_of(one) for one in view.members]
-            for one in facts:
-                self.check(one)
-            state = stack([dict(self.start(one)) for one in facts])
+            state = stack([dict(self.start(facts_of(one))) for one in view.learners])
         if self.fits:
             state = view.map(lambda net, state: self.begin(state, view.stage), state)
             for batch in view.batches(SIZE):
@@ -164,17 +170,14 @@ def among(logits: Tensor, columns: Tensor) -> Tensor:
     return logits.masked_fill(~columns, -torch.inf)
 
 
-def facts_of(run: RunStage) -> Facts:
-    """What is known of a run; its network has been kept or is there."""
-    learner = run.learner
-    if learner is None:
-        raise EngramError("detectors: the network was not kept (keep='parameters')")
+def facts_of(learner: Learner) -> Facts:
+    """What is known of a run."""
     net: Any = learner.networks.eval.get_submodule("net")
     data, names = learner.stream.data, learner.networks.layout.shapes
     std = torch.ones(1) if not data.std else torch.tensor(data.std)
     std = std.reshape(-1, *[1] * (len(data.sample_shape) - 1)).to(learner.vector)
     return Facts(
-        columns=len(run.stream.order), features=int(net.features), std=std,
+        columns=len(learner.stream.order), features=int(net.features), std=std,
         like=learner.vector, bias="net.head.bias" in names,
     )  # fmt: skip
 

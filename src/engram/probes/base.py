@@ -11,6 +11,7 @@ from engram.errors import bad, choose
 from engram.records.stage_rows import StageRows
 
 if TYPE_CHECKING:
+    from engram.learner.learner import Learner
     from engram.probes.view import StageView
 
 NEEDS = ("features", "networks")
@@ -44,6 +45,9 @@ class Probe:
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
+
+    def check(self, learner: Learner) -> None:
+        """Raise an error if such a run cannot be measured; called before anything is trained."""
 
     def after_stage(self, view: StageView) -> StageRows | Mapping[str, Any]:
         """Rows of all runs, from `view.rows()`, or {metric: values [R]}."""

@@ -36,6 +36,7 @@ def run(
     callback: Callback | None = None,
     again: bool = False,
     probes: Sequence[Any] = (),
+    detectors: Sequence[Any] = (),
     **training: Any,
 ) -> Result:
     """Train one method, or several, on a stream and return what they remember.
@@ -65,6 +66,9 @@ def run(
         Own measurements after every stage (`engram.Probe`), their names ``module:Class``, or
         mappings with a name and options. They are no part of the experiment: finished runs in `out`
         are measured from what was kept of them, without training.
+    detectors
+        Novelty detectors (`engram.novelty`, names or own ones): fitted and asked after every stage,
+        read with `Result.novelty`. Probes as well, so no part of the experiment either.
     training
         Fields of `Training`: epochs, batch_size, lr, optimizer, ...
 
@@ -84,7 +88,7 @@ def run(
         warnings.warn(words, stacklevel=2)
     rest = {
         "model": model, "training": training, "seeds": seeds, "keep": keep, "average": average,
-        "label": label, "probes": probes,
+        "label": label, "probes": probes, "detectors": detectors,
     }  # fmt: skip
     methods = [method] if isinstance(method, (Method, str, Mapping)) else method
     experiments = [Experiment.of({"method": one, **rest}) for one in methods]

@@ -18,7 +18,18 @@ from engram.recipes.plain import to_plain
 from engram.recipes.sections import COMMON, DEFAULT_MODEL, stream_kind, stream_options
 from engram.yaml_text import key_value
 
-SECTIONS = ("stream", "model", "method", "training", "seeds", "keep", "average", "label", "probes")
+SECTIONS = (
+    "stream",
+    "model",
+    "method",
+    "training",
+    "seeds",
+    "keep",
+    "average",
+    "label",
+    "probes",
+    "detectors",
+)
 NESTED = SECTIONS[:4]  # those that have fields
 Content = dict[str, Any]
 

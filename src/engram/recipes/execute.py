@@ -8,6 +8,7 @@ from typing import Any
 
 from engram.engine.engine import Engine
 from engram.engine.run import check_exemplars
+from engram.probes import Probe
 from engram.recipes.callback import Callback
 from engram.recipes.changes import distinct
 from engram.recipes.plan import Plan
@@ -45,6 +46,7 @@ def execute(
         [plan.run for plan in recorder.open], device=device, together=together, compile=compile,
         group_size=group_size,
     )  # fmt: skip
+    _check_probes(recorder.open, engine)
     recorder.prepare()
     with recorder.at_sigterm():
         for stage in engine.stages(
@@ -58,3 +60,13 @@ def execute(
     if recorder.ending:  # it came while nothing trained; who called must not go on either
         raise KeyboardInterrupt
     return recorder
+
+
+def _check_probes(plans: Sequence[Plan], engine: Engine) -> None:
+    """Refuse runs that their probes cannot measure, before anything is trained."""
+    known: set[tuple[str, str]] = set()
+    for plan in plans:
+        for key, probe in plan.probes.items():
+            if (plan.recipe, key) not in known and type(probe).check is not Probe.check:
+                known.add((plan.recipe, key))
+                probe.check(engine.learner(plan.run))

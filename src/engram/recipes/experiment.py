@@ -14,7 +14,7 @@ from engram.methods.base import Method
 from engram.probes import Probe
 from engram.recipes.names import build_method, method_label
 from engram.recipes.plain import from_plain
-from engram.recipes.probing import build_probes
+from engram.recipes.probing import build_detectors, build_probes
 from engram.recipes.sections import DEFAULT_MODEL, model_section
 from engram.records import KEEP
 
@@ -58,7 +58,7 @@ def checked(content: Mapping[str, Any]) -> dict[str, Any]:
         "keep": choose("keep", content.get("keep", "scores"), KEEP),
         "average": choose("average", content.get("average", "micro"), AVERAGES),
         "label": str(content.get("label") or method_label(method)),
-        "probes": build_probes(content.get("probes") or ()),
+        "probes": (*build_probes(content.get("probes") or ()), *build_detectors(content)),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from engram.errors import bad
+from engram.errors import bad, choose
 from engram.probes import Probe
 from engram.probes.base import check_probe
 from engram.recipes.describe import describe
@@ -39,6 +39,29 @@ def _build(spec: Any) -> Any:
     cls = own_class(name, Probe, what="probes")
     values = {k: v for k, v in spec.items() if k != "name"}
     return from_plain(cls, values, path=f"probes.{cls.__name__}")
+
+
+def build_detectors(content: Mapping[str, Any]) -> tuple[Probe, ...]:
+    """The novelty detectors of a recipe: names, ``module:Class``, mappings or detectors."""
+    from engram.novelty import Detector, detectors
+
+    specs = content.get("detectors") or ()
+    if isinstance(specs, (str, Mapping, Detector)):
+        specs = [specs]
+    if not isinstance(specs, Iterable):
+        raise bad("detectors", "a list of detectors", specs)
+    known, found = detectors(), []
+    for spec in specs:
+        named = {"name": spec} if isinstance(spec, str) else spec
+        if isinstance(named, Mapping) and ":" not in str(named.get("name")):
+            cls = known[choose("detectors", str(named.get("name")), known)]
+            values = {k: v for k, v in named.items() if k != "name"}
+            found.append(from_plain(cls, values, path=f"detectors.{cls.__name__}"))
+        else:
+            found.append(_build(named))
+        if not isinstance(found[-1], Detector):
+            raise bad("detectors", "a Detector, or the name of one", spec)
+    return build_probes(found)
 
 
 def plain_probe(probe: Probe) -> dict[str, Any]:

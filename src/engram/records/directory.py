@@ -26,7 +26,7 @@ from engram.records.table import Rows, to_frame
 
 _Run = tuple[str, int, str]  # recipe, seed, order
 _counter = itertools.count()
-_IDENTITY = ("method", "stream", "model", "training", "memory", "detectors")
+_IDENTITY = ("method", "stream", "model", "training", "memory")
 _SETTLED = 100_000_000  # ns after which a directory's time stamp surely shows its last change
 
 

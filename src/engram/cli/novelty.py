@@ -1,0 +1,82 @@
+"""``engram novelty``: what detectors find familiar, from records, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from engram.cli.options import Device, Directories
+from engram.cli.shell import emit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHORT = {
+    "combined_auroc": "C.AUC", "recent_auroc": "R.AUC", "previous_auroc": "P.AUC",
+    "mean_auroc": "mAUC", "aupr_in": "AUPR", "detection_error": "DER", "fpr95": "FPR95",
+    "inside_forgotten_auroc": "In/Forg AUC", "inside_forgotten_detection_error": "In/Forg DER",
+    "forgotten_outside_auroc": "Forg/Out AUC", "forgotten_outside_detection_error": "Forg/Out DER",
+}  # fmt: skip
+
+
+def command(
+    directories: Directories,
+    detectors: Annotated[
+        str | None, typer.Option(
+            metavar="A,B", help="Let these detectors score finished runs first (engram list)."
+        ),
+    ] = None,
+    stage: Annotated[
+        int | None, typer.Option(help="After which task, from 1 (default: mean over all).")
+    ] = None,
+    device: Device = "auto",
+    csv: Annotated[bool, typer.Option("--csv", help="As CSV: every stage and metric.")] = False,
+) -> None:  # fmt: skip
+    """How well detectors tell what a model knows from what is new, and from what it forgot.
+
+    Detectors that are named here score finished runs from what was kept of them
+    (engram run --keep parameters); nothing is trained.
+    """
+    from engram.errors import whole
+    from engram.records import read
+
+    if detectors is not None:
+        for directory in directories:
+            _score(directory, [name.strip() for name in detectors.split(",")], device)
+    table = read(*directories).novelty()
+    if csv:
+        emit(table.assign(stage=table["stage"] + 1).to_csv(index=False))
+        return
+    if stage is not None:
+        wanted = whole("--stage", stage, 1) - 1
+        table = table[table["stage"] == wanted]
+    _print(table, "mean over stages" if stage is None else f"after task {stage}")
+
+
+def _score(directory: Path, names: Sequence[str], device: str) -> None:
+    """Measure what the detectors have not seen of a directory's runs."""
+    from engram.cli import arguments
+    from engram.cli.request import requests
+    from engram.cli.resume import from_recipes
+    from engram.cli.train import find_modules
+    from engram.recipes import plans_of
+    from engram.recipes.remeasure import remeasure
+    from engram.records import RunDirectory
+
+    for request in requests(directory) or from_recipes(directory):
+        find_modules(request.folder)
+        recipes = [{**one, "detectors": names, "probes": ()} for one in request.recipes]
+        plans = plans_of(arguments.build(recipes), request.root)
+        remeasure(plans, RunDirectory(directory), device=device, together=None)
+
+
+def _print(table: pd.DataFrame, when: str) -> None:
+    from engram.cli.metrics import show_table
+
+    means = table.groupby(["label", "detector", "metric"], sort=False)["mean"].mean().unstack()
+    means.index = [f"{detector} ({label})" for label, detector in means.index]
+    shown = means[[name for name in SHORT if name in means]].rename(columns=SHORT)
+    show_table(f"novelty, {when}", shown.rename_axis("detector"))
