@@ -207,9 +207,9 @@ def test_refused_before_training(monkeypatch):
         train(novelty.B1(), model={"name": "mlp", "hidden": [8]})
     with pytest.raises(BadArgument, match="Mahalanobis"):
         train(probes=[], detectors=["Mahalanobi"])
+    data = engram.load("blobs", classes=4, per_class=10)
+    stream = engram.class_incremental(data, classes_per_task=4)
     with pytest.raises(BadArgument, match="two tasks"):
-        data = engram.load("blobs", classes=4, per_class=10)
-        stream = engram.class_incremental(data, classes_per_task=4)
         engram.run(stream, detectors=["Softmax"])
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from engram.errors import RecordError, bad
 from engram.metrics.novelty import aupr_in, auroc, detection_error, fpr_at_tpr
 from engram.metrics.pairs import mean_over_tasks, pair_scores
-from engram.records.arrange import Run
+from engram.records.arrange import RunKey
 from engram.records.items import Items
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ def sets_of(right_then: Any, right_now: Any, task: Any, stage: int) -> Sets:
     )
 
 
-def sets(result: Result, run: Run | int, stage: int) -> Sets:
+def sets(result: Result, run: RunKey | int, stage: int) -> Sets:
     """See `Result.sets`."""
-    number = run if isinstance(run, int) else result.runs.index(Run(*run))
+    number = run if isinstance(run, int) else result.runs.index(RunKey(*run))
     who, head = result.runs[number], result.heads[number]
     items = result.items(who.recipe, who.order)
     if items is None:
@@ -91,7 +91,9 @@ def sets(result: Result, run: Run | int, stage: int) -> Sets:
     return sets_of(then, right[-1], items.task, stage)
 
 
-def _right(result: Result, run: Run, items: Items, head: str, stage: int) -> npt.NDArray[np.bool_]:
+def _right(
+    result: Result, run: RunKey, items: Items, head: str, stage: int
+) -> npt.NDArray[np.bool_]:
     kept = result.predictions.get(*run, stage)
     if kept is None:
         raise RecordError(f"{run}: predictions of stage {stage + 1} were not kept (keep='labels')")
@@ -154,9 +156,9 @@ def novelty(result: Result) -> pd.DataFrame:
 
 def _lines(result: Result) -> Iterator[tuple[str, str, int, str, float]]:
     wanted = dict(zip(result.runs, result.run_labels, strict=True))
-    known: dict[tuple[Run, int], Sets] = {}
+    known: dict[tuple[RunKey, int], Sets] = {}
     for moment, detector in sorted(result.stored):
-        run = Run(*moment[:3])
+        run = RunKey(*moment[:3])
         scores = result.stored.get(moment, detector).get(FAMILIARITY) if run in wanted else None
         if scores is None:
             continue

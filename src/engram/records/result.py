@@ -247,7 +247,7 @@ class Result:
             raise bad("stage", f"one of {known}, after which {probe} stored arrays", k)
         return self.stored.get((*where, k), probe)
 
-    def sets(self, run: Run | int = 0, stage: int = 0) -> Sets:
+    def sets(self, run: RunKey | int = 0, stage: int = 0) -> Sets:
         """Test items of one run after a stage that are inside, forgotten or outside, task by task.
 
         An item is inside if the model is right about it, forgotten if it was right after the item's
