@@ -10,7 +10,7 @@ import torch
 from engram.checks import METHOD_CHECKS, data_access, leakage, purity, stored_samples
 from engram.checks.report import finding, name_of
 from engram.checks.toys import runs_of, streams, train
-from engram.errors import AccessError, BadArgument, ClosedDoor
+from engram.errors import AccessError, BadArgument, Forbidden
 from engram.learner.proxy import KNOWN, LearnerProxy, lent
 from engram.memory import Memory
 from engram.methods import ER, EWC, Finetune, ICaRL, Joint, LwF
@@ -133,7 +133,7 @@ class TestAccess:
             def start(self, learner, task):
                 learner.mine = 1
 
-        with pytest.raises(ClosedDoor, match=r"learner\.mine does not exist.*learner\.state"):
+        with pytest.raises(Forbidden, match=r"learner\.mine does not exist.*learner\.state"):
             train(runs_of(Assigns(), streams()[:1]))
 
     def test_labels_of_a_batch_are_the_methods_own(self):

@@ -147,7 +147,7 @@ def test_the_index_lists_all() -> None:
 def test_the_index_is_right(name: str) -> None:
     (row,) = (row for row in rows_of(INDEX, 5) if row[0].startswith(f"[{name}]"))
     made: Method = getattr(methods, name)()
-    verbs = [verb for verb in VERBS if made.brings(verb)]
+    verbs = [verb for verb in VERBS if made.implements(verb)]
     budget = made.memory_budget
     assert row[2] == (", ".join(verbs) or "none")
     assert row[3] == (budget.describe() if budget else "(-)" if hasattr(made, "memory") else "-")

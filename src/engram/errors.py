@@ -23,7 +23,7 @@ class AccessError(EngramError):
     """A method asked for data it may not see at this point of the stream."""
 
 
-class ClosedDoor(AccessError, AttributeError):
+class Forbidden(AccessError, AttributeError):
     """A method asked its learner or its stream for a part that only the engine may use."""
 
 

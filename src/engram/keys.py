@@ -1,7 +1,7 @@
 """Randomness without generators: every draw is a pure function of an integer key.
 
 A key is folded from (seed, purpose, stage, step, ...). The same key gives the same draw alone, in
-company, after a resume, on any device. All arithmetic is on 64-bit integers that wrap around
+lockstep, after a resume, on any device. All arithmetic is on 64-bit integers that wrap around
 (splitmix64), so it maps under ``torch.func.vmap`` and captures into a CUDA graph.
 """
 

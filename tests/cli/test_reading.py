@@ -86,7 +86,7 @@ def test_forward_transfer_of_unseen_classes_is_a_dash_with_a_reason(engram, ran)
 
     cells, said = transfer()
     assert set(cells) == {"-"}
-    assert "forward_transfer: not defined where a task brings new classes" in said
+    assert "forward_transfer: not defined where a task has new classes" in said
     cells, said = transfer("--head", "multi")
     assert "-" not in cells
     assert "not defined" not in said

@@ -141,7 +141,7 @@ def test_runs_that_meet_again():
 def test_joined_paces(kind, together):
     join = Join(Ticks(every=4), Finetune(), Ticks(every=6))
     assert join.pace == 2
-    assert join.brings("interval")
+    assert join.implements("interval")
     found = train(runs_of(join, KINDS[kind], training=LONG), together=together)
     single = train(runs_of(Ticks(every=4), KINDS[kind], training=LONG), together=together)
     for key, (steps, ends, calls) in counts(found, "0").items():
@@ -156,7 +156,7 @@ def test_joined_paces(kind, together):
 def test_join_without_paces():
     join = Join(Finetune(), ER())
     assert join.pace == 0
-    assert not join.brings("interval")
+    assert not join.implements("interval")
 
 
 def test_methods_of_a_group_may_differ_in_pace():

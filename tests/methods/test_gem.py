@@ -301,7 +301,7 @@ class TestCounted:
         assert not torch.allclose(found, by_hand(9, 9), rtol=0, atol=1e-3)  # statistics of 9 rows
 
     def test_a_loss_of_its_own_only_where_rows_are_left_out(self) -> None:
-        assert [GEM(counted=c).brings("loss") for c in (1.0, 0.2)] == [False, True]
+        assert [GEM(counted=c).implements("loss") for c in (1.0, 0.2)] == [False, True]
 
     def test_rows_of_the_task_all_count(self) -> None:
         every, some = (small.after(GEM(counted=c), 0).vector for c in (1.0, 0.2))

@@ -136,7 +136,7 @@ def test_a_single_part_is_that_method(
 
 
 def asked(method: Method, verb: str) -> bool:
-    return method.brings(verb) if isinstance(method, Join) else overrides(method, verb)
+    return method.implements(verb) if isinstance(method, Join) else overrides(method, verb)
 
 
 @pytest.mark.parametrize("method", SINGLE, ids=lambda m: type(m).__name__)
@@ -231,7 +231,7 @@ def test_what_the_parts_declare() -> None:
     assert set(Join(Pull(), Extra()).networks(STREAM)) == {"generator"}
     with pytest.raises(BadArgument, match="generator"):
         Join(Extra(), Extra()).networks(STREAM)
-    assert [verb for verb in ("start", "step", "gradient", "scores") if join.brings(verb)] == [
+    assert [verb for verb in ("start", "step", "gradient", "scores") if join.implements(verb)] == [
         "start",
         "step",
     ]

@@ -274,8 +274,8 @@ class TestSteps:
         assert not torch.allclose(found, other, rtol=0, atol=1e-4)
 
     def test_only_uncleared_steps_bring_verbs(self) -> None:
-        assert not any(TWP(steps="twice").brings(verb) for verb in ("gradient", "step"))
-        assert all(TWP(steps="cglb").brings(verb) for verb in ("gradient", "step", "loss"))
+        assert not any(TWP(steps="twice").implements(verb) for verb in ("gradient", "step"))
+        assert all(TWP(steps="cglb").implements(verb) for verb in ("gradient", "step", "loss"))
         assert "uncleared" not in after(TWP(strength=0.1, top=0.1), 0).state
 
 

@@ -138,10 +138,13 @@ def test_nothing_to_reproduce_is_not_success(monkeypatch, tmp_path):
     assert done.stdout == ""
     said = done.stderr.splitlines()[-1]
     for part in ("nothing of rwalk/1 can be made here", "mnist is not part of the package",
-                 "cifar100 is not part", "--data DIR", "ENGRAM_DATA", "--embedded"):  # fmt: skip
+                 "cifar100 is not part", "--root DIR", "ENGRAM_DATA", "--embedded"):  # fmt: skip
         assert part in said
     assert not (tmp_path / "runs").exists()
     assert call("reproduce", "rwalk/fig3", "--device", "cpu").exit_code == 2
+    for option in ("--root", "--data"):  # two names of one thing
+        said = call("reproduce", "rwalk/1", option, str(tmp_path), "--device", "cpu").stderr
+        assert f"mnist was not found under {tmp_path}" in " ".join(said.split())
 
 
 def test_papers_without_a_preset_are_not_offered():

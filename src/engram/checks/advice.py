@@ -76,7 +76,7 @@ def why_nothing_differs(method: Method) -> str:
 
 
 def why_lockstep_matters(run: Run) -> str:
-    """Whether padding is felt, and by what; company brings padding."""
+    """Whether padding is felt, and by what: runs in lockstep are padded to equal lengths."""
     kind = next((name for name, model in MODELS.items() if model is run.model), "plain")
     if _feels_padding(run.method, "plain"):
         return "its loss feels rows of weight 0: take means as sum(w * l) / sum(w)"

@@ -1,4 +1,4 @@
-"""Equalities: alone or in company, at once or resumed, under any class ids."""
+"""Equalities: alone or in lockstep, at once or resumed, under any class ids."""
 
 from __future__ import annotations
 

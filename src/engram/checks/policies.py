@@ -94,7 +94,7 @@ def check_policy_ignores_class_ids(policy: Any) -> None:
     equality.check_class_ids_do_not_matter(with_policy(policy))
 
 
-def check_policy_in_company(policy: Any) -> None:
+def check_policy_in_lockstep(policy: Any) -> None:
     """In lockstep and alone, the same rows are kept."""
     equality.compare(runs_of(with_policy(policy), streams()))
 

@@ -130,7 +130,7 @@ POLICY_CHECKS: tuple[Check, ...] = (
     policies.check_policy_within_budget,
     policies.check_policy_sees_no_future,
     policies.check_policy_ignores_class_ids,
-    policies.check_policy_in_company,
+    policies.check_policy_in_lockstep,
     policies.check_reservoir_is_uniform,
 )
 

@@ -75,11 +75,11 @@ def interpretation(result: Result) -> str:
     lost = float(table["forgetting"]["Finetune"])
     rivals = accuracy.drop(["Finetune", "Joint"])
     best = str(rivals.idxmax())
-    told = result.view(head="multi").summary()["average_accuracy"]
+    aware = result.view(head="multi").summary()["average_accuracy"]
     return (
         f"Plain training (Finetune) loses {100 * lost:.0f} points of accuracy on earlier tasks "
         f"and ends at {accuracy['Finetune']:.0%}. {best} keeps {rivals[best]:.0%}, "
         f"against {accuracy['Joint']:.0%} for training on all data seen so far (Joint).\n"
-        f"If the task were told at test time (multi-head view), EWC would reach "
-        f"{told['EWC']:.0%} and Finetune {told['Finetune']:.0%}."
+        f"With the task id given at test time (multi-head view), EWC reaches "
+        f"{aware['EWC']:.0%} and Finetune {aware['Finetune']:.0%}."
     )

@@ -96,8 +96,8 @@ def title(plans: Sequence[Plan], stage: int) -> str:
     """What is training now, in a few words."""
     labels = list(dict.fromkeys(plan.label for plan in plans))
     name = labels[0] if len(labels) == 1 else f"{len(labels)} recipes"
-    company = f", {len(plans)} runs together" if len(plans) > 1 else ""
-    return f"{name}: task {stage + 1} of {len(plans[0].run.stream)}{company}"
+    group = f", {len(plans)} runs in lockstep" if len(plans) > 1 else ""
+    return f"{name}: task {stage + 1} of {len(plans[0].run.stream)}{group}"
 
 
 @contextmanager

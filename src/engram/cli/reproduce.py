@@ -22,9 +22,12 @@ def command(
     name: Annotated[
         str | None, typer.Argument(metavar="PAPER/TABLE", help="rwalk/1, say; without it: a list.")
     ] = None,
-    data: Annotated[
+    root: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of the data sets (default: ENGRAM_DATA)."),
+        typer.Option(
+            "--root", "--data", metavar="DIR",
+            help="Folder in which data sets are found by name (default: ENGRAM_DATA).",
+        ),
     ] = None,
     cells: Annotated[
         str,
@@ -86,7 +89,7 @@ def command(
     table = find_table(name, embedded=embedded, assignments=assignments or ())
     folder = out if out is not None else default_out(table, embedded=embedded)
     planned = plan(
-        table, data, cells=cells, out=None if again else folder, device=device, measure=dry_run,
+        table, root, cells=cells, out=None if again else folder, device=device, measure=dry_run,
         group_size=group_size, tell=_teller(),
     )  # fmt: skip
     if dry_run:
@@ -107,12 +110,12 @@ def _teller() -> Callable[[str, int, int], None]:
 
     from engram.cli.shell import say
 
-    spoken = -TELL_EVERY
+    last = -TELL_EVERY
 
     def tell(label: str, place: int, groups: int) -> None:
-        nonlocal spoken
-        if time.monotonic() - spoken >= TELL_EVERY:
-            spoken = time.monotonic()
+        nonlocal last
+        if time.monotonic() - last >= TELL_EVERY:
+            last = time.monotonic()
             say(f"timing a few steps, group {place + 1} of {groups}: {label}", style="dim")
 
     return tell
@@ -174,7 +177,7 @@ def _refuse_nothing(planned: ReproductionPlan) -> None:
     reasons = "; ".join(text[:MOST_WHY] for text in (*why, *planned.missing_figures.values()))
     raise EngramError(
         f"nothing of {planned.table.name} can be made here: {reasons}. Name the folder of the data "
-        "sets with --data DIR or ENGRAM_DATA, or try it on embedded data with --embedded"
+        "sets with --root DIR or ENGRAM_DATA, or try it on embedded data with --embedded"
     )
 
 

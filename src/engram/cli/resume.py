@@ -30,8 +30,8 @@ def command(
 
     if not directory.is_dir():
         raise bad("DIR", "an existing run directory", str(directory))
-    asked = requests(directory) or from_recipes(directory)
-    chosen = [replace(one, device=device) if device else one for one in asked]
+    found = requests(directory) or from_recipes(directory)
+    chosen = [replace(one, device=device) if device else one for one in found]
     refuse_diverged([run_request(one, directory, same=True, budget=budget) for one in chosen])
 
 

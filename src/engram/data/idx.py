@@ -57,13 +57,13 @@ def read_idx(file: Path) -> Array:
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UINT8:
         raise bad(str(file), "an idx file of bytes (00 00 08 ..)", content[:4].hex(" "))
     axes = content[3]
-    head = 4 + 4 * axes
-    if axes == 0 or len(content) < head:
-        raise bad(str(file), f"a header of {head} bytes", f"{len(content)} bytes")
-    shape = struct.unpack(f">{axes}I", content[4:head])
-    if len(content) - head != math.prod(shape):
-        raise bad(str(file), f"{math.prod(shape)} bytes for shape {shape}", len(content) - head)
-    return np.frombuffer(content, np.uint8, offset=head).reshape(shape).copy()
+    offset = 4 + 4 * axes
+    if axes == 0 or len(content) < offset:
+        raise bad(str(file), f"a header of {offset} bytes", f"{len(content)} bytes")
+    shape = struct.unpack(f">{axes}I", content[4:offset])
+    if len(content) - offset != math.prod(shape):
+        raise bad(str(file), f"{math.prod(shape)} bytes for shape {shape}", len(content) - offset)
+    return np.frombuffer(content, np.uint8, offset=offset).reshape(shape).copy()
 
 
 def load_idx(path: Path, *, name: str | None = None, verify: bool = True) -> Data:

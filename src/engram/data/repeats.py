@@ -29,8 +29,8 @@ def repeats(data: Data, train: Tensor | None = None, test: Tensor | None = None)
     train = train[train < len(data.x)]  # copies are not stored, and their sources are here
     test = data.test if test is None else test
     hashes, learnt = _hashes(data), train.unique().cpu().numpy()
-    asked = test.unique().cpu().numpy()
-    twice = asked[_among(hashes[asked], hashes[learnt])] if len(learnt) else asked[:0]
+    unique = test.unique().cpu().numpy()
+    twice = unique[_among(hashes[unique], hashes[learnt])] if len(learnt) else unique[:0]
     if not len(twice):
         return torch.empty(0, dtype=torch.long)
     alike = learnt[_among(hashes[learnt], hashes[twice])]
@@ -51,9 +51,9 @@ def copies(data: Data, rows: Tensor) -> int:
     >>> copies(data, data.train), copies(data, data.test)
     (2, 0)
     """
-    asked = rows.unique().cpu().numpy()
-    _, group, size = np.unique(_hashes(data)[asked], return_inverse=True, return_counts=True)
-    alike = asked[size[group] > 1]
+    unique = rows.unique().cpu().numpy()
+    _, group, size = np.unique(_hashes(data)[unique], return_inverse=True, return_counts=True)
+    alike = unique[size[group] > 1]
     seen = {data.gather(torch.tensor([row])).numpy().tobytes() for row in alike.tolist()}
     return len(alike) - len(seen)
 

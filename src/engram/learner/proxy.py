@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engram.errors import AccessError, ClosedDoor, bad
+from engram.errors import AccessError, Forbidden, bad
 from engram.learner.learner import Learner
 from engram.memory.exemplars import Exemplars
 from engram.streams.core import ROWS, Task
@@ -44,7 +44,7 @@ class LearnerProxy:
     ...     seen.feed(seen.task.test)
     Traceback (most recent call last):
     ...
-    engram.errors.ClosedDoor: learner.feed is closed to methods: inputs and visible labels ...
+    engram.errors.Forbidden: learner.feed is closed to methods: inputs and visible labels ...
     """
 
     __slots__ = ("_before", "_learner", "_sound")
@@ -78,7 +78,7 @@ class LearnerProxy:
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in PARTS:
             why = "is the engine's" if name in (*KNOWN, *CLOSED) else "does not exist"
-            raise ClosedDoor(
+            raise Forbidden(
                 f"learner.{name} {why}: a method may assign {', '.join(PARTS)}, and keeps what it "
                 "needs in learner.state"
             )

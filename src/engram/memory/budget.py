@@ -245,8 +245,8 @@ class Memory:
             orders = random_orders(drawn_by, [len(group.rows) for group in groups])
         else:
             rank = self._ranking()
-            asked = zip(groups, counts, strict=True)
-            orders = [rank(learner, group.rows, group.column, n) for group, n in asked]
+            wanted = zip(groups, counts, strict=True)
+            orders = [rank(learner, group.rows, group.column, n) for group, n in wanted]
         chosen = zip(groups, orders, counts, strict=True)
         return [items(learner, group, order[:n]) for group, order, n in chosen]
 

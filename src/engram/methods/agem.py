@@ -44,7 +44,7 @@ class AGEM(Method):
         Exemplars per step; 0 takes as many as the batch size.
     masks
         The current loss covers the classes that the task shows (the new ones, where every task
-        brings its own), the memory's those opened before it (IIRC).
+        has its own), the memory's those opened before it (IIRC).
     memory
         What is kept of each class.
 

@@ -14,7 +14,7 @@ from engram.methods.base import Method, State, Terms
 VERBS = tuple(
     name
     for name, value in vars(Method).items()
-    if inspect.isfunction(value) and name[0] != "_" and name not in ("brings", "describe")
+    if inspect.isfunction(value) and name[0] != "_" and name not in ("implements", "describe")
 )
 
 

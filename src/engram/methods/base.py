@@ -201,7 +201,7 @@ class Method:
         """The exemplar memory the method keeps, if any."""
         return getattr(self, "memory", None)
 
-    def brings(self, verb: str) -> bool:
+    def implements(self, verb: str) -> bool:
         """Whether the method has its own form of a verb."""
         return getattr(type(self), verb) is not getattr(Method, verb)
 
@@ -215,14 +215,14 @@ class Method:
 
 def overrides(method: Method, verb: str) -> bool:
     """Whether a method has its own form of a verb."""
-    return method.brings(verb)
+    return method.implements(verb)
 
 
 def pace_of(method: Method) -> int:
     """A method's pace; refused if an interval is missing, or would never be called."""
     pace, name = whole("pace", method.pace), type(method).__name__
-    if pace and not method.brings("interval"):
+    if pace and not method.implements("interval"):
         raise bad("pace", f"0, because {name} has no interval of its own", pace)
-    if method.brings("interval") and not method.brings("pace"):
+    if method.implements("interval") and not method.implements("pace"):
         raise bad("pace", f"the number of steps after which {name}.interval is called", pace)
     return pace

@@ -129,8 +129,8 @@ class GEM(Method):
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("tasks", self.size)
 
-    def brings(self, verb: str) -> bool:
-        return super().brings(verb) and (verb != "loss" or self.counted != 1)
+    def implements(self, verb: str) -> bool:
+        return super().implements(verb) and (verb != "loss" or self.counted != 1)
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         if isinstance(self.counted, float) and self.counted == 1:

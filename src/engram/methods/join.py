@@ -97,7 +97,7 @@ class Join(Method):
     def pace(self) -> int:
         return math.gcd(*map(pace_of, self.parts))
 
-    def brings(self, verb: str) -> bool:
+    def implements(self, verb: str) -> bool:
         """Whether some part has its own form of a verb."""
         return any(overrides(part, verb) for part in self.parts)
 

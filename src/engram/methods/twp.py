@@ -97,9 +97,11 @@ class TWP(Anchored):
         choose("base", self.base, ("loss", "mas"))
         choose("steps", self.steps, STEPS)
 
-    def brings(self, verb: str) -> bool:
+    def implements(self, verb: str) -> bool:
         # a gradient of its own costs time and cannot be joined with another's
-        return super().brings(verb) and (verb not in ("gradient", "step") or self.steps == "cglb")
+        return super().implements(verb) and (
+            verb not in ("gradient", "step") or self.steps == "cglb"
+        )
 
     def start(self, learner: Learner, task: Task) -> None:
         graph_of(learner.networks, self.layers)  # refuse other models before the training

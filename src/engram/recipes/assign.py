@@ -68,8 +68,8 @@ def put_all(recipes: Sequence[Content], key: str, value: Any) -> None:
     """As `set_values`, key and value apart."""
     for content in recipes:
         content["method"] = named(content["method"])  # an assignment before may have changed it
-    head, _, rest = key.partition(".")
-    meant = [one for content in recipes for one in _methods(content) if one["name"] == head]
+    first, _, rest = key.partition(".")
+    meant = [one for content in recipes for one in _methods(content) if one["name"] == first]
     if meant and rest:
         for method in meant:
             _put_field(method, rest, value)
@@ -88,15 +88,15 @@ def put_all(recipes: Sequence[Content], key: str, value: Any) -> None:
 
 def put(content: Content, key: str, value: Any) -> None:
     """As `set_value`, key and value apart; a field of a method may have fields itself."""
-    head, _, rest = key.removeprefix("method.").partition(".")
-    if not rest or (head in SECTIONS and not key.startswith("method.")):
+    first, _, rest = key.removeprefix("method.").partition(".")
+    if not rest or (first in SECTIONS and not key.startswith("method.")):
         _put_section(content, key, value)
         return
     content["method"] = named(content["method"])
     known = [f.name for f in fields(build_method(content["method"]))]
-    if head not in known:
-        raise unknown("--set", head, [*known, *SECTIONS])
-    _put_field(content["method"], f"{head}.{rest}", value)
+    if first not in known:
+        raise unknown("--set", first, [*known, *SECTIONS])
+    _put_field(content["method"], f"{first}.{rest}", value)
 
 
 def _put_field(method: Content, key: str, value: Any) -> None:

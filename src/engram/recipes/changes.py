@@ -53,8 +53,8 @@ def _pairs(plans: Sequence[Plan], known: Contents) -> list[tuple[Plan, str]]:
     """Plans that are not recorded, with the last recorded experiment of the same names."""
     by_names = {content["identity"]["asked"]: old for old, content in known.items()}
     fresh = {plan.recipe: plan for plan in plans if plan.recipe not in known}
-    asked = [(plan, by_names.get(plan.content["identity"]["asked"])) for plan in fresh.values()]
-    return [(plan, old) for plan, old in asked if old is not None]
+    matched = [(plan, by_names.get(plan.content["identity"]["asked"])) for plan in fresh.values()]
+    return [(plan, old) for plan, old in matched if old is not None]
 
 
 def words(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:

@@ -85,7 +85,7 @@ def identify(
         "stream": {**section, "head": stream.head}, "model": shown_model(model),
         "method": plain_method(method), "training": to_plain(training), "average": average,
     }  # fmt: skip
-    facts: dict[str, Any] = {"form": FORM, "asked": asked(content), **parts}
+    facts: dict[str, Any] = {"form": FORM, "asked": options_hash(content), **parts}
     source = stream.origin.source if stream.origin else None
     if source is None:
         facts["data_in_memory"] = True
@@ -112,7 +112,7 @@ def short(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def asked(content: Mapping[str, Any]) -> str:
+def options_hash(content: Mapping[str, Any]) -> str:
     """Hash of what a recipe says, names as they stand, without seeds, order, label and keep."""
     said = {k: content[k] for k in ("method", "training", "average")}
     said["model"] = _model(content["model"])

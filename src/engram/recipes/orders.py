@@ -123,31 +123,31 @@ def _study(recipe: Recipe) -> tuple[str, str]:
     return recipe.key, recipe.order
 
 
-def _task_orders(asked: Any, tasks: int, seed: int) -> list[Sequence[int]]:
-    if isinstance(asked, str):
-        if asked != "all":
-            raise bad("task_orders", "'all', a number, or a list of orders", asked)
+def _task_orders(given: Any, tasks: int, seed: int) -> list[Sequence[int]]:
+    if isinstance(given, str):
+        if given != "all":
+            raise bad("task_orders", "'all', a number, or a list of orders", given)
         return [tuple(o) for o in all_task_orders(tasks)]
-    if isinstance(asked, int):
-        count = whole("task_orders", asked)
+    if isinstance(given, int):
+        count = whole("task_orders", given)
         return [tuple(o) for o in random_class_orders(tasks, count, seed)] if count else []
-    return _listed("task_orders", asked)
+    return _listed("task_orders", given)
 
 
-def _class_orders(asked: Any, classes: Sequence[int], seed: int) -> list[Sequence[int]]:
-    if isinstance(asked, int):
-        count, ids = whole("class_orders", asked), sorted(classes)
+def _class_orders(given: Any, classes: Sequence[int], seed: int) -> list[Sequence[int]]:
+    if isinstance(given, int):
+        count, ids = whole("class_orders", given), sorted(classes)
         drawn = random_class_orders(len(ids), count, seed) if count else []
         return [tuple(ids[i] for i in order) for order in drawn]
-    return _listed("class_orders", asked)
+    return _listed("class_orders", given)
 
 
-def _listed(argument: str, asked: Any) -> list[Sequence[int]]:
+def _listed(argument: str, given: Any) -> list[Sequence[int]]:
     try:
-        found: list[Sequence[int]] = [tuple(order) for order in asked]
+        found: list[Sequence[int]] = [tuple(order) for order in given]
     except TypeError:
         raise bad(
-            argument, "a number, or a list of orders such as [(0, 1), (1, 0)]", asked
+            argument, "a number, or a list of orders such as [(0, 1), (1, 0)]", given
         ) from None
     twice = [order for order, times in Counter(found).items() if times > 1]
     if twice:

@@ -13,7 +13,7 @@ from engram.data import Data, load
 from engram.errors import bad, unknown
 from engram.recipes.assign import SECTIONS
 from engram.recipes.experiment import Experiment, checked
-from engram.recipes.identity import asked, identify, shown_model
+from engram.recipes.identity import identify, options_hash, shown_model
 from engram.recipes.names import plain_method
 from engram.recipes.plain import to_plain
 from engram.recipes.probing import plain_probe
@@ -80,7 +80,7 @@ class Recipe(Experiment):
     def key(self) -> str:
         """Hash of what the recipe says, names as they stand: it needs no data, and proves less."""
         stream = {**(streams.SCENARIOS[self.stream["kind"]].__kwdefaults__ or {}), **self.stream}
-        return asked({**self.plain(), "stream": stream, "model": shown_model(self.model)})
+        return options_hash({**self.plain(), "stream": stream, "model": shown_model(self.model)})
 
     @property
     def order(self) -> str:

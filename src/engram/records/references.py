@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from engram.records.result import Result
 
 NO_FORWARD_TRANSFER = (
-    "forward_transfer: not defined where a task brings new classes and all classes seen compete "
+    "forward_transfer: not defined where a task has new classes and all classes seen compete "
     "(single head): no class that was never seen can be the answer. The multi-head view has it."
 )
 

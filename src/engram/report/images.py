@@ -106,7 +106,7 @@ def _draw(
     options = {"format": form, "width": width, "height": figure["layout"]["height"]}
     options["scale"] = scale if form == "png" else 1
     url = browser.evaluate(f"Plotly.toImage({json.dumps(figure)}, {json.dumps(options)})")
-    head, _, body = str(url).partition(",")
+    prefix, _, body = str(url).partition(",")
     return (
-        base64.b64decode(body) if head.endswith("base64") else urllib.parse.unquote_to_bytes(body)
+        base64.b64decode(body) if prefix.endswith("base64") else urllib.parse.unquote_to_bytes(body)
     )

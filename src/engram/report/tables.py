@@ -153,9 +153,9 @@ def to_latex(table: Table) -> str:
     \end{tabular}
     """
     sides = "".join("l" if c.kind == "text" else "r" for c in table.columns)
-    head = " & ".join(escape_latex(c.title) for c in table.columns)
+    titles = " & ".join(escape_latex(c.title) for c in table.columns)
     body = [" & ".join(cells) + r" \\" for cells in _cells(table, escape_latex, r"\textbf{%s}")]
-    lines = [rf"\begin{{tabular}}{{{sides}}}", r"\hline", head + r" \\", r"\hline", *body]
+    lines = [rf"\begin{{tabular}}{{{sides}}}", r"\hline", titles + r" \\", r"\hline", *body]
     return "\n".join([*lines, r"\hline", r"\end{tabular}"])
 
 
@@ -172,10 +172,10 @@ def to_markdown(table: Table) -> str:
     | A | **0.50** |
     | B | 0.25 |
     """
-    head = " | ".join(escape_markdown(c.title) for c in table.columns)
+    titles = " | ".join(escape_markdown(c.title) for c in table.columns)
     rule = " | ".join(":--" if c.kind == "text" else "--:" for c in table.columns)
     body = ["| " + " | ".join(cells) + " |" for cells in _cells(table, escape_markdown, "**%s**")]
-    return "\n".join([f"| {head} |", f"| {rule} |", *body])
+    return "\n".join([f"| {titles} |", f"| {rule} |", *body])
 
 
 def _cells(table: Table, escape: Callable[[str], str], bold: str) -> list[list[str]]:

@@ -82,12 +82,12 @@ def group_sizes(n: int, classes_per_task: int | Sequence[int], first: int | None
             raise bad("classes_per_task", f"sizes that add up to {n} classes", list(sizes))
         return sizes
     step = whole("classes_per_task", classes_per_task, 1)
-    head = step if first is None else whole("first", first, 1)
-    if head > n:
+    start = step if first is None else whole("first", first, 1)
+    if start > n:
         argument = "classes_per_task" if first is None else "first"
-        raise bad(argument, f"at most {n}, the number of classes", head)
-    whole_steps, rest = divmod(n - head, step)
-    return [head, *[step] * whole_steps, *[rest] * (rest > 0)]
+        raise bad(argument, f"at most {n}, the number of classes", start)
+    whole_steps, rest = divmod(n - start, step)
+    return [start, *[step] * whole_steps, *[rest] * (rest > 0)]
 
 
 def cut(items: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:

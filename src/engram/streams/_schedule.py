@@ -30,15 +30,15 @@ def draw_schedule(
     step = whole("classes_per_task", classes_per_task, low=1)
     parent = {child: above for above, members in families.items() for child in members}
     tops = {above for above in families if above not in parent}
-    head = max(1, round(len(tops) * 2 / 3)) if first is None else whole("first", first, low=1)
-    if head > len(tops):
+    start = max(1, round(len(tops) * 2 / 3)) if first is None else whole("first", first, low=1)
+    if start > len(tops):
         raise bad("first", f"at most {len(tops)}, the number of superclasses at the top", first)
     below = (c for members in families.values() for c in members)
     everything = list(dict.fromkeys([*families, *below, *(c for c in fine if c not in parent)]))
     for attempt in range(_ATTEMPTS):
         drawn = keys.order(keys.fold(seed, "schedule", attempt), len(everything), len(everything))
         mixed = [everything[i] for i in drawn.tolist()]
-        opening = [c for c in mixed if c in tops][:head]
+        opening = [c for c in mixed if c in tops][:start]
         later = _fill([c for c in mixed if c not in opening], opening, parent, step)
         if all(len(group) == step for group in later[:-1]):
             return [opening, *later]

@@ -14,11 +14,11 @@ def table_of(stream: Stream) -> str:
     """One line per task: its rows of each kind, and its new classes."""
     rows = [[str(k), *(str(len(getattr(t, kind))) for kind in ROWS), _names(stream, t)]
             for k, t in enumerate(stream.tasks)]  # fmt: skip
-    head = ["task", *(kind.replace("_", "-") for kind in ROWS), "new classes"]
+    titles = ["task", *(kind.replace("_", "-") for kind in ROWS), "new classes"]
     used = [i for i in range(6) if i in (0, 1, 5) or any(row[i] != "0" for row in rows)]
-    wide = [max(len(row[i]) for row in [head, *rows]) for i in range(6)]
+    wide = [max(len(row[i]) for row in [titles, *rows]) for i in range(6)]
     lines = ["  ".join(row[i].ljust(wide[i]) if i == 5 else row[i].rjust(wide[i]) for i in used)
-             for row in [head, *rows]]  # fmt: skip
+             for row in [titles, *rows]]  # fmt: skip
     return "\n".join([f"{stream!r} over {stream.data.name!r}", *(line.rstrip() for line in lines)])
 
 

@@ -20,7 +20,7 @@ def class_incremental(
     valid: float = 0.0,
     first: int | None = None,
 ) -> Stream:
-    """Every task brings new classes, and at test time all classes seen so far compete.
+    """Every task has new classes, and at test time all classes seen so far compete.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def task_incremental(
     valid: float = 0.0,
     first: int | None = None,
 ) -> Stream:
-    """Every task brings new classes, and at test time only the classes of the row's task compete.
+    """Every task has new classes, and at test time only the classes of the row's task compete.
 
     The options are those of `class_incremental`.
 

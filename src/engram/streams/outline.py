@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 from torch import Tensor
 
 from engram.data.core import Data
-from engram.errors import ClosedDoor, nearest
+from engram.errors import Forbidden, nearest
 from engram.streams.core import Stream, Task
 
 _DATA = ("x", "y", "labels", "train", "test", "valid", "attributes", "gather", "fingerprint")
@@ -22,7 +22,7 @@ def refuse(owner: str, name: str, closed: tuple[str, ...], known: tuple[str, ...
     if name.startswith("__"):  # python itself is asking: copy, pickle, inspect
         raise AttributeError(name)
     if name in closed:
-        raise ClosedDoor(f"{owner}.{name} is closed to methods: {DOOR}")
+        raise Forbidden(f"{owner}.{name} is closed to methods: {DOOR}")
     near = nearest(name, known)
     hint = f", did you mean {near!r}?" if near else "."
     raise AttributeError(f"{owner} has no {name!r}{hint} It has {', '.join(sorted(known))}.")
@@ -77,7 +77,7 @@ class StreamOutline:
     >>> stream.data.x
     Traceback (most recent call last):
     ...
-    engram.errors.ClosedDoor: stream.data.x is closed to methods: inputs and visible labels ...
+    engram.errors.Forbidden: stream.data.x is closed to methods: inputs and visible labels ...
     """
 
     __slots__ = ("data", "head", "labels", "latents", "name", "online", "opening", "order",

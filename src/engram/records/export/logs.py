@@ -36,7 +36,7 @@ class RunLog:
 
 
 def need(module: str) -> Any:
-    """Import an optional package, or say which extra brings it."""
+    """Import an optional package, or say which extra installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as problem:
