@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from engram.records import Result, Rows
+from engram.report.style import PALETTE
 from engram.reproduce import cells_of, choose_cells, find_table, table_names
-from engram.reproduce.papers import cgl_preset
+from engram.reproduce.papers import cgl_preset, confer_preset
 from engram.reproduce.papers.rwalk_drawings import METHODS as OF_RWALK
 
 pytest.importorskip("plotly")
@@ -18,8 +19,14 @@ SMALL = {
     "rwalk": ("seeds=2", "mnist.samples=[5, 10]", "cifar.samples=[5]"),
     "cgl": ("seeds=2", "task_orders=3", "class_orders=2", "widths=[4, 8]", "depths=[1, 2]",
             "wide_seeds=2", "stgcn_task_orders=2", "stgcn_class_orders=1"),
+    "confer": ("seeds=2",),
 }  # fmt: skip
-FIGURES = [name for name in table_names() if "/fig" in name]
+OF_CONFER = ("confer/fig3", "confer/fig18")  # of 24 that are made alike
+FIGURES = [
+    name for name in table_names()
+    if "/fig" in name and (name in OF_CONFER or not name.startswith("confer/"))
+]  # fmt: skip
+OVER_TIME = ("rwalk/fig2", "rwalk/fig6", *OF_CONFER)  # which show what is unfinished as well
 
 
 def figures_of(name, **options):
@@ -104,23 +111,25 @@ def test_methods_that_are_not_in_the_first_plot_have_an_entry_as_well(name):
 @pytest.mark.parametrize("name", FIGURES)
 def test_one_method_alone_is_drawn(name):
     for figure in figures_of(name):
-        some = [r for r in figure.recipes if r.label.startswith(("EWC", "Joint"))]
+        alone = ("EWC", "EWC-S", "Joint")
+        some = [r for r in figure.recipes if r.label.split()[0] in alone]
         data = figure.data(invented(some))
         assert {str(m).removesuffix("-S") for m in data["method"]} == {"EWC"}
         assert len(figure.draw(data).data)
 
 
-@pytest.mark.parametrize("name", [n for n in FIGURES if n not in ("rwalk/fig2", "rwalk/fig6")])
+@pytest.mark.parametrize("name", [name for name in FIGURES if name not in OVER_TIME])
 def test_unfinished_runs_are_left_out(name):
     for figure in figures_of(name):
         assert len(figure.data(invented(figure.recipes))) > 0
         assert len(figure.data(invented(figure.recipes, stages=1))) == 0
 
 
-@pytest.mark.parametrize("paper", ["rwalk", "cgl"])
+@pytest.mark.parametrize("paper", ["rwalk", "cgl", "confer"])
 def test_a_method_looks_the_same_in_all_figures(paper):
     methods = {
-        "rwalk": (*OF_RWALK, "Vanilla-S", "EWC-S", "PI-S"), "cgl": (*cgl_preset.METHODS, "JOINT")
+        "rwalk": (*OF_RWALK, "Vanilla-S", "EWC-S", "PI-S"), "cgl": (*cgl_preset.METHODS, "JOINT"),
+        "confer": tuple(confer_preset.ROWS),
     }[paper]  # fmt: skip
     found = {}
     for name in FIGURES:
@@ -136,8 +145,25 @@ def test_a_method_looks_the_same_in_all_figures(paper):
     assert len(set(full)) == len(methods)
     colours = {name: next(iter(looks))[0] for name, looks in found.items()}
     plain = {name: colour for name, colour in colours.items() if not name.endswith("-S")}
-    assert len(set(plain.values())) == len(plain)
+    assert len(set(plain.values())) == min(len(plain), len(PALETTE))
     assert all(colours[name] == colours[name.removesuffix("-S")] for name in colours)
+
+
+# -- ConFER ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "panels", "tasks"),
+    [("fig3", ["without", "with"], 4), ("fig18", ["O2", "O3"], 7)],
+)
+def test_steps_of_both_halves(name, panels, tasks):
+    (figure,) = figures_of(f"confer/{name}")
+    data = data_of(figure)
+    assert list(dict.fromkeys(data["panel"])) == panels
+    assert data["stage"].max() == data["task"].max() == tasks
+    assert titles(figure.draw(data))[-2:] == panels
+    one = data.query(f"panel == '{panels[1]}' and method == 'LGR+D' and task == 1")
+    multi = 0.05 if name == "fig3" else 0.0  # the head that the stream is judged by
+    expected = 0.91 + multi - 0.1 * np.arange(tasks)
+    assert one["accuracy"].tolist() == pytest.approx(expected.tolist())
 
 
 # -- RWalk -----------------------------------------------------------------------------------------

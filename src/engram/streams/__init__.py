@@ -20,6 +20,7 @@ from engram.streams.orders import (
     reorder,
 )
 from engram.streams.published import iirc
+from engram.streams.tuning import for_tuning
 
 SCENARIOS = {
     scenario.__name__: scenario
@@ -52,6 +53,7 @@ __all__ = [
     "class_incremental",
     "class_order",
     "domain_incremental",
+    "for_tuning",
     "hierarchical",
     "hierarchical_data",
     "iirc",

@@ -1,0 +1,293 @@
+"""Every choice that the ConFER paper leaves open, in one object, and recipes made with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from engram.errors import choose, number, unknown, whole
+from engram.learner.learner import SCOPES
+from engram.metrics.definitions import DEFINITIONS
+from engram.recipes import Recipe
+from engram.records.papers import document
+from engram.reproduce.papers.base import PaperPreset
+
+TASK, CLASS = "Task-IL", "Class-IL"
+HEAD = {TASK: "multi", CLASS: "single"}
+KIND = {TASK: "task_incremental", CLASS: "class_incremental"}
+# Row to method and the preset's field with its options.
+ROWS = {
+    "LB": ("Finetune", ""), "UB": ("Joint", "joint"), "EWC": ("EWC", "ewc"),
+    "EWC-Online": ("OnlineEWC", "online_ewc"), "SI": ("SI", "si"), "LwF": ("LwF", "lwf"),
+    "NR": ("NaiveRehearsal", "nr"), "A-GEM": ("AGEM", "agem"), "LR": ("LatentReplay", "lr"),
+    "DGR": ("DGR", "dgr"), "LGR": ("LGR", "lgr"), "DGR+D": ("DGR", "dgr"), "LGR+D": ("LGR", "lgr"),
+}  # fmt: skip
+LATENT = ("LR", "LGR", "LGR+D")  # rows that are trained above a root
+DROPS = ("re-pair", "in_place")
+COPIES = {"flip": 0.5, "rotate": 0.5, "degrees": 30.0}  # until classes are as large as the largest
+STARRED = "Contempt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """One data set of the paper.
+
+    `size` is the height and width of its RGB images, `options` are those of its loader beside it.
+    `conditions` are the two halves of its tables: the name in
+    the paper to what it adds to the stream, generated copies or options of the loader.
+    """
+
+    data: str
+    contempt: bool = True
+    batch_size: int = 128
+    size: int = 100
+    options: Mapping[str, Any] = field(default_factory=dict)
+    conditions: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=lambda: {"without": {}, "with": {"balance": dict(COPIES)}}
+    )
+
+    def __post_init__(self) -> None:
+        whole("batch_size", self.batch_size, 1)
+        whole("size", self.size, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset(PaperPreset[Protocol]):
+    """The choices of all rows; C1 to C19 are entries of the page about the protocol.
+
+    Parameters
+    ----------
+    optim_reset
+        The base code keeps one Adam over all tasks.
+    scope
+        Class-IL: which logits compete in training, those ``seen`` so far or ``all`` from the start.
+        Task-IL always has those of the row's task.
+    drop
+        Sets without Contempt: tasks are paired anew (``re-pair``), or the task that it was in has
+        one class (``in_place``), C7.
+    forgetting
+        CF is ``diagonal``; ``all`` averages the whole triangle, C3.
+    model, latent
+        The network; rows above a root have a sigmoid layer of `latent` units where the root ends.
+    ewc, online_ewc, si, lwf, nr, agem, lr, dgr, lgr, joint
+        Fields of the methods beside their defaults: Fisher information of predicted labels (C13),
+        lambda / 2 (C5), the squared temperature in LwF (C8), one mean over old and new rows in NR
+        (C11), SI's task gradient (C14), a root learnt from held-out rows (C9).
+    nr_task, nr_class, agem_items, lr_items
+        Sizes of memories in samples.
+    memory_bytes
+        Where it is not 0, memories hold as many images (NR, A-GEM) or latents (LR) as fit into so
+        many bytes, for a comparison at equal cost: the generator of LGR has 884,800.
+    blur
+        Class-IL: the share of each class's training rows that turns up in other steps than its
+        own. 0 has sharp borders, as in the paper.
+    precision
+        ``tf32`` makes products and convolutions quicker on CUDA; elsewhere it is float32.
+    """
+
+    parts: ClassVar = {
+        "ck": "CK+", "raf": "RAF-DB", "affectnet": "AffectNet", "fer": "FER-2013",
+        "icv": "iCV-MEFED", "baum": "BAUM-1",
+    }  # fmt: skip
+    official: ClassVar = {
+        "CK+": "ck_plus", "RAF-DB": "raf_db", "AffectNet": "affectnet", "FER-2013": "fer2013",
+        "iCV-MEFED": "icv_mefed", "BAUM-1": "baum1",
+    }  # fmt: skip
+
+    ck: Protocol | None = Protocol(data="ck_plus", batch_size=32)
+    raf: Protocol | None = Protocol(data="raf_db", contempt=False)
+    affectnet: Protocol | None = Protocol(
+        data="affectnet",
+        conditions={"original": {}, "downsampled": {"data_options": {"per_class": 15000}}},
+    )
+    fer: Protocol | None = Protocol(data="fer2013", contempt=False)
+    icv: Protocol | None = Protocol(data="icv_mefed")
+    baum: Protocol | None = Protocol(data="baum1")
+    seeds: int = 3
+    iterations: int = 500
+    learning_rate: float = 2.5e-4
+    weight_decay: float = 0.0
+    optim_reset: bool = False
+    precision: str = "tf32"
+    scope: str = "seen"
+    drop: str = "re-pair"
+    forgetting: str = "diagonal"
+    model: Any = "lenet"
+    latent: int = 200
+    ewc: Mapping[str, Any] = field(
+        default_factory=lambda: {"strength": 5000.0, "labels": "pred"})  # fmt: skip
+    online_ewc: Mapping[str, Any] = field(
+        default_factory=lambda: {"strength": 5000.0, "gamma": 1.0, "labels": "pred"})  # fmt: skip
+    si: Mapping[str, Any] = field(
+        default_factory=lambda: {"strength": 1.0, "xi": 0.1, "clamp": "none"})  # fmt: skip
+    lwf: Mapping[str, Any] = field(
+        default_factory=lambda: {"strength": 1.0, "temperature": 2.0, "scale": True})  # fmt: skip
+    nr: Mapping[str, Any] = field(default_factory=lambda: {"weighting": "mean"})
+    agem: Mapping[str, Any] = field(default_factory=dict)
+    lr: Mapping[str, Any] = field(default_factory=lambda: {"root": "first_task"})
+    dgr: Mapping[str, Any] = field(default_factory=dict)
+    lgr: Mapping[str, Any] = field(default_factory=lambda: {"root": "first_task"})
+    joint: Mapping[str, Any] = field(default_factory=dict)
+    nr_task: int = 1500
+    nr_class: int = 1000
+    agem_items: int = 2000
+    lr_items: int = 1000
+    memory_bytes: int = 0
+    blur: float = 0.0
+    keep: str = "labels"
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "iterations", "latent", "nr_task", "nr_class", "agem_items",
+                     "lr_items"):  # fmt: skip
+            whole(name, getattr(self, name), 1)
+        number("learning_rate", self.learning_rate, open_low=True)
+        number("weight_decay", self.weight_decay)
+        number("blur", self.blur, 0.0, 1.0)
+        whole("memory_bytes", self.memory_bytes)
+        choose("scope", self.scope, ("auto", *SCOPES))
+        choose("drop", self.drop, DROPS)
+        choose("forgetting", self.forgetting, list(DEFINITIONS))
+
+
+# -- orders ----------------------------------------------------------------------------------------
+@lru_cache
+def _tasks(order: str) -> list[list[str]]:
+    found: list[list[str]] = document("confer_orders")["orders"][order]["task_il"]
+    return found
+
+
+def tasks_of(preset: Preset, dataset: str, setting: str, order: str) -> list[list[str]]:
+    """The classes of every task, O1 to O3 of the paper's table 1.
+
+    Examples
+    --------
+    >>> tasks_of(PAPER, "FER-2013", "Task-IL", "O1")
+    [['Neutral', 'Anger'], ['Disgust', 'Fearful'], ['Happiness', 'Sadness'], ['Surprised']]
+    >>> len(tasks_of(PAPER, "CK+", "Class-IL", "O3"))
+    8
+    """
+    choose("order", order, ("O1", "O2", "O3"))
+    pairs = [list(pair) for pair in _tasks(order)]
+    if not preset.protocol(dataset).contempt:
+        pairs = [[name for name in pair if name != STARRED] for pair in pairs]
+    names = [name for pair in pairs for name in pair]
+    if setting == CLASS:
+        return [[name] for name in names]
+    if preset.drop == "in_place":
+        return pairs
+    return [names[place : place + 2] for place in range(0, len(names), 2)]
+
+
+# -- recipes ---------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Where rows stand: data set, Task-IL or Class-IL, order, and which half of a table."""
+
+    dataset: str
+    setting: str
+    order: str
+    augmentation: str
+
+
+def recipe(preset: Preset, block: Block, row: str) -> Recipe:
+    """The recipe of a row.
+
+    Examples
+    --------
+    >>> block = Block(dataset="CK+", setting="Task-IL", order="O2", augmentation="with")
+    >>> made = recipe(PAPER, block, "NR")
+    >>> made.method.memory.per_task, made.training.batch_size, len(made.seeds)
+    (1500, 32, 3)
+    """
+    protocol = preset.protocol(block.dataset)
+    if block.augmentation not in protocol.conditions:
+        raise unknown("augmentation", block.augmentation, protocol.conditions)
+    condition = dict(protocol.conditions[block.augmentation])
+    options = {"size": protocol.size, **protocol.options, **condition.pop("data_options", {})}
+    tasks = tasks_of(preset, block.dataset, block.setting, block.order)
+    shown = preset.shown(block.dataset)
+    where = f"{shown}, {block.setting}, {block.order}, {block.augmentation}"
+    return Recipe.of({
+        "stream": {
+            "data": protocol.data, "data_options": options, **_borders(preset, block, tasks),
+            **condition,
+        },
+        "model": model_spec(preset, row),
+        "method": method_spec(preset, row, block),
+        "training": {
+            "iterations": preset.iterations, "batch_size": protocol.batch_size,
+            "optimizer": "adam", "lr": preset.learning_rate, "betas": [0.9, 0.999],
+            "weight_decay": preset.weight_decay, "optim_reset": preset.optim_reset,
+            "scope": "own" if block.setting == TASK else preset.scope,
+            "precision": preset.precision,
+        },
+        "seeds": preset.seeds, "keep": preset.keep, "label": f"{row} ({where})",
+    })  # fmt: skip
+
+
+def model_spec(preset: Preset, row: str) -> dict[str, Any]:
+    """The network of a row."""
+    given = preset.model
+    spec = dict(given) if isinstance(given, Mapping) else {"name": given}
+    return {**spec, "latent": preset.latent} if row in LATENT else spec
+
+
+def _borders(preset: Preset, block: Block, tasks: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """How the classes are cut into tasks."""
+    order = {"order": [name for task in tasks for name in task]}
+    if block.setting == CLASS and preset.blur:
+        return {"kind": "blurry", "tasks": len(tasks), "mix": preset.blur, **order}
+    sizes = {"classes_per_task": [len(task) for task in tasks]}
+    return {"kind": KIND[block.setting], **sizes, **order}
+
+
+def items_of(preset: Preset, row: str, block: Block) -> int:
+    """How many samples the memory of a row holds.
+
+    Examples
+    --------
+    >>> block = Block(dataset="FER-2013", setting="Class-IL", order="O1", augmentation="without")
+    >>> items_of(PAPER, "NR", block), items_of(Preset(memory_bytes=900_000), "NR", block)
+    (1000, 30)
+    """
+    if preset.memory_bytes:
+        image, latent = 3 * preset.protocol(block.dataset).size ** 2, 4 * preset.latent
+        return max(1, preset.memory_bytes // (latent if row in LATENT else image))
+    if row == "NR":
+        return preset.nr_task if block.setting == TASK else preset.nr_class
+    return {"LR": preset.lr_items, "A-GEM": preset.agem_items}[row]
+
+
+def method_spec(preset: Preset, row: str, block: Block) -> dict[str, Any]:
+    """The plain form of a row's method."""
+    if row not in ROWS:
+        raise unknown("method", row, ROWS)
+    name, owner = ROWS[row]
+    spec: dict[str, Any] = {"name": name}
+    if row in ("NR", "LR"):  # of each new task its share enters, random old rows leave
+        spec["memory"] = {"per_task": items_of(preset, row, block), "shrink": "random"}
+    elif row == "A-GEM":
+        spec["memory"] = {"total": items_of(preset, row, block)}
+    elif row in ("DGR", "LGR", "DGR+D", "LGR+D"):
+        spec["distill"] = row.endswith("+D")
+    return {**spec, **(getattr(preset, owner) if owner else {})}
+
+
+PAPER = Preset()
+
+
+def _drawn(**more: Any) -> Protocol:
+    return Protocol(data="faces", batch_size=32, size=32, **more)
+
+
+# The same rows on drawn faces, which stand for every data set, on two cores.
+EMBEDDED = Preset(
+    ck=_drawn(), raf=_drawn(contempt=False), fer=_drawn(contempt=False), icv=_drawn(),
+    baum=_drawn(),
+    affectnet=_drawn(
+        conditions={"original": {}, "downsampled": {"data_options": {"samples": 3000}}}
+    ),
+    seeds=1, iterations=150, dgr={"width": 400},
+)  # fmt: skip
