@@ -15,7 +15,7 @@ from engram import keys
 from engram.data.core import Data
 from engram.data.crops import Frame
 from engram.data.faces import Face, FaceOptions, read_faces
-from engram.data.folder import images_in
+from engram.data.folder import IMAGE_SUFFIXES, images_in
 from engram.errors import bad, whole
 
 _LABELS = (
@@ -93,7 +93,9 @@ def _lists(path: Path) -> dict[str, Path] | None:
 
 def _is_list(file: Path) -> bool:
     with file.open(encoding="utf-8-sig", errors="replace") as stream:
-        return stream.readline().count(",") >= _COLUMNS.index("expression")
+        first = stream.readline().split(",")
+    picture = Path(first[0]).suffix.lower() in IMAGE_SUFFIXES  # not every copy has a head line
+    return len(first) > _COLUMNS.index("expression") and (picture or first[0] == _COLUMNS[0])
 
 
 def _sets(path: Path) -> dict[str, Path] | None:

@@ -144,8 +144,13 @@ class Data:
         """Raw inputs of some rows, from memory or from the memory map; copies are made."""
         if self.copies is None:
             return self.stored(rows)
-        tables = CopyTables(self.copies, len(self.x), rows.device)
-        return tables.apply(self.stored(tables.source[rows]), rows)
+        rows = rows.cpu()
+        return self._copy_tables.apply(self.stored(self._copy_tables.source[rows]).cpu(), rows)
+
+    @cached_property
+    def _copy_tables(self) -> CopyTables:
+        assert self.copies is not None
+        return CopyTables(self.copies, len(self.x), "cpu")
 
     def stored(self, rows: Tensor) -> Tensor:
         """Raw inputs of some rows of `x`."""

@@ -26,8 +26,9 @@ _LABEL = re.compile(r"(?:^|[_\-. ])([0-7N])_([0-7N])$", re.IGNORECASE)
 
 def is_icv_mefed(path: Path) -> bool:
     """Whether a folder has lists or folders of both parts, labelled in the form A_B."""
+    found: set[str] = set()
     try:
-        return len({part for part, _, _ in _entries(path)}) > 1
+        return any(len(found := found | {part}) > 1 for part, _, _ in _entries(path))
     except ValueError:
         return True  # it does, but something is wrong with them, which loading will tell
 

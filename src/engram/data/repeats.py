@@ -34,9 +34,9 @@ def repeats(data: Data, train: Tensor | None = None, test: Tensor | None = None)
     if not len(twice):
         return torch.empty(0, dtype=torch.long)
     alike = learnt[_among(hashes[learnt], hashes[twice])]
-    seen = {data.gather(torch.tensor([row])).numpy().tobytes() for row in alike.tolist()}
+    seen = {data.stored(torch.tensor([row])).numpy().tobytes() for row in alike.tolist()}
     found = [
-        row for row in twice.tolist() if data.gather(torch.tensor([row])).numpy().tobytes() in seen
+        row for row in twice.tolist() if data.stored(torch.tensor([row])).numpy().tobytes() in seen
     ]
     return torch.tensor(found, dtype=torch.long)
 
@@ -51,10 +51,10 @@ def copies(data: Data, rows: Tensor) -> int:
     >>> copies(data, data.train), copies(data, data.test)
     (2, 0)
     """
-    unique = rows.unique().cpu().numpy()
+    unique = rows[rows < len(data.x)].unique().cpu().numpy()  # generated copies are not stored
     _, group, size = np.unique(_hashes(data)[unique], return_inverse=True, return_counts=True)
     alike = unique[size[group] > 1]
-    seen = {data.gather(torch.tensor([row])).numpy().tobytes() for row in alike.tolist()}
+    seen = {data.stored(torch.tensor([row])).numpy().tobytes() for row in alike.tolist()}
     return len(alike) - len(seen)
 
 
