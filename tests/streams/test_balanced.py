@@ -11,8 +11,10 @@ from PIL import Image
 
 import engram
 from engram.data.copies import Copies
+from engram.data.repeats import duplicates, repeats
 from engram.learner.feed import Feed
 from engram.streams import balance, blurry, class_incremental, new_instances, task_incremental
+from engram.streams.repeats import repeated_test_rows
 
 COUNTS = (40, 10, 25, 5)
 
@@ -208,3 +210,12 @@ def test_what_cannot_be_copied_is_refused():
     data = make(attributes=False)
     with pytest.raises(ValueError, match="stored rows"):
         replace(data, copies=copies, y=torch.cat([data.y, data.y[:1]]))
+
+
+def test_repeated_samples_are_counted_without_the_copies():
+    data = make()
+    made = balance(class_incremental(data), flip=0.0, rotate=0.0)  # copies are their sources again
+    rows = torch.cat([task.train for task in made])
+    assert duplicates(made.data, rows) == 0
+    assert repeated_test_rows(made) == 0
+    assert len(repeats(made.data, rows, rows[:3])) == 3

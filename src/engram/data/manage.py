@@ -21,7 +21,7 @@ from engram.data.core import Data
 from engram.data.formats import Place, place_of
 from engram.data.nw_ucla import read_nw_ucla
 from engram.data.packing import write_npz, write_packed
-from engram.data.repeats import copies, repeats, said
+from engram.data.repeats import duplicates, repeats, said
 from engram.data.skeleton import packed_arrays, read_packed_sequences
 from engram.errors import BadArgument, bad
 
@@ -145,7 +145,7 @@ def _repeated(data: Data) -> list[Check]:
     found = [Check("samples both for training and test", True, said(both, len(data.test)),
                    note=both > 0)]  # fmt: skip
     for part, rows in (("training", data.train), ("test", data.test)):
-        again = copies(data, rows)
+        again = duplicates(data, rows)
         words = f"{again:,} of {len(rows):,} {part} rows have the input of an earlier one"
         found.append(Check(f"samples twice for {part}", True, words, note=again > 0))
     return found

@@ -41,14 +41,14 @@ def repeats(data: Data, train: Tensor | None = None, test: Tensor | None = None)
     return torch.tensor(found, dtype=torch.long)
 
 
-def copies(data: Data, rows: Tensor) -> int:
+def duplicates(data: Data, rows: Tensor) -> int:
     """How many of some rows have the very input of an earlier one among them.
 
     Examples
     --------
     >>> x = torch.tensor([[1.0], [2.0], [1.0], [1.0]])
     >>> data = Data.from_arrays(x, [0, 1, 0, 0], test=(x[:2], [0, 1]))
-    >>> copies(data, data.train), copies(data, data.test)
+    >>> duplicates(data, data.train), duplicates(data, data.test)
     (2, 0)
     """
     unique = rows[rows < len(data.x)].unique().cpu().numpy()  # generated copies are not stored
