@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from engram.recipes.duration import seconds, words
 from engram.reproduce.cells import Cell
-from engram.reproduce.duration import seconds, words
 from engram.reproduce.output import texts
 from engram.reproduce.table import Entry
 from engram.reproduce.verdict import interval, judge

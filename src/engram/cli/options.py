@@ -16,6 +16,14 @@ Compile = Annotated[
     bool,
     typer.Option("--compile", help="Fuse a step's operations; pays in long runs."),
 ]
+Deterministic = Annotated[
+    bool,
+    typer.Option("--deterministic", help="The same bits every time on CUDA, too; slower."),
+]
+CheckpointEvery = Annotated[
+    str,
+    typer.Option(metavar="TIME", help="How often runs are saved inside a task: 90s, 5m."),
+]
 Again = Annotated[
     bool,
     typer.Option("--again", help="Run anew what is finished; the old numbers no longer count."),

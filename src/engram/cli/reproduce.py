@@ -73,8 +73,8 @@ def command(
     Only what is missing is run; a stopped reproduction goes on when called again.
     """
     from engram.errors import bad, choose
+    from engram.recipes.duration import seconds
     from engram.reproduce import default_out, find_table, plan
-    from engram.reproduce.duration import seconds
     from engram.reproduce.output import FORMATS, read_lines
 
     choose("--format", form, FORMATS)
@@ -197,7 +197,7 @@ def _show_plan(planned: ReproductionPlan, folder: Path) -> None:
 
     from engram.cli.shell import say, screen
     from engram.cli.show import plain_table
-    from engram.reproduce.duration import words
+    from engram.recipes.duration import words
 
     _question(planned, folder)
     table = plain_table("runs that train together", "runs", "steps", "ms/step", "how", "time")

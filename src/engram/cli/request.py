@@ -15,6 +15,7 @@ from typing import Any
 from engram.errors import RecordError
 
 FOLDER = "requests"
+HOW = ("device", "compile", "deterministic", "checkpoint_every")  # no part of the question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,8 @@ class Request:
     pool: str = "auto"
     workers: int = 0
     compile: bool = False
+    deterministic: bool = False
+    checkpoint_every: str = "5m"
     folder: str = field(default_factory=os.getcwd)
     command: str = field(default_factory=lambda: shlex.join(["engram", *sys.argv[1:]]))
 
@@ -39,7 +42,7 @@ class Request:
         from engram.records.files import plain, write_yaml
 
         content = plain(asdict(self))
-        same = {k: v for k, v in content.items() if k not in ("command", "device", "compile")}
+        same = {k: v for k, v in content.items() if k not in ("command", *HOW)}
         text = json.dumps(same, sort_keys=True, default=str)
         path = out / FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)

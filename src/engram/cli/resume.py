@@ -22,6 +22,19 @@ def command(
         str | None,
         typer.Option(metavar="auto|cpu|cuda", help="Where to train (default: as before)."),
     ] = None,
+    deterministic: Annotated[
+        bool | None,
+        typer.Option(
+            "--deterministic/--no-deterministic",
+            help="The same bits every time on CUDA, too (default: as before).",
+        ),
+    ] = None,
+    checkpoint_every: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="How often runs are saved inside a task (default: as before)."
+        ),
+    ] = None,
     budget: Budget = None,
 ) -> None:  # fmt: skip
     """Go on with an interrupted run: only what is missing is trained."""
@@ -31,7 +44,11 @@ def command(
     if not directory.is_dir():
         raise bad("DIR", "an existing run directory", str(directory))
     found = requests(directory) or from_recipes(directory)
-    chosen = [replace(one, device=device) if device else one for one in found]
+    how = {
+        "device": device, "deterministic": deterministic, "checkpoint_every": checkpoint_every,
+    }  # fmt: skip
+    given: dict[str, Any] = {name: value for name, value in how.items() if value is not None}
+    chosen = [replace(one, **given) for one in found]
     refuse_diverged([run_request(one, directory, same=True, budget=budget) for one in chosen])
 
 

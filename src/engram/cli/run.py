@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from engram.cli.options import Again, Assignments, Budget, Compile, Device, Out, Root, Seeds
+from engram.cli.options import (
+    Again,
+    Assignments,
+    Budget,
+    CheckpointEvery,
+    Compile,
+    Deterministic,
+    Device,
+    Out,
+    Root,
+    Seeds,
+)
 
 
 def command(
@@ -54,6 +65,8 @@ def command(
         typer.Option(metavar="A,B", help="Novelty detectors, fitted and asked after every stage."),
     ] = None,
     compile: Compile = False,
+    deterministic: Deterministic = False,
+    checkpoint_every: CheckpointEvery = "5m",
     again: Again = False,
     budget: Budget = None,
 ) -> None:  # fmt: skip
@@ -76,5 +89,6 @@ def command(
     request = Request(
         recipes=plain, root=str(root.absolute()) if root else None, device=device,
         pool="auto" if together else "serial", compile=compile,
+        deterministic=deterministic, checkpoint_every=checkpoint_every,
     )  # fmt: skip
     refuse_diverged([run_request(request, out, again=again, budget=budget)])

@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from engram.cli.options import Again, Assignments, Budget, Compile, Device, Out, Root, Seeds
+from engram.cli.options import (
+    Again,
+    Assignments,
+    Budget,
+    CheckpointEvery,
+    Compile,
+    Deterministic,
+    Device,
+    Out,
+    Root,
+    Seeds,
+)
 from engram.pools import POOLS, find_pool
 
 
@@ -30,6 +41,8 @@ def command(
     root: Root = None,
     device: Device = "auto",
     compile: Compile = False,
+    deterministic: Deterministic = False,
+    checkpoint_every: CheckpointEvery = "5m",
     again: Again = False,
     budget: Budget = None,
 ) -> None:  # fmt: skip
@@ -46,5 +59,6 @@ def command(
     request = Request(
         recipes=arguments.grid(plain, grid or ()), root=str(root.absolute()) if root else None,
         device=device, pool=pool, workers=workers, compile=compile,
+        deterministic=deterministic, checkpoint_every=checkpoint_every,
     )  # fmt: skip
     refuse_diverged([run_request(request, out, again=again, budget=budget)])

@@ -19,8 +19,8 @@ from engram.pools import find_pool
 from engram.pools.base import Work
 from engram.recipes import Callback, Plan, Recipe
 from engram.recipes.changes import recorded, refuse_changed
+from engram.recipes.duration import seconds
 from engram.records import Result, RunDirectory
-from engram.reproduce.duration import seconds
 
 
 def run_request(
@@ -55,6 +55,7 @@ def train(
     again: bool = False, budget: float | None = None,
 ) -> Result:  # fmt: skip
     """Run what is not finished yet, with progress on the screen."""
+    seconds(request.checkpoint_every, "--checkpoint-every")
     target = folder.absolute()
     home = chdir(request.folder) if Path(request.folder).is_dir() else nullcontext()
     with home:
@@ -62,6 +63,7 @@ def train(
         work = Work(
             recipes=recipes, out=target, device=request.device, data=request.root,
             workers=request.workers, compile=request.compile, again=again,
+            deterministic=request.deterministic, checkpoint_every=request.checkpoint_every,
         )  # fmt: skip
         plans = work.plans
         if target.is_dir():  # before the request is kept there

@@ -1,13 +1,16 @@
-"""Where and how torch computes while runs train: device, precision, search for kernels."""
+"""Where and how torch computes while runs train: device, precision, determinism."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from engram.errors import bad, choose
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def device_of(name: str | torch.device) -> torch.device:
@@ -43,3 +46,38 @@ def numerics(precision: str) -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+
+
+@contextmanager
+def determinism(on: bool, device: torch.device) -> Iterator[None]:
+    """Let torch use algorithms only that give the same bits every time, while this lasts.
+
+    On the CPU they do so anyway. On CUDA some are slower, and an operation for which torch has no
+    such algorithm is an error. Where `on` is False nothing is touched.
+
+    Examples
+    --------
+    >>> with determinism(True, torch.device("cpu")):
+    ...     torch.are_deterministic_algorithms_enabled()
+    True
+    >>> torch.are_deterministic_algorithms_enabled()
+    False
+    """
+    if not on:
+        yield
+        return
+    cudnn, workspace = torch.backends.cudnn, os.environ.get(WORKSPACE)
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    before = cudnn.benchmark, cudnn.deterministic
+    if device.type == "cuda" and workspace is None:  # cuBLAS reads it, and torch insists on it
+        os.environ[WORKSPACE] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
+    cudnn.benchmark, cudnn.deterministic = False, True
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.deterministic = before
+        torch.use_deterministic_algorithms(enabled, warn_only=warns)
+        if workspace is None:
+            os.environ.pop(WORKSPACE, None)

@@ -29,7 +29,7 @@ class Work:
         Told of notes, steps and finished stages, whoever trains them.
     deadline
         ``time.monotonic`` after which nothing further is begun.
-    compile, again
+    compile, deterministic, checkpoint_every, again
         As in `engram.run`.
     """
 
@@ -39,6 +39,8 @@ class Work:
     data: str | None = None
     workers: int = 0
     compile: bool = False
+    deterministic: bool = False
+    checkpoint_every: float | str = "5m"
     callback: Callback | None = None
     deadline: float | None = None
     again: bool = False
@@ -58,6 +60,7 @@ class Work:
         return execute(
             self.plans, out=self.out, device=self.device, together=together,
             compile=self.compile, callback=self.callback, deadline=self.deadline, again=self.again,
+            deterministic=self.deterministic, checkpoint_every=self.checkpoint_every,
         ).result()  # fmt: skip
 
 

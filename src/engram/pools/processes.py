@@ -19,6 +19,7 @@ from engram.errors import EngramError, bad, in_own_code
 from engram.pools.base import Work
 from engram.recipes import Callback, Plan, Recipe, execute, plans_of
 from engram.recipes.changes import distinct
+from engram.recipes.duration import seconds
 from engram.recipes.recorder import Recorder
 from engram.records import Result, Rows
 
@@ -34,6 +35,8 @@ class Job:
     device: str
     data: str | None
     compile: bool
+    deterministic: bool
+    checkpoint_every: float | str
     until: float | None  # by the clock on the wall, which processes share
     threads: int
 
@@ -42,6 +45,7 @@ def train(work: Work) -> Result:
     """See `engram.pools.base.Pool`; needs a run directory."""
     if work.out is None:
         raise bad("out", "a run directory, because processes meet there", work.out)
+    seconds(work.checkpoint_every, "checkpoint_every")  # complains here, not in every process
     if work.compile:
         need_compiler(device_of(work.device))
     recorder = Recorder(
@@ -60,6 +64,7 @@ def train(work: Work) -> Result:
         until = None if work.deadline is None else time.time() + work.deadline - time.monotonic()
         job = Job(
             out=str(work.out), device=str(work.device), data=work.data, compile=work.compile,
+            deterministic=work.deterministic, checkpoint_every=work.checkpoint_every,
             until=until, threads=max(1, cores // count),
         )  # fmt: skip
         _spread(recipes, job, count, recorder)
@@ -173,7 +178,8 @@ def _failure(
     try:
         execute(
             plans_of([Recipe.of(content)], job.data), out=job.out, device=job.device,
-            compile=job.compile, callback=callback, deadline=deadline,
+            compile=job.compile, deterministic=job.deterministic,
+            checkpoint_every=job.checkpoint_every, callback=callback, deadline=deadline,
         )  # fmt: skip
     except Exception as error:
         words = in_own_code(error) or f"{type(error).__name__}: {error}"

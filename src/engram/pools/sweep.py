@@ -22,6 +22,8 @@ def sweep(
     data: str | None = None,
     workers: int = 0,
     compile: bool = False,
+    deterministic: bool = False,
+    checkpoint_every: float | str = "5m",
     callback: Callback | None = None,
     deadline: float | None = None,
     again: bool = False,
@@ -37,7 +39,7 @@ def sweep(
         Directory in which data sets are found by name.
     deadline
         ``time.monotonic`` after which no further training is begun; the same call goes on.
-    compile, again
+    compile, deterministic, checkpoint_every, again
         As in `engram.run`; every process of ``processes`` compiles its own steps.
 
     Examples
@@ -53,7 +55,8 @@ def sweep(
         raise bad("recipes", "at least one recipe", "none")
     work = Work(
         recipes=built, out=out, device=device, data=data, workers=workers, compile=compile,
-        callback=callback, deadline=deadline, again=again,
+        callback=callback, deadline=deadline, again=again, deterministic=deterministic,
+        checkpoint_every=checkpoint_every,
     )  # fmt: skip
     return train(work)
 

@@ -30,6 +30,8 @@ def run(
     device: str = "auto",
     together: bool | None = None,
     compile: bool = False,
+    deterministic: bool = False,
+    checkpoint_every: float | str = "5m",
     keep: str = "scores",
     average: str = "micro",
     label: str = "",
@@ -59,6 +61,13 @@ def run(
         Fuse the operations of a training step with ``torch.compile``: seconds to a minute of
         compilation for every kind of step, then steps that are up to three times as fast. Needs a
         C++ compiler on the CPU and Triton on CUDA.
+    deterministic
+        The same bits every time on CUDA, too, at some cost of speed: an interrupted run goes on as
+        if nothing had happened. An operation for which torch has no such algorithm is an error. On
+        the CPU it is so anyway.
+    checkpoint_every
+        With `out`: how often runs are saved inside a task, as ``"90s"``, ``"5m"``, or in seconds.
+        What a process that dies has done since then is done again.
     again
         Run anew what is finished in `out`. What was recorded of these runs before stays there, but
         no longer counts.
@@ -96,5 +105,5 @@ def run(
     plans = [plan for one in experiments for plan in planner.plans(one, stream)]
     return execute(
         plans, out=out, device=device, together=together, compile=compile, callback=callback,
-        again=again,
+        again=again, deterministic=deterministic, checkpoint_every=checkpoint_every,
     ).result()  # fmt: skip

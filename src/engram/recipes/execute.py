@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from engram.engine.backend import determinism
 from engram.engine.engine import Engine
 from engram.engine.run import check_exemplars
 from engram.probes import Probe
 from engram.recipes.callback import Callback
 from engram.recipes.changes import distinct
+from engram.recipes.duration import seconds
 from engram.recipes.plan import Plan
 from engram.recipes.recorder import Recorder
+from engram.recipes.step_saver import EVERY
 
 
 def execute(
@@ -22,6 +25,8 @@ def execute(
     device: Any = "auto",
     together: bool | None = None,
     compile: bool = False,
+    deterministic: bool = False,
+    checkpoint_every: float | str = EVERY,
     callback: Callback | None = None,
     deadline: float | None = None,
     group_size: int = 0,
@@ -31,14 +36,15 @@ def execute(
 
     With `out`, finished stages are never run again and an interrupted run goes on after its last
     checkpoint; with `again` all are run anew. `deadline` (``time.monotonic``) stops cleanly between
-    groups of runs, and with `out` between stages. `compile` and `again`: see `engram.run`.
+    groups of runs, and with `out` between stages. `compile`, `deterministic`,
+    `checkpoint_every` and `again`: see `engram.run`.
     """
     plans = distinct(plans)
     for run in {(id(p.run.stream), id(p.run.method)): p.run for p in plans}.values():
         check_exemplars(run)
     recorder = Recorder(
         plans, out, device=device, together=together, callback=callback, again=again,
-        deadline=deadline,
+        deadline=deadline, checkpoint_every=seconds(checkpoint_every, "checkpoint_every"),
     )  # fmt: skip
     if not recorder.open:
         return recorder
@@ -48,7 +54,7 @@ def execute(
     )  # fmt: skip
     _check_probes(recorder.open, engine)
     recorder.prepare()
-    with recorder.at_sigterm():
+    with recorder.at_sigterm(), determinism(deterministic, recorder.device):
         for stage in engine.stages(
             resume=recorder.resume, progress=recorder.progress, deadline=deadline,
             stop_inside=recorder.folder is not None, checkpointer=recorder.saver,

@@ -48,6 +48,8 @@ def orders(
     device: str = "auto",
     data: str | None = None,
     compile: bool = False,
+    deterministic: bool = False,
+    checkpoint_every: float | str = "5m",
     callback: Callback | None = None,
     deadline: float | None = None,
     group_size: int = 0,
@@ -63,7 +65,7 @@ def orders(
         ``"all"`` permutations of the tasks, a number of seeded ones, or the orders themselves.
     class_orders
         A number of seeded class orders, cut into tasks as the stream is, or the orders themselves.
-    compile, again
+    compile, deterministic, checkpoint_every, again
         As in `engram.run`.
     group_size
         Runs trained together at most; 0 for all.
@@ -97,7 +99,8 @@ def orders(
         raise bad("task_orders", "at least one order (or class_orders)", task_orders)
     result = execute(
         plans, out=out, device=device, together=True, compile=compile, callback=callback,
-        deadline=deadline, group_size=group_size, again=again,
+        deadline=deadline, group_size=group_size, again=again, deterministic=deterministic,
+        checkpoint_every=checkpoint_every,
     ).result()  # fmt: skip
     return OrderStudy(result, tasks)
 

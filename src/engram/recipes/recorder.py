@@ -49,6 +49,7 @@ class Recorder:
         callback: Callback | None = None,
         again: bool = False,
         deadline: float | None = None,
+        checkpoint_every: float = 300.0,
     ) -> None:
         self.plans = list(plans)
         self.device = device_of(device)
@@ -66,7 +67,7 @@ class Recorder:
             remeasure(plans, self.folder, device=device, together=together)
             self.open = [plan for plan in plans if not self._finished(plan)]
             self._say_diverged()
-        self._again, self._deadline = again, deadline
+        self._again, self._deadline, self._every = again, deadline, checkpoint_every
         self._began = time.perf_counter()
         self._items: dict[tuple[str, str], Items] = {}
         self._rows: list[Rows] = []
@@ -112,7 +113,7 @@ class Recorder:
                 self.folder.write_recipe(recipe, content)
             self.folder.list_recipes(plan.recipe for plan in self.plans)
             self.checkpoints = Checkpoints(self.folder)
-            self.saver = StepSaver(self.folder, self.open)
+            self.saver = StepSaver(self.folder, self.open, self._every)
             if self._again:
                 self.saver.forget()
 

@@ -19,7 +19,7 @@ from engram.learner.learner import Learner
 from engram.recipes.plan import Plan
 from engram.records import RunDirectory
 
-EVERY = 300.0  # seconds
+EVERY = "5m"  # unless told otherwise
 
 
 class StepSaver:
@@ -31,7 +31,7 @@ class StepSaver:
         Seconds between two files of a group; what a dying process loses is no more than that.
     """
 
-    def __init__(self, folder: RunDirectory, plans: Sequence[Plan], every: float = EVERY) -> None:
+    def __init__(self, folder: RunDirectory, plans: Sequence[Plan], every: float) -> None:
         self.folder, self.every = folder, every
         self.shelf = folder.path / "checkpoint" / "steps"
         self._names = [folder.checkpoint_path(*plan.key).name for plan in plans]

@@ -153,4 +153,5 @@ def _kind(one: Tensor) -> tuple[Any, ...]:
 def _settings() -> tuple[Any, ...]:
     """Settings of torch that compiled code depends on."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    return matmul.allow_tf32, cudnn.allow_tf32, torch.get_num_threads()
+    exact = torch.are_deterministic_algorithms_enabled()
+    return matmul.allow_tf32, cudnn.allow_tf32, torch.get_num_threads(), exact

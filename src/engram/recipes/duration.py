@@ -10,7 +10,7 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = r"(\d+(?:\.\d+)?)\s*([smhd])"
 
 
-def seconds(text: str) -> float:
+def seconds(duration: str | float, argument: str = "budget") -> float:
     """Seconds in a duration such as 90s, 10m, 1h30m; a bare number counts seconds.
 
     Examples
@@ -22,11 +22,14 @@ def seconds(text: str) -> float:
     ...
     engram.errors.BadArgument: budget: expected a duration such as 90s, 10m or 1h30m, ...
     """
-    line = text.strip().lower()
+    expected = "a duration such as 90s, 10m or 1h30m, or a number of seconds"
+    if isinstance(duration, bool) or not isinstance(duration, (str, int, float)):
+        raise bad(argument, expected, duration)
+    line = str(duration).strip().lower()
     if re.fullmatch(r"\d+(\.\d+)?", line):
         return float(line)
     if not re.fullmatch(rf"({_PART}\s*)+", line):
-        raise bad("budget", "a duration such as 90s, 10m or 1h30m", text)
+        raise bad(argument, expected, duration)
     return sum(float(number) * UNITS[unit] for number, unit in re.findall(_PART, line))
 
 
