@@ -62,21 +62,21 @@ def options(
 
 # In the order of the help: make results, read them, look around.
 COMMANDS = (
-    ("demo", demo.command, "The whole way from data to a report, in a minute."),
+    ("demo", demo.command, "A complete example, from data to a report."),
     ("run", run.command, "Train methods on a stream; show what they remember."),
     ("sweep", sweep.command, "Run many recipes, or one over a grid of values."),
-    ("resume", resume.command, "Go on with an interrupted run."),
-    ("reproduce", reproduce.command, "Run a paper's table, our numbers beside its own."),
+    ("resume", resume.command, "Continue an interrupted run."),
+    ("reproduce", reproduce.command, "Run a paper's table; our numbers beside its own."),
     ("metrics", metrics.command, "Every metric of run directories, side by side."),
     ("novelty", novelty.command, "What detectors find familiar, new or forgotten."),
-    ("report", report.command, "One self-contained page about run directories."),
+    ("report", report.command, "Write one HTML page about run directories."),
     ("diff", diff.command, "How two protocols differ."),
-    ("list", listing.command, "What there is; with a name, fields and defaults."),
-    ("check", check.command, "Try a method against the rules of the game."),
+    ("list", listing.command, "List methods, models, data sets and more."),
+    ("check", check.command, "Check a method against the contract."),
 )
 for name, function, line in COMMANDS:
     app.command(name, short_help=line)(function)
-app.add_typer(data.app, name="data", short_help="Data sets: what is here, what is in them.")
+app.add_typer(data.app, name="data", short_help="List, add, pack, verify and inspect data sets.")
 
 
 def main() -> None:

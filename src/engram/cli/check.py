@@ -18,7 +18,7 @@ def command(
         str, typer.Argument(metavar="MODULE:CLASS|NAME", help="A method, policy or probe.")
     ],
 ) -> None:
-    """Try a method, policy or probe, own or built in, against the rules of the game.
+    """Check a method, policy or probe, built in or your own, against the contract.
 
     Exit code 1: a rule is broken; 2: the method's own code raised an error.
     """

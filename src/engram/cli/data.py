@@ -13,9 +13,11 @@ from engram.errors import BadArgument
 
 FAILED = 1
 
-app = typer.Typer(help="Data sets: what is here, what is in them.", no_args_is_help=True)
+app = typer.Typer(help="List, add, pack, verify and inspect data sets.", no_args_is_help=True)
 
-Source = Annotated[str, typer.Argument(metavar="NAME|PATH", help="A set's name, file or folder.")]
+Source = Annotated[str, typer.Argument(metavar="NAME|PATH", help="A name, file or folder.")]
+    str, typer.Argument(metavar="NAME|PATH", help="Data set: a name, file or folder.")
+]
 Options = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="KEY=VALUE", help="Option of the set: resize=[32,32]."),
@@ -29,7 +31,7 @@ def list_(
         bool, typer.Option("--all", help="Also sets that are known but not here.")
     ] = False,
 ) -> None:
-    """The sets that can be loaded here."""
+    """List the data sets that can be loaded here."""
     from engram.cli.shell import screen
     from engram.cli.show import plain_table
     from engram.data import datasets
@@ -53,7 +55,7 @@ def add(
     replace: Annotated[bool, typer.Option("--replace", help="Replace a set of that name.")] = False,
     options: Options = None,
 ) -> None:
-    """Read a set once and keep it by name under the data folder."""
+    """Read a data set once and store it by name in the data root."""
     from engram import data
 
     say(f"wrote {data.add(path, name, root, replace=replace, **parsed(options))}")
@@ -67,7 +69,7 @@ def pack(
     root: Root = None,
     options: Options = None,
 ) -> None:
-    """Write a set as one packed file."""
+    """Write a data set as one packed file."""
     from engram import data
 
     say(f"wrote {data.pack(source, out, root=root, **parsed(options))}")
@@ -75,7 +77,7 @@ def pack(
 
 @app.command("verify")
 def verify(source: Source, root: Root = None, options: Options = None) -> None:
-    """Read a set with its checksums and look for what breaks runs later."""
+    """Verify checksums, and look for what breaks runs."""
     from engram import data
 
     checks = data.verify(source, root=root, **parsed(options))
@@ -89,7 +91,7 @@ def verify(source: Source, root: Root = None, options: Options = None) -> None:
 
 @app.command("inspect")
 def inspect(source: Source, root: Root = None, options: Options = None) -> None:
-    """Shape, rows per class and part, attributes and notes of a set."""
+    """Shape, rows per class and split, attributes, notes."""
     from engram import data
     from engram.cli.shell import screen
     from engram.cli.show import plain_table

@@ -18,14 +18,14 @@ KINDS = (
 def command(
     kind: Annotated[str | None, typer.Argument(metavar="KIND", help=", ".join(KINDS))] = None,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Everything about one of them.")
+        str | None, typer.Argument(metavar="NAME", help="One of them, in full.")
     ] = None,
     root: Root = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="As lines of a Markdown table.")
     ] = False,
 ) -> None:
-    """What there is; with a name, its fields and defaults."""
+    """List what can be named in recipes and commands; with a NAME, its fields and defaults."""
     from engram.cli import catalogue
     from engram.errors import choose, unknown
 

@@ -30,7 +30,7 @@ Again = Annotated[
 ]
 Budget = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Stop after 90s, 10m, 1h30m; engram resume goes on."),
+    typer.Option(metavar="TIME", help="Stop after 90s, 10m, 1h30m; engram resume continues."),
 ]
 Root = Annotated[
     Path | None,

@@ -35,13 +35,13 @@ def command(
     ] = "",
     budget: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Stop after 90s, 10m, 1h30m; call again to go on."),
+        typer.Option(metavar="TIME", help="Stop after 90s, 10m, 1h30m; repeat to continue."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run and how long it would take.")
     ] = False,
     embedded: Annotated[
-        bool, typer.Option("--embedded", help="On embedded data: offline, in two minutes.")
+        bool, typer.Option("--embedded", help="On embedded data: offline, in about two minutes.")
     ] = False,
     assignments: Annotated[
         list[str] | None,
@@ -70,7 +70,7 @@ def command(
 ) -> None:  # fmt: skip
     """Run a paper's table and put our numbers beside its own.
 
-    Only what is missing is run; a stopped reproduction goes on when called again.
+    Only what is missing is run; the same command continues a stopped reproduction.
     """
     from engram.errors import bad, choose
     from engram.recipes.duration import seconds
@@ -148,7 +148,7 @@ def _run(
                 group_size=group_size, compile=compile, again=again,
             )  # fmt: skip
     except KeyboardInterrupt:
-        say("\nInterrupted. Finished tasks are kept; the same command goes on.", style="yellow")
+        say("\nInterrupted. Finished tasks are kept; the same command continues.", style="yellow")
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -271,7 +271,8 @@ def _close(made: Reproduction) -> None:
     for path in made.figures:
         say(f"wrote {path}")
     if made.open_runs:
-        say(f"{made.open_runs} runs are still open; the same command goes on", style="yellow")
+        left = "1 run is" if made.open_runs == 1 else f"{made.open_runs} runs are"
+        say(f"{left} still open; the same command continues", style="yellow")
     if made.plan.runs:
         say(f"Results:  {made.out}")
         say(f"Report:   engram report {shlex.quote(str(made.out))} -o report.html")

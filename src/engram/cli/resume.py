@@ -37,7 +37,7 @@ def command(
     ] = None,
     budget: Budget = None,
 ) -> None:  # fmt: skip
-    """Go on with an interrupted run: only what is missing is trained."""
+    """Continue an interrupted run: only what is missing is trained."""
     from engram.cli.request import requests
     from engram.cli.train import refuse_diverged, run_request
 
@@ -108,5 +108,5 @@ def _in_orders(directory: Path, plain: dict[str, Any], orders: set[str]) -> list
 def _only_python(directory: Path, why: str) -> RecordError:
     return RecordError(
         f"{directory}: was written from Python, and {why}; make the same call again with "
-        f"out={str(directory)!r} and it goes on"
+        f"out={str(directory)!r} and it continues"
     )

@@ -72,8 +72,8 @@ def command(
 ) -> None:  # fmt: skip
     """Train one method or several on a stream and show what they remember.
 
-    A run directory is never lost: the same command again, or engram resume, goes on where it
-    stopped. Exit code 1: all runs diverged.
+    Finished stages are kept: the same command, or engram resume, continues where it stopped.
+    Exit code 1: all runs diverged.
     """
     from engram.cli import arguments
     from engram.cli.request import Request

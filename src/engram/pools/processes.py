@@ -120,7 +120,7 @@ def _listen(news: Any, left: int, workers: Sequence[Any], recorder: Recorder) ->
             ended = [w.exitcode for w in workers if w.exitcode not in (None, 0)]
             if ended:  # killed: nobody will tell how its recipe went
                 lost = f"a worker process ended early (exit code {ended[0]}); what it had recorded"
-                raise EngramError(f"{lost} is kept, the same call again goes on") from None
+                raise EngramError(f"{lost} is kept, the same call continues") from None
             continue
         if kind == "end":
             left -= 1

@@ -43,7 +43,8 @@ def refuse_changed(plans: Sequence[Plan], folder: RunDirectory) -> None:
     known = recorded(folder)
     for plan, old in _pairs(plans, known):
         raise RecordError(
-            f"{folder.path}: {plan.label} cannot go on, {words(plan.content, known[old])} since; "
+            f"{folder.path}: {plan.label} cannot be continued, "
+            f"{words(plan.content, known[old])} since; "
             "engram run (or engram.run) with the same directory runs the experiment of today "
             "beside the old one"
         )
