@@ -16,8 +16,6 @@ FAILED = 1
 app = typer.Typer(help="List, add, pack, verify and inspect data sets.", no_args_is_help=True)
 
 Source = Annotated[str, typer.Argument(metavar="NAME|PATH", help="A name, file or folder.")]
-    str, typer.Argument(metavar="NAME|PATH", help="Data set: a name, file or folder.")
-]
 Options = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="KEY=VALUE", help="Option of the set: resize=[32,32]."),

@@ -112,7 +112,7 @@ def _stopped(why: str, stages: Sequence[tuple[Plan, int]], folder: Path) -> None
         f"{part} in part ({sum(n for _, n in stages)} stages in all).",
         style="yellow",
     )
-    say(f"Go on with:  engram resume {shlex.quote(str(folder))}")
+    say(f"Continue:  engram resume {shlex.quote(str(folder))}")
 
 
 def _stages(plans: Sequence[Plan], folder: Path) -> list[tuple[Plan, int]]:
