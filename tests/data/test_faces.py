@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -145,8 +147,10 @@ def test_faces_above_memory_are_mapped(tmp_path, monkeypatch):
     alone = engram.load(tmp_path / "few.npz")  # the file is a packed set by itself
     assert isinstance(alone.x, np.memmap)
     assert alone.fingerprint() == plain.fingerprint()
-    with pytest.raises(ValueError, match="packed: expected a new file"):
-        read_faces("few", faces[:7], options)
+    moved = [replace(faces[0], frame=Frame(box=(0, 0, 5, 5))), *faces[1:]]
+    for others in (faces[:7], moved):
+        with pytest.raises(ValueError, match="packed: expected a new file"):
+            read_faces("few", others, options)
 
 
 def test_what_does_not_fit_says_how_it_would(tmp_path, monkeypatch):

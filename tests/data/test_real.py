@@ -10,6 +10,7 @@ import torch
 from engram.data import load, verify
 from engram.data.catalogue import find, search_root
 from engram.data.repeats import repeats
+from engram.streams import balance, class_incremental
 
 needs_data = pytest.mark.skipif(
     not os.environ.get("ENGRAM_DATA"), reason="ENGRAM_DATA names no folder of data sets"
@@ -97,5 +98,7 @@ def test_packed_pictures(name, shape, classes):
     assert len(data.test)
     if name == "fer2013":
         assert len(repeats(data)) == 288  # of the test rows: the set has them in both parts
+        made = balance(class_incremental(data, classes_per_task=1))
+        assert [len(task.train) for task in made] == [7215] * 7  # as many as happy faces
     if name == "multi_domain":
         assert data.attribute_names["domain"][0] == "flowers"

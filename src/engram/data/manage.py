@@ -158,8 +158,9 @@ def _subjects(data: Data) -> tuple[Check, ...]:
     train, test = (
         set(data.attributes["subject"][rows].tolist()) for rows in (data.train, data.test)
     )
-    found = f"{len(train & test)} of {len(test)} test subjects are training subjects as well"
-    return (Check("subjects both for training and test", True, found),)
+    both = len(train & test)
+    found = f"{both} of {len(test)} test subjects are training subjects as well"
+    return (Check("subjects both for training and test", True, found, note=both > 0),)
 
 
 def inspect(name_or_path: str | Path, *, root: str | Path | None = None, **options: Any) -> Report:
