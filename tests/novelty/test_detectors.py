@@ -11,6 +11,7 @@ import torch
 
 import engram
 from engram import novelty
+from engram.checks import check
 from engram.errors import BadArgument, RecordError
 from engram.models.output import Output
 from engram.novelty.base import Facts
@@ -237,3 +238,36 @@ def test_by_name_and_from_the_command_line(tmp_path):
     found = call("novelty", tmp_path, "--detectors", "KNN", "--csv")
     assert {line.split(",")[1] for line in found.splitlines()[1:]} == {"softmax", "energy", "knn"}
     assert engram.read(tmp_path).runs == before
+
+
+@pytest.mark.parametrize("name", sorted(novelty.detectors()))
+def test_every_detector_keeps_the_contract(name):
+    report = check(name)
+    assert report.ok, str(report)
+
+
+@dataclass(frozen=True)
+class Centred(novelty.Detector):
+    """Looks at the rows beside a row."""
+
+    def score(self, net, x, columns, state):
+        norm = net(x).features.norm(dim=1)
+        return norm - norm.mean()
+
+
+@dataclass(frozen=True)
+class Divides(novelty.Detector):
+    """Has no number for features that are all the same."""
+
+    def score(self, net, x, columns, state):
+        seen = net(x).features
+        return seen[:, 0] / seen.norm(dim=1)
+
+
+@pytest.mark.parametrize(
+    ("detector", "rule"),
+    [(Centred(), "scores row by row"), (Divides(), "finite on constant features")],
+)
+def test_detectors_that_break_a_rule(detector, rule):
+    report = check(detector)
+    assert rule in [one.check for one in report.failed]

@@ -27,7 +27,7 @@ States = list[dict[str, Any]]
 Numbers = list[dict[Any, float]]  # of each run: value by metric, task, class, head and step
 
 
-def _stages() -> Iterator[list[RunStage]]:
+def stages_of_runs() -> Iterator[list[RunStage]]:
     """Three runs over tasks of unequal size, in lockstep, after each stage."""
     runs = [replace(run, features=True) for run in runs_of(ER(), streams())]
     group: list[RunStage] = []
@@ -45,7 +45,7 @@ def _stages() -> Iterator[list[RunStage]]:
             group = []
 
 
-def _ask(probe: Probe, runs: Sequence[RunStage], states: States) -> tuple[Numbers, States]:
+def measured(probe: Probe, runs: Sequence[RunStage], states: States) -> tuple[Numbers, States]:
     """What the probe says of runs that are seen together, and what it keeps of them."""
     ready = [replace(run, probes=state) for run, state in zip(runs, states, strict=True)]
     numbers: Numbers = [{} for _ in runs]
@@ -53,16 +53,21 @@ def _ask(probe: Probe, runs: Sequence[RunStage], states: States) -> tuple[Number
     for found in measure(ready, [()] * len(runs), [{KEY: probe}] * len(runs)):
         seeds = np.array(found.places)
         frame = found.rows.rows(recipe="", label="", seed=seeds, order="", stage=0).frame()
+        frame = frame[~frame["metric"].str.endswith("/seconds")]  # no two are the same
         place = ["metric", "task", "cls", "head", "step"]
         for row in frame[["seed", "value", *place]].itertuples(index=False):
             seed, value, *rest = row
             numbers[int(seed)][tuple(map(str, rest))] = float(value)
         for i, r in enumerate(found.places):
             kept[r] = found.states[i]
+            for name, array in found.arrays[i].get(KEY, {}).items():
+                flat = np.asarray(array, np.float64).reshape(-1)
+                numbers[r] |= {(name, j): float(value) for j, value in enumerate(flat)}
     return numbers, kept
 
 
-def _fresh() -> States:
+def fresh() -> States:
+    """No run has kept anything yet."""
     return [{}, {}, {}]
 
 
@@ -101,9 +106,9 @@ def check_frozen_dataclass_with_options(probe: Probe) -> None:
 
 def check_measures_after_every_stage(probe: Probe) -> None:
     """Three tasks are measured; at least one number comes out, and none is infinite."""
-    states, count = _fresh(), 0
-    for runs in _stages():
-        numbers, states = _ask(probe, runs, states)
+    states, count = fresh(), 0
+    for runs in stages_of_runs():
+        numbers, states = measured(probe, runs, states)
         values = [value for run in numbers for value in run.values()]
         require(not np.isinf(values).any(), "a number is infinite; NaN says that there is none")
         count += len(values)
@@ -112,18 +117,18 @@ def check_measures_after_every_stage(probe: Probe) -> None:
 
 def check_measuring_is_pure(probe: Probe) -> None:
     """The same view gives the same rows and state; nothing is modified, no generator is used."""
-    states = _fresh()
-    for runs in _stages():
+    states = fresh()
+    for runs in stages_of_runs():
         trees = [_everything(run) for run in runs]
         kept, old = tree_map(torch.clone, tuple(trees)), tree_map(torch.clone, tuple(states))
         dice = torch.get_rng_state(), repr(np.random.get_state()), random.getstate()  # noqa: NPY002
-        first, found = _ask(probe, runs, states)
+        first, found = measured(probe, runs, states)
         now = torch.get_rng_state(), repr(np.random.get_state()), random.getstate()  # noqa: NPY002
         fair = torch.equal(dice[0], now[0]) and dice[1:] == now[1:]
         require(fair, "a global generator is used: draw with engram.keys and view.seeds")
         require(same(tuple(trees), kept), "networks, features or scores were modified in place")
         require(same(tuple(states), old), "view.state was modified in place; keep a new tree")
-        second, again = _ask(probe, runs, states)
+        second, again = measured(probe, runs, states)
         equal = all(_away(a, b) == 0 for a, b in zip(first, second, strict=True))
         require(equal, "the same view gives other numbers: what is remembered goes to view.keep")
         require(same(tuple(found), tuple(again)), "the same view gives another state")
@@ -132,11 +137,11 @@ def check_measuring_is_pure(probe: Probe) -> None:
 
 def check_each_run_as_if_alone(probe: Probe) -> None:
     """Seen with two others or alone, a run has the same numbers and the same state."""
-    together, apart = _fresh(), _fresh()
-    for runs in _stages():
-        numbers, together = _ask(probe, runs, together)
+    together, apart = fresh(), fresh()
+    for runs in stages_of_runs():
+        numbers, together = measured(probe, runs, together)
         for r, run in enumerate(runs):
-            alone, kept = _ask(probe, [run], [apart[r]])
+            alone, kept = measured(probe, [run], [apart[r]])
             apart[r] = kept[0]
             away = _away(alone[0], numbers[r])
             require(
@@ -152,9 +157,9 @@ def check_each_run_as_if_alone(probe: Probe) -> None:
 
 def check_state_survives_a_file(probe: Probe) -> None:
     """State is a tree of tensors; written to a checkpoint and read again, nothing changes."""
-    states = _fresh()
-    for runs in _stages():
-        found, states = _ask(probe, runs, states)
+    states = fresh()
+    for runs in stages_of_runs():
+        found, states = measured(probe, runs, states)
         del found
         for r, state in enumerate(states):
             require(all(isinstance(leaf, torch.Tensor) for leaf in leaves(state)), "no tensor")
@@ -165,12 +170,12 @@ def check_state_survives_a_file(probe: Probe) -> None:
 
 def check_test_rows_change_no_state(probe: Probe) -> None:
     """With other scores, features and labels of test rows, a probe keeps the same state."""
-    states, kept = _fresh(), False
-    for number, runs in enumerate(_stages()):
-        _, found = _ask(probe, runs, states)
+    states, kept = fresh(), False
+    for number, runs in enumerate(stages_of_runs()):
+        _, found = measured(probe, runs, states)
         kept = kept or any(True for state in found for _ in leaves(state))
         other = [_other_tests(run, number) for run in runs]
-        _, changed = _ask(probe, other, states)
+        _, changed = measured(probe, other, states)
         fair = shapes(tuple(found)) == shapes(tuple(changed)) and same(tuple(found), tuple(changed))
         require(fair, "state depends on test rows: fit on view.batches() alone")
         states = found
@@ -196,11 +201,11 @@ def check_declared_needs_are_enough(probe: Probe) -> None:
     """A probe that needs no networks measures without them: from recorded predictions."""
     if probe.needs:
         raise DoesNotApply(f"it needs {' and '.join(probe.needs)}")
-    live, recorded = _fresh(), _fresh()
-    for runs in _stages():
-        wanted, live = _ask(probe, runs, live)
+    live, recorded = fresh(), fresh()
+    for runs in stages_of_runs():
+        wanted, live = measured(probe, runs, live)
         bare = [replace(run, learner=None, features=None) for run in runs]
-        found, recorded = _ask(probe, bare, recorded)
+        found, recorded = measured(probe, bare, recorded)
         equal = all(_away(a, b) == 0 for a, b in zip(found, wanted, strict=True))
         require(equal, "recorded predictions give other numbers: declare needs = ('networks',)")
 

@@ -10,6 +10,7 @@ from engram import methods
 from engram.checks import (
     basics,
     data_access,
+    detectors,
     equality,
     form,
     generators,
@@ -30,6 +31,8 @@ from engram.errors import bad, unknown
 from engram.memory import Memory, Policy
 from engram.memory import policies as policy_names
 from engram.methods.base import Method
+from engram.novelty import Detector
+from engram.novelty import detectors as detector_names
 from engram.probes import Probe
 from engram.recipes.names import own_class
 
@@ -161,14 +164,16 @@ def check(target: Any) -> Report:
     if isinstance(found, Method):
         return Report(label(found), findings(METHOD_CHECKS, found, needs))
     if isinstance(found, Probe):
-        return Report(label(found), findings(probes.PROBE_CHECKS, found, needs))
+        further = detectors.DETECTOR_CHECKS if isinstance(found, Detector) else ()
+        return Report(label(found), findings((*probes.PROBE_CHECKS, *further), found, needs))
     policy = found.policy if isinstance(found, Memory) else found
     return Report(label(policy), findings(POLICY_CHECKS, policy, needs))
 
 
 def needs(one: Check) -> list[Check]:
     """The checks without which another one can find nothing new."""
-    if one in probes.PROBE_CHECKS[2:]:  # what cannot be measured at all fails everywhere
+    # what cannot be measured at all fails everywhere
+    if one in (*probes.PROBE_CHECKS[2:], *detectors.DETECTOR_CHECKS):
         return [probes.check_measures_after_every_stage]
     if one not in METHOD_CHECKS:
         return []
@@ -210,4 +215,6 @@ def _named(name: str) -> Any:
         return getattr(methods, name)
     if name in policy_names():
         return name
-    raise unknown("target", name, [*methods.__all__, *policy_names()])
+    if name in detector_names():
+        return detector_names()[name]
+    raise unknown("target", name, [*methods.__all__, *policy_names(), *detector_names()])

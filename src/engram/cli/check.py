@@ -15,10 +15,11 @@ FAILED = 1
 
 def command(
     target: Annotated[
-        str, typer.Argument(metavar="MODULE:CLASS|NAME", help="A method, policy or probe.")
+        str,
+        typer.Argument(metavar="MODULE:CLASS|NAME", help="A method, policy, probe or detector."),
     ],
 ) -> None:
-    """Check a method, policy or probe, built in or your own, against the contract.
+    """Check a method, policy, probe or detector, built in or your own, against the contract.
 
     Exit code 1: a rule is broken; 2: the method's own code raised an error.
     """

@@ -55,18 +55,19 @@ class KNN(OutputDetector):
         }
 
     def fit(self, net: Net, batch: Batch, state: State) -> State:
-        features = F.normalize(net(batch.x).features.flatten(1), dim=-1)
+        real = batch.w > 0
+        features = F.normalize(net(batch.x).features.flatten(1), dim=-1) * real[:, None]
         # a draw per row, from its place among the task's rows: those drawn highest are kept
         place = state["count"] + torch.arange(len(features), device=features.device)
         key = keys.fold(batch.now, "knn", place.long())
-        drawn = keys.uniform(key, 1)[..., 0].to(features).clamp(min=1e-6) * (batch.w > 0)
+        drawn = keys.uniform(key, 1)[..., 0].to(features).clamp(min=1e-6) * real
         rank = torch.cat([state["rank"][-self.keep :], drawn])
         order = rank.topk(self.keep).indices
         fresh = torch.cat([state["bank"][-self.keep :], features]).index_select(0, order)
         return {
             "bank": torch.cat([state["bank"][: -self.keep], fresh]),
             "rank": torch.cat([state["rank"][: -self.keep], rank.index_select(0, order)]),
-            "count": state["count"] + len(features),
+            "count": state["count"] + real.sum().to(state["count"]),
         }
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
