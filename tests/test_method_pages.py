@@ -28,8 +28,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 INDEX = DOCS / "methods" / "README.md"
 SHOWN = re.compile(r"^```python run\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
-VERBS = ("replay", "phases", "networks", "start", "loss", "remember", "gradient", "step",
-         "interval", "finish", "scores")  # fmt: skip
+VERBS = ("replay", "prologue", "phases", "networks", "start", "loss", "remember", "gradient",
+         "step", "interval", "finish", "scores")  # fmt: skip
 OUTSIDE = {"Join", "DERpp", "ERACE", "GDumb", "SLDA"}  # in none of the benchmarks
 NO_NAME = "no such name"
 

@@ -62,7 +62,7 @@ def test_a_group_of_unequal_sizes_with_batch_norm(compilations):
 
 
 def test_latents():
-    method = methods.LatentReplay(memory=Memory(total=12))
+    method = methods.LatentReplay(memory=Memory(total=12), root="first_task")
     same_numbers(runs_of(method, streams()[:2], model="normed"))
 
 

@@ -121,7 +121,7 @@ def test_convolutions_side_by_side(training, monkeypatch):
     for one in images(**training):
         runs = [replace(one, seed=seed) for seed in range(6)]
         engine = Engine(runs, device="cuda")
-        assert [len(part) for part, mapped in engine.parts() if not mapped] == [4, 2]
+        assert [len(part) for part, ways in engine.parts() if not ways[0].mapped] == [4, 2]
         assert apart(trained(runs, device="cuda"), trained(runs, device="cpu")) < CLOSE, one.method
 
 

@@ -55,7 +55,7 @@ def test_parts_of_a_group(beside):
     runs = toys.runs_of(methods.Finetune(), toys.streams(orders=toys.ORDERS[:3]))
     engine = Engine(runs, device="cpu", together=False)
     assert [part for part, _ in engine.parts()] == [[0, 1], [2]]
-    assert [mapped for _, mapped in engine.parts()] == [False, False]
+    assert [ways[0].mapped for _, ways in engine.parts()] == [False, False]
 
 
 def test_all_that_go_on_are_saved_at_once():

@@ -12,12 +12,16 @@ from torch import Tensor, nn
 from engram import keys
 from engram.checks import toys
 from engram.checks.toys import EXACT, MODELS, streams
+from engram.data.core import Data
 from engram.engine.engine import Engine
 from engram.engine.run import Run
+from engram.engine.training import Training
 from engram.errors import AccessError, BadArgument
 from engram.memory import Memory
-from engram.methods import ER, EWC, Join, LatentReplay, LwF
+from engram.methods import ER, EWC, Join, LatentReplay, LwF, NaiveRehearsal
 from engram.methods.base import Method, Phase, ReplaySpec
+from engram.probes.cost import facts_of
+from engram.streams import class_incremental
 from tests.engine.test_twins import DECAYED
 from tests.engine.twin import OPTIMIZERS, Twin, away, beside
 
@@ -115,7 +119,7 @@ def run_of(method: Method, model: str = "normed", **changes: object) -> Run:
 
 def test_inputs_of_earlier_tasks_are_not_read(monkeypatch):
     """Whatever asks for inputs while a later task is learnt and finished, asks for its own."""
-    run = run_of(LatentReplay(memory=MEMORY))
+    run = run_of(LatentReplay(memory=MEMORY, root="first_task"))
     engine = Engine([run], device="cpu")
     read: list[Tensor] = []
     feed = engine._factory.feed(run, engine._factory.networks(run))
@@ -156,7 +160,9 @@ def test_the_root_and_its_statistics_stand_still():
         def forward(self, x):
             return self.body(self.root(x))
 
-    run = replace(run_of(LatentReplay(memory=MEMORY), weight_decay=0.01), model=WithNorm)
+    run = replace(
+        run_of(LatentReplay(memory=MEMORY, root="first_task"), weight_decay=0.01), model=WithNorm
+    )
     found = []
     for stage in Engine([run], device="cpu").stages():
         whole = stage.learner.params | stage.learner.buffers
@@ -169,7 +175,9 @@ def test_the_root_and_its_statistics_stand_still():
 
 @pytest.mark.parametrize("other", [EWC(strength=0.1), LwF()], ids=["EWC", "LwF"])
 def test_joined(other):
-    runs = toys.runs_of(Join(LatentReplay(memory=MEMORY), other), streams(), model="normed")
+    runs = toys.runs_of(
+        Join(LatentReplay(memory=MEMORY, root="first_task"), other), streams(), model="normed"
+    )
     together, alone = toys.train(runs, together=True), toys.train_each(runs)
     gaps = [toys.gap(together[k].tensors, alone[k].tensors) for k in alone]
     assert max(gaps) < toys.CLOSE
@@ -177,7 +185,7 @@ def test_joined(other):
 
 @pytest.mark.parametrize("weighting", ["mean", "task_count"])
 def test_it_keeps_what_finetuning_forgets(weighting):
-    method = LatentReplay(memory=MEMORY, weighting=weighting)
+    method = LatentReplay(memory=MEMORY, weighting=weighting, root="first_task")
     run = run_of(method, "plain", epochs=20)
     *_, last = Engine([run], device="cpu").stages()
     assert min(toys.accuracies(toys.copied(last))) > 0.6
@@ -223,8 +231,11 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("method", "message"),
         [
-            (Wrong(memory=MEMORY), "remember: expected Wrong.remember to return .*latent"),
-            (Afresh(memory=MEMORY), r"phase\.fresh: expected False"),
+            (
+                Wrong(memory=MEMORY, root="first_task"),
+                "remember: expected Wrong.remember to return .*latent",
+            ),
+            (Afresh(memory=MEMORY, root="first_task"), r"phase\.fresh: expected False"),
         ],
         ids=["no latents", "afresh"],
     )
@@ -234,7 +245,7 @@ class TestErrors:
 
     def test_inputs_that_are_gone(self):
         with pytest.raises(AccessError, match="their inputs are gone"):
-            list(Engine([run_of(Nosy(memory=MEMORY))], device="cpu").stages())
+            list(Engine([run_of(Nosy(memory=MEMORY, root="first_task"))], device="cpu").stages())
 
     @pytest.mark.parametrize(("kind", "renew"), [("past", "task"), ("pair", "step")])
     def test_declarations_that_do_not_fit(self, kind, renew):
@@ -244,3 +255,26 @@ class TestErrors:
     def test_bad_root(self):
         with pytest.raises(BadArgument, match="root"):
             LatentReplay(root="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [(LatentReplay(root="none"), 800_000), (NaiveRehearsal(), 30_000_000)],
+    ids=["latents", "images"],
+)
+def test_a_thousand_latents_and_a_thousand_images(method, expected):
+    """100 x 100 RGB bytes, and the 200 numbers behind the benchmark's root."""
+    x = torch.randint(0, 256, (1002, 3, 100, 100), dtype=torch.uint8)
+    y = torch.arange(1002) % 2
+    data = Data.from_arrays(x, y, test=(x[:2], y[:2]))
+    run = Run(
+        stream=class_incremental(data, classes_per_task=2),
+        method=method,
+        model={"name": "lenet", "latent": 200},
+        training=Training(iterations=1, batch_size=2),
+    )
+    (stage,) = Engine([run], device="cpu").stages()
+    assert len(stage.learner.exemplars) == 1000
+    facts = facts_of(stage.learner, seconds=0.0, steps=1)
+    assert facts["memory_bytes"] == expected
+    assert facts.get("latent_bytes", 0) == expected % 30_000_000

@@ -23,7 +23,8 @@ from tests.engine.test_twins import DECAYED
 from tests.engine.twin import OPTIMIZERS, Plain
 from tests.methods.generative import ScholarTwin, distance, twins_of
 
-SMALL = {"width": 8, "noise": 3}
+SMALL = {"width": 8, "noise": 3, "root": "first_task"}
+HELDOUT = {"root": "heldout", "root_iterations": 5}
 
 
 @dataclass
@@ -71,7 +72,7 @@ class TrainedRoot(LatentScholar):
 @pytest.mark.parametrize("distill", [False, True], ids=["hard", "soft"])
 @pytest.mark.parametrize(("root", "multi"), [("none", True), ("first_task", False)])
 def test_weights_are_those_of_a_plain_loop(root, multi, distill, together):
-    method = LGR(root=root, distill=distill, **SMALL)
+    method = LGR(distill=distill, **{**SMALL, "root": root})
     kind, count = LatentScholar if root == "none" else TrainedRoot, 0
     for twin, stage in twins_of(method, kind, DECAYED, model="normed", multi=multi,
                                 together=together):  # fmt: skip
@@ -80,7 +81,14 @@ def test_weights_are_those_of_a_plain_loop(root, multi, distill, together):
     assert count == 6
 
 
-@pytest.mark.parametrize("method", [LGR(**SMALL), LatentReplay()], ids=["LGR", "LatentReplay"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        LGR(**SMALL), LGR(**{**SMALL, **HELDOUT}), LatentReplay(root="first_task"),
+        LatentReplay(**HELDOUT),
+    ],
+    ids=["LGR", "LGR heldout", "LatentReplay", "LatentReplay heldout"],
+)  # fmt: skip
 def test_noise_over_the_images_of_earlier_tasks_changes_no_bit(method):
     """Written while the run trains: before every task, over the rows of all tasks before it."""
     plain, noisy = (_trained(method, spoil) for spoil in (False, True))
@@ -107,7 +115,7 @@ def _trained(method: Any, spoil: bool) -> list[toys.After]:
 
 
 def test_the_root_stands_still():
-    run = _run(LGR(root="none", **SMALL), weight_decay=0.01)
+    run = _run(LGR(**{**SMALL, "root": "none"}), weight_decay=0.01)
     fresh = Engine([run], device="cpu").learner(run)
     for stage in Engine([run], device="cpu").stages():
         for name in fresh.networks.root_names:
@@ -115,10 +123,10 @@ def test_the_root_stands_still():
 
 
 def test_the_generator_learns_after_the_root_of_the_first_task():
-    assert LGR().phases(0) == (
+    assert LGR(root="first_task").phases(0) == (
         Phase(name="root", moves=("net",)), Phase(name="latents", moves=("generator",)),
     )  # fmt: skip
-    assert LGR().phases(1) == LGR(root="none").phases(0) == (Phase(),)
+    assert LGR(root="first_task").phases(1) == LGR().phases(0) == (Phase(),)
     *_, last = Engine([_run(LGR(**SMALL))], device="cpu").stages()
     assert {k for _, terms in last.outcome.losses for k in terms} == {
         "total", "task", "replay", "generator", "generator_replay",

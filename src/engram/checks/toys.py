@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -15,13 +17,14 @@ from engram import keys
 from engram.data.core import Data
 from engram.engine.engine import Engine, FinishedStage
 from engram.engine.evaluation.evaluate import test_items
+from engram.engine.prologue import streams_of
 from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner.proxy import call
 from engram.learner.tree import leaves, tree_map
 from engram.memory import Exemplars, Memory
-from engram.methods.base import Method
+from engram.methods.base import Method, Prologue
 from engram.methods.join import Join
 from engram.streams import Stream, class_incremental
 
@@ -235,7 +238,37 @@ def tame(method: Method) -> Method:
                 part = changed(part, field.name, 0.1)
         return part
 
-    return each_part(method, calmer)
+    return short(each_part(method, calmer))
+
+
+SHORT = 10  # steps of a prologue
+
+
+def short(method: Method) -> Method:
+    """The method with a prologue of a few steps, which is enough to see whether it is right."""
+    asked = method.prologue()
+    if not isinstance(asked, Prologue) or asked.iterations <= SHORT:
+        return method
+    found, kind = copy.copy(method), _with_short_prologue(cast(Any, type(method)))
+    object.__setattr__(found, "__class__", kind)
+    return found
+
+
+def rows_aside(method: Method, stream: Stream, seed: int = 0) -> Tensor:
+    """Rows that no task has, because a prologue reads them."""
+    run = Run(stream=stream, method=method, seed=seed)
+    before = streams_of(run)[1]
+    parts = [] if before is None else [task.train for task in before.tasks]
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)
+
+
+@cache  # one class for all, so that runs can be told to be alike
+def _with_short_prologue(kind: Any) -> Any:
+    def prologue(self: Any) -> Any:
+        asked: Any = kind.prologue(self)
+        return replace(asked, iterations=SHORT) if isinstance(asked, Prologue) else asked
+
+    return type(kind.__name__, (kind,), {"prologue": prologue, "__module__": kind.__module__})
 
 
 def tight(method: Method) -> Method:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -20,9 +20,17 @@ from engram.engine.factory import LearnerFactory
 from engram.engine.groups.hyperparameters import varying
 from engram.engine.groups.prefixes import Prefixes, copy_learner
 from engram.engine.groups.rollback import Rollback
-from engram.engine.groups.streams import parts_of, side_by_side
+from engram.engine.groups.streams import Part, parts_of, side_by_side
 from engram.engine.history import StageOutcome
 from engram.engine.loop import Progress
+from engram.engine.prologue import (
+    PROLOGUE,
+    is_before,
+    pass_on,
+    prologue_of,
+    prologue_parts,
+    with_prologue,
+)
 from engram.engine.run import Run
 from engram.engine.trainers.tracing import need_compiler
 from engram.errors import bad
@@ -48,6 +56,13 @@ class FinishedStage:
     last_of_group: bool = True  # whether all runs trained together have been yielded
 
 
+class Way(NamedTuple):
+    """How runs go through a task."""
+
+    mapped: bool
+    width: int  # how many at once
+
+
 @dataclass
 class TaskGroup:
     """Runs that are to be trained on one task together, by their places."""
@@ -65,7 +80,9 @@ def _declared(run: Run) -> Any:
     replays, phases = [method.replay(k) for k in stages], [method.phases(k) for k in stages]
     # the host fills memories run by run; only a reservoir on the device must have one size for all
     budget = method.memory_budget if any(one.renew == "step" for one in replays) else None
-    return likeness((method.reads, budget, replays, phases))
+    before = prologue_of(method)
+    length = before and (before.iterations, before.batch_size)
+    return likeness((method.reads, budget, replays, phases, length))
 
 
 class Engine:
@@ -149,18 +166,36 @@ class Engine:
             return True
         return self._tiny(group)
 
-    def apart(self, group: Sequence[int]) -> bool:
-        """Whether mapped runs go one by one all the same.
+    def apart(self, group: Sequence[int], stage: int = PROLOGUE) -> bool:
+        """Whether mapped runs go one by one all the same, in the prologue or in a task.
 
         Mapped convolutions become grouped ones, which CUDA does more slowly than one after the
-        other (measured for 3 runs of the CIFAR network).
+        other (measured for 3 runs of the CIFAR network). A task that is learnt from latents has
+        none where the root has them all.
         """
         if self.together is not None:
             return not self.together
-        modules = self._factory.networks(self.runs[group[0]]).train.modules()
+        run = self.runs[group[0]]
         if self.device.type == "cuda":
-            return any(isinstance(one, CONVOLUTIONS) for one in modules)
+            networks = self._factory.networks(run)
+            latent = stage != PROLOGUE and run.method.replay(stage).latent
+            root = networks.root_prefixes if latent else ()
+            return any(
+                isinstance(one, CONVOLUTIONS) and not f"{name}.".startswith(root)
+                for name, one in networks.train.named_modules()
+            )
         return self.compile and not self._tiny(group)
+
+    def _ways(self, group: Sequence[int]) -> dict[int, Way]:
+        """For each task of a group: whether runs are mapped, and how many go on at once."""
+        run, maps = self.runs[group[0]], self.maps(group)
+        # a single run gains nothing from being mapped, unless its steps are compiled
+        alone = Way(True, 1) if maps and self.compile else Way(False, self.side_by_side)
+        first = 0 if prologue_of(run.method) is None else PROLOGUE
+        return {
+            stage: Way(True, len(group)) if maps and not self.apart(group, stage) else alone
+            for stage in range(first, len(run.stream))
+        }
 
     @property
     def side_by_side(self) -> int:
@@ -188,24 +223,19 @@ class Engine:
         stage still to be done. After `deadline` (``time.monotonic``) no further group is begun,
         and with `stop_inside` no further stage. `checkpointer` keeps runs that are inside a task.
         """
+        spent: dict[int, float] = {}  # seconds of prologues
         for group in self._tasks(resume, deadline, stop_inside):
-            report = progress(group.places, group.stage) if progress else None
+            report = progress(group.places, max(group.stage, 0)) if progress else None
             copies, done = self._copies(group), list[FinishedStage]()
             work = deque(_by_position(group, list(copies)))
             while work:
                 places = work.popleft()
                 learners = [group.learners[place] for place in places]
-                runs = [self.runs[place] for place in places]
                 before = [Rollback(one) for one in learners]
                 outcomes, parts = None, []
                 try:
-                    with numerics(runs[0].training.precision):
-                        parts = parts_of(
-                            learners, [run.method for run in runs], runs[0].training, group.stage,
-                            mapped=group.mapped, capture=self.capture, compile=self.compile,
-                            progress=report, features=any(run.features for run in runs),
-                            checkpointer=checkpointer, places=places,
-                        )  # fmt: skip
+                    with numerics(self.runs[places[0]].training.precision):
+                        parts = self._turns(group, places, report, checkpointer)
                         outcomes = side_by_side(parts, self.device, checkpointer)
                 except torch.OutOfMemoryError:
                     if len(places) == 1:
@@ -217,11 +247,36 @@ class Engine:
                     work.extendleft((places[half:], places[:half]))
                     continue
                 for place, learner, outcome in zip(places, learners, outcomes, strict=True):
+                    if group.stage == PROLOGUE:
+                        spent[place] = outcome.seconds
+                        for other in copies[place]:
+                            pass_on(learner, group.learners[other])
+                        continue
+                    if group.stage == 0:
+                        run, seconds = self.runs[place], spent.pop(place, 0.0)
+                        outcome = with_prologue(run, outcome, seconds)
                     done.append(FinishedStage(place, group.stage, outcome, learner))
                     done += self._copied(done[-1], copies[place], group)
                 del before, learners, outcomes
             yield from self._own_scores(done, {p for many in copies.values() for p in many})
             del group, done
+
+    def _turns(
+        self, group: TaskGroup, places: Sequence[int], progress: Progress | None,
+        checkpointer: Checkpointer | None,
+    ) -> list[Part[StageOutcome]]:  # fmt: skip
+        """A task, or the prologue, of some runs of a group, as parts that take turns."""
+        learners = [group.learners[place] for place in places]
+        runs = [self.runs[place] for place in places]
+        options: dict[str, Any] = {
+            "mapped": group.mapped, "capture": self.capture, "compile": self.compile,
+            "progress": progress, "checkpointer": checkpointer, "places": places,
+        }  # fmt: skip
+        if group.stage == PROLOGUE:
+            return prologue_parts(runs, learners, **options)
+        methods, training = [run.method for run in runs], runs[0].training
+        options["features"] = any(run.features for run in runs)
+        return parts_of(learners, methods, training, group.stage, **options)
 
     def _tasks(
         self, resume: Resume | None, deadline: float | None, stop_inside: bool
@@ -231,31 +286,36 @@ class Engine:
         def late() -> bool:
             return deadline is not None and time.monotonic() > deadline
 
-        for part, mapped in self.parts():
+        for part, ways in self.parts():
             if late():
                 return
             learners = {place: self.learner(self.runs[place]) for place in part}
-            if not mapped and len(part) > 1:  # each binds a module to its own weights
-                for one in learners.values():
+            if len(part) > 1 and not all(way.mapped for way in ways.values()):
+                for one in learners.values():  # each binds a module to its own weights
                     one.networks = one.networks.twin()
             first = {p: resume(p, one) if resume else 0 for p, one in learners.items()}
-            for stage in range(len(self.runs[part[0]].stream)):
+            for stage, way in ways.items():
                 if stop_inside and late():
                     break
-                here = [p for p in part if first[p] <= stage and learners[p].diverged < 0]
+                here = [p for p in part if first[p] <= max(stage, 0) and learners[p].diverged < 0]
+                if stage == PROLOGUE:
+                    here = [p for p in here if is_before(learners[p])]
                 for places in _by_state(here, learners):
-                    yield TaskGroup(places, learners, stage, mapped)
+                    for start in range(0, len(places), way.width):
+                        some = places[start : start + way.width]
+                        yield TaskGroup(some, learners, stage, way.mapped)
             del learners
 
-    def parts(self) -> Iterator[tuple[list[int], bool]]:
-        """Places of runs that go together: mapped, or each for itself side by side."""
+    def parts(self) -> Iterator[tuple[list[int], dict[int, Way]]]:
+        """Places of runs that go together, and in which way in each task.
+
+        The prologue is task -1. In a task in which runs are not mapped, each goes for itself.
+        """
         for group in self.groups():
-            mapped, width = self.maps(group), len(group)
-            if not mapped or self.apart(group):
-                mapped = mapped and self.compile  # else a single run gains nothing from it
-                width = 1 if mapped else self.side_by_side
+            ways = self._ways(group)
+            width = max(way.width for way in ways.values())
             for start in range(0, len(group), width):
-                yield group[start : start + width], mapped
+                yield group[start : start + width], ways
 
     def _copies(self, group: TaskGroup) -> dict[int, list[int]]:
         """The runs to train, each with those that have met the same tasks and only copy it."""
@@ -264,7 +324,7 @@ class Engine:
         # whoever is inside the task leads: it has the shortest way to go
         learners = group.learners
         farthest = sorted(group.places, key=lambda place: learners[place].resume_point is None)
-        return self._prefixes.leaders(farthest, self.runs, group.stage)
+        return self._prefixes.leaders(farthest, self.runs, max(group.stage, 0))
 
     def _copied(
         self, source: FinishedStage, places: Sequence[int], group: TaskGroup
@@ -293,6 +353,8 @@ class Engine:
             found = answers([one.learner for one in again], methods, features=features)
             for one, answer in zip(again, found, strict=True):
                 one.outcome = replace(one.outcome, **answer._asdict())
+        if not done:
+            return  # a prologue has no scores
         share = sum(one.outcome.seconds for one in done if one.run not in copied) / len(done)
         for place, one in enumerate(done):
             one.outcome = replace(one.outcome, seconds=share)

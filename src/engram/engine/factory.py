@@ -8,16 +8,18 @@ import torch
 
 from engram import keys
 from engram.engine.batches.latents import latents_of, need_root
+from engram.engine.prologue import streams_of
 from engram.engine.run import Run
 from engram.learner.feed import Feed
 from engram.learner.layout import Networks
 from engram.learner.learner import Learner
 from engram.learner.likeness import Same, likeness
 from engram.learner.network import manners_of, modules_of
-from engram.methods.base import overrides
+from engram.methods.base import RootFile, overrides
 from engram.models.adapter import adapt
 from engram.models.build import build
 from engram.models.classifier import Classifier
+from engram.models.weights import load_root
 from engram.streams.outline import StreamOutline
 
 DTYPES = {
@@ -42,7 +44,7 @@ class LearnerFactory:
         feed = self.feed(run, networks)
         skeleton = self._skeletons.setdefault(self.shape(run, networks), networks)
         return Learner(
-            networks=skeleton.of_run(networks), stream=run.stream, feed=feed, seed=run.seed,
+            networks=skeleton.of_run(networks), stream=streams_of(run)[0], feed=feed, seed=run.seed,
             scope=run.scope, reads=run.method.reads,
         )  # fmt: skip
 
@@ -66,7 +68,7 @@ class LearnerFactory:
         key = (
             likeness(run.model) if by_name else Same(run.model), likeness(run.method.head),
             run.seed, len(run.stream.order), run.loss, run.training.precision,
-            Same(run.stream.data), _of_the_method(run),
+            Same(run.stream.data), _of_the_method(run), _root_file(run),
         )  # fmt: skip
         if key not in self._weights:
             self._weights[key] = self._build(run)
@@ -81,6 +83,9 @@ class LearnerFactory:
             head=run.method.head,
         )  # fmt: skip
         need_root(run.method, len(run.stream), net)
+        asked = run.method.prologue()
+        if isinstance(asked, RootFile):
+            load_root(net, asked.path, asked.sha256)
         with torch.random.fork_rng(devices=[]):  # a method's own networks follow the seed, too
             key_of_run = keys.fold(run.seed, "networks")
             torch.default_generator.manual_seed(keys.torch_seed(key_of_run))
@@ -106,6 +111,11 @@ def _outline(run: Run, net: Classifier) -> StreamOutline:
     if not overrides(run.method, "networks"):
         return outline
     return outline.above(latents_of(net, run.stream.data.sample_shape))
+
+
+def _root_file(run: Run) -> RootFile | None:
+    asked = run.method.prologue()
+    return asked if isinstance(asked, RootFile) else None
 
 
 def _of_the_method(run: Run) -> Any:

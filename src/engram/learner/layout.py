@@ -138,6 +138,12 @@ class Networks:
         net: Any = self.train.get_submodule("net")
         return [f"net.{name}" for name in net.root_names]
 
+    @property
+    def root_prefixes(self) -> tuple[str, ...]:
+        """What names of parameters and buffers of the main network's root begin with."""
+        net: Any = self.train.get_submodule("net")
+        return tuple(f"net.{prefix}" for prefix in net.root_prefixes)
+
     def initial(self) -> tuple[Tensor, dict[str, Tensor]]:
         """The weights and buffers the modules came with, whatever was trained since."""
         return self._vector.clone(), {k: v.clone() for k, v in self._buffers.items()}

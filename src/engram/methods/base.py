@@ -25,7 +25,7 @@ from engram.streams.outline import StreamOutline
 
 __all__ = [
     "DECISIONS", "EITHER", "REPLAYS", "Brought", "Gradient", "Method", "Network", "Phase",
-    "ReplaySpec", "State", "Terms", "overrides", "pace_of",
+    "Prologue", "ReplaySpec", "RootFile", "State", "Terms", "overrides", "pace_of",
 ]  # fmt: skip
 REPLAYS = ("none", "union", "pair", "apart", "tasks", "past", "complete")
 # how predictions follow from scores, for rows of one label and for rows with a set of them
@@ -122,6 +122,44 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Prologue:
+    """A training of the root before the first task, on rows that are set aside from all tasks.
+
+    The whole network learns them with all classes open; then its top and its head begin afresh,
+    and the root stands still.
+
+    Parameters
+    ----------
+    share
+        Of every task's training rows; no task has them any more.
+    iterations, batch_size
+        Steps, and rows of each; all else is as the recipe says.
+
+    Examples
+    --------
+    >>> Prologue(share=0.1)
+    Prologue(share=0.1, iterations=1000, batch_size=32)
+    """
+
+    share: float = 1 / 6
+    iterations: int = 1000
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        number("prologue.share", self.share, 0.0, 1.0, open_low=True)
+        whole("prologue.iterations", self.iterations, 1)
+        whole("prologue.batch_size", self.batch_size, 1)
+
+
+@dataclass(frozen=True)
+class RootFile:
+    """Weights that the root of the model begins with: a file and its SHA-256."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Method:
     """Base of all methods: finetuning.
 
@@ -139,6 +177,10 @@ class Method:
     def replay(self, stage: int) -> ReplaySpec:
         """What a batch holds; fixed for a stage."""
         return ReplaySpec()
+
+    def prologue(self) -> Prologue | RootFile | None:
+        """What the root of the model learns before the first task; by default nothing."""
+        return None
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
         """The trainings of a task, one after the other, between `start` and `finish`."""

@@ -20,7 +20,9 @@ from engram.methods.base import (
     Gradient,
     Method,
     Phase,
+    Prologue,
     ReplaySpec,
+    RootFile,
     State,
     Terms,
     overrides,
@@ -33,7 +35,7 @@ from engram.streams.outline import StreamOutline
 
 SINGLE = {
     "replay": "a memory or replay", "gradient": "a gradient", "scores": "scores",
-    "remember": "values to remember", "phases": "phases",
+    "remember": "values to remember", "phases": "phases", "prologue": "a prologue",
 }  # fmt: skip
 
 
@@ -104,6 +106,10 @@ class Join(Method):
     def replay(self, stage: int) -> ReplaySpec:
         owner = self._owner("replay")
         return ReplaySpec() if owner is None else self.parts[owner].replay(stage)
+
+    def prologue(self) -> Prologue | RootFile | None:
+        owner = self._owner("prologue")
+        return None if owner is None else self.parts[owner].prologue()
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
         owner = self._owner("phases")

@@ -6,17 +6,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engram.errors import choose
 from engram.learner.batch import Batch
 from engram.learner.net import Net
 from engram.methods.base import ReplaySpec, State
+from engram.methods.frozen_root import FrozenRoot
 from engram.methods.naive_rehearsal import NaiveRehearsal
-
-ROOTS = ("first_task", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatentReplay(NaiveRehearsal):
+class LatentReplay(FrozenRoot, NaiveRehearsal):
     """`NaiveRehearsal` above a frozen root: exemplars are latents, inputs are not kept.
 
     When a task begins, the root encodes its rows once, in eval mode; the top is trained on these
@@ -31,13 +29,15 @@ class LatentReplay(NaiveRehearsal):
         ``mean``: one mean over new and old rows; ``task_count``: ``new / t + (1 - 1/t) * old``.
     size
         Memory rows per step; 0 means as many as the batch size.
-    root
-        ``first_task``: the whole network learns the first task, then the root stands still;
-        ``none``: the root keeps its initial weights, or those the model came with.
+    root, root_share, root_iterations, root_batch_size, root_file, root_sha256
+        Where the root has its weights from: ``heldout`` (default; a training on rows set aside from
+        all tasks), ``first_task``, ``none`` or ``external``. See `FrozenRoot`.
 
     Examples
     --------
-    >>> LatentReplay().replay(0), LatentReplay().replay(1)
+    >>> LatentReplay().prologue()
+    Prologue(share=0.16..., iterations=1000, batch_size=32)
+    >>> LatentReplay(root="first_task").replay(0), LatentReplay().replay(0)
     (ReplaySpec(kind='pair', size=0), ReplaySpec(kind='pair', size=0, latent=True))
 
     References
@@ -45,14 +45,12 @@ class LatentReplay(NaiveRehearsal):
     Pellegrini et al. 2020, International Conference on Intelligent Robots and Systems.
     """
 
-    root: str = "first_task"
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose("root", self.root, ROOTS)
+        self.check_root()
 
     def replay(self, stage: int) -> ReplaySpec:
-        return ReplaySpec("pair", self.size, latent=stage > 0 or self.root == "none")
+        return ReplaySpec("pair", self.size, latent=not self.learns_root(stage))
 
     def remember(self, net: Net, batch: Batch, state: State) -> dict[str, Tensor]:
         return {"latent": net.at("net.root")(batch.x)}

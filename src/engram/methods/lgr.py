@@ -7,18 +7,18 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from engram.errors import bad, choose
+from engram.errors import bad
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.methods.base import Brought, Phase, ReplaySpec, State, Terms
 from engram.methods.dgr import DGR
-from engram.methods.latent_replay import ROOTS
+from engram.methods.frozen_root import FrozenRoot
 from engram.streams.outline import StreamOutline
 
 
 @dataclass(frozen=True, kw_only=True)
-class LGR(DGR):
+class LGR(FrozenRoot, DGR):
     """`DGR` above a frozen root: the generator draws latents, and only the top is trained.
 
     When a task begins, the root encodes its rows once, in eval mode. The generator has as many
@@ -34,10 +34,10 @@ class LGR(DGR):
         says that its root ends in a sigmoid (``latent=200`` of ``lenet`` and ``mlp``).
     generator_lr, generator_optimizer
         As for `DGR`.
-    root
-        ``first_task``: the whole network learns the first task, then the root stands still, and
-        the generator learns the task's latents; ``none``: the root keeps its initial weights, or
-        those the model came with.
+    root, root_share, root_iterations, root_batch_size, root_file, root_sha256
+        Where the root has its weights from: ``heldout`` (default; a training on rows set aside from
+        all tasks), ``first_task`` (the generator learns the task's latents after it), ``none`` or
+        ``external``. See `FrozenRoot`.
 
     Notes
     -----
@@ -45,23 +45,18 @@ class LGR(DGR):
 
     Examples
     --------
-    >>> LGR().replay(0), LGR().replay(1)
+    >>> LGR(root="first_task").replay(0), LGR().replay(0)
     (ReplaySpec(kind='none', size=0), ReplaySpec(kind='none', size=0, latent=True))
     """
 
     generates: ClassVar[str] = "latents"
 
-    root: str = "first_task"
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose("root", self.root, ROOTS)
-
-    def _learns_root(self, stage: int) -> bool:
-        return stage == 0 and self.root == "first_task"
+        self.check_root()
 
     def replay(self, stage: int) -> ReplaySpec:
-        return ReplaySpec(latent=not self._learns_root(stage))
+        return ReplaySpec(latent=not self.learns_root(stage))
 
     def networks(self, stream: StreamOutline) -> Brought:
         if stream.latents is None:
@@ -69,7 +64,7 @@ class LGR(DGR):
         return {"generator": self._network(*stream.latents)}
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
-        if not self._learns_root(stage):
+        if not self.learns_root(stage):
             return super().phases(stage)
         # the latents are there when the root stands still
         return (

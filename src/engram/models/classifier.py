@@ -84,9 +84,14 @@ class Classifier(nn.Module):
     @property
     def root_names(self) -> tuple[str, ...]:
         """Names of the parameters of the root, to be frozen for latent replay."""
-        self._need_split()
-        inside = tuple(f"backbone.{name}." for name in self._backbone.root_modules)
+        inside = self.root_prefixes
         return tuple(name for name, _ in self.named_parameters() if name.startswith(inside))
+
+    @property
+    def root_prefixes(self) -> tuple[str, ...]:
+        """What names of parameters and buffers of the root begin with."""
+        self._need_split()
+        return tuple(f"backbone.{name}." for name in self._backbone.root_modules)
 
     @property
     def unit_latents(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engram.errors import choose, whole
 
-KINDS = ("train", "valid", "memory", "past", "probe")
+KINDS = ("train", "valid", "memory", "past", "probe", "prologue")
 
 
 class Ledger:
@@ -12,7 +12,8 @@ class Ledger:
 
     Kinds: ``train`` and ``valid`` rows of the current task, ``memory`` rows that were kept,
     ``past`` rows of earlier tasks that were not kept (only methods that declare it), ``probe`` rows
-    on which measurements were fitted after a stage (see `engram.Probe`).
+    on which measurements were fitted after a stage (see `engram.Probe`), ``prologue`` rows set
+    aside from all tasks, from which a root learnt before the first.
 
     Examples
     --------
@@ -70,5 +71,5 @@ class Ledger:
         return twin
 
     def __repr__(self) -> str:
-        shown = [kind for kind in KINDS if kind != "probe" or self.total(kind)]
+        shown = [kind for kind in KINDS if kind in KINDS[:4] or self.total(kind)]
         return f"Ledger({', '.join(f'{kind} {self.total(kind)}' for kind in shown)})"

@@ -26,7 +26,8 @@ Latents = dict[str, Tensor]  # rows [R?, n] in ascending order, latents [R?, n, 
 
 def need_root(method: Method, stages: int, net: Classifier) -> None:
     """Refuse a model without a root where a method trains on latents."""
-    if not net.splits and any(method.replay(stage).latent for stage in range(stages)):
+    latent = any(method.replay(stage).latent for stage in range(stages))
+    if not net.splits and (latent or method.prologue() is not None):
         kind = type(net.backbone).__name__
         wanted = "a backbone with root(x), body(z) and root_modules, the names of the root's parts"
         raise bad("model", f"{wanted}, because {type(method).__name__} replays latents", kind)

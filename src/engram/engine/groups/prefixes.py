@@ -36,7 +36,10 @@ class Prefixes:
         method = Same(run.method)
         if method not in self._methods:
             self._methods[method] = likeness(run.method)
-        return self._history(run.stream)[stage], run.seed, self._methods[method], self._start(run)
+        met: Any = self._history(run.stream)[stage]
+        if run.method.prologue() is not None:  # it has met something of all tasks
+            met = met, self._history(run.stream)[-1]
+        return met, run.seed, self._methods[method], self._start(run)
 
     def _history(self, stream: Stream) -> list[bytes]:
         """Hash of the first tasks, for every number of them."""

@@ -1,0 +1,154 @@
+"""Before the first task: roots learn from rows that are set aside from all tasks.
+
+A stand-in of each learner trains on the stream of those rows, all tasks and classes at once, by the
+same loop as any task; then its root goes to the learner, whose top and head are still untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from engram import keys
+from engram.engine.groups.streams import Part
+from engram.engine.history import StageOutcome
+from engram.engine.loop import Turns, train_task
+from engram.engine.run import Run
+from engram.engine.training import Training
+from engram.learner.learner import Learner
+from engram.learner.tree import tree_map
+from engram.methods.base import Method, Phase, Prologue, ReplaySpec
+from engram.streams.aside import set_aside
+from engram.streams.core import Stream
+
+PROLOGUE = -1  # in place of a task, or of a phase of the first one
+SHARED = ("vector", "buffers", "free", "opt", "units")  # what a checkpoint keeps of a stand-in
+
+
+def prologue_of(method: Method) -> Prologue | None:
+    """The training before the first task that a method asks for."""
+    found = method.prologue()
+    return found if isinstance(found, Prologue) else None
+
+
+def streams_of(run: Run) -> tuple[Stream, Stream | None]:
+    """The stream that a run learns, and that of the rows set aside from it."""
+    asked = prologue_of(run.method)
+    if asked is None:
+        return run.stream, None
+    known: dict[Any, tuple[Stream, Stream]] = run.stream.__dict__.setdefault("_aside", {})
+    key = asked.share, run.seed
+    if key not in known:
+        known[key] = set_aside(run.stream, *key)
+    return known[key]
+
+
+def is_before(learner: Learner) -> bool:
+    """Whether the prologue of a learner that is to begin, or to go on, is still to be done."""
+    point = learner.resume_point
+    return point is None or point.position[0] == PROLOGUE
+
+
+@dataclass(frozen=True)
+class Pretraining(Method):
+    """Plain training of the main network on all rows of a stream at once."""
+
+    reads: ClassVar[str] = "past"
+
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("past")
+
+    def phases(self, stage: int) -> tuple[Phase, ...]:
+        return (Phase(name="prologue", moves=("net",)),)
+
+
+def prologue_parts(
+    runs: Sequence[Run], learners: Sequence[Learner], *, mapped: bool, places: Sequence[int],
+    **options: Any,
+) -> list[Part[StageOutcome]]:  # fmt: skip
+    """The prologues of runs: mapped ones share their steps, others are a part each."""
+    wide = len(learners) if mapped else 1
+    count, parts = len(learners) // wide, []
+    for number in range(count):
+        mine = slice(number * wide, (number + 1) * wide)
+        turns = _turns(runs[mine], learners[mine], mapped=mapped, beside=count, **options)
+        parts.append(Part(turns, places[mine], learners[mine]))
+    return parts
+
+
+def _turns(runs: Sequence[Run], learners: Sequence[Learner], **options: Any) -> Turns:
+    stands = [_stand_in(*pair) for pair in zip(runs, learners, strict=True)]
+    training = _settings(runs[0])
+    last = len(runs[0].stream) - 1  # all classes are open then
+    turns = train_task(stands, [Pretraining()] * len(stands), training, last, **options)
+    outcomes: list[StageOutcome] | None = None
+    while outcomes is None:
+        try:
+            points = next(turns)
+        except StopIteration as end:
+            outcomes = end.value
+            break
+        if points is not None:
+            for learner, stand, point in zip(learners, stands, points, strict=True):
+                _hand_over(stand, learner)
+                learner.enter(0)
+                point.position = (PROLOGUE, *point.position[1:])
+        yield points
+    for learner, stand in zip(learners, stands, strict=True):
+        _settle(learner, stand)
+    return outcomes
+
+
+def with_prologue(run: Run, first: StageOutcome, seconds: float) -> StageOutcome:
+    """The outcome of a run's first task, with the steps and seconds of what came before it."""
+    asked = prologue_of(run.method)
+    steps = 0 if asked is None else asked.iterations
+    return replace(first, seconds=first.seconds + seconds, steps=first.steps + steps)
+
+
+def _settings(run: Run) -> Training:
+    asked = prologue_of(run.method) or Prologue()
+    return replace(
+        run.training, iterations=asked.iterations, batch_size=asked.batch_size, first_factor=1.0,
+        schedule="constant", patience=0, restore_best=False, evaluate_every=0,
+    )  # fmt: skip
+
+
+def _stand_in(run: Run, learner: Learner) -> Learner:
+    """A learner of the rows set aside, where the other one stands."""
+    stream = streams_of(run)[1]
+    assert stream is not None  # only methods with a prologue come here
+    stand = Learner(
+        networks=learner.networks, stream=stream, feed=learner.feed, scope="seen", reads="past",
+        seed=int(keys.fold(run.seed, "prologue")),
+    )  # fmt: skip
+    if (point := learner.resume_point) is not None:
+        _hand_over(learner, stand)
+        stand.resume_point = replace(point, position=(0, *point.position[1:]))
+    return stand
+
+
+def _hand_over(source: Learner, target: Learner) -> None:
+    for name in SHARED:
+        setattr(target, name, tree_map(lambda leaf: leaf, getattr(source, name)))
+
+
+def pass_on(source: Learner, target: Learner) -> None:
+    """Let a learner whose prologue is the same have what it gave."""
+    _hand_over(source, target)
+    target.ledger, target.resume_point = source.ledger.copy(), None
+
+
+def _settle(learner: Learner, stand: Learner) -> None:
+    """The root of the stand-in below a top, a head and further networks as they began."""
+    networks = learner.networks
+    vector, buffers = networks.initial()
+    mine, theirs = networks.layout(vector), networks.layout(stand.vector)
+    for name in networks.root_names:
+        mine[name].copy_(theirs[name])
+    inside = {k: v for k, v in stand.buffers.items() if k.startswith(networks.root_prefixes)}
+    learner.vector, learner.buffers = vector, buffers | inside
+    learner.opt, learner.units, learner.resume_point = {}, {}, None
+    read = sum(sum(kinds.values()) for kinds in stand.ledger.to_dict().values())
+    learner.ledger.record(0, "prologue", read)

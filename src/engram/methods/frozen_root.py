@@ -1,0 +1,61 @@
+"""What methods above a frozen root share: where the root has its weights from."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from engram.errors import bad, choose, number, whole
+from engram.methods.base import Method, Prologue, RootFile
+
+ROOTS = ("heldout", "first_task", "none", "external")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenRoot(Method):
+    """A root that stands still while tasks are learnt.
+
+    Parameters
+    ----------
+    root
+        ``heldout``: before the first task, the whole network learns from a share of the training
+        rows, with all classes open, and the top begins afresh; no task has those rows.
+        ``first_task``: the whole network learns the first task, then the root stands still.
+        ``none``: the root keeps its initial weights, or those the model came with.
+        ``external``: it has those of a file.
+    root_share, root_iterations, root_batch_size
+        Of ``heldout``: the share of each task's rows, the number of steps and their rows.
+    root_file, root_sha256
+        Of ``external``: safetensors or a saved ``state_dict``, and its checksum.
+    """
+
+    root: str = "heldout"
+    root_share: float = 1 / 6
+    root_iterations: int = 1000
+    root_batch_size: int = 32
+    root_file: str = ""
+    root_sha256: str = ""
+
+    def check_root(self) -> None:
+        """Refuse settings of the root that cannot be meant."""
+        choose("root", self.root, ROOTS)
+        number("root_share", self.root_share, 0.0, 0.9, open_low=True)
+        whole("root_iterations", self.root_iterations, 1)
+        whole("root_batch_size", self.root_batch_size, 1)
+        for name in ("root_file", "root_sha256"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or bool(value) != (self.root == "external"):
+                raise bad(name, 'a text where root is "external", and none elsewhere', value)
+        if self.root_sha256 and not re.fullmatch("[0-9a-fA-F]{64}", self.root_sha256):
+            raise bad("root_sha256", "the 64 hexadecimal digits of the file", self.root_sha256)
+
+    def learns_root(self, stage: int) -> bool:
+        """Whether the root learns in a task."""
+        return stage == 0 and self.root == "first_task"
+
+    def prologue(self) -> Prologue | RootFile | None:
+        if self.root == "heldout":
+            return Prologue(self.root_share, self.root_iterations, self.root_batch_size)
+        if self.root == "external":
+            return RootFile(self.root_file, self.root_sha256)
+        return None

@@ -1,0 +1,308 @@
+"""The prologue: a root that learns from rows set aside, before the first task."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import engram
+from engram.checks import toys
+from engram.checks.toys import EXACT, MODELS, streams
+from engram.engine.engine import PROLOGUE, Engine
+from engram.engine.run import Run
+from engram.errors import BadArgument
+from engram.methods import LGR, Join, LatentReplay
+from engram.methods.base import Method, Prologue, RootFile
+from engram.recipes.step_saver import StepSaver
+from engram.streams import class_incremental, permuted, task_incremental
+from engram.streams.aside import set_aside
+from tests.engine.twin import OPTIMIZERS, Plain
+from tests.recipes.test_steps import SLICES, Crash, crash_after, same
+
+METHOD = LatentReplay(root_iterations=7, root_batch_size=100)  # more than there are: all at once
+
+
+def run_of(method: Method = METHOD, stream: Any = None, seed: int = 0, **changes: Any) -> Run:
+    training = replace(EXACT, **changes)
+    stream = streams()[0] if stream is None else stream
+    return Run(stream=stream, method=method, model=MODELS["normed"], training=training, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looks(LatentReplay):
+    """Keeps what it was given when the first task began."""
+
+    def start(self, learner, task):
+        super().start(learner, task)
+        if learner.stage == 0:
+            learner.state = {
+                "vector": learner.vector.clone(),
+                "buffers": {k: v.clone() for k, v in learner.buffers.items()},
+            }
+
+
+LOOKS = Looks(root_iterations=7, root_batch_size=100)
+
+
+def first_of(run: Run) -> Any:
+    return next(iter(Engine([run], device="cpu").stages()))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("multi", [False, True], ids=["class_il", "task_il"])
+def test_the_root_is_that_of_a_plain_loop_and_the_rest_is_fresh(multi, optimizer):
+    make = task_incremental if multi else class_incremental
+    run = run_of(LOOKS, make(toys.clouds(), classes_per_task=2), optimizer=optimizer)
+    fresh = Engine([run], device="cpu").learner(run)
+    net = Plain(fresh, normed=True).train()
+    _, aside = set_aside(run.stream, 1 / 6, seed=0)
+    rows = torch.cat([task.train for task in aside.tasks])
+    x, y = run.stream.data.gather(rows).double(), run.stream.targets[rows][:, 0]
+    loop = OPTIMIZERS[optimizer](net.in_use(3), run.training)
+    for _ in range(7):
+        loop.zero_grad()
+        F.cross_entropy(net(x, 3), y).backward()  # all classes are open
+        loop.step()
+    seen = first_of(run).learner.state
+    found = fresh.layout(seen["vector"])
+    assert (found["net.backbone.first.weight"] - net.trunk.weight).abs().max() < 1e-12
+    assert not torch.equal(net.trunk.weight, fresh.params["net.backbone.first.weight"])
+    for name, value in found.items():
+        if name not in fresh.networks.root_names:
+            assert torch.equal(value, fresh.params[name]), name
+    assert toys.same(seen["buffers"], fresh.buffers)  # its batch norm belongs to the top
+
+
+def test_rows_set_aside_are_in_no_task():
+    stream = streams()[0]
+    rest, aside = set_aside(stream, 1 / 6, seed=3)
+    for whole, left, taken in zip(stream.tasks, rest.tasks, aside.tasks, strict=True):
+        assert len(taken.train) == len(whole.train) // 6
+        both = torch.cat([left.train, taken.train]).sort().values
+        assert torch.equal(both, whole.train.sort().values)
+        assert torch.equal(left.test, whole.test)
+    other = set_aside(stream, 1 / 6, seed=4)[1]
+    assert not torch.equal(other.tasks[0].train, aside.tasks[0].train)
+
+
+def test_a_row_of_several_tasks_is_set_aside_from_all():
+    stream = permuted(toys.clouds(), tasks=3)
+    rest, aside = set_aside(stream, 0.25, seed=0)
+    taken = torch.cat([task.train for task in aside.tasks]).unique()
+    assert len(taken) == len(stream.tasks[0].train) // 4
+    assert not any(torch.isin(task.train, taken).any() for task in rest.tasks)
+    first_of(run_of(METHOD, stream))  # each row is seen as its tasks see it
+
+
+def test_rows_set_aside_are_read_in_the_prologue_only(monkeypatch):
+    run = run_of()
+    engine, read = Engine([run], device="cpu"), []
+    feed = engine.learner(run).feed
+    plain = type(feed).__call__
+
+    def noting(self, rows, stages=None):
+        read.append(rows.reshape(-1).clone())
+        return plain(self, rows, stages)
+
+    monkeypatch.setattr(type(feed), "__call__", noting)
+    aside = toys.rows_aside(run.method, run.stream)
+    tests = torch.cat([task.test for task in run.stream.tasks])
+    left = []
+    for stage in engine.stages():
+        asked = torch.cat(read)
+        asked = asked[~torch.isin(asked, tests)]
+        inside = torch.isin(asked, aside)
+        left.append((bool(inside.any()), bool((~inside).any())))
+        assert not torch.isin(stage.learner.exemplars.rows, aside).any()
+        read.clear()
+    assert left == [(True, True), (False, True), (False, True)]
+
+
+def test_it_is_counted():
+    stream = class_incremental(engram.load("digits"), classes_per_task=5)
+    method = LatentReplay(root_iterations=4)
+    result = engram.run(stream, method=[method, LatentReplay(root="none")], iterations=3)
+    one, other = (run["stages"] for run in result.ledger)
+    rows = sum(len(task.train) // 6 for task in stream.tasks)
+    assert one["0"]["prologue"] == rows
+    assert "prologue" not in other["0"]
+    assert one["0"]["train"] < other["0"]["train"]
+    assert result.cost()["steps"].tolist() == [10, 6]
+
+
+# -- together, and after an interruption -----------------------------------------------------------
+@pytest.mark.parametrize("kind", [LatentReplay, LGR])
+def test_lockstep_is_the_loop(kind):
+    runs = [
+        run_of(kind(root_iterations=5, root_batch_size=4, root_share=share), stream, seed)
+        for seed, (stream, share) in enumerate(zip(streams(), (0.1, 0.2, 0.3), strict=True))
+    ]
+    together, alone = toys.train(runs, together=True), toys.train_each(runs)
+    assert max(toys.gap(together[k].tensors, alone[k].tensors) for k in alone) < toys.CLOSE
+    for k in alone:
+        assert together[k].stage.learner.ledger.to_dict() == alone[k].stage.learner.ledger.to_dict()
+
+
+def test_orders_with_the_same_first_task_share_nothing():
+    """Columns of later classes begin with other weights, so the roots differ."""
+    orders = ([0, 1, 2, 3, 4, 5], [0, 1, 4, 5, 2, 3])
+    on = [class_incremental(toys.clouds(), order=order) for order in orders]
+    runs = [run_of(METHOD, stream) for stream in on]
+    both, alone = toys.train(runs, together=False), toys.train_each(runs)
+    assert all(toys.same(both[k].tensors, alone[k].tensors) for k in alone)
+    assert not torch.equal(both[0, 0].vector, both[1, 0].vector)
+
+
+@pytest.mark.parametrize("seeds", [1, 3], ids=["alone", "lockstep"])
+@pytest.mark.parametrize("saves", [1, 3, 5])
+def test_an_interrupted_prologue_goes_on_at_its_step(saves, seeds, tmp_path, monkeypatch):
+    monkeypatch.setattr(StepSaver, "due", lambda self: True)
+    monkeypatch.setattr(f"{SLICES}.took", lambda self, *_: None)
+    monkeypatch.setattr(f"{SLICES}.__init__.__defaults__", (1.0, 2))
+
+    def go(out: str) -> Any:
+        return engram.run(
+            streams()[1], method=LGR(root_iterations=9, noise=3), seeds=seeds, out=tmp_path / out,
+            together=seeds > 1, device="cpu", model={"name": "mlp", "hidden": (8, 8)}, lr=0.01,
+            batch_size=8, epochs=1,
+        )  # fmt: skip
+
+    whole = go("whole")
+    heal = crash_after(monkeypatch, saves)
+    with pytest.raises(Crash):
+        go("cut")
+    heal()
+    resumed, load = [], StepSaver.load
+
+    def noting(self, place, learner, finished):
+        found = load(self, place, learner, finished)
+        resumed.append(learner.resume_point.position[0])
+        return found
+
+    monkeypatch.setattr(StepSaver, "load", noting)
+    same(whole, go("cut"))
+    assert set(resumed) == {PROLOGUE}
+
+
+# -- who trains with whom --------------------------------------------------------------------------
+def test_tasks_without_convolutions_are_mapped_on_cuda():
+    model = {"name": "lenet", "padding": 2, "latent": 5, "hidden": 6}
+    stream = class_incremental(engram.load("digits"), classes_per_task=5)
+    expected = {
+        "heldout": [False, True, True], "first_task": [False, True], "none": [True, True],
+    }  # fmt: skip
+    for root, mapped in expected.items():
+        runs = [
+            Run(stream=stream, method=LatentReplay(root=root), model=model, seed=seed)
+            for seed in range(3)
+        ]
+        engine = Engine(runs, device="cpu")
+        engine.groups()
+        engine.device = torch.device("cuda")
+        ((part, ways),) = engine.parts()
+        assert part == [0, 1, 2]
+        assert [way.mapped for way in ways.values()] == mapped
+
+
+def test_joined():
+    runs = [run_of(Join(METHOD, engram.methods.EWC(strength=0.1)), s) for s in streams()[:2]]
+    together, alone = toys.train(runs, together=True), toys.train_each(runs)
+    assert max(toys.gap(together[k].tensors, alone[k].tensors) for k in alone) < toys.CLOSE
+    assert runs[0].method.prologue() == Prologue(1 / 6, 7, 100)
+
+
+# -- weights from elsewhere ------------------------------------------------------------------------
+class TestExternal:
+    def save(self, tmp_path, tensors, name="root.pt"):
+        path = tmp_path / name
+        if path.suffix == ".safetensors":
+            from safetensors.torch import save_file
+
+            save_file(tensors, path)
+        else:
+            torch.save(tensors, path)
+        return str(path), hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def external(self, path, sha):
+        return LatentReplay(root="external", root_file=path, root_sha256=sha)
+
+    @pytest.mark.parametrize("name", ["root.pt", "root.safetensors"])
+    @pytest.mark.parametrize("prefix", ["", "first.", "backbone.first.", "net.backbone.first."])
+    def test_a_root_from_a_file(self, tmp_path, prefix, name):
+        tensors = {f"{prefix}weight": torch.randn(12, 6), f"{prefix}bias": torch.randn(12)}
+        tensors["fc.weight"] = torch.zeros(3)  # what the root does not have
+        path, sha = self.save(tmp_path, tensors, name)
+        run = run_of(self.external(path, sha))
+        plain = run_of(LatentReplay(root="none"))
+        for stage in Engine([run], device="cpu").stages():
+            mine = stage.learner.params["net.backbone.first.weight"]
+            assert torch.equal(mine, tensors[f"{prefix}weight"].double())
+        beside = Engine([run, plain], device="cpu")
+        one, other = (beside.learner(r).params["net.backbone.first.bias"] for r in (run, plain))
+        assert not torch.equal(one, other)
+        assert run.method.prologue() == RootFile(path, sha)
+
+    @pytest.mark.parametrize(
+        ("tensors", "message"),
+        [
+            ({"weight": torch.zeros(12, 5), "bias": torch.zeros(12)}, r"of shape \(12, 6\)"),
+            ({"weight": torch.zeros(12, 6)}, "a tensor called backbone.first.bias"),
+            ([torch.zeros(3)], "tensors by name"),
+        ],
+        ids=["another shape", "missing", "a list"],
+    )
+    def test_weights_that_do_not_fit(self, tensors, message, tmp_path):
+        run = run_of(self.external(*self.save(tmp_path, tensors)))
+        with pytest.raises(BadArgument, match=f"root_file: expected .*{message}"):
+            Engine([run], device="cpu").groups()
+
+    def test_another_content_or_no_file(self, tmp_path):
+        path, _ = self.save(tmp_path, {"weight": torch.zeros(1)})
+        with pytest.raises(BadArgument, match=r"root_sha256: expected .*, the SHA-256 of root\.pt"):
+            Engine([run_of(self.external(path, "0" * 64))], device="cpu").groups()
+        with pytest.raises(BadArgument, match="root_file: expected the path of a file"):
+            Engine([run_of(self.external(path + "x", "0" * 64))], device="cpu").groups()
+        (tmp_path / "root.pt").write_bytes(b"no tensors")
+        sha = hashlib.sha256(b"no tensors").hexdigest()
+        with pytest.raises(BadArgument, match="root_file: expected safetensors, or a state_dict"):
+            Engine([run_of(self.external(path, sha))], device="cpu").groups()
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"root": "nowhere"}, {"root_share": 0.0}, {"root_share": 1.0}, {"root_iterations": 0},
+            {"root_batch_size": 0}, {"root_file": "x"}, {"root_sha256": "0" * 64},
+            {"root_file": "", "root": "external"},
+            {"root_sha256": "12", "root": "external", "root_file": "x"},
+        ],
+        ids=str,
+    )  # fmt: skip
+    @pytest.mark.parametrize("kind", [LatentReplay, LGR])
+    def test_settings(self, kind, wrong):
+        with pytest.raises(BadArgument, match=next(iter(wrong))):
+            kind(**wrong)
+
+    def test_a_model_without_a_root(self):
+        class Whole(nn.Module):
+            def __init__(self, shape):
+                super().__init__()
+                self.layer = nn.Linear(6, 5)
+
+            def forward(self, x):
+                return torch.relu(self.layer(x.flatten(1)))
+
+        with pytest.raises(BadArgument, match=r"model: expected a backbone with root\(x\)"):
+            Engine([replace(run_of(), model=Whole)], device="cpu").groups()
+
+    def test_a_task_with_a_single_row(self):
+        stream = class_incremental(toys.clouds((1, 1, 9)), classes_per_task=1)
+        with pytest.raises(BadArgument, match="share: expected a share that takes some rows"):
+            first_of(run_of(METHOD, stream))
