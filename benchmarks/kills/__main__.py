@@ -31,7 +31,7 @@ from engram.methods.base import Method
 METHODS: tuple[Method, ...] = (
     methods.EWC(), methods.SI(), methods.RWalk(), methods.LwF(),
     methods.ER(memory=Memory(total=60)), methods.DERpp(), methods.AGEM(),
-    methods.ICaRL(), methods.GDumb(), methods.LatentReplay(),
+    methods.ICaRL(), methods.GDumb(memory=Memory(total=60), epochs=6), methods.LatentReplay(),
 )  # fmt: skip
 LOCKSTEP = 48
 EPOCHS = {1: 12, LOCKSTEP: 4}  # a few seconds either way

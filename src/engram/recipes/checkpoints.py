@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from engram.engine.checkpoints import group as group_checkpoint
 from engram.engine.checkpoints import single as checkpoint
+from engram.engine.engine import FinishedStage
 from engram.learner.learner import Learner
 from engram.recipes.plan import Plan
 from engram.recipes.rows import Done
@@ -15,6 +16,7 @@ from engram.records import RunDirectory
 ALONE = 32  # runs that get a file each; larger groups share one
 SMALL = 64 << 20  # bytes that are written after every stage, however short it was
 RATE = 200e6  # bytes written in a second
+WEIGHTS_OF = ("labels", "scores")  # what is kept of runs whose last weights are kept as a file
 SHARE = 0.05  # of the training time that may go into writing what is larger
 
 
@@ -24,20 +26,20 @@ class Checkpoints:
     Every stage of a group is followed by a checkpoint, unless its state is large and training was
     short: state of more than `SMALL` bytes is written once that takes no more than `SHARE` of the
     time since the last one, or the interval of checkpoints inside a task has passed, whichever
-    comes first.
+    comes first. What the next task makes anew is not written. A finished run leaves its weights.
     """
 
     def __init__(self, folder: RunDirectory) -> None:
         self.folder = folder
         self.shared = folder.path / "checkpoint" / "groups"
         self._shelf = group_checkpoint.Shelf(self.shared)
-        self._written: dict[str, float] = {}  # by group: when
-        self._began = time.monotonic()
+        self._since: dict[str, float] = {}  # by run: when it was written, or its training began
 
     def load(self, plan: Plan, learner: Learner) -> int:
         """The newest state of a run into a fresh learner; the next stage to train."""
         finished = self.folder.finished(*plan.key)
         own = self.folder.checkpoint_path(*plan.key)
+        self._since[own.name] = time.monotonic()
         alone = checkpoint.load(learner, own, finished)
         shared = self._shelf.load(learner, own.name, finished) if not alone else 0
         return max(alone, shared)
@@ -47,29 +49,38 @@ class Checkpoints:
 
         Returns whether they were written; they are where they `must`.
         """
-        if len(done) <= ALONE:
-            for plan, stage, _ in done:
-                checkpoint.save(stage.learner, self.folder.checkpoint_path(*plan.key))
-            return True
-        plan, stage, _ = done[0]
-        learners = {self._name(plan): stage.learner for plan, stage, _ in done}
-        last = stage.stage == len(plan.run.stream) - 1  # nobody goes on from there
-        if last or not (must or self._worth(learners)):
+        self._keep_weights(done)
+        going = {self._name(p): stage.learner for p, stage, _ in done if not ends(p, stage)}
+        leave_out = _made_anew(done[0][0])
+        if not going or not (must or self._worth(going, leave_out)):
             return False
-        group_checkpoint.save(learners, self.shared)
-        self._written[group_checkpoint.name_of(learners)] = time.monotonic()
+        if len(done) <= ALONE:
+            for name, learner in going.items():
+                checkpoint.save(learner, self.folder.path / "checkpoint" / name, leave_out)
+        else:
+            learners = {self._name(plan): stage.learner for plan, stage, _ in done}
+            group_checkpoint.save(learners, self.shared, leave_out)
+        self._since |= dict.fromkeys(going, time.monotonic())
         return True
 
-    def _worth(self, learners: dict[str, Learner]) -> bool:
-        size = group_checkpoint.nbytes(learners.values())
-        since = self._written.get(group_checkpoint.name_of(learners), self._began)
-        return size <= SMALL or size / RATE <= SHARE * (time.monotonic() - since)
+    def _keep_weights(self, done: Sequence[Done]) -> None:
+        """Of finished runs; predictions hold them already where parameters are kept."""
+        for plan, stage, _ in done if len(done) <= ALONE else ():
+            if ends(plan, stage) and stage.learner.diverged < 0 and plan.keep in WEIGHTS_OF:
+                checkpoint.save_weights(stage.learner, self.folder.checkpoint_path(*plan.key))
+
+    def _worth(self, learners: dict[str, Learner], leave_out: Sequence[str]) -> bool:
+        size = group_checkpoint.nbytes(learners.values(), leave_out)
+        now = time.monotonic()
+        since = max(self._since.get(name, now) for name in learners)
+        return size <= SMALL or size / RATE <= SHARE * (now - since)
 
     def prune(self, done: Sequence[Done]) -> None:
         """Remove what the recorded stage has made superfluous."""
         if len(done) <= ALONE:
-            for plan, _, _ in done:
-                checkpoint.prune(self.folder.checkpoint_path(*plan.key))
+            for plan, stage, _ in done:
+                own = self.folder.checkpoint_path(*plan.key)
+                checkpoint.prune(own, finished=ends(plan, stage))
             return
         plan, stage, _ = done[0]
         runs = [self._name(plan) for plan, _, _ in done]
@@ -80,9 +91,21 @@ class Checkpoints:
             group_checkpoint.prune(runs, self.shared, below=stage.stage)
 
     def close(self, plans: Sequence[Plan]) -> None:
-        """Remove shared files that nobody will go on from."""
+        """Remove files that nobody will go on from."""
         done = [p for p in plans if self.folder.ended(*p.key, stages=len(p.run.stream))]
         group_checkpoint.Shelf(self.shared).remove_finished([self._name(p) for p in done])
+        for plan in done:
+            checkpoint.prune(self.folder.checkpoint_path(*plan.key), finished=True)
 
     def _name(self, plan: Plan) -> str:
         return self.folder.checkpoint_path(*plan.key).name
+
+
+def ends(plan: Plan, stage: FinishedStage) -> bool:
+    """Whether a run is through with a stage: it was the last one, or it diverged."""
+    return stage.stage == len(plan.run.stream) - 1 or stage.learner.diverged >= 0
+
+
+def _made_anew(plan: Plan) -> tuple[str, ...]:
+    """What the next task does not take over, so that it need not be kept between tasks."""
+    return ("free", "opt") if plan.run.training.optim_reset else ("free",)

@@ -15,7 +15,7 @@ from engram.engine.engine import FinishedStage
 from engram.learner.learner import Learner
 from engram.recipes.callback import Callback
 from engram.recipes.changes import changed, recorded
-from engram.recipes.checkpoints import Checkpoints
+from engram.recipes.checkpoints import Checkpoints, ends
 from engram.recipes.plan import Plan
 from engram.recipes.remeasure import remeasure, states_of
 from engram.recipes.rows import Done, group_rows
@@ -176,7 +176,7 @@ class Recorder:
         self, done: Sequence[Done], rows: Sequence[Rows], arrays: Sequence[StoredArrays]
     ) -> None:
         kept = [found for one in done if (found := _prediction(*one)) is not None]
-        ledgers = [_ledger(plan, stage) for plan, stage, _ in done if _last(plan, stage)]
+        ledgers = [_ledger(plan, stage) for plan, stage, _ in done if ends(plan, stage)]
         if self.folder is None:
             self._rows += rows
             self._predictions += kept
@@ -237,10 +237,6 @@ def _probed(plan: Plan, stage: FinishedStage) -> dict[str, Any]:
         "recipe": plan.recipe, "seed": plan.run.seed, "order": plan.order, "stage": stage.stage,
         "probes": list(plan.probes),
     }  # fmt: skip
-
-
-def _last(plan: Plan, stage: FinishedStage) -> bool:
-    return stage.stage == len(plan.run.stream) - 1 or stage.learner.diverged >= 0
 
 
 def _ledger(plan: Plan, stage: FinishedStage) -> dict[str, Any]:

@@ -16,21 +16,21 @@ from torch import Tensor
 from engram.engine.checkpoints import single as checkpoint
 from engram.errors import RecordError
 from engram.learner.learner import Learner
+from engram.learner.tree import flatten
 
 
-def nbytes(learners: Collection[Learner]) -> int:
-    """About how much a file of these learners, which are alike, will hold."""
-    first = next(iter(learners))
-    tensors, _ = checkpoint.state_dict(first)
-    return len(learners) * sum(one.nbytes for one in tensors.values())
+def nbytes(learners: Collection[Learner], leave_out: Collection[str] = ()) -> int:
+    """About how much files of these learners, which are alike, will hold."""
+    first = checkpoint.tree_of(next(iter(learners)), leave_out)
+    return len(learners) * sum(one.nbytes for one in flatten(first).values())
 
 
-def save(learners: Mapping[str, Learner], folder: Path) -> Path:
+def save(learners: Mapping[str, Learner], folder: Path, leave_out: Collection[str] = ()) -> Path:
     """Write learners, by the id of their run, after the stage that they have in common."""
     tensors: dict[str, Tensor] = {}
     facts: dict[str, Any] = {}
     for run, learner in learners.items():
-        own, facts[run] = checkpoint.state_dict(learner)
+        own, facts[run] = checkpoint.state_dict(learner, leave_out)
         tensors |= {f"{run}/{name}": value for name, value in own.items()}
     stage = next(iter(learners.values())).stage
     return checkpoint.write(folder / f"{name_of(learners)}-{stage:04d}.safetensors", tensors, facts)

@@ -17,6 +17,7 @@ from engram.memory import Exemplars
 from engram.streams.ledger import Ledger
 
 FORMAT = "engram-learner-2"
+WEIGHTS = "engram-weights-1"
 EXEMPLARS = ("rows", "stages", "columns", "ranks")
 
 
@@ -47,14 +48,26 @@ def rebuild(shape: Any, flat: dict[str, Tensor], prefix: str = "") -> Any:
     return tuple(rebuild(v, flat, f"{join}#{i}") for i, v in enumerate(shape["tuple"]))
 
 
-def state_dict(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by name, and the facts beside them."""
+def tree_of(learner: Learner, leave_out: Collection[str] = ()) -> dict[str, Any]:
+    """All tensors of a learner; those of a part that is left out are missing."""
     tree = {
         "vector": learner.vector, "buffers": learner.buffers, "free": learner.free,
         "state": learner.state, "opt": learner.opt, "opened": learner.opened,
         "exemplars": dict(zip(EXEMPLARS, learner.exemplars[:4], strict=True)),
         "values": learner.values, "probes": learner.probes,
     }  # fmt: skip
+    return {name: part for name, part in tree.items() if name not in leave_out}
+
+
+def state_dict(
+    learner: Learner, leave_out: Collection[str] = ()
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors by name, and the facts beside them.
+
+    `leave_out` names what the next task makes anew: ``free``, and ``opt`` where optimisers are
+    reset.
+    """
+    tree = tree_of(learner, leave_out)
     tensors = {k: v.detach().cpu().contiguous().clone() for k, v in flatten(tree).items()}
     facts = {
         "format": FORMAT, "structure": structure(tree), "stage": learner.stage,
@@ -74,9 +87,10 @@ def load_state_dict(learner: Learner, tensors: dict[str, Tensor], facts: dict[st
         flat = {k: v.to(device) for k, v in flatten(part).items()}
         return rebuild(structure(part), flat)
 
-    learner.vector, learner.free = tree["vector"].to(device), tree["free"].to(device)
+    learner.vector = tree["vector"].to(device)
+    learner.free = tree["free"].to(device) if "free" in tree else learner.free
     learner.buffers, learner.state, learner.opt, learner.values = (
-        move(tree[k]) for k in ("buffers", "state", "opt", "values")
+        move(tree.get(k, {})) for k in ("buffers", "state", "opt", "values")
     )
     learner.probes = move(tree.get("probes", {}))
     learner.opened = tree["opened"]
@@ -87,10 +101,21 @@ def load_state_dict(learner: Learner, tensors: dict[str, Tensor], facts: dict[st
     learner.ledger = Ledger.from_dict(facts["ledger"])
 
 
-def save(learner: Learner, folder: Path) -> Path:
+def save(learner: Learner, folder: Path, leave_out: Collection[str] = ()) -> Path:
     """Write the learner after its present stage; `prune` removes older ones later."""
-    tensors, facts = state_dict(learner)
+    tensors, facts = state_dict(learner, leave_out)
     return write(folder / f"stage-{learner.stage:04d}.safetensors", tensors, facts)
+
+
+def save_weights(learner: Learner, folder: Path) -> Path:
+    """Write what is left of a finished run: parameters and buffers by name, and its exemplars."""
+    tree = {
+        **learner.params, **learner.buffers, "values": learner.values,
+        "exemplars": dict(zip(EXEMPLARS, learner.exemplars[:4], strict=True)),
+    }  # fmt: skip
+    tensors = {k: v.detach().cpu().contiguous().clone() for k, v in flatten(tree).items()}
+    facts = {"format": WEIGHTS, "stage": learner.stage, "seed": learner.seed}
+    return write(folder / "weights.safetensors", tensors, facts)
 
 
 def write(path: Path, tensors: dict[str, Tensor], facts: Any) -> Path:
@@ -106,10 +131,13 @@ def write(path: Path, tensors: dict[str, Tensor], facts: Any) -> Path:
     return path
 
 
-def prune(folder: Path) -> None:
-    """Keep the newest checkpoint only."""
-    for old in sorted(folder.glob("stage-*.safetensors"))[:-1]:
+def prune(folder: Path, *, finished: bool = False) -> None:
+    """Keep the newest checkpoint only; none of a run that is `finished`."""
+    files = sorted(folder.glob("stage-*.safetensors"))
+    for old in files if finished else files[:-1]:
         old.unlink(missing_ok=True)
+    if finished and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def load(learner: Learner, folder: Path, finished: Collection[int]) -> int:
