@@ -79,10 +79,10 @@ def main() -> None:
             said = "; ".join(found.differences[:3]) or "equal"
             print(f"{rows[-1]['method']}, {runs} run(s): {len(found.deaths)} kills, {said} "
                   f"({time.monotonic() - began:.0f} s)", flush=True)  # fmt: skip
-    table = pd.DataFrame(rows)
+            table = pd.DataFrame(rows)
+            if asked.save:
+                table.to_csv(asked.save, index=False)
     print(table.to_string(index=False))
-    if asked.save:
-        table.to_csv(asked.save, index=False)
     if not (table["equal"] & table["within"]).all():
         sys.exit("some runs did not end as they should, or lost more than the interval")
 
