@@ -20,7 +20,7 @@ from engram.methods.base import Method
 from engram.recipes import Callback
 from engram.recipes.step_saver import StepSaver
 
-BEGUN, STEP, WRITTEN, RECORDED = b"b", b"s", b"w", b"r"
+BEGUN, STEP, ASKED, WRITTEN, RECORDED = b"b", b"s", b"a", b"w", b"r"
 _EVENT = struct.Struct("<cd")
 SLICES = 5  # in an interval; a saver is asked between them
 
@@ -93,6 +93,7 @@ def train(work: Work, out: str, journal: str) -> None:
     for trainer in (SingleTrainer, LockstepTrainer):
         trainer._step = _then(trainer._step, lambda: notes.note(STEP))  # type: ignore[method-assign]
     StepSaver.save = _then(StepSaver.save, lambda: notes.note(WRITTEN))  # type: ignore[method-assign]
+    StepSaver.due = _then(StepSaver.due, lambda: notes.note(ASKED))  # type: ignore[method-assign]
     StepSaver.__init__.__defaults__ = (work.every,)  # type: ignore[attr-defined]
     Slices.__init__.__defaults__ = (work.every / SLICES, 1)  # type: ignore[attr-defined]
     notes.note(BEGUN)

@@ -38,7 +38,7 @@ class Death:
     inside: bool  # a task had been begun, and was not recorded yet
     steps_lost: int
     seconds_lost: float
-    allowed: float  # seconds: the interval, a slice of it, and what was done between two steps
+    allowed: float  # seconds: the interval, and the longest time until somebody asked for it
 
 
 @dataclass
@@ -141,7 +141,8 @@ def _death(
     marks = [place for place, (kind, _) in enumerate(seen) if kind in (WRITTEN, RECORDED)]
     last = marks[-1] if marks else 0
     lost = _count(seen[last:], STEP)
-    pauses = [after - before for (_, before), (_, after) in pairwise(seen)]
+    asked = [at for kind, at in seen if kind != STEP]
+    pauses = [after - before for before, after in pairwise([*asked, killed])]
     stages = [place for place, (kind, _) in enumerate(seen) if kind == RECORDED]
     since = seen[stages[-1] if stages else 0 :]
     return Death(
@@ -149,7 +150,7 @@ def _death(
         inside=_count(since, STEP) > 0,
         steps_lost=lost,
         seconds_lost=max(killed - seen[last][1], 0.0) if lost else 0.0,
-        allowed=work.every * (1 + 1 / child.SLICES) + max([*pauses, killed - seen[-1][1]]),
+        allowed=work.every + max(pauses),
     )
 
 

@@ -182,8 +182,8 @@ def _kind(value: Any) -> str:
 # -- state -----------------------------------------------------------------------------------------
 def check_state_has_one_shape(method: Method) -> None:
     """Runs whose tasks have other numbers of rows hold state of the same shapes."""
-    on = streams()
-    trained = train(runs_of(tame(method), on))
+    on = streams()[:2]
+    trained = train(runs_of(tame(method), on, training=replace(EXACT, epochs=1)))
     for (run, stage), after in trained.items():
         mine, first = flatten(after.state), flatten(trained[0, stage].state)
         for name in sorted(mine.keys() | first.keys()):
