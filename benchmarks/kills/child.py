@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import engram
-from engram.engine.checkpoints.resume_point import Slices
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.single import SingleTrainer
 from engram.methods.base import Method
@@ -22,7 +21,6 @@ from engram.recipes.step_saver import StepSaver
 
 BEGUN, STEP, ASKED, WRITTEN, RECORDED = b"b", b"s", b"a", b"w", b"r"
 _EVENT = struct.Struct("<cd")
-SLICES = 5  # in an interval; a saver is asked between them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +40,7 @@ class Work:
             engram.class_incremental(data, classes_per_task=2),
             method=self.method, model={"name": "mlp", "hidden": [16, 16]}, seeds=self.runs, out=out,
             device="cpu", together=self.runs > 1, keep="parameters", callback=callback,
-            epochs=self.epochs, batch_size=8, lr=0.01,
+            epochs=self.epochs, batch_size=8, lr=0.01, checkpoint_every=self.every,
         )  # fmt: skip
 
 
@@ -94,8 +92,6 @@ def train(work: Work, out: str, journal: str) -> None:
         trainer._step = _then(trainer._step, lambda: notes.note(STEP))  # type: ignore[method-assign]
     StepSaver.save = _then(StepSaver.save, lambda: notes.note(WRITTEN))  # type: ignore[method-assign]
     StepSaver.due = _then(StepSaver.due, lambda: notes.note(ASKED))  # type: ignore[method-assign]
-    StepSaver.__init__.__defaults__ = (work.every,)  # type: ignore[attr-defined]
-    Slices.__init__.__defaults__ = (work.every / SLICES, 1)  # type: ignore[attr-defined]
     notes.note(BEGUN)
     try:
         work.run(Path(out), _Noting(notes, work.runs))

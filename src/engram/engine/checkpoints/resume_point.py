@@ -84,6 +84,11 @@ def restore(now: PhaseTraining, points: Sequence[ResumePoint]) -> None:
 class Checkpointer(Protocol):
     """Keeps runs that are inside a task; asked between slices of a few seconds."""
 
+    @property
+    def every(self) -> float:
+        """Seconds between two saves."""
+        ...
+
     def due(self) -> bool:
         """Whether it is time to save."""
         ...
@@ -93,6 +98,9 @@ class Checkpointer(Protocol):
     ) -> None:
         """Write the states of runs that train together; may raise to end the training."""
         ...
+
+
+ASKED_OFTEN = 5  # times that a checkpointer is asked within its interval, at least
 
 
 class Slices:
@@ -129,7 +137,8 @@ class StepSlices:
         self.now, self.history, self.clock, self.free = now, history, clock, free
         self.checkpointer = checkpointer
         self.sliced = shared or checkpointer is not None
-        self._slices, self._began = Slices(), 0.0
+        seconds = 1.0 if checkpointer is None else min(1.0, checkpointer.every / ASKED_OFTEN)
+        self._slices, self._began = Slices(seconds), 0.0
 
     def cut(self, start: int, stop: int) -> int:
         """Where the slice that begins at `start` ends, at `stop` at the latest."""
