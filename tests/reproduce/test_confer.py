@@ -62,10 +62,10 @@ def test_halves_of_the_tables_are_conditions_of_the_preset():
         ("NR", TASK, "NaiveRehearsal", {"memory.per_task": 1500, "weighting": "mean"}),
         ("NR", CLASS, "NaiveRehearsal", {"memory.per_task": 1000, "memory.shrink": "random"}),
         ("A-GEM", CLASS, "AGEM", {"memory.total": 2000, "masks": False}),
-        ("LR", TASK, "LatentReplay", {"memory.per_task": 1000, "root": "first_task"}),
+        ("LR", TASK, "LatentReplay", {"memory.per_task": 1000, "root": "heldout"}),
         ("DGR", CLASS, "DGR", {"distill": False, "ratio": None}),
         ("DGR+D", CLASS, "DGR", {"distill": True, "temperature": 2.0}),
-        ("LGR", TASK, "LGR", {"distill": False, "root": "first_task"}),
+        ("LGR", TASK, "LGR", {"distill": False, "root": "heldout", "root_iterations": 1000}),
         ("LGR+D", TASK, "LGR", {"distill": True, "order": "interleaved"}),
     ],
 )
@@ -211,7 +211,8 @@ def test_orders_in_doubt_are_said_so():
     assert {cell.doubt for cell in cells_of("confer", "15")} == {""}
 
 
-QUICK = ("iterations=2", "ck.options={samples: 200}", "dgr={width: 16}", "lr_items=20")
+QUICK = ("iterations=2", "ck.options={samples: 200}", "dgr={width: 16}", "lr_items=20",
+         "lr.root_iterations=2")  # fmt: skip
 
 
 def test_embedded_steps_are_lines_of_their_own(tmp_path):

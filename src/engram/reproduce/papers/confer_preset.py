@@ -28,6 +28,8 @@ LATENT = ("LR", "LGR", "LGR+D")  # rows that are trained above a root
 DROPS = ("re-pair", "in_place")
 COPIES = {"flip": 0.5, "rotate": 0.5, "degrees": 30.0}  # until classes are as large as the largest
 STARRED = "Contempt"
+# Rows that no task has, learnt before the first one with all classes open, in the code of LGR.
+ROOT = {"root": "heldout", "root_share": 1 / 6, "root_iterations": 1000, "root_batch_size": 32}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +128,9 @@ class Preset(PaperPreset[Protocol]):
         default_factory=lambda: {"strength": 1.0, "temperature": 2.0, "scale": True})  # fmt: skip
     nr: Mapping[str, Any] = field(default_factory=lambda: {"weighting": "mean"})
     agem: Mapping[str, Any] = field(default_factory=dict)
-    lr: Mapping[str, Any] = field(default_factory=lambda: {"root": "first_task"})
+    lr: Mapping[str, Any] = field(default_factory=lambda: dict(ROOT))
     dgr: Mapping[str, Any] = field(default_factory=dict)
-    lgr: Mapping[str, Any] = field(default_factory=lambda: {"root": "first_task"})
+    lgr: Mapping[str, Any] = field(default_factory=lambda: dict(ROOT))
     joint: Mapping[str, Any] = field(default_factory=dict)
     nr_task: int = 1500
     nr_class: int = 1000
@@ -290,4 +292,5 @@ EMBEDDED = Preset(
         conditions={"original": {}, "downsampled": {"data_options": {"samples": 3000}}}
     ),
     seeds=1, iterations=150, dgr={"width": 400},
+    lr={**ROOT, "root_iterations": 500}, lgr={**ROOT, "root_iterations": 500},
 )  # fmt: skip
