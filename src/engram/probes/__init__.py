@@ -10,6 +10,7 @@ from engram.probes.chance import Chance
 from engram.probes.cost import Cost
 from engram.probes.curve import Curve
 from engram.probes.divergence import Divergence
+from engram.probes.generated import Generated
 from engram.probes.losses import Losses
 from engram.probes.measure import Measured, measure
 from engram.probes.memory import MemoryCount
@@ -23,6 +24,7 @@ __all__ = [
     "Cost",
     "Curve",
     "Divergence",
+    "Generated",
     "Losses",
     "Measured",
     "MemoryCount",
@@ -40,5 +42,5 @@ def standard(average: str = "micro") -> tuple[Probe, ...]:
     """What is measured of every run, whoever asks."""
     return (
         Divergence(), Accuracy(average=average), Curve(average=average), Cost(), Losses(),
-        MemoryCount(), Chance(), RepeatedSamples(),
+        MemoryCount(), Chance(), RepeatedSamples(), Generated(),
     )  # fmt: skip

@@ -99,7 +99,9 @@ def _together(
     states: list[dict[str, Any]] = [{} for _ in runs]
     arrays: list[dict[str, dict[str, Any]]] = [{} for _ in runs]
     for probe in standard:
-        rows.extend(_rows(probe, view.of(probe.needs, None)))
+        own = view.of(probe.needs, None)
+        rows.extend(_rows(probe, own))
+        _add_arrays(arrays, probe.name, own)
     for key, probe in probes.items():
         before = [one.probes.get(key, {}) for one in runs]
         own = view.of(probe.needs, stack(before))
@@ -108,9 +110,15 @@ def _together(
         for r in range(len(runs)):
             states[r][key] = pick(kept, r)
             reads[r] += int(own.reads[r])
-            if own.stored:
-                arrays[r][key] = {name: value[r] for name, value in own.stored.items()}
+        _add_arrays(arrays, key, own)
     return Measured(places, rows, states, reads, arrays)
+
+
+def _add_arrays(arrays: list[dict[str, dict[str, Any]]], key: str, view: StageView) -> None:
+    """To the arrays of each run what a probe stored."""
+    if view.stored:
+        for r, own in enumerate(arrays):
+            own[key] = {name: value[r] for name, value in view.stored.items()}
 
 
 def _rows(probe: Probe, view: StageView) -> StageRows:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import pandas as pd
 
 from engram import metrics
 from engram.metrics.ties import tied
+from engram.records.generated import GeneratedPictures
 from engram.records.judging import WORDS
 from engram.records.references import paired_by_seed
 from engram.records.views import FIGURES, SET_SCORES
@@ -51,12 +52,16 @@ class Digest:
         One row per name and head view: mean and `<metric>_std` over finished runs, rank, counts.
     matrices
         `(name, head)` to accuracies `[run, stage, task]` of the finished runs.
+    pictures, classes
+        What generators drew, and the names of classes.
     """
 
     frame: pd.DataFrame
     runs: pd.DataFrame
     methods: pd.DataFrame
     matrices: dict[tuple[str, str], Floats]
+    pictures: Sequence[GeneratedPictures] = ()
+    classes: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def figure(self) -> str:
@@ -96,7 +101,8 @@ def digest(inputs: ReportInput) -> Digest:
         (str(name), str(head)): _square(arrays[where[places]], int(tasks[places[0]]))
         for (name, head), places in groups.items()
     }
-    return Digest(frame, runs, _methods(runs, frame, inputs), matrices)
+    methods = _methods(runs, frame, inputs)
+    return Digest(frame, runs, methods, matrices, inputs.pictures, inputs.classes)
 
 
 def named(frame: pd.DataFrame) -> pd.DataFrame:

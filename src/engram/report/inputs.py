@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -16,6 +16,7 @@ from engram.errors import RecordError, bad
 
 if TYPE_CHECKING:
     from engram.records import Result
+    from engram.records.generated import GeneratedPictures
 
 COLUMNS: tuple[str, ...] = (
     "recipe", "label", "seed", "order", "stage", "step", "task", "cls", "head", "metric", "value",
@@ -48,6 +49,8 @@ class ReportInput:
         Paper-against-ours tables with the columns of `REPRODUCTION_COLUMNS`.
     classes
         Name of each class id, as far as it is known.
+    pictures
+        What generators drew after each stage.
 
     Examples
     --------
@@ -67,6 +70,7 @@ class ReportInput:
     problems: list[str] = field(default_factory=list)
     reproductions: list[pd.DataFrame] = field(default_factory=list)
     classes: Mapping[int, str] = field(default_factory=dict)
+    pictures: Sequence[GeneratedPictures] = ()
 
     def __post_init__(self) -> None:
         _require("frame", self.frame, COLUMNS)
@@ -147,6 +151,8 @@ def read_reproduction(path: str | PathLike[str]) -> list[pd.DataFrame]:
 
 def from_result(result: Result, *, reproductions: Iterable[pd.DataFrame] = ()) -> ReportInput:
     """The input of a report about a `Result`."""
+    from engram.records.generated import generated
+
     return ReportInput(
         result.frame(),
         recipes=result.recipes,
@@ -155,6 +161,7 @@ def from_result(result: Result, *, reproductions: Iterable[pd.DataFrame] = ()) -
         problems=[str(problem) for problem in result.problems],
         reproductions=list(reproductions),
         classes=result.class_names,
+        pictures=generated(result),
     )
 
 

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from engram.records.views import FIGURES
 from engram.report import aggregate, figures
 from engram.report.digest import Digest
+from engram.report.generated import generated_section
 from engram.report.probes import probe_section
 from engram.report.section import DrawnMethods, Panel, Section
 from engram.report.style import short_names, styles
@@ -29,9 +30,12 @@ def choose_cast(digest: Digest) -> DrawnMethods:
 
 
 def all_sections(digest: Digest, cast: DrawnMethods) -> list[Section]:
-    """Every section with figures, those without data as a note; own probes if there are any."""
-    measured = probe_section(digest, cast)
-    return [build(digest, cast) for build in BUILDERS] + ([measured] if measured else [])
+    """Every section with figures, those without data as a note.
+
+    Generated pictures and own probes if there are any.
+    """
+    if_any = (generated_section(digest, cast), probe_section(digest, cast))
+    return [build(digest, cast) for build in BUILDERS] + [one for one in if_any if one]
 
 
 def _cast_rows(table: pd.DataFrame, cast: DrawnMethods) -> pd.DataFrame:

@@ -1,0 +1,98 @@
+"""What generators draw after each stage: rows of pictures, one figure for every method."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import plotly.graph_objects as go
+
+from engram.records.generated import GeneratedPictures
+from engram.report.digest import Digest
+from engram.report.section import DrawnMethods, Panel, Section
+from engram.report.style import as_plot_text, shorten
+
+MOST_STAGES = 10
+GAP = 0.32  # between rows, as a share of a picture's height: room for names
+PITCH = 76  # height of a row on the page
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def generated_section(digest: Digest, cast: DrawnMethods) -> Section | None:
+    """Pictures by method and stage; None where no generator drew any."""
+    names = dict(zip(digest.frame["recipe"], digest.frame["name"], strict=True))
+    panels = []
+    for number, name in enumerate(cast.names):
+        own = [one for one in digest.pictures if names.get(one.recipe) == name]
+        if own:
+            figure = picture_rows(_some(own), digest.classes, name)
+            panels.append(Panel(f"generated-{number + 1}", name, figure, label=name))
+    if not panels:
+        return None
+    text = (
+        "What the generator of each method draws after each stage, from the same codes every time; "
+        "below each picture what the method's network calls it. What a generator no longer draws "
+        "is not replayed. First seed and order."
+    )
+    return Section("generated", "Generated pictures", text, tuple(panels))
+
+
+def _some(own: Sequence[GeneratedPictures]) -> list[GeneratedPictures]:
+    """All stages, or evenly spread ones with the first and the last."""
+    if len(own) <= MOST_STAGES:
+        return list(own)
+    return [own[i] for i in np.linspace(0, len(own) - 1, MOST_STAGES).round().astype(int)]
+
+
+def picture_rows(
+    own: Sequence[GeneratedPictures], classes: Mapping[int, str], name: str
+) -> go.Figure:
+    """A figure with a row of pictures for each stage."""
+    count, _, high, wide = own[0].pictures.shape
+    down, right = high + max(1, round(GAP * high)), wide + max(1, wide // 16)
+    sheet = np.zeros((down * len(own), right * count - (right - wide), 4), np.uint8)
+    figure = go.Figure()
+    for row, one in enumerate(own):
+        for column, picture in enumerate(one.pictures):
+            top, left = row * down, column * right
+            sheet[top : top + high, left : left + wide] = _rgba(picture)
+            said = int(one.classes[column])
+            words = as_plot_text(shorten(classes.get(said, str(said)), 11))
+            figure.add_annotation(
+                x=left + wide / 2 - 0.5, y=top + high - 0.5, text=words, showarrow=False,
+                yanchor="top", font={"size": 9}, borderpad=0,
+            )  # fmt: skip
+    figure.add_trace(
+        go.Image(source=_png(sheet), hoverinfo="skip", meta={"label": name, "head": ""})
+    )
+    middle = [row * down + high / 2 - 0.5 for row in range(len(own))]
+    figure.update_layout(
+        template=go.layout.Template(), height=PITCH * len(own) + 24, showlegend=False,
+        margin={"l": 52, "r": 8, "t": 8, "b": 8},
+    )  # fmt: skip
+    figure.update_xaxes(visible=False, constrain="domain")
+    figure.update_yaxes(
+        title={"text": "after stage", "standoff": 8}, tickvals=middle, showgrid=False,
+        ticktext=[str(one.stage + 1) for one in own], zeroline=False, constrain="domain",
+    )  # fmt: skip
+    return figure
+
+
+def _rgba(picture: Pixels) -> Pixels:
+    """[H, W, 4] of a grey or coloured picture [C, H, W]."""
+    colours = np.broadcast_to(picture, (3, *picture.shape[1:])).transpose(1, 2, 0)
+    opaque = np.full((*colours.shape[:2], 1), 255, np.uint8)
+    return np.concatenate([colours, opaque], axis=2)
+
+
+def _png(pixels: Pixels) -> str:
+    """A PNG as the address of an image."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(pixels, "RGBA").save(stream, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
