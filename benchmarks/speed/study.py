@@ -18,12 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engram.reproduce.duration import words
-
 from benchmarks.speed.throughput import facts
 from engram.engine.backend import device_of
 from engram.errors import bad, whole
 from engram.recipes import execute
+from engram.recipes.duration import words
 from engram.reproduce import PaperTable, find_table, plan
 from engram.reproduce.cost import estimate
 
