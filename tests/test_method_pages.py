@@ -30,7 +30,7 @@ SHOWN = re.compile(r"^```python run\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 VERBS = ("replay", "prologue", "phases", "networks", "start", "loss", "remember", "gradient",
          "step", "interval", "finish", "scores")  # fmt: skip
-OUTSIDE = {"Join", "DERpp", "ERACE", "GDumb", "SLDA"}  # in none of the benchmarks
+OUTSIDE = {"Join", "BiC", "DERpp", "ERACE", "GDumb", "SLDA"}  # in none of the benchmarks
 NO_NAME = "no such name"
 
 

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks import data_access, equality, generators, learning, oracles, policies, settings
+from engram.checks import (
+    data_access,
+    equality,
+    generators,
+    learning,
+    oracles,
+    policies,
+    refinement,
+    settings,
+)
 from engram.checks.report import finding
 from engram.checks.toys import tight
 from engram.engine import loop
@@ -22,6 +31,7 @@ from engram.engine.groups import host_verbs
 from engram.engine.groups.prefixes import Prefixes
 from engram.engine.optim import Optimizer
 from engram.learner import gradients
+from engram.learner import learner as learners
 from engram.learner.layout import Networks
 from engram.learner.learner import Learner
 from engram.learner.net import BoundNet, FunctionalNet, Net
@@ -220,6 +230,17 @@ class TestMemory:
 
         monkeypatch.setattr(reservoir, "draw_slots", short)
         assert "chi-square" in killed(check, "reservoir")
+
+    def test_labels_of_exemplars_are_refreshed(self, monkeypatch):
+        check = refinement.check_stored_labels_stay_incomplete
+        healthy(check, ER())
+
+        def all_of_them(stream, rows, stages):
+            y = stream.targets[rows]
+            return learners.shown_first(y, y >= 0)
+
+        monkeypatch.setattr(learners, "visible_labels", all_of_them)
+        assert "labels they were stored with" in killed(check, ER())
 
     @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
     def test_memory_exceeds_its_budget(self, guarded, monkeypatch):

@@ -7,6 +7,9 @@ import pytest
 import torch
 
 from engram.data.core import Data
+from engram.engine.engine import Engine
+from engram.engine.run import Run
+from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.losses import bce_rows
 from engram.memory import Memory
@@ -15,6 +18,7 @@ from engram.methods.icarl import NOWHERE, ICaRL, class_means, distances, soft_ta
 from engram.models.output import Output
 from engram.streams import class_incremental, task_incremental
 from tests.methods.rehearsal import (
+    SGD,
     FakeNet,
     Normed,
     accuracy,
@@ -153,6 +157,20 @@ def test_norm_has_a_cosine_head_whose_scale_is_carried_on() -> None:
     assert logits.abs().max() <= scale + 1e-5
     plain = train(ICaRL(memory=FEW), STREAM[:1])[-1].learner
     assert not any(k.endswith("scale") for k in plain.params)
+
+
+def test_the_scale_begins_anew_where_asked() -> None:
+    wide = {"name": "mlp", "hidden": (10,), "head": {"name": "cosine", "scale": 4.0}}
+    for reset, wanted in ((True, 1.0), (False, 4.0)):
+        method = ICaRL(memory=FEW, variant="norm", reset_scale=reset)
+        run = Run(stream=STREAM, method=method, model=wide, training=Training(**SGD | {"lr": 1e-9}))
+        found = [
+            stage.learner.params["net.head.scale"].item()  # hardly a step: how the task began
+            for stage in Engine([run], device="cpu", together=False).stages()
+        ]
+        assert found == pytest.approx([4.0, wanted, wanted], abs=1e-6)
+    with pytest.raises(BadArgument, match="reset_scale"):
+        ICaRL(reset_scale=True)
 
 
 def test_mirrored_means() -> None:

@@ -34,6 +34,7 @@ VARIANTS = [
     {"weighting": "task_count", "blocks": "per_task"},
     {"ce_scope": "new"},
     {"kd_new_classes": "zero_pad", "form": "kl"},
+    {"form": "sigmoid"},
 ]
 
 
@@ -57,6 +58,9 @@ def distillation(**options: Any) -> float:
         ({"kd_new_classes": "zero_pad", "scale": True}, 5.177507),
         ({"strength": 3.0}, 3 * 0.693147),
         ({"weighting": "task_count"}, 0.5 * 0.693147),
+        ({"form": "sigmoid"}, 0.666312),
+        ({"form": "sigmoid", "scale": True}, 2.665249),
+        ({"form": "sigmoid", "temperature": 1.0}, 0.622864),
     ],
 )
 def test_distillation_term(options: dict[str, Any], value: float) -> None:

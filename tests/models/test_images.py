@@ -9,6 +9,7 @@ from torch import nn
 from engram import keys
 from engram.models import CNN, MLP, LeNet, build, forward_context, resnet18_slim, resnet32
 from engram.models.layers import BatchNorm
+from engram.models.resnet import ResNet50
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -205,6 +206,21 @@ def test_slim_resnet_size_with_gems_head():
         inputs = width
     assert size(net) == expected
     assert size(nn.Linear(160, 100)) + expected == 1_109_240
+
+
+def test_resnet50_published_size():
+    """25,557,032 weights with a head of 1000 classes, and 49 convolutions on the main path."""
+    net = ResNet50((3, 64, 64)).eval()
+    assert size(net) + size(nn.Linear(2048, 1000)) == 25_557_032
+    main = [
+        m for name, m in net.named_modules() if isinstance(m, nn.Conv2d) and "shortcut" not in name
+    ]
+    assert len(main) + 1 == 50
+    x = draw(2, 3, 64, 64).float()
+    with torch.no_grad():
+        assert net.upper(net.root(x)).shape == (2, 2048, 2, 2)
+        assert net(x).min() < 0  # no ReLU at the end, as cosine heads want it
+        assert ResNet50((3, 64, 64), last_relu=True).eval()(x).min() >= 0
 
 
 def test_no_stock_norm_is_left():

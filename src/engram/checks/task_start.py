@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import FunctionalNet
 from engram.methods.base import Method
+from engram.streams import Stream
 
 
 @dataclass
@@ -68,9 +69,10 @@ def task_start(
     model: str = "plain",
     training: Training = EXACT,
     runs: int = 2,
+    on: Sequence[Stream] | None = None,
 ) -> TaskStart:
-    """Train up to a task, enter it, sample its first epoch."""
-    group = runs_of(method, streams()[:runs], model=model, training=training)
+    """Train up to a task, enter it, sample its first epoch; `on` gives other streams."""
+    group = runs_of(method, on or streams()[:runs], model=model, training=training)
     engine = Engine(group, device="cpu", together=True)
     learners, methods = [engine.learner(run) for run in group], [run.method for run in group]
     for past in range(stage):  # one by one: whether the method maps is another question

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engram.methods.agem import AGEM
+from engram.methods.bic import BiC
 from engram.methods.derpp import DERpp
 from engram.methods.dgr import DGR
 from engram.methods.er import ER
@@ -19,6 +20,7 @@ from engram.methods.join import Join
 from engram.methods.joint import Joint
 from engram.methods.latent_replay import LatentReplay
 from engram.methods.lgr import LGR
+from engram.methods.lucir import LUCIR
 from engram.methods.lwf import LwF
 from engram.methods.mas import MAS
 from engram.methods.naive_rehearsal import NaiveRehearsal
@@ -37,10 +39,12 @@ __all__ = [
     "EWC",
     "GEM",
     "LGR",
+    "LUCIR",
     "MAS",
     "SI",
     "SLDA",
     "TWP",
+    "BiC",
     "DERpp",
     "ERInfinite",
     "EWCpp",

@@ -51,6 +51,11 @@ class ReplaySpec:
     rows of the current task that passed by before; the engine then keeps the exemplars, ``finish``
     need not. `draws` batches are drawn per step where they are kept ``apart``.
 
+    ``held=10`` puts every tenth exemplar of each class aside, from the second on: no batch of any
+    task holds it, so a second step can be fitted on it. Rows of the task that the memory will keep
+    in such places are left out of its own training too, which needs ``union`` and a memory of the
+    policy ``random``.
+
     ``latent=True`` trains the top of the network only, on latents: when the task begins, its rows
     go through the root once, in eval mode, and ``batch.x`` holds latents from then on; those of
     exemplars are what `Method.remember` kept under that name.
@@ -61,6 +66,7 @@ class ReplaySpec:
     renew: str = "task"
     draws: int = 1
     latent: bool = False
+    held: int = 0
 
     def __post_init__(self) -> None:
         choose("replay.kind", self.kind, REPLAYS)
@@ -70,6 +76,8 @@ class ReplaySpec:
             raise bad("replay.renew", "'task' unless the kind is pair or apart", self.renew)
         if whole("replay.draws", self.draws, 1) > 1 and self.kind != "apart":
             raise bad("replay.draws", "1 unless the kind is apart", self.draws)
+        if whole("replay.held", self.held) == 1 or (self.held and self.kind != "union"):
+            raise bad("replay.held", "0, or at least 2 where the kind is union", self.held)
         if self.latent and (self.kind in ("past", "complete") or self.renew == "step"):
             wanted = "False where inputs of earlier tasks are read, or renew is 'step'"
             raise bad("replay.latent", wanted, self.latent)

@@ -75,6 +75,9 @@ class ICaRL(Method):
         Mean over the classes seen, or their sum, as in the original.
     nme_flip
         Class means over exemplars and their mirror images (images only).
+    reset_scale
+        ``norm``: the head's scale begins at 1 again wherever classes are added, as the released
+        code of IIRC has it; otherwise it carries over.
 
     Notes
     -----
@@ -93,11 +96,14 @@ class ICaRL(Method):
     variant: str = "nme"
     bce_reduction: str = "mean"
     nme_flip: bool = False
+    reset_scale: bool = False
 
     def __post_init__(self) -> None:
         choose("variant", self.variant, VARIANTS)
         choose("bce_reduction", self.bce_reduction, REDUCTIONS)
         check_memory(self.memory)
+        if self.reset_scale and self.variant != "norm":
+            raise bad("reset_scale", "False unless the variant is norm", True)
 
     @property
     def head(self) -> str:  # type: ignore[override]
@@ -119,6 +125,8 @@ class ICaRL(Method):
         if learner.stage:
             shown = learner.stream.visible[learner.stage].to(learner.device)
             learner.state = {"teacher": learner.snapshot(), "shown": shown}
+            if self.reset_scale and bool(learner.new.any()):
+                learner.params["net.head.scale"].fill_(1.0)  # the teacher keeps its own
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         logits = net(batch.x, batch.w).logits

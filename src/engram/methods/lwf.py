@@ -12,8 +12,8 @@ from engram.errors import bad, choose, number
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
-from engram.losses import distill_rows, mean
-from engram.methods.base import Method, State, Terms
+from engram.losses import bce_rows, distill_rows, mean
+from engram.methods.base import EITHER, Method, State, Terms
 from engram.streams.core import Task
 
 CHOICES = {
@@ -21,7 +21,7 @@ CHOICES = {
     "weighting": ("lambda", "task_count"),
     "ce_scope": ("scope", "new"),
     "kd_new_classes": ("slice", "zero_pad"),
-    "form": ("ce", "kl"),
+    "form": ("ce", "kl", "sigmoid"),
 }
 
 
@@ -30,7 +30,8 @@ def distill_blocks(
 ) -> Tensor:
     """[K] distillation within each block of classes [K, C], averaged over rows.
 
-    Options are those of `engram.losses.distill_rows`. A block without classes costs nothing.
+    Options are those of `engram.losses.distill_rows`; ``form="sigmoid"`` is the mean over classes
+    of a binary cross-entropy each, which needs no softmax. A block without classes costs nothing.
 
     Examples
     --------
@@ -42,7 +43,12 @@ def distill_blocks(
     """
     shape = (len(student), *blocks.shape)  # [B, K, C]
     new, old = student[:, None].expand(shape), teacher[:, None].expand(shape)
-    rows = distill_rows(new, old, blocks, **options)  # [B, K]
+    if options.get("form") == "sigmoid":
+        temperature = options.get("temperature", 2.0)
+        rows = bce_rows(new / temperature, (old / temperature).sigmoid(), blocks)  # [B, K]
+        rows = rows * temperature**2 if options.get("scale") else rows
+    else:
+        rows = distill_rows(new, old, blocks, **options)
     return (w[:, None] * rows).sum(0) / w.sum().clamp(min=1e-12)
 
 
@@ -72,12 +78,13 @@ class LwF(Method):
         The student's softmax covers the old classes (``slice``), or the new ones as well, with
         probability 0 as their target (``zero_pad``).
     form
-        ``ce``, or ``kl``: the same gradient, less the teacher's entropy.
+        ``ce``, or ``kl``: the same gradient, less the teacher's entropy. ``sigmoid``: a yes or no
+        for each old class, averaged over them; streams whose rows carry sets of labels need it.
 
     Notes
     -----
     Li and Hoiem 2016 (ECCV). A softmax says nothing about sets of labels: streams that have them
-    are refused, and ``ICaRL(variant="cnn")`` distils label by label.
+    are refused unless the form is ``sigmoid``.
 
     Examples
     --------
@@ -101,6 +108,12 @@ class LwF(Method):
         number("temperature", self.temperature, open_low=True)
         for name, valid in CHOICES.items():
             choose(name, getattr(self, name), valid)
+        if self.form == "sigmoid" and self.kd_new_classes != "slice":
+            raise bad("kd_new_classes", "'slice' where the form is sigmoid", self.kd_new_classes)
+
+    @property
+    def decides(self) -> tuple[str, ...]:  # type: ignore[override]
+        return EITHER if self.form == "sigmoid" else ("argmax",)
 
     def start(self, learner: Learner, task: Task) -> None:
         if self.ce_scope == "new":

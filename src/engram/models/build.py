@@ -21,7 +21,7 @@ from engram.models.gcn import GCN
 from engram.models.heads import Cosine, Linear
 from engram.models.lenet import LeNet
 from engram.models.mlp import MLP
-from engram.models.resnet import resnet18_slim, resnet32
+from engram.models.resnet import ResNet50, resnet18_slim, resnet32
 from engram.models.stgcn import STGCN
 
 Spec = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
@@ -32,6 +32,7 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn": CNN,
     "resnet32": resnet32,
     "resnet18_slim": resnet18_slim,
+    "resnet50": ResNet50,
     "gcn": GCN,
     "stgcn": STGCN,
 }

@@ -1,4 +1,4 @@
-"""Residual networks for small images: ResNet-32 (IIRC) and the slim ResNet-18 (GEM, CND)."""
+"""Residual networks: ResNet-32 (IIRC), slim ResNet-18 (GEM, CND), ResNet-50 for large images."""
 
 from __future__ import annotations
 
@@ -28,6 +28,35 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.first_norm(self.first(x)).relu()
         y = self.second_norm(self.second(y))
+        y = y + (x if self.shortcut is None else self.shortcut(x))
+        return y.relu() if self.relu else y
+
+
+class Bottleneck(nn.Module):
+    """Convolutions 1x1, 3x3 and 1x1, the last four times as wide, and a shortcut."""
+
+    WIDER = 4
+
+    def __init__(self, inputs: int, width: int, stride: int, *, relu: bool = True) -> None:
+        super().__init__()
+        outputs = self.WIDER * width
+        self.first = nn.Conv2d(inputs, width, 1, bias=False)
+        self.first_norm = BatchNorm(width)
+        self.second = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.second_norm = BatchNorm(width)
+        self.third = nn.Conv2d(width, outputs, 1, bias=False)
+        self.third_norm = BatchNorm(outputs)
+        self.shortcut: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), BatchNorm(outputs)
+            )
+        self.relu = relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.first_norm(self.first(x)).relu()
+        y = self.second_norm(self.second(y)).relu()
+        y = self.third_norm(self.third(y))
         y = y + (x if self.shortcut is None else self.shortcut(x))
         return y.relu() if self.relu else y
 
@@ -139,3 +168,59 @@ def resnet18_slim(
         last_relu=last_relu,
         dropout=dropout,
     )
+
+
+class ResNet50(nn.Module):
+    """ResNet-50: a 7x7 stem that quarters the map, 3, 4, 6 and 3 bottlenecks, 2048 features.
+
+    Parameters
+    ----------
+    last_relu
+        Whether the last block ends in ReLU; cosine heads want features of both signs.
+    dropout
+        Probability of dropping features before the head.
+
+    Examples
+    --------
+    >>> ResNet50((3, 224, 224)).features
+    2048
+    """
+
+    def __init__(
+        self, sample_shape: tuple[int, ...], *, last_relu: bool = False, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        channels, _, _ = image("resnet50", sample_shape)
+        self.stem = nn.Sequential(
+            nn.Conv2d(channels, 64, 7, 2, 3, bias=False), BatchNorm(64), nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
+        )  # fmt: skip
+        inputs, stages = 64, []
+        for stage, blocks in enumerate((3, 4, 6, 3)):
+            layers = []
+            for block in range(blocks):
+                final = stage == 3 and block == blocks - 1
+                stride = 2 if stage and not block else 1
+                relu = last_relu or not final
+                layers.append(Bottleneck(inputs, 64 * 2**stage, stride, relu=relu))
+                inputs = Bottleneck.WIDER * 64 * 2**stage
+            stages.append(nn.Sequential(*layers))
+        self.lower = nn.Sequential(*stages[:-1])
+        self.upper = stages[-1]
+        self.dropout = Dropout(dropout)
+        self.features = inputs
+        self.root_modules = ("stem", "lower")
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def root(self, x: Tensor) -> Tensor:
+        z: Tensor = self.lower(self.stem(x))
+        return z
+
+    def body(self, z: Tensor) -> Tensor:
+        y: Tensor = self.dropout(self.upper(z).mean((-2, -1)))
+        return y
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self.root(x))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from engram import keys
+from engram.engine.batches.held import without_held
 from engram.engine.batches.reservoir import Reservoir
 from engram.engine.batches.sampler import AS_BATCH, PaddedItems, Sampler, pad_items
 from engram.engine.training import Training
@@ -30,6 +31,9 @@ def build_sampler(
         items = [_memory_only(one, method) for one in learners]
     else:
         items = [_task_items(one, replay, stage) for one in learners]
+        if replay.held:
+            pairs = zip(learners, items, strict=True)
+            items = [without_held(one, own, method, replay.held) for one, own in pairs]
     rows = multiple if not training.batch_size else 1
     main = pad_items(items, device, class_weights=training.class_weights, multiple=rows)
     memory, size = _replayed(learners, replay, stage, multiple)

@@ -1,0 +1,265 @@
+"""BiC: distillation, and a second step that fits the bias of the new classes with two numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from engram.errors import bad, choose, number, whole
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import Net
+from engram.losses import (
+    balance,
+    bce_rows,
+    ce_rows,
+    distill_rows,
+    mean,
+    multi_hot,
+)
+from engram.memory import Exemplars, Memory, check_memory
+from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
+from engram.methods.icarl import soft_targets
+from engram.methods.newton import minimum
+from engram.models.output import Output
+from engram.streams.core import Task
+
+VARIANTS = ("softmax", "sigmoid", "distil")
+HISTORIES = ("latest", "all")
+SCOPES = ("all", "new")
+READ = 1024  # rows at a time
+
+
+def corrected(logits: Tensor, state: State, which: str = "") -> Tensor:
+    """Logits with each class's own scale and shift."""
+    scale, shift = state[f"{which}scale"], state[f"{which}shift"]
+    return torch.addcmul(shift, scale, logits)
+
+
+def factors(alpha: Tensor, beta: Tensor, new: Tensor, variant: str) -> tuple[Tensor, Tensor]:
+    """([C] scales, [C] shifts): new classes ``alpha * o + beta``, old ones as the variant says.
+
+    Old classes are left alone (``softmax``), or become ``o / alpha - beta``.
+
+    Examples
+    --------
+    >>> o, new = torch.tensor([2.0, 1.0, 3.0]), torch.tensor([False, False, True])
+    >>> for variant in ("softmax", "sigmoid"):
+    ...     scale, shift = factors(torch.tensor(0.5), torch.tensor(0.2), new, variant)
+    ...     print([round(q, 4) for q in (scale * o + shift).tolist()])
+    [2.0, 1.0, 1.7]
+    [3.8, 1.8, 1.7]
+    """
+    if variant == "softmax":
+        return torch.where(new, alpha, 1.0), torch.where(new, beta, 0.0)
+    return torch.where(new, alpha, 1 / alpha), torch.where(new, beta, -beta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiC(Method):
+    """Distil the old network on all rows; then scale and shift the logits of the new classes.
+
+    With n old and m new classes the loss is ``n/(n+m) * distillation + m/(n+m) * task``; the
+    teacher's logits are corrected as they were after its own task. After the task two numbers
+    alpha and beta are fitted, the network standing still.
+
+    Parameters
+    ----------
+    memory
+        What is kept; ``softmax`` needs the policy ``random``, since rows are put aside before a
+        task is learnt.
+    variant
+        ``softmax``: the original, fitted on exemplars and new rows that never enter a batch; new
+        classes get ``alpha * o + beta``. ``sigmoid``: one yes or no per label, fitted on the whole
+        memory after the task; old classes get ``o / alpha - beta`` as well. ``distil``: the same,
+        but in the fit the targets of old classes are the answers of the network before the task.
+    temperature
+        Of the distillation, for ``softmax``.
+    hold_every
+        For ``softmax``: of each class every so-manieth exemplar is put aside, from the second on.
+    shift_decay
+        For ``softmax``: the fit adds ``shift_decay / 2 * beta**2``.
+    history
+        Which corrections count: that of the ``latest`` classes, or ``all`` (``softmax`` only).
+    label_scope
+        Classes of the task term of ``sigmoid`` and ``distil``: all seen ones, or the new ones.
+
+    Notes
+    -----
+    Wu et al. 2019 (CVPR); with label sets Abdelsalam et al. 2021 (CVPR).
+
+    Examples
+    --------
+    >>> BiC().decides, BiC(variant="sigmoid").decides
+    (('argmax',), ('argmax', 'threshold'))
+    """
+
+    memory: Memory = field(default=Memory(total=500))
+    variant: str = "softmax"
+    temperature: float = 2.0
+    hold_every: int = 10
+    shift_decay: float = 0.1
+    history: str = "latest"
+    label_scope: str = "all"
+
+    def __post_init__(self) -> None:
+        check_memory(self.memory)
+        choose("variant", self.variant, VARIANTS)
+        choose("history", self.history, HISTORIES)
+        choose("label_scope", self.label_scope, SCOPES)
+        number("temperature", self.temperature, open_low=True)
+        number("shift_decay", self.shift_decay)
+        whole("hold_every", self.hold_every, 2)
+        if self.variant == "softmax" and self.memory.policy != "random":
+            wanted = "'random' for variant softmax, which puts rows aside before the task is learnt"
+            raise bad("memory.policy", wanted, self.memory.policy)
+        if self.variant != "softmax" and self.history != "latest":
+            raise bad("history", f"'latest' for variant {self.variant}", self.history)
+
+    @property
+    def decides(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("argmax",) if self.variant == "softmax" else EITHER
+
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("union", held=self.hold_every if self.variant == "softmax" else 0)
+
+    def start(self, learner: Learner, task: Task) -> None:
+        if learner.stage == 0:
+            _need_new_classes(learner, strict=self.variant == "softmax")
+            self._need_room(learner)
+            ones = torch.ones(
+                len(learner.opened), device=learner.device, dtype=learner.vector.dtype
+            )
+            learner.state = {"scale": ones, "shift": 0 * ones}
+            return
+        scale, shift = learner.state["scale"], learner.state["shift"]
+        learner.state = {
+            "scale": torch.ones_like(scale), "shift": torch.zeros_like(shift),
+            "old scale": scale, "old shift": shift, "teacher": learner.snapshot(),
+        }  # fmt: skip
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        logits = net(batch.x, batch.w).logits
+        task = self._task(net, batch, logits)
+        if "teacher" not in state:
+            return {"task": task}
+        old = corrected(net.frozen(state["teacher"])(batch.x).logits, state, "old ")
+        if self.variant == "softmax":
+            rows = distill_rows(logits, old, batch.known, temperature=self.temperature)
+        else:
+            rows = bce_rows(logits, old.sigmoid(), batch.known)
+        share = (batch.known.sum() / batch.seen.sum().clamp(min=1)).to(task.dtype)
+        return {"task": (1 - share) * task, "distill": share * mean(rows, batch.w)}
+
+    def _task(self, net: Net, batch: Batch, logits: Tensor) -> Tensor:
+        if self.variant == "softmax":
+            return net.task(batch)
+        among = batch.seen if self.label_scope == "all" else batch.new
+        return mean(bce_rows(logits, multi_hot(batch.y, len(among), logits.dtype), among), batch.w)
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        before = learner.state
+        learner.exemplars = self.memory.update(learner, task.train)
+        state = {name: before[name] for name in ("scale", "shift")}
+        if self.history == "all" and "old scale" in before:
+            state = {name: before[f"old {name}"] for name in state}
+        if learner.stage:
+            new = learner.new.to(learner.device)
+            scale, shift = factors(*self._fit(learner, before), new, self.variant)
+            changed = new if self.variant == "softmax" else learner.seen.to(learner.device)
+            state["scale"] = torch.where(changed, scale.to(new.device), state["scale"])
+            state["shift"] = torch.where(changed, shift.to(new.device), state["shift"])
+            state = {name: value.to(before[name].dtype) for name, value in state.items()}
+        learner.state = state
+
+    def _fit(self, learner: Learner, before: State) -> tuple[Tensor, Tensor]:
+        """(alpha, beta) that explain the labels of the rows for fitting best."""
+        kept = learner.exemplars
+        rows = put_aside(kept, self.hold_every) if self.variant == "softmax" else kept
+        _need_rows(rows, learner.stage)
+        y, logits, old = answers(learner, rows, before)
+        seen, new = learner.seen.cpu(), learner.new.cpu()
+        if self.variant == "softmax":
+            cost = self._softmax_cost(logits, y[:, 0].clamp(min=0), seen, before)
+        else:
+            targets = multi_hot(y, logits.shape[-1], logits.dtype)
+            if self.variant == "distil":
+                targets = soft_targets(y, old, seen & ~new)
+            cost = _sigmoid_cost(logits, targets, seen)
+        fitted = minimum(lambda alpha, beta: cost(*factors(alpha, beta, new, self.variant), beta))
+        return fitted[0].to(learner.device), fitted[1].to(learner.device)
+
+    def _softmax_cost(
+        self, logits: Tensor, y: Tensor, seen: Tensor, before: State
+    ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        if self.history == "all":
+            past = {name: value.cpu().double() for name, value in before.items()
+                    if name in ("old scale", "old shift")}  # fmt: skip
+            logits = corrected(logits, past, "old ")
+        w = balance(y, torch.ones(len(y), dtype=logits.dtype), logits.shape[-1])
+
+        def cost(scale: Tensor, shift: Tensor, beta: Tensor) -> Tensor:
+            rows = ce_rows(scale * logits + shift, y, seen.expand_as(logits))
+            return mean(rows, w) + 0.5 * self.shift_decay * beta**2
+
+        return cost
+
+    def scores(self, output: Output, state: State) -> Tensor:
+        return corrected(output.logits, state)
+
+    def _need_room(self, learner: Learner) -> None:
+        """A class with one exemplar has none to put aside."""
+        classes = len(learner.stream.order)
+        most = self.memory.per_class or (self.memory.total and self.memory.total // classes)
+        if self.variant == "softmax" and most is not None and most < 2:
+            raise bad("memory", f"at least 2 exemplars for each of {classes} classes, one of them "
+                      "to be put aside", self.memory.describe())  # fmt: skip
+
+
+def put_aside(kept: Exemplars, every: int) -> Exemplars:
+    """Every so-manieth exemplar of each class, from the second on."""
+    return kept.take(kept.ranks % every == 1)
+
+
+@torch.no_grad()
+def answers(learner: Learner, rows: Exemplars, before: State) -> tuple[Tensor, Tensor, Tensor]:
+    """([n, L] labels, [n, C] logits, [n, C] corrected ones of the network before the task).
+
+    On the CPU, in double precision.
+    """
+    past = {name: before[name].cpu().double() for name in ("old scale", "old shift")}
+    net, parts = learner.net(), []
+    for chosen, stages in zip(rows.rows.split(READ), rows.stages.split(READ), strict=True):
+        batch = learner.batch(chosen, stages)
+        found = batch.y, net(batch.x).logits, net.frozen(before["teacher"])(batch.x).logits
+        parts.append([one.cpu() for one in found])
+    y, logits, old = (torch.cat(one) for one in zip(*parts, strict=True))
+    return y, logits.double(), corrected(old.double(), past, "old ")
+
+
+def _sigmoid_cost(
+    logits: Tensor, targets: Tensor, seen: Tensor
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def cost(scale: Tensor, shift: Tensor, beta: Tensor) -> Tensor:
+        return bce_rows(scale * logits + shift, targets, seen.expand_as(logits)).mean()
+
+    return cost
+
+
+def _need_new_classes(learner: Learner, *, strict: bool) -> None:
+    """Every task opens classes; where the fit puts rows aside by class, it shows no others."""
+    stages = torch.arange(len(learner.stream))[:, None]
+    opens = learner.stream.opening == stages  # [T, C]
+    if not bool(opens.any(-1).all()):
+        raise bad("stream", "new classes in every task, for BiC", "a task without any")
+    if strict and bool((learner.stream.visible & ~opens).any()):
+        expected = "tasks whose classes are all new, for BiC's softmax"
+        raise bad("stream", expected, "known classes in a task")
+
+
+def _need_rows(rows: Exemplars, stage: int) -> None:
+    if not bool((rows.stages < stage).any()) or not bool((rows.stages == stage).any()):
+        raise bad("memory", "exemplars of old and of new classes to fit the correction on", "none")

@@ -1,0 +1,225 @@
+"""LUCIR: a cosine head, imprinted new rows, features held in place, a margin for old classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engram.errors import choose, number, whole
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import Net
+from engram.losses import bce_rows, mean
+from engram.memory import Memory, check_memory
+from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
+from engram.methods.icarl import soft_targets
+from engram.streams.core import Task
+
+VARIANTS = ("full", "no_margin", "distil", "distil_no_margin")
+GROWTHS = ("old_new", "new_old")
+REDUCTIONS = ("mean", "sum")
+IMPRINTED = 1000  # rows of a class whose features are averaged at most
+OUTSIDE = -2.0  # below every cosine
+WEIGHT = "net.head.weight"
+
+
+def imprinted(features: Tensor, length: Tensor | float) -> Tensor:
+    """[d] the mean direction of features [n, d], with the given length.
+
+    Examples
+    --------
+    >>> row = imprinted(torch.tensor([[3.0, 4.0], [4.0, 3.0]]), 1.5)
+    >>> [round(v, 6) for v in row.tolist()]
+    [1.06066, 1.06066]
+    """
+    return F.normalize(F.normalize(features, dim=-1).mean(0), dim=0) * length
+
+
+def turned(features: Tensor, old: Tensor) -> Tensor:
+    """[B] one minus the cosine of features [B, d] and old ones; 0 where both are nothing at all.
+
+    Examples
+    --------
+    >>> round(turned(torch.tensor([[3.0, 4.0]]), torch.tensor([[4.0, 3.0]])).item(), 6)
+    0.04
+    """
+    return 0.5 * (F.normalize(features, dim=-1) - F.normalize(old, dim=-1)).square().sum(-1)
+
+
+def growth(old: Tensor, new: Tensor, direction: str) -> Tensor:
+    """How the weight of the features' term changes with the numbers of classes.
+
+    Examples
+    --------
+    >>> round(5 * growth(torch.tensor(10.0), torch.tensor(5.0), "old_new").item(), 6)
+    7.071068
+    """
+    over, under = (old, new) if direction == "old_new" else (new, old)
+    return (over / under.clamp(min=1)).sqrt()
+
+
+def margin_rows(
+    cosines: Tensor, y: Tensor, known: Tensor, new: Tensor, *, margin: Tensor | float, hardest: int,
+    reduce: str = "mean",
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """([B] how far known labels fall short of the margin above the hardest new classes, [B] count).
+
+    Every known label of a row [B, L] is compared with each of the `hardest` new classes; ``mean``
+    and ``sum`` are over these, and the mean over labels. The count is 0 for rows without any.
+
+    Examples
+    --------
+    >>> cosines = torch.tensor([[0.6, 0.5, 0.3, -0.2]])
+    >>> known = torch.tensor([True, False, False, False])
+    >>> short, count = margin_rows(
+    ...     cosines, torch.tensor([[0, -1]]), known, ~known, margin=0.5, hardest=2)
+    >>> round(short.item(), 6), count.item()
+    (0.3, 1.0)
+    """
+    classes = cosines.shape[-1]
+    rivals = cosines.masked_fill(~new, OUTSIDE).topk(min(hardest, classes), -1).values  # [B, K]
+    there = (rivals > OUTSIDE).to(cosines.dtype)
+    places = y.clamp(min=0)
+    told = ((y >= 0) & known[places]).to(cosines.dtype)  # [B, L]
+    own = cosines.gather(-1, places)
+    short = (margin - own.unsqueeze(-1) + rivals.unsqueeze(-2)).clamp(min=0) * there.unsqueeze(-2)
+    total = short.sum(-1)  # [B, L]
+    if reduce == "mean":
+        total = total / there.sum(-1, keepdim=True).clamp(min=1)
+    labels = told.sum(-1)
+    return (total * told).sum(-1) / labels.clamp(min=1), (labels > 0).to(cosines.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LUCIR(Method):
+    """A cosine head whose old rows are frozen, features that keep their direction, and a margin.
+
+    Before a task the rows of its classes are imprinted: the mean direction of their features, as
+    long as old rows are on average. Rows of classes that the task does not show stay as they are.
+    The loss is that of the run (softmax for single labels, binary for label sets) plus
+    ``strength * sqrt(old / new) * (1 - cos(features, old features))`` plus, on memory rows,
+    ``max(0, margin - cos of their class + cos of each of the hardest new classes)``.
+
+    Parameters
+    ----------
+    memory
+        20 exemplars per class by herding.
+    variant
+        ``full``; ``no_margin`` leaves the margin out; ``distil`` takes the old network's sigmoid as
+        target of old classes, as `ICaRL` does (and the binary loss on any stream);
+        ``distil_no_margin`` both.
+    scale
+        What cosines are multiplied with at first; it is learnt from there on. The original begins
+        at 1 and trains for long; in few steps a scale of 1 cannot tell classes apart.
+    strength
+        Weight of the features' term.
+    growth
+        ``old_new``: it grows with the classes known; ``new_old``: it falls, as one print has it.
+    margin, hardest, push
+        The margin, how many new classes count, and the weight of that term.
+    margin_reduce
+        Mean or sum over the hardest classes.
+
+    Notes
+    -----
+    Hou et al. 2019 (CVPR); with label sets Abdelsalam et al. 2021 (CVPR). An exemplar stored under
+    several old labels has the margin for each of them.
+
+    Examples
+    --------
+    >>> LUCIR(variant="no_margn")
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: variant: unknown name 'no_margn', did you mean 'no_margin'? ...
+    """
+
+    decides: ClassVar[tuple[str, ...]] = EITHER
+
+    memory: Memory = field(default=Memory(per_class=20, policy="herding"))
+    variant: str = "full"
+    scale: float = 10.0
+    strength: float = 5.0
+    growth: str = "old_new"
+    margin: float = 0.5
+    hardest: int = 2
+    push: float = 1.0
+    margin_reduce: str = "mean"
+
+    def __post_init__(self) -> None:
+        check_memory(self.memory)
+        choose("variant", self.variant, VARIANTS)
+        choose("growth", self.growth, GROWTHS)
+        choose("margin_reduce", self.margin_reduce, REDUCTIONS)
+        number("scale", self.scale, open_low=True)
+        number("strength", self.strength)
+        number("margin", self.margin)
+        number("push", self.push)
+        whole("hardest", self.hardest, 1)
+
+    @property
+    def head(self) -> dict[str, Any]:  # type: ignore[override]
+        return {"name": "cosine", "scale": self.scale}
+
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("union")
+
+    def start(self, learner: Learner, task: Task) -> None:
+        learner.state = {}
+        if learner.stage == 0:
+            return
+        shown = learner.stream.visible[learner.stage]
+        learner.state = {"teacher": learner.snapshot(), "shown": shown.to(learner.device)}
+        imprint(learner, task)
+        known = (learner.opened >= 0) & (learner.opened < learner.stage)
+        learner.layout(learner.free)[WEIGHT][(known & ~shown).to(learner.device)] = False
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        output = net(batch.x, batch.w)
+        if "teacher" not in state:
+            return {"task": self._task(net, batch, state, None)}
+        old = net.frozen(state["teacher"])(batch.x)
+        away = turned(output.features, old.features)
+        counts = (batch.known.sum().to(away.dtype), batch.new.sum().to(away.dtype))
+        grown = growth(*counts, self.growth)
+        terms = {
+            "task": self._task(net, batch, state, old.logits),
+            "hold": self.strength * grown * mean(away, batch.w),
+        }
+        if "no_margin" not in self.variant:
+            cosines = net.at("net.head.cosines")(output.features)
+            short, count = margin_rows(
+                cosines, batch.y, batch.known, batch.new, margin=self.margin, hardest=self.hardest,
+                reduce=self.margin_reduce,
+            )  # fmt: skip
+            terms["margin"] = self.push * mean(short, batch.w * batch.old * count)
+        return terms
+
+    def _task(self, net: Net, batch: Batch, state: State, old: Tensor | None) -> Tensor:
+        if "distil" not in self.variant:
+            return net.task(batch)
+        logits = net(batch.x, batch.w).logits
+        if old is None:
+            targets = soft_targets(batch.y, logits.detach(), torch.zeros_like(batch.seen))
+        else:
+            told = state["shown"] & (batch.old == 0)[:, None]  # what the task's labels say
+            targets = soft_targets(batch.y, old, batch.known & ~told)
+        return mean(bce_rows(logits, targets, batch.seen), batch.w)
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        learner.exemplars = self.memory.update(learner, task.train)
+        learner.state = {}
+
+
+def imprint(learner: Learner, task: Task) -> None:
+    """Write the mean directions of the new classes into the head, as long as old rows are."""
+    rows, y = learner.params[WEIGHT], learner.labels(task.train)
+    old = ((learner.opened >= 0) & (learner.opened < learner.stage)).to(rows.device)
+    length = rows[old].norm(dim=-1).mean()
+    for column in learner.new.nonzero()[:, 0].tolist():
+        own = task.train[(y == column).any(-1).to(task.train.device)][:IMPRINTED]
+        features = learner.outputs(own).features.to(rows.device, rows.dtype)
+        rows[column] = imprinted(features, length)
