@@ -14,6 +14,7 @@ from engram.data.copies import Copies
 from engram.data.repeats import duplicates, repeats
 from engram.learner.feed import Feed
 from engram.streams import balance, blurry, class_incremental, new_instances, task_incremental
+from engram.streams.aside import set_aside
 from engram.streams.repeats import repeated_test_rows
 
 COUNTS = (40, 10, 25, 5)
@@ -219,3 +220,12 @@ def test_repeated_samples_are_counted_without_the_copies():
     assert duplicates(made.data, rows) == 0
     assert repeated_test_rows(made) == 0
     assert len(repeats(made.data, rows, rows[:3])) == 3
+
+
+def test_rows_set_aside_take_their_copies_along():
+    made = balance(class_incremental(make()))
+    rest, aside = set_aside(made, 1 / 6, seed=0)
+    behind = [made.data.sources(torch.cat([task.train for task in part])) for part in (rest, aside)]
+    assert not torch.isin(*behind).any()
+    assert sum(map(len, behind)) == sum(len(task.train) for task in made)
+    assert (torch.cat([task.train for task in aside]) >= len(made.data.x)).any()

@@ -42,11 +42,12 @@ def set_aside(stream: Stream, share: float, seed: int) -> tuple[Stream, Stream]:
 
 
 def _chosen(stream: Stream, share: float, seed: int) -> Tensor:
-    """[N] whether each row of the data is set aside."""
-    rows = len(stream.data)
-    draws = keys.uniform(keys.fold(seed, "aside"), rows)
-    chosen = torch.zeros(rows, dtype=torch.bool)
+    """[N] whether each row of the data is set aside; a generated copy goes with its source."""
+    stored = len(stream.data.x)
+    draws = keys.uniform(keys.fold(seed, "aside"), stored)
+    chosen = torch.zeros(stored, dtype=torch.bool)
     for task in stream.tasks:
-        count = max(1, int(share * len(task.train) + 1e-9))
-        chosen[task.train[draws[task.train].argsort(stable=True)[:count]]] = True
-    return chosen
+        own = task.train[task.train < stored]
+        count = max(1, int(share * len(own) + 1e-9))
+        chosen[own[draws[own].argsort(stable=True)[:count]]] = True
+    return chosen[stream.data.sources(torch.arange(len(stream.data)))]
