@@ -171,6 +171,14 @@ def test_the_last_rotated_column_is_in_doubt_where_the_paper_does_not_show_it() 
     assert not frame[frame["printed_stage"] == 7]["doubt"].str.contains("last printed column").any()
 
 
+def test_what_the_rotation_settles_is_no_doubt() -> None:
+    assert (reference("confer", 6)["doubt"] == "").all()
+    printed = reference("confer", 6, confer_cf_columns="as_printed")
+    assert printed["doubt"].str.contains("shifted by one stage").all()
+    weak = reference("confer", 26)
+    assert weak["doubt"].str.contains("weak evidence").all()
+
+
 def test_norm_of_task_incremental_forgetting() -> None:
     lb = "method == 'LB' and augmentation == 'without'"
     plain = reference("confer", 4, confer_cf_norm="i-1").query(lb)
