@@ -16,6 +16,7 @@ from engram.checks import toys
 from engram.checks.toys import EXACT, MODELS, streams
 from engram.engine.engine import PROLOGUE, Engine
 from engram.engine.run import Run
+from engram.engine.trainers import lockstep
 from engram.errors import BadArgument
 from engram.methods import LGR, Join, LatentReplay
 from engram.methods.base import Method, Prologue, RootFile
@@ -208,6 +209,25 @@ def test_tasks_without_convolutions_are_mapped_on_cuda():
         ((part, ways),) = engine.parts()
         assert part == [0, 1, 2]
         assert [way.mapped for way in ways.values()] == mapped
+
+
+@pytest.mark.parametrize("optim_reset", [True, False])
+def test_a_root_that_stands_still_is_left_out_of_the_update(optim_reset, monkeypatch):
+    changes = {"optimizer": "adam", "weight_decay": 0.1, "clip": 0.5, "optim_reset": optim_reset}
+    runs = [run_of(LGR(root="none", noise=3), s, **changes) for s in streams()[:2]]
+    whole = toys.train(runs, together=True)
+    monkeypatch.setattr(lockstep, "LEAD", 1)
+    left_out: list[int] = []
+    plain = lockstep.LockstepTrainer._update_behind
+
+    def noting(self: Any, total: torch.Tensor) -> None:
+        left_out.append(self._lead)
+        plain(self, total)
+
+    monkeypatch.setattr(lockstep.LockstepTrainer, "_update_behind", noting)
+    part = toys.train(runs, together=True)
+    assert set(left_out) == {12 * 6 + 12}  # the layer that is the root
+    assert max(toys.gap(whole[k].tensors, part[k].tensors) for k in whole) < toys.CLOSE
 
 
 def test_joined():

@@ -23,7 +23,7 @@ from engram.engine.batches.latents import stacked
 from engram.engine.batches.sampler import Minibatches
 from engram.engine.batches.values import empty_tables, tables_of, write_
 from engram.engine.groups.hyperparameters import as_tensors, varying, with_values
-from engram.engine.optim import optimizer_of
+from engram.engine.optim import Optimizer, optimizer_of
 from engram.engine.trainers.cuda_graph import Captured
 from engram.engine.training import Training
 from engram.learner.batch import Batch
@@ -33,6 +33,7 @@ from engram.learner.tree import leaves, pick, stack, tree_map
 from engram.methods.answers import named_terms, next_state
 from engram.methods.base import Method, overrides, pace_of
 
+LEAD = 1 << 18  # parameters in front that stand still, from which on it pays to leave them out
 # update, gradient through the networks, loss terms, buffers, what is remembered
 Gradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor]]
 
@@ -103,12 +104,24 @@ class LockstepTrainer:
         free = torch.stack([one.free for one in self.learners])
         same = self.lists_frozen and bool((free == free[0]).all())
         frozen = (~free[0]).nonzero()[:, 0]
+        self._lead = self._frozen_lead(free[0]) if same else 0
+        frozen = frozen[self._lead :]
         self._free = None if same else free
         self._frozen = frozen if same and len(frozen) else None
         moves = self.optimizer.moves_still(training.optim_reset)
         back = self._frozen is not None and moves
         self._restore = self.vector[:, frozen].clone() if back else None
         self._restore_all = self.vector.clone() if self._free is not None and moves else None
+
+    def _frozen_lead(self, free: Tensor) -> int:
+        """How many parameters before the first one that moves; 0 where they are too few to care.
+
+        Roots stand in front. One that stands still is left out of the update, which would pass over
+        all its numbers, and their moments, for nothing.
+        """
+        moving = free.nonzero()
+        lead = int(moving[0]) if len(moving) else 0
+        return lead if lead >= LEAD and isinstance(self.optimizer, Optimizer) else 0
 
     # -- one chunk of steps ----------------------------------------------------------------------
     def load(self, rows: Minibatches, fixed: bool) -> None:
@@ -256,6 +269,8 @@ class LockstepTrainer:
         return next_state(self.method, "interval", found)
 
     def _mask_(self, vector: Tensor) -> None:
+        if self._lead:
+            vector[:, : self._lead] = 0.0
         if self._frozen is not None:
             vector.index_fill_(1, self._frozen, 0.0)
         elif self._free is not None:
@@ -265,6 +280,9 @@ class LockstepTrainer:
         return self._free if self._free is not None else torch.ones_like(self.vector).bool()
 
     def _update_uniform(self, total: Tensor) -> None:
+        if self._lead:
+            self._update_behind(total)
+            return
         steps = self.opt["t"]
         second = [self.opt["v"]] if "v" in self.opt else []
         if self.vector.is_cuda and self.vector.dtype != torch.float32:
@@ -276,10 +294,16 @@ class LockstepTrainer:
         self.optimizer.fused_([self.vector], [total], [self.opt["m"]], second, shared, rate)
         steps.copy_(shared.expand_as(steps).clone())
 
+    def _update_behind(self, total: Tensor) -> None:
+        """The step written out, for all parameters behind those in front that stand still."""
+        behind = slice(self._lead, None)
+        opt = {k: v if k == "t" else v[:, behind] for k, v in self.opt.items()}
+        self.optimizer.update_(self.vector[:, behind], total[:, behind], opt, self.lr)
+
     def _update_masked(self, total: Tensor, before: Tensor) -> None:
         """Learning rates per run; runs that are not live stay exactly as they are."""
         old = tree_map(torch.clone, self.opt)
-        self.optimizer.update_(self.vector, total, self.opt, self.lr)
+        self._update_behind(total)
         alive = self.live
         self.vector.copy_(torch.where(alive[:, None], self.vector, before))
         for new, kept in zip(leaves(self.opt), leaves(old), strict=True):
