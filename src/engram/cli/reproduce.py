@@ -41,7 +41,7 @@ def command(
         bool, typer.Option("--dry-run", help="Show what would run and how long it would take.")
     ] = False,
     embedded: Annotated[
-        bool, typer.Option("--embedded", help="On embedded data: offline, in about two minutes.")
+        bool, typer.Option("--embedded", help="On embedded data: offline, in minutes.")
     ] = False,
     assignments: Annotated[
         list[str] | None,
