@@ -11,7 +11,7 @@ from engram.checks import METHOD_CHECKS, data_access, leakage, purity, stored_sa
 from engram.checks.report import finding, name_of
 from engram.checks.toys import runs_of, streams, train
 from engram.errors import AccessError, BadArgument, Forbidden
-from engram.learner.proxy import KNOWN, LearnerProxy, lent
+from engram.learner.proxy import KNOWN, LearnerProxy, proxy_of
 from engram.memory import Memory
 from engram.methods import ER, EWC, Finetune, ICaRL, Joint, LwF
 from engram.streams import class_incremental
@@ -201,7 +201,7 @@ class TestAccess:
     def test_the_engine_has_the_whole_learner(self):
         trained = train(runs_of(ER(), streams()[:1]))
         learner = trained[0, 0].stage.learner
-        with lent(learner) as seen:
+        with proxy_of(learner) as seen:
             assert seen.vector is learner.vector
             seen.state = {"a": torch.ones(1)}
         assert learner.state["a"] == 1

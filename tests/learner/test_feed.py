@@ -55,7 +55,7 @@ def test_a_memory_map_gives_the_same(tmp_path):
 def test_an_order_in_memory_changes_no_value():
     data = images(mean=(0.5, 0.25), std=(2.0, 4.0))
     rows = torch.tensor([[0, 1, 2], [3, 3, 0]])
-    wanted = Feed(data, device=CPU, dtype=torch.float32, order=(2, 0, 1))
+    wanted = Feed(data, device=CPU, dtype=torch.float32, axes=(2, 0, 1))
     plain = Feed(data, device=CPU, dtype=torch.float32)
     assert torch.equal(wanted(rows), plain(rows))
     joints_first = wanted(rows).permute(0, 1, 4, 2, 3)

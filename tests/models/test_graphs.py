@@ -162,7 +162,7 @@ def test_gcn_published_sizes():
 def test_gcn_finds_its_nodes_in_memory(shape, persons):
     """Samples stored in the network's order are matrices already; others are copied first."""
     net = GCN(shape, edges=EDGES, persons=persons)
-    x, axes = torch.randn(3, *shape), net.memory_order
+    x, axes = torch.randn(3, *shape), net.sample_axes
     back = [1 + axes.index(axis) for axis in range(len(axes))]
     stored = x.permute(0, *(1 + axis for axis in axes)).contiguous().permute(0, *back)
     nodes = net.nodes(stored)

@@ -123,7 +123,7 @@ def test_the_feed_and_gather_agree_and_keep_rows_apart():
     assert torch.equal(x, made.gather(rows).float().mul(1 / 255))
     assert torch.equal(x[2], feed(rows[2:3])[0])
     assert torch.equal(feed(rows.reshape(2, 3)), x.reshape(2, 3, *x.shape[1:]))
-    mapped = Feed(made, device=torch.device("cpu"), order=(1, 2, 0))
+    mapped = Feed(made, device=torch.device("cpu"), axes=(1, 2, 0))
     assert torch.equal(mapped(rows), x)
 
 

@@ -56,6 +56,6 @@ def check_replayed_rows_meet_every_head(method: Method) -> None:
 def _need_generator(method: Method) -> None:
     stream = class_incremental(clouds(SIZES), classes_per_task=2)
     (run,) = runs_of(method, [stream])
-    manners = Engine([run], device="cpu").learner(run).networks.manners
-    if not any(manner.counts for manner in manners.values()):
+    settings = Engine([run], device="cpu").learner(run).networks.settings
+    if not any(settings.counts for settings in settings.values()):
         raise DoesNotApply("no network of its own counts as memory")

@@ -35,7 +35,7 @@ from engram.engine.run import Run
 from engram.engine.trainers.tracing import need_compiler
 from engram.errors import bad
 from engram.learner.learner import Learner
-from engram.learner.likeness import Same, likeness
+from engram.learner.likeness import ByIdentity, likeness
 from engram.learner.tree import shapes
 
 # below this many multiply-adds a step's cost is overhead, which mapping shares between runs
@@ -138,11 +138,11 @@ class Engine:
         for place, run in enumerate(self.runs):
             networks = self._factory.networks(run)
             key = (self._factory.shape(run, networks), run.training, run.scope, len(run.stream),
-                   Same(self._factory.feed(run, networks)), len(run.stream.order),
+                   ByIdentity(self._factory.feed(run, networks)), len(run.stream.order),
                    _declared(run))  # fmt: skip
             for group in found.setdefault(key, []):
-                room = not self.group_size or len(group) < self.group_size
-                if room and varying([self.runs[group[0]].method, run.method]) is not None:
+                fits = not self.group_size or len(group) < self.group_size
+                if fits and varying([self.runs[group[0]].method, run.method]) is not None:
                     group.append(place)
                     break
             else:

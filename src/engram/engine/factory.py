@@ -13,8 +13,8 @@ from engram.engine.run import Run
 from engram.learner.feed import Feed
 from engram.learner.layout import Networks
 from engram.learner.learner import Learner
-from engram.learner.likeness import Same, likeness
-from engram.learner.network import manners_of, modules_of
+from engram.learner.likeness import ByIdentity, likeness
+from engram.learner.network import modules_of, settings_of
 from engram.methods.base import RootFile, overrides
 from engram.models.adapter import adapt
 from engram.models.build import build
@@ -51,14 +51,14 @@ class LearnerFactory:
     def feed(self, run: Run, networks: Networks) -> Feed:
         """The data of a run's stream on the device."""
         key = (
-            Same(run.stream.data), Same(run.stream.view), run.training.augment,
-            run.training.precision, networks.memory_order,
+            ByIdentity(run.stream.data), ByIdentity(run.stream.view), run.training.augment,
+            run.training.precision, networks.sample_axes,
         )  # fmt: skip
         if key not in self._feeds:
             self._feeds[key] = Feed(
                 run.stream.data, device=self.device, dtype=DTYPES[run.training.precision],
                 view=run.stream.view, augment=run.training.augment,
-                order=networks.memory_order,
+                axes=networks.sample_axes,
             )  # fmt: skip
         return self._feeds[key]
 
@@ -66,9 +66,9 @@ class LearnerFactory:
         """Skeleton with initial weights; equal seeds share one."""
         by_name = isinstance(run.model, (str, dict))
         key = (
-            likeness(run.model) if by_name else Same(run.model), likeness(run.method.head),
+            likeness(run.model) if by_name else ByIdentity(run.model), likeness(run.method.head),
             run.seed, len(run.stream.order), run.loss, run.training.precision,
-            Same(run.stream.data), _of_the_method(run), _root_file(run),
+            ByIdentity(run.stream.data), _of_the_method(run), _root_file(run),
         )  # fmt: skip
         if key not in self._weights:
             self._weights[key] = self._build(run)
@@ -91,7 +91,7 @@ class LearnerFactory:
             torch.default_generator.manual_seed(keys.torch_seed(key_of_run))
             own = run.method.networks(_outline(run, net))
         further = {name: adapt(module) for name, module in modules_of(own).items()}
-        networks = Networks({"net": net, **further}, run.loss, manners_of(own))
+        networks = Networks({"net": net, **further}, run.loss, settings_of(own))
         return networks.to(
             self.device, DTYPES[run.training.precision],
             channels_last=self.channels_last and len(shape) == 3,
@@ -99,7 +99,7 @@ class LearnerFactory:
 
     def shape(self, run: Run, networks: Networks) -> Any:
         """What runs must share to be trained with one skeleton."""
-        key = Same(networks)
+        key = ByIdentity(networks)
         if key not in self._forms:  # a number in place of a form, which is long to compare
             self._forms[key] = self._forms.setdefault(networks.form, len(self._forms))
         return self._forms[key], run.loss, run.training.precision

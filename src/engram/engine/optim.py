@@ -159,14 +159,14 @@ class Grouped:
 
 
 def optimizer_of(training: Training, networks: Networks) -> Optimizer | Grouped:
-    """The recipe's optimiser, or one with parts where a further network has a manner of its own."""
+    """The recipe's optimiser, or one with parts where a further network has its own."""
     usual, parts, start = Optimizer.of(training), [], 0
-    for name, manner in networks.manners.items():
-        if not (manner.lr or manner.optimizer):
+    for name, settings in networks.settings.items():
+        if not (settings.lr or settings.optimizer):
             continue
         first, last = networks.places(name)
-        own = replace(usual, kind=manner.optimizer or usual.kind)
-        factor = manner.lr / training.lr if manner.lr else 1.0
+        own = replace(usual, kind=settings.optimizer or usual.kind)
+        factor = settings.lr / training.lr if settings.lr else 1.0
         parts += [(slice(start, first), 1.0, usual), (slice(first, last), factor, own)]
         start = last
     if not parts:

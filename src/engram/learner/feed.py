@@ -19,8 +19,8 @@ CROP_PADDING = 4
 class Feed:
     """Inputs of any rows, in any leading shape, on one device.
 
-    Everything here works row by row, so a row's input does not depend on its company. `order`, the
-    axes of a sample as a network wants them in memory, changes no value: a network that would
+    Everything here works row by row, so a row's input does not depend on others. `axes`, the order
+    of a sample's axes that a network wants in memory, changes no value: a network that would
     permute them finds them so, instead of copying every batch.
     """
 
@@ -32,7 +32,7 @@ class Feed:
         dtype: torch.dtype = torch.float32,
         view: View | None = None,
         augment: tuple[str, ...] = (),
-        order: tuple[int, ...] | None = None,
+        axes: tuple[int, ...] | None = None,
     ) -> None:
         for name in augment:
             if name not in AUGMENTATIONS:
@@ -41,7 +41,7 @@ class Feed:
             raise bad("augment", "images of shape (channels, height, width)", data.sample_shape)
         self.data, self.view, self.augment = data, view, augment
         self.device, self.dtype = device, dtype
-        axes = tuple(range(len(data.sample_shape))) if order is None else order
+        axes = tuple(range(len(data.sample_shape))) if axes is None else axes
         self._stored = tuple(data.sample_shape[axis] for axis in axes)
         self._back = (0, *(1 + axes.index(axis) for axis in range(len(axes))))
         # rows as flat vectors: whatever the memory format of the images, a batch is dense

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from engram.errors import choose
 from engram.learner.likeness import likeness
-from engram.learner.network import Manner
+from engram.learner.network import NetworkSettings
 from engram.learner.objectives import OBJECTIVES
 from engram.models.functional import ties
 from engram.models.layers import Dropout
@@ -83,9 +83,9 @@ class Networks:
         self,
         networks: Mapping[str, nn.Module],
         objective: str = "ce",
-        manners: Mapping[str, Manner] | None = None,
+        settings: Mapping[str, NetworkSettings] | None = None,
     ) -> None:
-        self.manners = dict(manners or {})  # how further networks learn, where they say it
+        self.settings = dict(settings or {})  # how further networks learn, where they say it
         self.objective = OBJECTIVES[choose("loss", objective, OBJECTIVES)]
         self.train = Bundle(networks).train()
         self.eval = copy.deepcopy(self.train).eval()
@@ -100,8 +100,8 @@ class Networks:
         rows = getattr(networks["net"], "class_rows", ())
         self.class_rows = [f"net.{name}" for name in rows]
         # axes of a sample as the main network wants them in memory; None: as they are
-        orders = (getattr(module, "memory_order", None) for module in networks["net"].modules())
-        self.memory_order: tuple[int, ...] | None = next(filter(None, orders), None)
+        orders = (getattr(module, "sample_axes", None) for module in networks["net"].modules())
+        self.sample_axes: tuple[int, ...] | None = next(filter(None, orders), None)
         # whether images and 2d convolutions keep their channels last in memory; see `to`
         self.channels_last = False
         for skeleton in (self.train, self.eval):
@@ -172,7 +172,7 @@ class Networks:
     @cached_property
     def form(self) -> Any:
         """What networks must share to be trained with one skeleton: all but the weights."""
-        return likeness((self.train, self.manners)) if self.manners else likeness(self.train)
+        return likeness((self.train, self.settings)) if self.settings else likeness(self.train)
 
     def free(self, seen: Tensor) -> Tensor:
         """[P] everything but the rows of classes not seen [C] yet; to be copied, not written."""
@@ -195,8 +195,8 @@ class Networks:
     ) -> Networks:
         """Move everything; `channels_last` is the order in which CUDA convolves fastest."""
         self._free.clear()
-        if channels_last and self.convolves and self.memory_order is None:
-            self.channels_last, self.memory_order = True, (1, 2, 0)
+        if channels_last and self.convolves and self.sample_axes is None:
+            self.channels_last, self.sample_axes = True, (1, 2, 0)
         for skeleton in (self.train, self.eval):
             skeleton.to(device=device, dtype=dtype)
         self._vector = self._vector.to(device, dtype)

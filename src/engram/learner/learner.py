@@ -145,7 +145,7 @@ class Learner:
             return task_items(self.stream, self.stage)
         if self.guard is None:
             raise AccessError("the learner has not entered a task yet")
-        rows, kept = self.task.train if rows is None else rows, self.exemplars
+        rows, exemplars = self.task.train if rows is None else rows, self.exemplars
         need_numbers(rows=rows, stages=stages)
         if stages is None:
             stages = torch.full_like(rows, self.stage)
@@ -154,12 +154,12 @@ class Learner:
             raise bad(
                 "stages", f"one stage per row, shape {tuple(rows.shape)}", tuple(stages.shape)
             )
-        elif rows is kept.rows and stages is kept.stages:
+        elif rows is exemplars.rows and stages is exemplars.stages:
             self.guard.allow_memory(rows, stages)
             slot = torch.arange(len(rows))
             return Items(rows, stages, visible_labels(self.stream, rows, stages), slot)
         else:
-            self.guard.allow(rows, stages, kept.rows, kept.stages)
+            self.guard.allow(rows, stages, exemplars.rows, exemplars.stages)
         slot = torch.full_like(rows, -1)
         return Items(rows, stages, visible_labels(self.stream, rows, stages), slot)
 
@@ -184,11 +184,11 @@ class Learner:
 
     def batch(self, rows: Tensor | None = None, stages: Tensor | None = None) -> Batch:
         """Inputs and visible labels; without arguments, the current task's training rows."""
-        batch = self.assemble(self.items(rows, stages))
+        batch = self.collate(self.items(rows, stages))
         # items of a whole task are shared between runs, but a batch is the caller's own
         return batch._replace(y=batch.y.clone(), stage=batch.stage.clone())
 
-    def assemble(self, items: Items) -> Batch:
+    def collate(self, items: Items) -> Batch:
         device = self.device
         opened, stage = self.opened.to(device), items.stages.to(device)
         table = competing(self.scope, opened, self.stream.visible.to(device), self.stage)
@@ -263,7 +263,7 @@ class Learner:
         place = torch.arange(start * size, stop * size)
         real = place < len(items.rows)
         place = place.clamp(max=len(items.rows) - 1)  # padding repeats a real row, weight 0
-        batch = self.assemble(Items(*(leaf[place] for leaf in items)))
+        batch = self.collate(Items(*(leaf[place] for leaf in items)))
         batch = batch._replace(w=real.to(self.device, self.feed.dtype))
         count = stop - start
         shaped = [leaf.reshape(count, size, *leaf.shape[1:]) for leaf in batch.per_row]
@@ -286,8 +286,8 @@ class Learner:
     def generator_bytes(self) -> int:
         """Bytes of networks that count as memory."""
         total = 0
-        for name, manner in self.networks.manners.items():
-            if manner.counts:
+        for name, settings in self.networks.settings.items():
+            if settings.counts:
                 start, stop = self.networks.places(name)
                 own = {k: v for k, v in self.buffers.items() if k.startswith(f"{name}.")}
                 total += (stop - start) * self.vector.element_size() + nbytes(own)

@@ -33,13 +33,13 @@ LARGEST = 1 << 24  # entries of an array that are worth comparing
 _HEAP = 1 << 9  # flag of types that were made in Python
 
 
-class Same:
+class ByIdentity:
     """An object by its identity; holds it, so that no other object can take its place.
 
     Examples
     --------
     >>> one, other = [1], [1]
-    >>> Same(one) == Same(one), Same(one) == Same(other)
+    >>> ByIdentity(one) == ByIdentity(one), ByIdentity(one) == ByIdentity(other)
     (True, False)
     """
 
@@ -49,7 +49,7 @@ class Same:
         self.of = of
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.of is other.of
+        return isinstance(other, ByIdentity) and self.of is other.of
 
     def __hash__(self) -> int:
         return id(self.of)
@@ -75,7 +75,7 @@ def likeness(value: Any) -> Hashable:
     try:
         return _Look().at(value)
     except RecursionError:  # too deep to be looked into
-        return Same(value)
+        return ByIdentity(value)
 
 
 class _Look:
@@ -90,7 +90,7 @@ class _Look:
         if isinstance(value, (float, complex)):
             return type(value), repr(value)  # nan is nan, and 0.0 is not -0.0
         if isinstance(value, (Enum, types.BuiltinFunctionType, np.dtype)):
-            return Same(value)
+            return ByIdentity(value)
         if id(value) in self._met:
             return "again", self._met[id(value)][0]
         self._met[id(value)] = len(self._met), value
@@ -119,14 +119,14 @@ class _Look:
     def _tensor(self, value: Tensor) -> Hashable:
         plain = type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
         if not plain or value.numel() > LARGEST or is_functorch_wrapped_tensor(value):
-            return Same(value)
+            return ByIdentity(value)
         host = value.detach().cpu().contiguous()
         data = hashlib.sha256(host.reshape(-1).view(torch.uint8).numpy().data).digest()
         return type(value), tuple(value.shape), value.dtype, data
 
     def _array(self, value: np.ndarray) -> Hashable:
         if value.dtype.hasobject or value.size > LARGEST:
-            return Same(value)
+            return ByIdentity(value)
         data = hashlib.sha256(np.ascontiguousarray(value).data).digest()
         return np.ndarray, value.shape, value.dtype.str, data
 
@@ -153,7 +153,7 @@ class _Look:
     def _class(self, kind: type) -> Hashable:
         """A class by its place in a module; one made inside a function by all it holds."""
         if not _made(kind) or _found_by_name(kind):
-            return Same(kind)
+            return ByIdentity(kind)
         skipped = ("__dict__", "__weakref__", "__doc__", "__static_attributes__")
         inside = [(k, self.at(v)) for k, v in vars(kind).items() if k not in skipped]
         return kind.__qualname__, tuple(map(self.at, kind.__bases__)), tuple(inside)
@@ -162,7 +162,7 @@ class _Look:
         if isinstance(value, types.FunctionType):
             cells = [_content(cell) for cell in value.__closure__ or ()]
             parts = (value.__defaults__, value.__kwdefaults__, cells, vars(value))
-            return value.__code__, Same(value.__globals__), tuple(map(self.at, parts))
+            return value.__code__, ByIdentity(value.__globals__), tuple(map(self.at, parts))
         if isinstance(value, types.MethodType):
             return types.MethodType, self.at(value.__self__), self.at(value.__func__)
         if isinstance(value, functools.partial):
@@ -181,7 +181,7 @@ class _Look:
         kinds = type(value).__mro__[:-1]
         slotted = any("__slots__" in vars(kind) for kind in kinds)
         if slotted or not all(map(_made, kinds)) or not hasattr(value, "__dict__"):
-            return Same(value)
+            return ByIdentity(value)
         inside = sorted(vars(value).items())
         return self.at(type(value)), tuple((k, self.at(v)) for k, v in inside)
 
@@ -206,7 +206,7 @@ def _content(cell: Any) -> Any:
         return ()
 
 
-def held(owner: Any) -> Mapping[str, Any]:
+def attributes(owner: Any) -> Mapping[str, Any]:
     """All values an object holds by name: the fields of a dataclass, and whatever else is set."""
     slots = (getattr(kind, "__slots__", ()) for kind in type(owner).__mro__)
     names = [n for some in slots for n in ((some,) if isinstance(some, str) else some)]

@@ -34,8 +34,8 @@ class Network:
 
     Examples
     --------
-    >>> Network(nn.Linear(2, 2), lr=1e-4, counts=True).manner
-    Manner(lr=0.0001, optimizer='', counts=True)
+    >>> Network(nn.Linear(2, 2), lr=1e-4, counts=True).settings
+    NetworkSettings(lr=0.0001, optimizer='', counts=True)
     """
 
     module: nn.Module
@@ -50,12 +50,12 @@ class Network:
         choose("network.optimizer", self.optimizer, ("", *OPTIMIZERS))
 
     @property
-    def manner(self) -> Manner:
+    def settings(self) -> NetworkSettings:
         """All but the module."""
-        return Manner(self.lr, self.optimizer, self.counts)
+        return NetworkSettings(self.lr, self.optimizer, self.counts)
 
 
-class Manner(NamedTuple):
+class NetworkSettings(NamedTuple):
     """How a network learns, and whether it counts as memory."""
 
     lr: float = 0.0
@@ -63,14 +63,14 @@ class Manner(NamedTuple):
     counts: bool = False
 
 
-Brought = Mapping[str, nn.Module | Network]  # what `Method.networks` returns
+MethodNetworks = Mapping[str, nn.Module | Network]  # what `Method.networks` returns
 
 
-def modules_of(brought: Brought) -> dict[str, nn.Module]:
+def modules_of(networks: MethodNetworks) -> dict[str, nn.Module]:
     """The modules by name."""
-    return {k: v.module if isinstance(v, Network) else v for k, v in brought.items()}
+    return {k: v.module if isinstance(v, Network) else v for k, v in networks.items()}
 
 
-def manners_of(brought: Brought) -> dict[str, Manner]:
+def settings_of(networks: MethodNetworks) -> dict[str, NetworkSettings]:
     """How those learn that say it."""
-    return {k: v.manner for k, v in brought.items() if isinstance(v, Network)}
+    return {k: v.settings for k, v in networks.items() if isinstance(v, Network)}

@@ -20,7 +20,7 @@ FACTS = ("seed", "stage", "scope", "reads", "device", "task", "seen", "new", "di
          "networks", "layout", "snapshot", "net", "class_weights", "nbytes")  # fmt: skip
 DOORS = ("labels", "batch", "outputs", "average_gradient")  # the ways to data, all of them guarded
 MADE = ("opened", "stream")  # copies, made on request
-CLOSED = ("feed", "guard", "ledger", "items", "complete_items", "assemble", "grouped",
+CLOSED = ("feed", "guard", "ledger", "items", "complete_items", "collate", "grouped",
           "open_classes", "enter", "units", "latents")  # fmt: skip
 KNOWN = (*PARTS, *FACTS, *DOORS, *MADE)
 _PLAIN = frozenset((*PARTS, *FACTS))
@@ -40,7 +40,7 @@ class LearnerProxy:
     >>> runs = runs_of(Finetune(), streams()[:1])
     >>> learner = Engine(runs, device="cpu").learner(runs[0])
     >>> learner.open_classes(0)
-    >>> with lent(learner) as seen:
+    >>> with proxy_of(learner) as seen:
     ...     seen.feed(seen.task.test)
     Traceback (most recent call last):
     ...
@@ -93,42 +93,43 @@ class LearnerProxy:
         return f"LearnerProxy(task {self._learner.stage}, seed {self._learner.seed})"
 
     def _look_at_exemplars(self) -> None:
-        """Refuse exemplars that are not what they were, unless they may be kept."""
+        """Refuse exemplars that are not what they were, unless it may keep them."""
         one = self._learner
-        kept = one.exemplars
-        if self._sound == _versions(kept):
+        exemplars = one.exemplars
+        if self._sound == _versions(exemplars):
             return
-        _check_form(kept, len(one.opened))
-        assert one.guard is not None  # a proxy is lent within a task
-        one.guard.allow_kept(kept.rows, kept.stages, *self._before)
-        object.__setattr__(self, "_sound", _versions(kept))
+        _check_form(exemplars, len(one.opened))
+        assert one.guard is not None  # a proxy is proxy_of within a task
+        one.guard.allow_kept(exemplars.rows, exemplars.stages, *self._before)
+        object.__setattr__(self, "_sound", _versions(exemplars))
 
 
-def _versions(kept: Any) -> tuple[Any, ...]:
+def _versions(exemplars: Any) -> tuple[Any, ...]:
     """Changes whenever exemplars are replaced or written into."""
-    if not isinstance(kept, Exemplars):
-        return (kept,)
-    return tuple((id(part), _version(part)) for part in kept[:4])
+    if not isinstance(exemplars, Exemplars):
+        return (exemplars,)
+    return tuple((id(part), _version(part)) for part in exemplars[:4])
 
 
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _check_form(kept: Any, classes: int) -> None:
-    if not isinstance(kept, Exemplars):
-        raise bad("exemplars", "Exemplars, as Memory.update returns them", kept)
-    for name, part in zip(Exemplars._fields, kept[:4], strict=False):
+def _check_form(exemplars: Any, classes: int) -> None:
+    if not isinstance(exemplars, Exemplars):
+        raise bad("exemplars", "Exemplars, as Memory.update returns them", exemplars)
+    for name, part in zip(Exemplars._fields, exemplars[:4], strict=False):
         good = isinstance(part, Tensor) and part.dtype == torch.long and part.device.type == "cpu"
-        if not good or part.shape != (len(kept),):
-            expected = f"int64 numbers [{len(kept)}] on the CPU, one per item"
+        if not good or part.shape != (len(exemplars),):
+            expected = f"int64 numbers [{len(exemplars)}] on the CPU, one per item"
             raise bad(f"exemplars.{name}", expected, part)
-    if len(kept) and not -1 <= int(kept.columns.min()) <= int(kept.columns.max()) < classes:
-        raise bad("exemplars.columns", f"output columns from -1 to {classes - 1}", kept.columns)
+    columns = exemplars.columns
+    if len(exemplars) and not -1 <= int(columns.min()) <= int(columns.max()) < classes:
+        raise bad("exemplars.columns", f"output columns from -1 to {classes - 1}", columns)
 
 
 @contextmanager
-def lent(learner: Learner) -> Iterator[LearnerProxy]:
+def proxy_of(learner: Learner) -> Iterator[LearnerProxy]:
     """The proxy of a learner for the length of a verb; what the verb left is checked at its end."""
     tasks = learner.stream.tasks
     before = _row_versions(tasks)
@@ -145,5 +146,5 @@ def _row_versions(tasks: tuple[Task, ...]) -> list[int]:
 
 def call(verb: Callable[..., None], learner: Learner) -> None:
     """``method.start`` or ``method.finish`` for one learner."""
-    with lent(learner) as seen:
+    with proxy_of(learner) as seen:
         verb(seen, learner.task)

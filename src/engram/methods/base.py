@@ -17,14 +17,14 @@ from engram.errors import bad, choose, number, whole
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
-from engram.learner.network import Brought, Network
+from engram.learner.network import MethodNetworks, Network
 from engram.memory import Memory
 from engram.models.output import Output
 from engram.streams.core import Task
 from engram.streams.outline import StreamOutline
 
 __all__ = [
-    "DECISIONS", "EITHER", "REPLAYS", "Brought", "Gradient", "Method", "Network", "Phase",
+    "DECISIONS", "EITHER", "REPLAYS", "Gradient", "Method", "MethodNetworks", "Network", "Phase",
     "Prologue", "ReplaySpec", "RootFile", "State", "Terms", "overrides", "pace_of",
 ]  # fmt: skip
 REPLAYS = ("none", "union", "pair", "apart", "tasks", "past", "complete")
@@ -194,7 +194,7 @@ class Method:
         """The trainings of a task, one after the other, between `start` and `finish`."""
         return (Phase(),)
 
-    def networks(self, stream: StreamOutline) -> Brought:
+    def networks(self, stream: StreamOutline) -> MethodNetworks:
         """Further networks of the learner, a generator say; reach them with ``net.at``.
 
         A `Network` in place of a module states its learning rate and optimiser, and whether its

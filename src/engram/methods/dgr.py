@@ -16,7 +16,7 @@ from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.learner.network import OPTIMIZERS
 from engram.losses import CLOSED, distill_rows, mean
-from engram.methods.base import Brought, Method, Network, Phase, State, Terms
+from engram.methods.base import Method, MethodNetworks, Network, Phase, State, Terms
 from engram.models.vae import LIKELIHOODS, VAE
 from engram.streams.core import Task
 from engram.streams.outline import StreamOutline
@@ -126,7 +126,7 @@ class DGR(Method):
         choose("generator_optimizer", self.generator_optimizer, ("same", *OPTIMIZERS))
 
     # -- the generator ---------------------------------------------------------------------------
-    def networks(self, stream: StreamOutline) -> Brought:
+    def networks(self, stream: StreamOutline) -> MethodNetworks:
         return {"generator": self._network(stream.data.sample_shape, stream.data.unit_range)}
 
     def _network(self, shape: tuple[int, ...], unit_range: bool) -> Network:

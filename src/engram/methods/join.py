@@ -13,7 +13,7 @@ from engram.errors import BadArgument, bad
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
-from engram.learner.network import Brought, Network
+from engram.learner.network import MethodNetworks, Network
 from engram.memory import Memory
 from engram.methods.base import (
     EITHER,
@@ -115,7 +115,7 @@ class Join(Method):
         owner = self._owner("phases")
         return (Phase(),) if owner is None else self.parts[owner].phases(stage)
 
-    def networks(self, stream: StreamOutline) -> Brought:
+    def networks(self, stream: StreamOutline) -> MethodNetworks:
         found: dict[str, nn.Module | Network] = {}
         for part in self.parts:
             brought = part.networks(stream)

@@ -11,7 +11,7 @@ from engram.errors import bad
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
-from engram.methods.base import Brought, Phase, ReplaySpec, State, Terms
+from engram.methods.base import MethodNetworks, Phase, ReplaySpec, State, Terms
 from engram.methods.dgr import DGR
 from engram.methods.frozen_root import FrozenRoot
 from engram.streams.outline import StreamOutline
@@ -58,7 +58,7 @@ class LGR(FrozenRoot, DGR):
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec(latent=not self.learns_root(stage))
 
-    def networks(self, stream: StreamOutline) -> Brought:
+    def networks(self, stream: StreamOutline) -> MethodNetworks:
         if stream.latents is None:
             raise bad("model", "a model with a root, because LGR generates latents", "none")
         return {"generator": self._network(*stream.latents)}

@@ -94,7 +94,7 @@ class GCN(WithConstants):
         self.norm = BatchNorm(hidden)
         self.features = hidden
         self.root_modules = ("layers",)
-        self.memory_order = (2, *range(3, len(sample_shape)), 0, 1)  # as `nodes` reads a sample
+        self.sample_axes = (2, *range(3, len(sample_shape)), 0, 1)  # as `nodes` reads a sample
 
     def nodes(self, x: Tensor) -> Tensor:
         """[B, C, T, V] or [B, C, T, V, M] -> [B, V, C * T * M], coordinates before time."""

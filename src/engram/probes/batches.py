@@ -38,6 +38,6 @@ def stacked(learners: Sequence[Learner], items: Sequence[Items], start: int, sto
         place = torch.arange(start, stop)
         last = len(own.rows) - 1
         index = place.clamp(max=last)  # padding repeats a real row, weight 0
-        batch = learner.assemble(Items(*(leaf[index] for leaf in own)))
+        batch = learner.collate(Items(*(leaf[index] for leaf in own)))
         found.append(batch._replace(w=(place <= last).to(batch.w)))
     return stack(found)  # type: ignore[no-any-return]

@@ -37,7 +37,7 @@ def facts_of(learner: Learner, *, seconds: float, steps: int) -> Mapping[str, fl
         "memory_bytes": size["exemplars"],
     }
     # parts of the memory that are no samples
-    if any(manner.counts for manner in learner.networks.manners.values()):
+    if any(settings.counts for settings in learner.networks.settings.values()):
         facts["generator_bytes"] = learner.generator_bytes()
     if "latent" in learner.values:
         facts["latent_bytes"] = learner.latent_bytes()

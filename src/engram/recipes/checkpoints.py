@@ -32,7 +32,7 @@ class Checkpoints:
     def __init__(self, folder: RunDirectory) -> None:
         self.folder = folder
         self.shared = folder.path / "checkpoint" / "groups"
-        self._shelf = group_checkpoint.Shelf(self.shared)
+        self._group_files = group_checkpoint.GroupFiles(self.shared)
         self._since: dict[str, float] = {}  # by run: when it was written, or its training began
 
     def load(self, plan: Plan, learner: Learner) -> int:
@@ -41,7 +41,7 @@ class Checkpoints:
         own = self.folder.checkpoint_path(*plan.key)
         self._since[own.name] = time.monotonic()
         alone = checkpoint.load(learner, own, finished)
-        shared = self._shelf.load(learner, own.name, finished) if not alone else 0
+        shared = self._group_files.load(learner, own.name, finished) if not alone else 0
         return max(alone, shared)
 
     def save(self, done: Sequence[Done], *, must: bool = False) -> bool:
@@ -93,7 +93,7 @@ class Checkpoints:
     def close(self, plans: Sequence[Plan]) -> None:
         """Remove files that nobody will go on from."""
         done = [p for p in plans if self.folder.ended(*p.key, stages=len(p.run.stream))]
-        group_checkpoint.Shelf(self.shared).remove_finished([self._name(p) for p in done])
+        group_checkpoint.GroupFiles(self.shared).remove_finished([self._name(p) for p in done])
         for plan in done:
             checkpoint.prune(self.folder.checkpoint_path(*plan.key), finished=True)
 

@@ -6,7 +6,7 @@ import torch
 
 from engram.errors import bad
 from engram.learner.learner import Items, Learner
-from engram.learner.proxy import lent
+from engram.learner.proxy import proxy_of
 from engram.methods.base import Method
 
 
@@ -19,7 +19,7 @@ def without_held(learner: Learner, items: Items, method: Method, every: int) -> 
     if memory is None or memory.policy != "random":
         wanted = "a memory of the policy 'random', because replay puts rows aside"
         raise bad("memory", wanted, memory)
-    with lent(learner) as seen:
+    with proxy_of(learner) as seen:
         after = memory.update(seen, learner.task.train)
     aside = [kept.rows[kept.ranks % every == 1] for kept in (learner.exemplars, after)]
     left = ~torch.isin(items.rows, torch.cat(aside))

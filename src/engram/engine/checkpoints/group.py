@@ -59,7 +59,7 @@ def stage_of(path: Path) -> int:
     return int(path.stem.rpartition("-")[2])
 
 
-class Shelf:
+class GroupFiles:
     """The files of a folder, each opened once however many learners are read from it."""
 
     def __init__(self, folder: Path) -> None:
@@ -70,14 +70,14 @@ class Shelf:
 
     def load(self, learner: Learner, run: str, finished: Collection[int]) -> int:
         """Load the newest state of a run whose stages are all recorded; the next stage to train."""
-        held = [
+        found = [
             path
             for path, (_, facts, _) in self._files.items()
             if run in facts and set(range(stage_of(path) + 1)) <= set(finished)
         ]
-        if not held:
+        if not found:
             return 0
-        path = max(held, key=stage_of)
+        path = max(found, key=stage_of)
         handle, facts, names = self._files[path]
         tensors = {name.removeprefix(f"{run}/"): handle.get_tensor(name) for name in names[run]}
         checkpoint.take(learner, path, tensors, facts[run])

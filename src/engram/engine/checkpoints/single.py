@@ -94,8 +94,8 @@ def load_state_dict(learner: Learner, tensors: dict[str, Tensor], facts: dict[st
     )
     learner.probes = move(tree.get("probes", {}))
     learner.opened = tree["opened"]
-    kept = tree["exemplars"]
-    learner.exemplars = Exemplars._make([*(kept[name] for name in EXEMPLARS), int(facts["seen"])])
+    parts = tree["exemplars"]
+    learner.exemplars = Exemplars._make([*(parts[name] for name in EXEMPLARS), int(facts["seen"])])
     learner.stage, learner.diverged = int(facts["stage"]), int(facts["diverged"])
     learner.units = {str(k): float(v) for k, v in facts["units"].items()}
     learner.ledger = Ledger.from_dict(facts["ledger"])

@@ -37,7 +37,7 @@ class Answer(NamedTuple):
     """What one pass over the test items gave."""
 
     scores: np.ndarray  # [items, C]
-    features: Tensor | None = None  # [items, F], where they were asked for
+    features: Tensor | None = None  # [items, F], where they are wanted
 
 
 def evaluate(learners: Sequence[Learner], methods: Sequence[Method]) -> list[np.ndarray]:
@@ -59,7 +59,7 @@ def answers_are_sound(learner: Learner, scores: np.ndarray) -> bool:
 def answers(
     learners: Sequence[Learner], methods: Sequence[Method], *, features: bool = False
 ) -> list[Answer]:
-    """As `evaluate`, with the features of the same pass if asked for."""
+    """As `evaluate`, with the features of the same pass where wanted."""
     # the state of a run that diverged lacks what `finish` adds, so it cannot be stacked
     alike: dict[Any, list[int]] = {}
     for place, learner in enumerate(learners):

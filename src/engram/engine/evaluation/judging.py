@@ -68,6 +68,6 @@ def judged(scores: Tensor, batch: Batch, kind: str) -> Tensor:
         return (shown.argmax(-1) == batch.target).to(torch.float64).mean()
     truth = multi_hot(batch.y, scores.shape[-1], torch.bool)
     labelled = truth.any(-1)
-    said = (scores > 0) & batch.open
-    pair = (part[labelled].cpu().numpy() for part in (truth, said))
+    predicted = (scores > 0) & batch.open
+    pair = (part[labelled].cpu().numpy() for part in (truth, predicted))
     return torch.as_tensor(metrics.precision_weighted_jaccard(*pair), dtype=torch.float64)

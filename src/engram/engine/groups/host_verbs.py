@@ -2,9 +2,9 @@
 
 ``start`` and ``finish`` are plain Python for one learner. Run one after the other, their importance
 passes would dominate a study of hundreds of runs. So verbs run in a thread, one after the other,
-until one asks for an average gradient: it pauses with its thread, and another thread goes on with
-the rest. When all have asked (or are done), one mapped pass answers them together. Method code does
-not notice, and verbs that ask for nothing cost no thread of their own.
+until one requests an average gradient: it pauses with its thread, and another thread goes on with
+the rest. When all wait (or are done), one mapped pass answers them together. Method code does
+not notice, and verbs that request nothing cost no thread of their own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ENTRIES_AT_ONCE = 1 << 28  # input or gradient entries of one mapped pass
 
 
 class _Request(NamedTuple):
-    """What a verb asks for; see `Learner.average_gradient`."""
+    """What a verb requests; see `Learner.average_gradient`."""
 
     learner: Learner
     items: Items
@@ -42,7 +42,7 @@ class _Request(NamedTuple):
 
 
 class _Worker:
-    """A thread that runs verbs until one asks for an average gradient, and pauses there.
+    """A thread that runs verbs until one requests an average gradient, and pauses there.
 
     `rest`, (learner, verb) pairs, is shared by all workers, of which only one runs at a time.
     """
@@ -58,7 +58,7 @@ class _Worker:
         self._back.acquire()
 
     def start(self) -> None:
-        """Run verbs of `rest` until one asks or none is left."""
+        """Run verbs of `rest` until one requests or none is left."""
         threading.Thread(target=self._main, daemon=True).start()
         self._wait()
 
@@ -81,13 +81,13 @@ class _Worker:
         try:
             while self._rest:
                 learner, verb = self._rest.popleft()
-                learner._average = self._ask
+                learner._average = self._request
                 call(verb, learner)
         except BaseException as error:  # handed to the caller of `start` or `resume`
             self._error = error
         self._back.release()
 
-    def _ask(self, *request: Any) -> Tensor:
+    def _request(self, *request: Any) -> Tensor:
         """Called inside the thread: pause, and return the answer."""
         self.request = _Request(*request)
         self._back.release()
@@ -139,16 +139,16 @@ def _together(learners: list[Learner], methods: list[Method], verb: str) -> None
 
 
 def _alike(waiting: Sequence[_Worker]) -> list[list[_Worker]]:
-    """Those who ask the same: learners may take different ways through their method."""
+    """Those with equal requests: learners may take different ways through their method."""
     found: dict[Any, list[_Worker]] = {}
     for worker in waiting:
-        if (asked := worker.request) is not None:
+        if (request := worker.request) is not None:
             # a term made inside the verb is another object for each learner; it is the same term
             # if what it closes over is the same, too
-            size: int | str = asked.size
-            if asked.size > 1 and asked.size == len(asked.items.rows):
+            size: int | str = request.size
+            if request.size > 1 and request.size == len(request.items.rows):
                 size = "full"
-            kind = likeness((asked.term, asked.transform, size, asked.batch_statistics))
+            kind = likeness((request.term, request.transform, size, request.batch_statistics))
             found.setdefault(kind, []).append(worker)
     return list(found.values())
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engram.learner.likeness import held, likeness
+from engram.learner.likeness import attributes, likeness
 from engram.methods.base import Method
 
 Path = tuple[str | int, ...]
@@ -41,7 +41,7 @@ def _compare(values: list[Any], path: Path, found: dict[Path, list[float]]) -> b
     if any(type(v) is not type(first) for v in values):
         return False
     if is_dataclass(first):
-        parts = [held(v) for v in values]
+        parts = [attributes(v) for v in values]
         return all(part.keys() == parts[0].keys() for part in parts) and all(
             _compare([part[name] for part in parts], (*path, name), found) for name in parts[0]
         )
@@ -65,11 +65,11 @@ def with_values(method: Method, values: dict[Path, Tensor]) -> Method:
 def _replaced(owner: Any, path: Path, value: Tensor) -> Any:
     if not path:
         return value
-    head, rest = path[0], path[1:]
-    if isinstance(head, int):
-        return tuple(_replaced(v, rest, value) if i == head else v for i, v in enumerate(owner))
+    first, rest = path[0], path[1:]
+    if isinstance(first, int):
+        return tuple(_replaced(v, rest, value) if i == first else v for i, v in enumerate(owner))
     changed = copy.copy(owner)
-    object.__setattr__(changed, head, _replaced(getattr(owner, head), rest, value))
+    object.__setattr__(changed, first, _replaced(getattr(owner, first), rest, value))
     return changed
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from engram.engine.run import Run
 from engram.learner.learner import Learner
-from engram.learner.likeness import Same, likeness
+from engram.learner.likeness import ByIdentity, likeness
 from engram.learner.tree import tree_map
 from engram.streams.core import Stream
 
@@ -22,18 +22,18 @@ from engram.streams.core import Stream
 class Prefixes:
     """Tells which runs have met the very same tasks up to a stage.
 
-    Only runs that may train together are asked about: of equal networks, training and data.
+    Only runs that may train together are compared: of equal networks, training and data.
     `start` gives what else tells their beginnings apart, the weights.
     """
 
     def __init__(self, start: Callable[[Run], Any] = lambda run: None) -> None:
         self._start = start
-        self._hashes: dict[Same, list[bytes]] = {}
-        self._methods: dict[Same, Any] = {}
+        self._hashes: dict[ByIdentity, list[bytes]] = {}
+        self._methods: dict[ByIdentity, Any] = {}
 
     def key(self, run: Run, stage: int) -> Any:
         """Equal keys mean equal learners after `stage`."""
-        method = Same(run.method)
+        method = ByIdentity(run.method)
         if method not in self._methods:
             self._methods[method] = likeness(run.method)
         met: Any = self._history(run.stream)[stage]
@@ -43,7 +43,7 @@ class Prefixes:
 
     def _history(self, stream: Stream) -> list[bytes]:
         """Hash of the first tasks, for every number of them."""
-        key = Same(stream)
+        key = ByIdentity(stream)
         if key not in self._hashes:
             found, so_far = [], hashlib.blake2b()
             for k, task in enumerate(stream.tasks):

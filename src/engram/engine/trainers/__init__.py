@@ -23,7 +23,7 @@ def make_trainer(
     """A trainer for runs of equal shapes: in lockstep where `mapped`, else for one run.
 
     `capture` replays its steps as CUDA graphs, `compile` fuses those of mapped runs. `slots` is the
-    size of a reservoir that is renewed with every step; `phase` the name that losses are told.
+    size of a reservoir that is renewed with every step; `phase` the name by which losses know it.
     """
     if mapped:
         many = CompiledTrainer if compile else LockstepTrainer

@@ -20,7 +20,7 @@ from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.tracing import Compiled
 from engram.engine.training import Training
 from engram.learner.learner import Learner
-from engram.learner.likeness import Same, likeness
+from engram.learner.likeness import ByIdentity, likeness
 from engram.learner.tree import leaves, shapes, tree_map
 from engram.methods.base import Method
 
@@ -124,7 +124,7 @@ class CompiledTrainer(LockstepTrainer):
         """What the trace of a step depends on besides shapes; the networks own the traces."""
         return (
             likeness(self.method), self.training, shapes(self._tensors()),
-            Same(self.collate.feed),
+            ByIdentity(self.collate.feed),
             self.collate.alone, self._padded, self._uniform, self._touches,
             self.phase,
         )  # fmt: skip

@@ -306,8 +306,8 @@ class LockstepTrainer:
         self._update_behind(total)
         alive = self.live
         self.vector.copy_(torch.where(alive[:, None], self.vector, before))
-        for new, kept in zip(leaves(self.opt), leaves(old), strict=True):
-            new.copy_(torch.where(_spread(alive, new), new, kept))
+        for new, before_step in zip(leaves(self.opt), leaves(old), strict=True):
+            new.copy_(torch.where(_spread(alive, new), new, before_step))
 
     def _assign(self, target: Any, value: Any) -> None:
         """Write a new tree into the old one's places, for runs that are live."""
