@@ -167,7 +167,7 @@ def test_study_without_runs():
 # -- methods side by side ------------------------------------------------------------------------
 def test_methods_side_by_side_on_small_digits():
     table = split_mnist.side_by_side(load("digits"), seeds=2, epochs=5)
-    assert list(table["method"]) == ["DERpp", "ERACE", "GDumb", "SLDA", "ER"]
+    assert list(table["method"]) == ["DERpp", "ERACE", "GDumb", "SLDA", "ER", "LUCIR", "BiC"]
     each = table[["seed 0", "seed 1"]].to_numpy()
     assert table["accuracy"].to_numpy() == pytest.approx(each.mean(1), abs=1e-4)
     assert (each > 0.5).all()

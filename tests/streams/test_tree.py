@@ -199,6 +199,14 @@ def test_drawn_tasks_keep_the_order_of_any_tree(tree, seed):
     assert Stream.from_dict(hierarchical_data(data, hierarchy=tree), plain) == stream
 
 
+def test_streams_over_one_tree_share_their_data():
+    data = zoo()
+    one, two = (hierarchical(data, hierarchy=DEEP, tasks=TASKS[:k]) for k in (2, 3))
+    assert one.data is two.data
+    assert hierarchical(data, hierarchy={"pet": ["cat"]}).data is not one.data
+    assert hierarchical(zoo(), hierarchy=DEEP, tasks=TASKS[:2]).data is not one.data
+
+
 def test_trees_in_recipes(tmp_path):
     recipe = engram.Recipe.of({
         "stream": {"data": "blobs", "data_options": {"classes": 4}, "kind": "hierarchical",

@@ -120,6 +120,18 @@ def hierarchical_data(data: Data, *, hierarchy: Hierarchy) -> Data:
 
 
 def _labelled(data: Data, tree: Tree) -> Data:
+    """The data with the labels of the tree, one and the same for all streams over both.
+
+    Runs train together only over one Data: configurations of a study may then do so.
+    """
+    known: dict[Any, Data] = data.__dict__.setdefault("_labelled", {})
+    key = (tree.key, data.y._version)  # labels may have been changed in place
+    if key not in known:
+        known[key] = _label(data, tree)
+    return known[key]
+
+
+def _label(data: Data, tree: Tree) -> Data:
     fine = data.labels
     if bool((fine < 0).any()):
         raise bad("data", "a label for each row", "rows without one")

@@ -38,6 +38,11 @@ class Tree:
     names: tuple[str, ...]
     parent: Mapping[int, int]
 
+    @property
+    def key(self) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
+        """What the tree says, to look things up by."""
+        return self.names, tuple(sorted(self.parent.items()))
+
     def above(self, c: int) -> list[int]:
         """All superclasses of a class, from the top down."""
         found: list[int] = []
