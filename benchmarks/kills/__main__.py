@@ -31,7 +31,8 @@ from engram.methods.base import Method
 METHODS: tuple[Method, ...] = (
     methods.EWC(), methods.SI(), methods.RWalk(), methods.LwF(),
     methods.ER(memory=Memory(total=60)), methods.DERpp(), methods.AGEM(),
-    methods.ICaRL(), methods.GDumb(memory=Memory(total=60), epochs=6), methods.LatentReplay(),
+    methods.ICaRL(), methods.GDumb(memory=Memory(total=60), epochs=6),
+    methods.LatentReplay(root_iterations=10), methods.LGR(root_iterations=10),
 )  # fmt: skip
 LOCKSTEP = 48
 EPOCHS = {1: 12, LOCKSTEP: 4}  # a few seconds either way
