@@ -37,7 +37,7 @@ class Death:
     sent: signal.Signals
     inside: bool  # a task had been begun, and was not recorded yet
     steps_lost: int
-    seconds_lost: float
+    seconds_lost: float  # of training; evaluation and records of the stage come on top
     allowed: float  # seconds: the interval, and the longest time until somebody asked for it
 
 
@@ -139,18 +139,18 @@ def _death(
 ) -> Death:
     """What a dead process had done since it last wrote a checkpoint."""
     marks = [place for place, (kind, _) in enumerate(seen) if kind in (WRITTEN, RECORDED)]
-    last = marks[-1] if marks else 0
-    lost = _count(seen[last:], STEP)
-    asked = [at for kind, at in seen if kind != STEP]
-    pauses = [after - before for before, after in pairwise([*asked, killed])]
+    since = seen[marks[-1] if marks else 0 :]
+    steps = [at for kind, at in since if kind == STEP]
+    # training begins with the first step of a process, not with what it reads before
+    first = next((at for kind, at in seen if kind == STEP), killed)
+    asked = [first, *(at for kind, at in seen if kind != STEP and at > first), killed]
     stages = [place for place, (kind, _) in enumerate(seen) if kind == RECORDED]
-    since = seen[stages[-1] if stages else 0 :]
     return Death(
         sent=sent,
-        inside=_count(since, STEP) > 0,
-        steps_lost=lost,
-        seconds_lost=max(killed - seen[last][1], 0.0) if lost else 0.0,
-        allowed=work.every + max(pauses),
+        inside=_count(seen[stages[-1] if stages else 0 :], STEP) > 0,
+        steps_lost=len(steps),
+        seconds_lost=steps[-1] - max(since[0][1], first) if steps else 0.0,
+        allowed=work.every + max(after - before for before, after in pairwise(asked)),
     )
 
 
