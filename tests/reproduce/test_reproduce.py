@@ -363,3 +363,18 @@ def test_hostile_names_survive_every_format(table, tmp_path):
     assert r"a\|b" in markdown[2]
     back = pd.read_csv(tmp_path / "reproduction.csv")
     assert odd in back["cell"][0]
+
+
+def test_a_prologue_is_forecast_from_a_few_steps():
+    seconds = {}
+    for steps in (10, 100_000):  # so many would take minutes
+        recipe = small_recipe({"name": "LatentReplay", "root_iterations": steps}, seeds=1)
+        made = plan(one_cell(recipe), device="cpu")
+        seconds[steps] = made.seconds
+    assert seconds[100_000] > 10 * seconds[10]
+
+
+def one_cell(recipe):
+    entry = Entry(recipes=(recipe,), measure=measures.constant(0.0))
+    cells = (Cell("fake", "1", {"method": "LR", "metric": "A"}, 0.5),)
+    return PaperTable(name="fake/1", cells=cells, entry=lambda cell: entry)

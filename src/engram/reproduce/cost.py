@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engram.engine.engine import Engine
+from engram.engine.prologue import prologue_of
 from engram.engine.run import Run
 from engram.engine.training import Training
+from engram.methods.base import Method
 from engram.recipes import Plan
 from engram.streams.core import Stream, Task
 
@@ -73,7 +75,7 @@ def estimate(
         return []
     engine = Engine([p.run for p in plans], device=device, together=together, group_size=group_size)
     shrunk: dict[int, Stream] = {}
-    known: dict[Any, tuple[float, float]] = {}
+    known: dict[Any, tuple[float, float, float]] = {}
     costs: list[CostEstimate] = []
     groups = engine.groups()
     for place, group in enumerate(groups):
@@ -90,7 +92,8 @@ def estimate(
             _stage_seconds(runs, [_thinned(s) for s in streams], 1, engine.device, lockstep)
         key = (len(runs), *_alike(runs[0]))
         if key not in known:
-            known[key] = _time(runs, streams, engine.device, lockstep)
+            before = _prologue_seconds(runs[0], streams[0], engine.device)
+            known[key] = (*_time(runs, streams, engine.device, lockstep), before)
         costs.append(_cost([plans[one] for one in group], lockstep, *known[key]))
     return costs
 
@@ -104,7 +107,9 @@ def _alike(run: Run) -> tuple[Any, ...]:
     return model, kinds, training, id(run.stream.data), len(run.stream.order)
 
 
-def _cost(plans: Sequence[Plan], lockstep: bool, step: float, fixed: float) -> CostEstimate:
+def _cost(
+    plans: Sequence[Plan], lockstep: bool, step: float, fixed: float, before: float
+) -> CostEstimate:
     totals = []
     for plan in plans:
         run = plan.run
@@ -115,7 +120,7 @@ def _cost(plans: Sequence[Plan], lockstep: bool, step: float, fixed: float) -> C
     return CostEstimate(
         label=labels[0], labels=labels, runs=len(plans), lockstep=lockstep,
         steps=max(steps_of(plan.run) for plan in plans), step_seconds=step,
-        seconds=max(totals) if lockstep else sum(totals),
+        seconds=(max(totals) if lockstep else sum(totals)) + before * len(plans),
     )  # fmt: skip
 
 
@@ -157,7 +162,7 @@ def _stage_seconds(
 ) -> float:
     """Seconds of the second stage, in which penalties and memories are at work."""
     small = [
-        replace(run, stream=stream, training=_short(run.training, steps))
+        replace(run, stream=stream, training=_short(run.training, steps), method=_hurried(run, 1))
         for run, stream in zip(runs, streams, strict=True)
     ]
     last = min(1, len(streams[0]) - 1)
@@ -169,6 +174,31 @@ def _stage_seconds(
             if stage.last_of_group:
                 break
     return spent
+
+
+def _prologue_seconds(run: Run, stream: Stream, device: Any) -> float:
+    """Seconds of what a run learns before its first task: a few steps of it are timed."""
+    asked = prologue_of(run.method)
+    if asked is None:
+        return 0.0
+    few, more = (_first_seconds(run, stream, steps, device) for steps in (FEW, MORE))
+    return asked.iterations * max(more - few, few / 100) / (MORE - FEW)
+
+
+def _first_seconds(run: Run, stream: Stream, steps: int, device: Any) -> float:
+    """Seconds of the first stage with a prologue of some steps."""
+    training = _short(run.training, 1)
+    small = replace(run, stream=stream, training=training, method=_hurried(run, steps))
+    first = next(iter(Engine([small], device=device).stages()))
+    return float(first.outcome.seconds)
+
+
+def _hurried(run: Run, steps: int) -> Method:
+    """The method with a prologue of a few steps: tasks take no longer after a long one."""
+    if prologue_of(run.method) is None or not hasattr(run.method, "root_iterations"):
+        return run.method
+    shorter: dict[str, Any] = {"root_iterations": steps}
+    return replace(run.method, **shorter)
 
 
 def _short(training: Training, steps: int) -> Training:
