@@ -29,7 +29,7 @@ from engram.memory import Memory
 from engram.methods.base import Method
 
 METHODS: tuple[Method, ...] = (
-    methods.EWC(), methods.SI(), methods.RWalk(), methods.LwF(),
+    tame(methods.EWC()), methods.SI(), tame(methods.RWalk()), methods.LwF(),
     methods.ER(memory=Memory(total=60)), methods.DERpp(), methods.AGEM(),
     methods.ICaRL(), methods.GDumb(memory=Memory(total=60), epochs=6),
     methods.LatentReplay(root_iterations=10), methods.LGR(root_iterations=10),
@@ -71,7 +71,7 @@ def main() -> None:
     for runs, epochs in EPOCHS.items():
         for place, method in enumerate(chosen):
             share = (asked.kills + len(chosen) - 1 - place) // len(chosen)
-            work = Work(method=tame(method), runs=runs, epochs=epochs, every=asked.every)
+            work = Work(method=method, runs=runs, epochs=epochs, every=asked.every)
             chance = random.Random(f"{asked.seed} {type(method).__name__} {runs}")
             began = time.monotonic()
             with tempfile.TemporaryDirectory() as folder:
