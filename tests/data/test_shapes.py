@@ -57,3 +57,23 @@ def test_shapes_make_a_hierarchical_stream():
 def test_bad_options_are_refused(option):
     with pytest.raises(ValueError, match=next(iter(option))):
         load("shapes", **option)
+
+
+def test_any_set_can_be_normalised_otherwise():
+    plain = load("shapes", per_class=5, kinds=1, orphans=0)
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.2, 0.1)
+    data = load("shapes", per_class=5, kinds=1, orphans=0, mean=mean, std=list(std))
+    assert (data.mean, data.std) == (mean, std)
+    assert data.fingerprint() != plain.fingerprint()
+    assert data.source is not None
+    again = load(data.source.name, **data.source.options)
+    assert again.fingerprint() == data.fingerprint()
+    section = {"data": "shapes", "data_options": {"per_class": 5, "mean": [0.5], "std": [0.5]}}
+    recipe = engram.Recipe.of({"stream": section, "method": "ER"})
+    assert recipe.build_stream().data.mean == (0.5,)
+    for options in (
+        {"mean": [0.1, 0.2], "std": [1.0, 1.0]}, {"mean": [0.1]}, {"std": [1.0]},
+        {"mean": [0.1], "std": [0.0]}, {"mean": "half", "std": "one"}, {"mean": 0.5, "std": 1.0},
+    ):  # fmt: skip
+        with pytest.raises(engram.BadArgument, match=r"mean|std"):
+            load("shapes", per_class=5, **options)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from engram import keys
 from engram.data.core import Data
 from engram.errors import BadArgument
-from engram.learner.feed import CROP_PADDING, Feed
+from engram.learner.feed import CROP_PADDING, Feed, resized_crop
 
 CPU = torch.device("cpu")
 
@@ -91,9 +92,37 @@ class TestAugmentation:
             shifts.add(hits[0])
         assert len(shifts) > 10
 
+    def test_crops_fill_with_black_before_normalising(self):
+        plain = feed(images(), "crop").augmented(self.rows, None, torch.tensor(3))
+        channels = plain.shape[1]
+        mean, std = (tuple(c + base for c in range(channels)) for base in (0.2, 0.5))
+        own = feed(replace(images(), mean=mean, std=std), "crop")
+        found = own.augmented(self.rows, None, torch.tensor(3))
+        m, d = (torch.tensor(v, dtype=torch.float64)[:, None, None] for v in (mean, std))
+        torch.testing.assert_close(found, (plain - m) / d)
+
+    def test_resized_crops_are_parts_of_the_image(self):
+        ramp = torch.arange(16.0, dtype=torch.float64)
+        x = (ramp[:, None] * 100 + ramp)[None, None].expand(300, 1, 16, 16)  # place as value
+        found = resized_crop(x, keys.uniform(3, 300, 4).double())
+        assert found.shape == x.shape
+        assert found.min() >= x.min()
+        assert found.max() <= x.max()
+        wide = (found[:, 0, 0, -1] - found[:, 0, 0, 0]) / 15  # widths of the parts, in shares
+        tall = (found[:, 0, -1, 0] - found[:, 0, 0, 0]) / 1500
+        area = wide * tall
+        assert 0.05 < float(area.min()) < 0.15
+        assert float(area.max()) > 0.8
+        inside = (wide < 0.9) & (tall < 0.9)  # borders cut the others
+        ratio = (wide / tall)[inside]
+        assert 0.74 < float(ratio.min()) < 0.8
+        assert 1.25 < float(ratio.max()) < 1.35
+        whole = torch.tensor([[1.0, 0.5, 0.5, 0.5]]).double()
+        torch.testing.assert_close(resized_crop(x[:1], whole), x[:1])
+
     def test_a_runs_draw_is_its_own(self):
         """Alone, in company and in a longer batch a row is changed in the same way."""
-        one = feed(images(), "crop", "flip")
+        one = feed(images(), "crop", "flip", "resized_crop")
         key = torch.tensor([3, 8])
         both = one.augmented(self.rows.expand(2, -1), None, key)
         for run in range(2):

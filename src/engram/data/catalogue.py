@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
@@ -13,6 +13,7 @@ from engram.data.core import Data, Source
 from engram.data.drawn_faces import faces
 from engram.data.embedded import blobs, digits
 from engram.data.formats import Place, packed_place, packed_sets, place_of, places_under
+from engram.data.normalised import normalised
 from engram.data.shapes import shapes
 from engram.data.skeleton_synthetic import skeletons
 from engram.errors import BadArgument, bad, nearest, unknown
@@ -138,7 +139,14 @@ def find(name: str, root: Path) -> Place | None:
     return place_of(root / name, name) if (root / name).is_dir() else None
 
 
-def load(name_or_path: str | Path, *, root: str | Path | None = None, **options: Any) -> Data:
+def load(
+    name_or_path: str | Path,
+    *,
+    root: str | Path | None = None,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
+    **options: Any,
+) -> Data:
     """Load a data set by name, or from a file or folder.
 
     Parameters
@@ -148,6 +156,9 @@ def load(name_or_path: str | Path, *, root: str | Path | None = None, **options:
         ``.npz``, an official archive, or the folder of one set.
     root
         Folder in which names are looked for; the environment variable ENGRAM_DATA by default.
+    mean, std
+        Normalise with these, one number for each channel (or one for all), in place of the set's
+        own. Pixels lie in [0, 1] before that.
     options
         Options of the set or form, such as ``verify=False`` (skip checksums), ``resize=(h, w)``
         (image folders), ``size``, ``broken``, ``packed`` (faces), ``split``, ``repair``, ``frames``
@@ -163,7 +174,10 @@ def load(name_or_path: str | Path, *, root: str | Path | None = None, **options:
     engram.errors.BadArgument: data: unknown name 'digts', did you mean 'digits'? Known: aff...
     """
     data, name = _loaded(name_or_path, root, options)
-    found = Source(name, dict(options), None if root is None else str(Path(root).absolute()))
+    given = dict(options)
+    if mean != () or std != ():
+        data, given = normalised(data, mean, std), {**options, "mean": mean, "std": std}
+    found = Source(name, given, None if root is None else str(Path(root).absolute()))
     object.__setattr__(data, "source", found)
     return data
 

@@ -50,6 +50,10 @@ class Training:
         Stop after so many epochs without a better validation accuracy, or precision-weighted
         Jaccard score for sets of labels (0 never); go back to the best epoch. Both need in-task
         validation rows.
+    augment
+        Of training images: ``crop`` (padded with 4 black pixels on each side, then cut at random),
+        ``resized_crop`` (a part of 8 to 100 percent and of sides 3:4 to 4:3, resized to the whole),
+        ``flip``.
     precision
         ``float32``; ``tf32``: products and convolutions with 10 bits of mantissa on CUDA,
         elsewhere the same as float32; ``bf16`` where autocast allows it; ``float64``.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,8 +14,9 @@ from engram.data.core import Data
 from engram.errors import bad, unknown
 from engram.streams.core import View
 
-AUGMENTATIONS = ("flip", "crop")
+AUGMENTATIONS = ("flip", "crop", "resized_crop")
 CROP_PADDING = 4
+AREA, SIDES = (0.08, 1.0), (3 / 4, 4 / 3)  # of a resized crop: share of the image, width to height
 
 
 class Feed:
@@ -96,20 +99,46 @@ class Feed:
         flat = x.reshape(-1, *x.shape[rows.ndim :])  # [R * B, C, H, W]
         if "crop" in self.augment:
             draw = keys.below(keys.fold(key, "crop"), 2 * CROP_PADDING + 1, size, 2)
-            flat = _shift(flat, draw.reshape(-1, 2) - CROP_PADDING)
+            black = -self._mean * self._scale if self.data.mean else None
+            flat = _shift(flat, draw.reshape(-1, 2) - CROP_PADDING, black)
+        if "resized_crop" in self.augment:
+            draw = keys.uniform(keys.fold(key, "resized crop"), size, 4)
+            flat = resized_crop(flat, draw.reshape(-1, 4).to(flat.dtype))
         if "flip" in self.augment:
             turn = keys.keep(keys.fold(key, "flip"), 0.5, size).reshape(-1, 1, 1, 1)
             flat = torch.where(turn, flat.flip(-1), flat)
         return flat.reshape(x.shape)
 
 
-def _shift(x: Tensor, by: Tensor) -> Tensor:
-    """Move each image [B, C, H, W] by its own (rows, columns), filling with zeros."""
+def _shift(x: Tensor, by: Tensor, black: Tensor | None = None) -> Tensor:
+    """Move each image [B, C, H, W] by its own (rows, columns), filling with black: 0 by default."""
     pad = CROP_PADDING
     height, width = x.shape[-2:]
-    wide = F.pad(x, (pad, pad, pad, pad))
+    if black is None:
+        wide = F.pad(x, (pad, pad, pad, pad))
+    else:
+        shape = (*x.shape[:2], height + 2 * pad, width + 2 * pad)
+        wide = black.to(x.dtype).expand(shape).clone()
+        wide[..., pad:-pad, pad:-pad] = x
     ys = torch.arange(height, device=x.device) + pad + by[:, :1]  # [B, H]
     xs = torch.arange(width, device=x.device) + pad + by[:, 1:]  # [B, W]
     item = torch.arange(len(x), device=x.device)[:, None, None]
     moved = wide.movedim(1, -1)[item, ys[:, :, None], xs[:, None, :]]  # [B, H, W, C]
     return moved.movedim(-1, 1)
+
+
+def resized_crop(x: Tensor, draw: Tensor) -> Tensor:
+    """Parts of images [B, C, H, W], stretched to their size; `draw` [B, 4] in [0, 1) decides.
+
+    Area from 8 to 100 percent, sides from 3:4 to 4:3 evenly on a log scale, anywhere; a side that
+    would exceed the image is as long as the image.
+    """
+    area = AREA[0] + (AREA[1] - AREA[0]) * draw[:, 0]
+    low, high = math.log(SIDES[0]), math.log(SIDES[1])
+    ratio = (low + (high - low) * draw[:, 1]).exp() * (x.shape[-2] / x.shape[-1])
+    wide, tall = ((area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1))
+    across, down = ((2 * draw[:, 2] - 1) * (1 - wide), (2 * draw[:, 3] - 1) * (1 - tall))
+    zero = torch.zeros_like(wide)
+    rows = [torch.stack(row, -1) for row in ((wide, zero, across), (zero, tall, down))]
+    grid = F.affine_grid(torch.stack(rows, 1), list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
