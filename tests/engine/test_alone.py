@@ -31,7 +31,7 @@ from engram.learner.learner import Learner
 from engram.learner.net import BoundNet, FunctionalNet
 from engram.losses import mean
 from engram.memory import Memory
-from engram.methods import ER, EWC, Finetune
+from engram.methods import ER, EWC, SI, Finetune, RWalk
 from engram.methods.base import Method, ReplaySpec
 from engram.streams import class_incremental
 
@@ -334,3 +334,16 @@ class Asks(Method):
 
 def test_terms_that_close_over_different_values_are_different_terms():
     alike(runs_of(Asks(), streams()))
+
+
+# -- settings --------------------------------------------------------------------------------------
+@pytest.mark.parametrize("method", [SI(strength=0.3), RWalk(strength=0.2)], ids=str)
+@pytest.mark.parametrize(
+    "training",
+    [{"clip": 0.05}, {"weight_decay": 0.1, "momentum": 0.9}, {"clip": 0.05, "weight_decay": 0.1}],
+    ids=str,
+)
+def test_what_a_step_is_told_is_the_plain_gradient_together_too(training, method):
+    """Clipping and decay change the update, not the gradient that `step` gets."""
+    runs = runs_of(method, streams(), training=replace(EXACT, optimizer="sgd", **training))
+    alike(runs)

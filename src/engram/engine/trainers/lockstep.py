@@ -229,7 +229,7 @@ class LockstepTrainer:
         self._mask_(total)
         if self._clip:
             norm = total.norm(dim=-1, keepdim=True).clamp(min=1e-12)  # per run
-            total.mul_((self._clip / norm).clamp(max=1.0))
+            total = total * (self._clip / norm).clamp(max=1.0)  # `data` may be the same tensor
         before = self.vector.clone() if self._follows or not self._uniform else None
         if self._uniform:
             self._update_uniform(total)
