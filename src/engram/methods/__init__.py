@@ -29,6 +29,7 @@ from engram.methods.replay import Replay
 from engram.methods.rwalk import RWalk
 from engram.methods.si import SI
 from engram.methods.slda import SLDA
+from engram.methods.ssil import SSIL
 from engram.methods.twp import TWP
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "MAS",
     "SI",
     "SLDA",
+    "SSIL",
     "TWP",
     "BiC",
     "DERpp",

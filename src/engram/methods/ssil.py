@@ -1,0 +1,100 @@
+"""SS-IL: a softmax of its own for old and for new classes, and distillation task by task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from engram.errors import choose, number, whole
+from engram.learner.batch import Batch
+from engram.learner.learner import Learner
+from engram.learner.net import Net
+from engram.memory import Memory, check_memory
+from engram.methods.base import Method, ReplaySpec, State, Terms
+from engram.methods.lwf import distill_blocks
+from engram.streams.core import Task
+
+INPUTS = ("all", "replay")
+
+
+def separated(batch: Batch) -> Tensor:
+    """[B, C] classes that compete for a row: those as new, or as old, as the row's own class.
+
+    Examples
+    --------
+    >>> opened, y = torch.tensor([0, 0, 1, 1, -1]), torch.tensor([[2], [0]])
+    >>> rest = dict.fromkeys(Batch._fields[3:10], opened)
+    >>> rest |= {"open": opened.expand(2, -1) >= 0, "now": torch.tensor(1)}
+    >>> separated(Batch(x=y, y=y, w=torch.ones(2), **rest)).int().tolist()
+    [[0, 0, 1, 1, 0], [1, 1, 0, 0, 0]]
+    """
+    fresh = batch.new[batch.target]  # [B]
+    return batch.open & (fresh[:, None] == batch.new)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SSIL(Method):
+    """Replay in which old and new classes never compete, with distillation task by task (SS-IL).
+
+    L = CE (rows of new classes among the new ones, of old classes among the old ones; one mean
+    over all rows) + the sum over past tasks of T² KL(old network || network) among the task's
+    classes.
+
+    Parameters
+    ----------
+    memory
+        How much is kept, and which rows.
+    size
+        Memory rows per step; 0 means as many as the batch size.
+    temperature
+        T of the distillation.
+    kd_inputs
+        Rows that are distilled on: ``all`` of them, or those of the memory (``replay``).
+
+    Examples
+    --------
+    >>> SSIL().replay(1)
+    ReplaySpec(kind='pair', size=0)
+
+    References
+    ----------
+    Ahn et al. 2021, International Conference on Computer Vision.
+    """
+
+    memory: Memory = field(default=Memory(total=500))
+    size: int = 0
+    temperature: float = 2.0
+    kd_inputs: str = "all"
+
+    def __post_init__(self) -> None:
+        check_memory(self.memory)
+        whole("size", self.size)
+        number("temperature", self.temperature, open_low=True)
+        choose("kd_inputs", self.kd_inputs, INPUTS)
+
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("pair", self.size)
+
+    def start(self, learner: Learner, task: Task) -> None:
+        if learner.stage == 0:
+            return
+        blocks = learner.opened == torch.arange(learner.stage)[:, None]  # [K, C]
+        learner.state = {"teacher": learner.snapshot(), "blocks": blocks.to(learner.device)}
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        logits = net(batch.x, batch.w).logits
+        task = net.task(batch._replace(open=separated(batch)))
+        if "teacher" not in state:
+            return {"task": task}
+        costs = distill_blocks(
+            logits, net.frozen(state["teacher"])(batch.x).logits, state["blocks"],
+            batch.w if self.kd_inputs == "all" else batch.w * batch.old,
+            temperature=self.temperature, scale=True, form="kl",
+        )  # fmt: skip
+        return {"task": task, "distill": costs.sum()}
+
+    def finish(self, learner: Learner, task: Task) -> None:
+        learner.exemplars = self.memory.update(learner, task.train)
+        learner.state = {}
