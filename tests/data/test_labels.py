@@ -32,7 +32,11 @@ def rows(*labels):
         (rows(10**12), "class ids below"),
         (np.array(rows(2**63 - 1), np.uint64), "class ids below"),
         ([[0, 1]] + [[1, -1]] * 8 + [[-1, 0]], "-1 behind the labels"),
-        ([[0, 1]] * 9 + [[0]], "as many labels per row"),
+        ([[0, 1]] * 9 + [[]], "a label for each row, got 'row 9"),
+        ([["a", "b"]] * 9 + [["a", "b", "a"]], "every label at most once in a row"),
+        ([[["a"], ["b", "c"]]] * 10, "a list of labels for each row"),
+        ([[True, False]] * 9 + [[True]], "class ids or names in lists of different lengths"),
+        ([["a", "b"]] * 9 + [[1]], "labels of one type, got int and str"),
         (["a", "b"] * 4 + ["a", None], "none in row 9"),
         (["a", "b"] * 4 + ["a", 3], "labels of one type, got int and str"),
         (np.array(["a", 3] * 5, object), "labels of one type, got int and str"),
@@ -171,3 +175,21 @@ def test_wrong_labels_of_torch_sets_and_graphs():
     graphs = [types.SimpleNamespace(x=torch.zeros(4, 3), y=torch.tensor([0, 1]))]
     with pytest.raises(BadArgument, match=r"graphs\[0\].y: expected one label"):
         from_geometric(graphs)
+
+
+def test_each_row_may_have_a_list_of_labels_of_its_own():
+    named = [["pet", "cat"], ["oak"], {"pet", "dog"}] * 3 + [("oak",)]
+    data = Data.from_arrays(X, named)
+    assert data.classes == ("cat", "dog", "oak", "pet")
+    assert data.y[:3].tolist() == [[3, 0], [2, -1], [1, 3]]
+    assert data.several
+    numbered = Data.from_arrays(X, np.array([[3, 0], [2], [1, 3], [0]] * 2 + [[1], [2]], object))
+    assert numbered.y[:4].tolist() == [[3, 0], [2, -1], [1, 3], [0, -1]]
+    chosen = Data.from_arrays(X, named, classes=("pet", "oak", "dog", "cat"))
+    assert chosen.y[:3].tolist() == [[0, 3], [1, -1], [2, 0]]
+
+
+def test_the_parts_of_a_split_need_not_have_sets_of_one_size():
+    data = Data.from_arrays(X, [["a"], ["b", "c"]] * 5, test=(X, ["a", "b"] * 5))
+    assert data.y[data.test].tolist() == [[0, -1], [1, -1]] * 5
+    assert data.y[data.train[:2]].tolist() == [[0, -1], [1, 2]]

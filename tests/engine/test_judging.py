@@ -14,13 +14,15 @@ from engram import methods, metrics
 from engram.checks.toys import clouds, runs_of, train
 from engram.data.core import Data
 from engram.engine.engine import Engine
-from engram.engine.evaluation.evaluate import validate
+from engram.engine.evaluation import evaluate
+from engram.engine.evaluation.evaluate import validate, validation_batch
+from engram.engine.evaluation.judging import judged
 from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner.batch import Batch
 from engram.learner.net import Net
-from engram.losses import masked_ce
+from engram.losses import masked_ce, multi_hot
 from engram.methods.base import Method, State, Terms
 from engram.streams import Stream, class_incremental, hierarchical
 
@@ -132,29 +134,70 @@ def test_icarl_on_label_sets_predicts_something(variant: str) -> None:
 
 def test_validation_watches_the_figure_of_the_stream() -> None:
     stream = tree()
-    run = Run(stream=stream, method=methods.Finetune(), training=SETS)
+    run = Run(stream=stream, method=methods.Finetune(), training=replace(SETS, epochs=1))
     engine = Engine([run], device="cpu")
     learner = next(engine.stages()).learner
     watched = validate([learner], [run.method])
-    assert list(watched) == ["loss", "precision_weighted_jaccard"]
+    assert list(watched) == ["loss", "score"]
     batch = learner.batch(stream[0].valid)
     truth = (batch.y[:, :, None] == torch.arange(len(stream.order))).any(1)
     said = (learner.net()(batch.x).logits > 0) & batch.open
     expected = metrics.precision_weighted_jaccard(truth.numpy(), said.numpy())
-    assert watched["precision_weighted_jaccard"] == pytest.approx([expected])
+    assert watched["score"] == pytest.approx([expected])
     single = class_incremental(named_clouds(), valid=0.2)
     run = Run(stream=single, method=methods.Finetune(), training=replace(SETS, loss="bce"))
     learner = next(Engine([run], device="cpu").stages()).learner
-    assert list(validate([learner], [run.method])) == ["loss", "accuracy"]
+    batch = learner.batch(single[0].valid)
+    shown = learner.net()(batch.x).logits.masked_fill(~batch.open, -torch.inf)
+    expected = float((shown.argmax(1) == batch.target).double().mean())
+    assert validate([learner], [run.method])["score"] == pytest.approx([expected])
+
+
+def test_who_trains_on_all_tasks_with_complete_labels_is_validated_so() -> None:
+    stream = tree()
+    for method, complete in ((methods.IncrementalJoint(), True), (methods.ERInfinite(), False)):
+        run = Run(stream=stream, method=method, training=SETS)
+        learner = list(Engine([run], device="cpu").stages())[1].learner
+        learner.enter(1)  # after the last stage, as if it were the second
+        batch = validation_batch(learner, method)
+        valid = torch.cat([task.valid for task in stream[:2]]).unique()
+        rows, sets = (valid, {(0, 2), (1, 4), (3,), (0,), (1,)}) if complete else (
+            stream[1].valid, {(2,), (3,), (4,)})  # fmt: skip
+        assert len(batch.y) == len(rows)
+        assert {tuple(sorted(c for c in y if c >= 0)) for y in batch.y.tolist()} == sets
+        expected = metrics.precision_weighted_jaccard(
+            multi_hot(batch.y, len(stream.order), torch.bool).numpy(),
+            ((learner.net()(batch.x).logits > 0) & learner.seen).numpy(),
+        )
+        assert validate([learner], [method])["score"] == pytest.approx([expected])
+
+
+def test_naming_every_label_is_no_better_than_its_precision() -> None:
+    """Judged by its argmax, a network that names all labels is as good as one that is right."""
+    y, open_ = torch.tensor([[0, 2], [1, -1]]), torch.ones(2, 3, dtype=torch.bool)
+    none = torch.zeros(2)
+    batch = Batch(none, y, none, none, none, open_, none, none, none, none)
+    every = torch.tensor([[3.0, 1.0, 2.0], [1.0, 2.0, 1.0]])  # names every label
+    some = torch.tensor([[3.0, -1.0, 2.0], [-1.0, 2.0, -1.0]])
+    assert judged(some, batch, "set") == 1.0
+    assert judged(every, batch, "set") == pytest.approx((4 / 9 + 1 / 9) / 2)
+    assert judged(every, batch, "single") == judged(some, batch, "single")
+
+
+def test_validation_by_argmax_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant watches accuracy on rows that carry sets of labels."""
+    monkeypatch.setattr(evaluate, "judged", lambda *args: judged(*args[:2], "single"))
+    with pytest.raises(AssertionError):
+        test_validation_watches_the_figure_of_the_stream()
 
 
 def test_the_watched_figure_must_be_the_streams() -> None:
     single, watching = class_incremental(named_clouds(), valid=0.2), Training(schedule="plateau")
     training = replace(watching, plateau_watch="precision_weighted_jaccard")
-    with pytest.raises(BadArgument, match="plateau_watch: expected 'loss' or 'accuracy'"):
+    with pytest.raises(BadArgument, match=r"plateau_watch: .* 'score', which is 'accuracy'"):
         Run(stream=single, method=methods.ER(), training=training)
     training = replace(watching, plateau_watch="accuracy")
-    with pytest.raises(BadArgument, match="expected 'loss' or 'precision_weighted_jaccard'"):
+    with pytest.raises(BadArgument, match="which is 'precision_weighted_jaccard'"):
         Run(stream=tree(), method=methods.ER(), training=training)
 
 

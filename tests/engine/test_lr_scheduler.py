@@ -6,6 +6,7 @@ import torch
 
 from engram.engine.lr_scheduler import Schedule
 from engram.engine.training import Training
+from engram.errors import BadArgument
 
 
 def curves(runs: int, epochs: int) -> np.ndarray:
@@ -17,7 +18,7 @@ def curves(runs: int, epochs: int) -> np.ndarray:
 
 @pytest.mark.parametrize("patience", [0, 1, 3])
 @pytest.mark.parametrize("threshold", [0.0, 1e-4, 0.05])
-@pytest.mark.parametrize("watch", ["loss", "accuracy"])
+@pytest.mark.parametrize("watch", ["loss", "score"])
 def test_plateau_equals_torch(patience, threshold, watch):
     values = curves(5, 80)
     training = Training(
@@ -41,7 +42,7 @@ def test_plateau_equals_torch(patience, threshold, watch):
         )
     cuts = 0
     for epoch, row in enumerate(values):
-        ours.after_epoch(epoch, {"loss": row, "accuracy": row})
+        ours.after_epoch(epoch, {"loss": row, "score": row})
         for scheduler, value in zip(theirs, row, strict=True):
             scheduler.step(value)
         expected = [scheduler.optimizer.param_groups[0]["lr"] for scheduler in theirs]
@@ -73,17 +74,58 @@ def test_patience_stops_each_run_by_itself():
     schedule = Schedule(Training(patience=2), 2)
     history = []
     for epoch, row in enumerate([(0.1, 0.1), (0.2, 0.1), (0.2, 0.1), (0.3, 0.9), (0.3, 0.9)]):
-        schedule.after_epoch(epoch, {"accuracy": np.array(row)})
+        schedule.after_epoch(epoch, {"score": np.array(row)})
         history.append(schedule.active.tolist())
     assert history == [
         [True, True], [True, True], [True, False], [True, False], [True, False],
     ]  # fmt: skip
-    assert schedule.improved.tolist() == [False, False]
+    assert schedule.improved.tolist() == [True, False]  # as good as the best, and later
 
 
 def test_a_stopped_run_improves_no_more():
     schedule = Schedule(Training(patience=1, restore_best=True), 1)
     for epoch, value in enumerate([0.5, 0.4, 0.9]):
-        schedule.after_epoch(epoch, {"accuracy": np.array([value])})
+        schedule.after_epoch(epoch, {"score": np.array([value])})
     assert not schedule.active[0]
     assert not schedule.improved[0]
+
+
+def test_of_equal_epochs_the_last_is_best_and_none_of_them_is_a_gain():
+    schedule = Schedule(Training(patience=2, restore_best=True), 2)
+    kept = []
+    for epoch, row in enumerate([(0.5, 0.5), (0.5, 0.4), (0.6, 0.5), (0.6, 0.9)]):
+        schedule.after_epoch(epoch, {"score": np.array(row)})
+        kept.append(schedule.improved.tolist())
+    assert kept == [[True, True], [True, False], [True, True], [True, False]]
+    assert schedule.active.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("lr", "lowest"), [(1.0, 0.002), (0.3, 0.0006)])
+def test_a_task_ends_at_its_third_cut(lr, lowest):
+    settings = {"schedule": "plateau", "plateau_patience": 0, "plateau_watch": "score"}
+    schedule = Schedule(Training(lr=lr, min_lr=lowest, **settings), 2)
+    rates, active = [], []
+    for epoch in range(6):
+        schedule.after_epoch(epoch, {"loss": np.zeros(2), "score": np.array([0.5, epoch / 10])})
+        rates.append(schedule.lr[0] / lr)
+        active.append(schedule.active.tolist())
+    assert rates == pytest.approx([1, 0.1, 0.01, 0.001, 0.001, 0.001])
+    assert active == [[True, True]] * 3 + [[False, True]] * 3
+
+
+@pytest.mark.parametrize("lr", [1.0, 0.3])
+def test_the_lowest_rate_itself_is_still_trained_with(lr):
+    training = Training(lr=lr, min_lr=lr / 100, schedule="step", milestones=(1, 2, 3))
+    schedule = Schedule(training, 1)
+    active = []
+    for epoch in range(3):
+        schedule.after_epoch(epoch, {})
+        active.append(bool(schedule.active[0]))
+    assert active == [True, True, False]
+
+
+def test_a_lowest_rate_that_means_nothing_is_refused():
+    with pytest.raises(BadArgument, match="min_lr: expected 0, because a constant rate"):
+        Training(min_lr=1e-4)
+    with pytest.raises(BadArgument, match="min_lr: expected at most the learning rate"):
+        Training(schedule="plateau", lr=0.1, min_lr=1.0)

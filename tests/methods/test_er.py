@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -167,3 +169,34 @@ def test_finetuning_never_shows_the_superclass_again(monkeypatch: pytest.MonkeyP
 def test_bad_options(options: dict[str, object]) -> None:
     with pytest.raises(BadArgument, match=next(iter(options))):
         ER(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", [ER(memory=Memory(per_class=5), mix="union"), ERInfinite()])
+def test_complete_information_is_that_of_the_time(
+    method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the method: rows of the second task are told {a, A}, kept ones stay with {A}."""
+    seen = spied(monkeypatch, type(method))
+    stream = replace(two_labels(), information="complete")
+    stages = train(method, stream, loss="bce")
+    batches = seen.of(1)
+    fresh = torch.cat([b.y[b.old == 0] for b in batches])
+    assert {tuple(row) for row in fresh.tolist()} == {(1, 0)}  # the task's own label first
+    old = torch.cat([b.y[b.old > 0] for b in batches])
+    assert {tuple(row) for row in old.tolist()} == {(0, -1)}
+    if isinstance(method, ER):  # exemplars of a class are those of the task that shows it
+        kept = stages[-1].learner.exemplars
+        assert kept.columns.tolist() == [0] * 5 + [1] * 5
+
+
+def test_refreshed_labels_of_a_memory_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant shows every label opened by now, also for rows stored when it was hidden."""
+    from engram.learner import learner
+
+    def refreshed(stream: Stream, rows: torch.Tensor, stages: torch.Tensor) -> torch.Tensor:
+        return stream.targets[rows]
+
+    monkeypatch.setattr(learner, "visible_labels", refreshed)
+    method = ER(memory=Memory(total=10), mix="union")
+    with pytest.raises(AssertionError):
+        test_stored_labels_stay_as_they_were(method, monkeypatch)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engram.data.labels import one_type, refuse_alike, whole_numbers
+from engram.data.labels import NO_NAME, is_ragged, one_type, refuse_alike, whole_numbers
 from engram.errors import bad
 
 Array = npt.NDArray[Any]
@@ -66,17 +66,19 @@ def _refuse_channels_last(argument: str, shape: tuple[int, ...]) -> None:
 def class_ids(parts: Sequence[Any], names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
     """[N, L] class ids of all parts together, and the name of each id.
 
-    Whole numbers are ids already; anything else is named and numbered in sorted order. A matrix
-    holds a set of ids per row, padded by -1. No set holds an id twice, so a matrix of 0 and 1 with
-    three columns or more cannot be sets of ids: it is an indicator matrix (one-hot, or multi-hot),
-    one column per class, and so is any matrix of booleans. With two columns it may be either, and
-    is refused.
+    Whole numbers are ids already; anything else is named and numbered in sorted order. A list of
+    lists holds a set of labels per row, and so does a matrix of ids, padded by -1. No set holds an
+    id twice, so a matrix of 0 and 1 with three columns or more cannot be sets of ids: it is an
+    indicator matrix (one-hot, or multi-hot), one column per class, and so is any matrix of
+    booleans. With two columns it may be either, and is refused.
 
     Examples
     --------
     >>> ids, names = class_ids([["cat", "dog"], ["cat"]], None)
     >>> ids[:, 0].tolist(), names
     ([0, 1, 0], ('cat', 'dog'))
+    >>> class_ids([[["cat", "pet"], ["oak"]]], None)[0].tolist()
+    [[0, 2], [1, -1]]
     >>> class_ids([[[0, 0, 1], [1, 0, 0], [0, 1, 1]]], None)[0].tolist()
     [[2, -1], [0, -1], [1, 2]]
     """
@@ -103,9 +105,17 @@ def _joined(parts: Sequence[Any]) -> Array:
     shapes = [one.shape for one in raw]
     if any(len(shape) != 2 for shape in shapes):
         raise bad("y", "labels of shape [N] or [N, L]", shapes[0] if len(raw) == 1 else shapes)
-    if len({shape[1] for shape in shapes}) > 1:
+    if any(map(is_ragged, parts)):
+        raw = [_widened(one, max(shape[1] for shape in shapes)) for one in raw]
+    elif len({shape[1] for shape in shapes}) > 1:
         raise bad("y", "as many labels per row (-1 pads) in all parts", shapes)
     return np.concatenate(raw)
+
+
+def _widened(labels: Array, width: int) -> Array:
+    """[N, width] with padding behind."""
+    pad = NO_NAME if labels.dtype.kind == "U" else -1
+    return np.pad(labels, ((0, 0), (0, width - labels.shape[1])), constant_values=pad)
 
 
 def _is_indicator(joined: Array) -> bool:
@@ -158,16 +168,19 @@ def refuse_twice(y: Tensor) -> None:
 
 
 def _named(joined: Array, names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
-    found, inverse = np.unique(joined, return_inverse=True)
-    ids = torch.from_numpy(inverse.reshape(joined.shape).astype(np.int64))
+    there = joined != NO_NAME
+    found, inverse = np.unique(joined[there], return_inverse=True)
+    ids = torch.full(joined.shape, -1)
+    ids[torch.from_numpy(there)] = torch.from_numpy(inverse.reshape(-1).astype(np.int64))
     labels = tuple(map(str, found))
     refuse_alike(labels)
+    refuse_twice(ids)
     if names is None:
         return ids, labels
     if set(labels) - set(names):
         raise bad("classes", f"names that cover the labels {list(labels)}", list(names))
     place = torch.tensor([list(names).index(label) for label in labels])
-    return place[ids], tuple(names)
+    return torch.where(ids >= 0, place[ids], -1), tuple(names)
 
 
 def hold_out(y: Tensor) -> tuple[Tensor, Tensor]:

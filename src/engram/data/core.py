@@ -209,9 +209,9 @@ class Data:
     ) -> Data:
         """Data from arrays in memory; without `test`, every fifth row of each class is held out.
 
-        `y` holds one label per row (ids or names), a set of ids per row ([N, L], -1 pads), or an
-        indicator matrix [N, classes]: booleans, or 0 and 1 in three columns or more. 0 and 1 in two
-        columns may be ids as well, and are refused.
+        `y` holds one label per row (ids or names), a list of them per row (of any
+        length; or ids [N, L], -1 pads), or an indicator matrix [N, classes]: booleans, or 0 and 1
+        in three columns or more. 0 and 1 in two columns may be ids as well, and are refused.
 
         Further options are fields of Data: attributes (over all rows, in the order x, valid,
         test), mean, std, notes.

@@ -15,6 +15,7 @@ from engram.errors import bad
 Array = npt.NDArray[Any]
 MOST_CLASSES = 1_000_000  # a higher id is no count of classes
 _SHOWN = 5  # wrong labels in an error
+NO_NAME = "\uffff"  # pads sets of names; no text has this character
 
 
 def one_type(part: Any) -> Array:
@@ -28,17 +29,19 @@ def one_type(part: Any) -> Array:
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: y: expected labels of one type, got int and str
+    >>> one_type([[3, 1], [2]]).tolist()
+    [[3, 1], [2, -1]]
     """
+    if is_ragged(part):
+        return _padded(part)
     if isinstance(part, Tensor):
         return part.detach().cpu().numpy()
     if isinstance(part, (list, tuple)):
         _refuse_mixture(part)
     try:
         array = np.asarray(part)
-    except ValueError:  # lists of different lengths
-        raise bad(
-            "y", "as many labels per row (-1 pads) in every row", "rows that differ"
-        ) from None
+    except ValueError:  # lists within lists
+        raise bad("y", "a label or a list of labels for each row", "lists that differ") from None
     if array.dtype.kind == "O":
         _refuse_mixture(array.ravel().tolist())
         array = np.array(array.tolist())
@@ -47,6 +50,46 @@ def one_type(part: Any) -> Array:
     if array.dtype.kind not in "biufU":
         raise bad("y", "whole numbers or names as labels", f"dtype {array.dtype}")
     return array
+
+
+def is_ragged(part: Any) -> bool:
+    """Whether each row has a list of labels of its own, not all of one length.
+
+    Examples
+    --------
+    >>> is_ragged([["cat", "pet"], ["oak"]]), is_ragged([[0, 1], [2, -1]]), is_ragged([0, 1])
+    (True, False, False)
+    """
+    if isinstance(part, np.ndarray) and part.dtype == object and part.ndim == 1:
+        part = part.tolist()
+    if not isinstance(part, (list, tuple)) or not all(map(_is_set, part)):
+        return False
+    sets = any(isinstance(row, (set, frozenset)) for row in part)
+    return sets or len({len(row) for row in part}) > 1
+
+
+def _is_set(row: Any) -> bool:
+    if isinstance(row, np.ndarray):
+        return row.ndim == 1
+    return isinstance(row, (list, tuple, set, frozenset))
+
+
+def _padded(part: Any) -> Array:
+    """[N, L] the labels of each row, then -1, or `NO_NAME` behind names."""
+    rows = [sorted(row) if isinstance(row, (set, frozenset)) else list(row) for row in part]
+    flat = one_type([label for row in rows for label in row])
+    if flat.ndim != 1:
+        raise bad("y", "a label or a list of labels for each row", "lists that differ")
+    if flat.dtype.kind == "b":
+        expected = "class ids or names in lists of different lengths"
+        raise bad("y", expected, "true and false, which need a column for every class")
+    names = flat.dtype.kind == "U"
+    flat = flat if names else whole_numbers("y", flat)
+    lengths = np.array([len(row) for row in rows])
+    there = np.arange(lengths.max(initial=1)) < lengths[:, None]
+    table = np.full(there.shape, NO_NAME if names else -1, flat.dtype)
+    table[there] = flat
+    return table
 
 
 def _refuse_mixture(values: Sequence[Any]) -> None:

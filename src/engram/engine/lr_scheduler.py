@@ -17,7 +17,7 @@ class Schedule:
     """What happens between epochs; the same arithmetic for one run or many.
 
     Plateau and stopping may watch different numbers: the rate follows the validation loss or the
-    figure by which the stream is judged, stopping follows that figure.
+    score by which the stream is judged, stopping and the best epoch follow that score.
     """
 
     def __init__(self, training: Training, runs: int, rates: np.ndarray | None = None) -> None:
@@ -43,16 +43,19 @@ class Schedule:
         if t.schedule == "plateau":
             self._plateau(watched)
         if t.patience or t.restore_best:
-            score = _figure(watched)
-            self.improved = (score > self._best) & self.active
-            self._best = np.where(self.improved, score, self._best)
-            self._idle = np.where(self.improved, 0, self._idle + 1)
+            score = watched["score"]
+            gain = (score > self._best) & self.active
+            self.improved = (score >= self._best) & self.active  # of equal epochs the last is best
+            self._best = np.where(gain, score, self._best)
+            self._idle = np.where(gain, 0, self._idle + 1)
         if t.patience:
             self.active &= self._idle < t.patience
+        if t.min_lr:  # 1.0 * 0.1 * 0.1 is a little more than 0.01, and 0.3 * 0.1 a little less
+            self.active &= self.lr > t.min_lr * (1 - 1e-9)
 
     def _plateau(self, watched: dict[str, np.ndarray]) -> None:
         t = self.training
-        score = -watched["loss"] if t.plateau_watch == "loss" else _figure(watched)
+        score = -watched["loss"] if t.plateau_watch == "loss" else watched["score"]
         gain = score > self._plateau_best + t.plateau_threshold
         self._plateau_best = np.where(gain, score, self._plateau_best)
         self._bad = np.where(gain, 0, self._bad + 1)
@@ -62,7 +65,10 @@ class Schedule:
 
 
 class BestEpoch:
-    """Weights, buffers and method state of each learner after its best epoch so far."""
+    """Weights, buffers and method state of each learner after its best epoch so far.
+
+    Of epochs with equal scores the last one counts: it was trained longest.
+    """
 
     def __init__(self, learners: Sequence[Learner]) -> None:
         self.learners = learners
@@ -81,8 +87,3 @@ class BestEpoch:
         """Let the learners be what they were after their best epochs."""
         for learner, parts in zip(self.learners, self.saved, strict=False):
             learner.vector, learner.buffers, learner.state = parts
-
-
-def _figure(watched: dict[str, np.ndarray]) -> np.ndarray:
-    """[R] what the stream is judged by: the number beside the loss."""
-    return next(values for name, values in watched.items() if name != "loss")

@@ -11,7 +11,7 @@ from engram.learner.network import OPTIMIZERS
 from engram.learner.objectives import OBJECTIVES
 
 SCHEDULES = ("constant", "step", "plateau")
-WATCHED = ("loss", "accuracy", "precision_weighted_jaccard")
+WATCHED = ("loss", "score", "accuracy", "precision_weighted_jaccard")
 LAST = ("keep", "drop", "wrap")
 PRECISIONS = ("float32", "tf32", "float64", "bf16")
 
@@ -44,12 +44,13 @@ class Training:
     schedule
         ``constant``, ``step`` (multiply by `factor` at each of `milestones`, in epochs) or
         ``plateau`` (multiply by `factor` after `plateau_patience` epochs without gain in
-        `plateau_watch`: the validation ``loss``, or the figure that the stream is judged by,
-        ``accuracy``, or ``precision_weighted_jaccard`` for sets of labels).
+        `plateau_watch`: the validation ``loss``, or the ``score`` that the stream is judged by,
+        which is ``accuracy``, or ``precision_weighted_jaccard`` for sets of labels).
+    min_lr
+        A task ends when `schedule` takes the learning rate below this; 0 never.
     patience, restore_best
-        Stop after so many epochs without a better validation accuracy, or precision-weighted
-        Jaccard score for sets of labels (0 never); go back to the best epoch. Both need in-task
-        validation rows.
+        Stop after so many epochs without a better validation score (0 never); go back to the best
+        epoch, of equal ones the last. Both need in-task validation rows.
     augment
         Of training images: ``crop`` (padded with 4 black pixels on each side, then cut at random),
         ``resized_crop`` (a part of 8 to 100 percent and of sides 3:4 to 4:3, resized to the whole),
@@ -89,6 +90,7 @@ class Training:
     plateau_patience: int = 10
     plateau_threshold: float = 1e-4
     plateau_watch: str = "loss"
+    min_lr: float = 0.0
     patience: int = 0
     restore_best: bool = False
     augment: tuple[str, ...] = ()
@@ -103,7 +105,7 @@ class Training:
         number("first_factor", self.first_factor, 0.0, open_low=True)
         number("momentum", self.momentum, 0.0, 1.0)
         number("factor", self.factor, 0.0, 1.0, open_low=True)
-        for name in ("weight_decay", "clip", "plateau_threshold"):
+        for name in ("weight_decay", "clip", "plateau_threshold", "min_lr"):
             number(name, getattr(self, name))
         choose("last", self.last, LAST)
         choose("optimizer", self.optimizer, OPTIMIZERS)
@@ -116,8 +118,16 @@ class Training:
             choose("augment", name, AUGMENTATIONS)
         if self.schedule == "step" and not self.milestones:
             raise bad("milestones", "at least one epoch for schedule='step'", self.milestones)
+        self._check_min_lr()
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise bad("betas", "two numbers in [0, 1)", self.betas)
+
+    def _check_min_lr(self) -> None:
+        if self.min_lr and self.schedule == "constant":
+            expected = "0, because a constant rate never falls (schedule='plateau' or 'step')"
+            raise bad("min_lr", expected, self.min_lr)
+        if self.min_lr > self.lr:
+            raise bad("min_lr", f"at most the learning rate, {self.lr}", self.min_lr)
 
     @property
     def validates(self) -> bool:

@@ -179,8 +179,11 @@ class Learner:
         return items._replace(y=shown_first(y, shown))
 
     def labels(self, rows: Tensor) -> Tensor:
-        """[n, L] visible labels of rows of the current task, as output columns."""
-        return self.items(rows).y.clone()  # items of a whole task are shared
+        """[n, L] labels of rows of the current task among the classes that it shows, as columns."""
+        items = self.items(rows)
+        y = items.y.clone()  # items of a whole task are shared
+        own = self.stream.visible[items.stages[:, None], y.clamp(min=0)] & (y >= 0)
+        return shown_first(y, own)
 
     def batch(self, rows: Tensor | None = None, stages: Tensor | None = None) -> Batch:
         """Inputs and visible labels; without arguments, the current task's training rows."""
@@ -326,16 +329,20 @@ def task_items(stream: Stream, stage: int) -> Items:
 
 
 def visible_labels(stream: Stream, rows: Tensor, stages: Tensor) -> Tensor:
-    """[n, L] labels of rows, hidden (-1) unless their class is visible in the row's stage."""
+    """[n, L] labels of rows, hidden (-1) unless training is told them in the row's stage."""
     y = stream.targets[rows]
-    shown = stream.visible[stages[:, None], y.clamp(min=0)] & (y >= 0)
-    return shown_first(y, shown)
+    where = stages[:, None], y.clamp(min=0)
+    return shown_first(y, stream.told[where] & (y >= 0), stream.visible[where])
 
 
-def shown_first(y: Tensor, shown: Tensor) -> Tensor:
-    """[n, L] labels with the hidden ones as -1 behind: y[:, 0] is a label where there is one."""
+def shown_first(y: Tensor, shown: Tensor, own: Tensor | None = None) -> Tensor:
+    """[n, L] labels with the hidden ones as -1 behind: y[:, 0] is a label where there is one.
+
+    Those of the task's `own` classes come first.
+    """
     hidden = torch.where(shown, y, -1)
     if hidden.shape[1] == 1:
         return hidden
-    first = (~shown).to(torch.int8).argsort(dim=1, stable=True)
+    rank = (~shown).to(torch.int8) * 2
+    first = (rank if own is None else rank - own.to(torch.int8)).argsort(dim=1, stable=True)
     return hidden.gather(1, first)

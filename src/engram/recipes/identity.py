@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from engram.engine.evaluation.judging import FIGURES
 from engram.engine.run import automatic
 from engram.engine.training import Training
 from engram.methods.base import Method
@@ -15,7 +16,7 @@ from engram.models.build import model_defaults
 from engram.recipes.describe import describe
 from engram.recipes.names import plain_method
 from engram.recipes.plain import code_name, to_plain
-from engram.streams.core import Stream
+from engram.streams.core import INFORMATION, Stream
 
 FORM = 2  # of ids; those of form 1 said nothing about data and source
 PARTS = {  # of an experiment, in the words of a message
@@ -77,7 +78,7 @@ def identify(
         "stream": {**_made(stream), "counted from": counted_from},
         "model": _model(model),
         "method": describe(method, "method"),
-        "training": describe(_unspelt(training, stream), "training"),
+        "training": _training(training, stream),
         "average": average,
     }
     parts = {name: short(value) for name, value in values.items()}
@@ -94,10 +95,16 @@ def identify(
     return Identity(id=short(parts), content={**content, "identity": facts})
 
 
-def _unspelt(training: Training, stream: Stream) -> Training:
-    """The settings with "auto" in place of what it stands for: both are the same experiment."""
+def _training(training: Training, stream: Stream) -> Any:
+    """What the settings say, however they are spelt: equal ones are the same experiment."""
     spelt = [name for name, meant in automatic(stream).items() if getattr(training, name) == meant]
-    return replace(training, **dict.fromkeys(spelt, "auto")) if spelt else training  # type: ignore[arg-type]
+    changes: dict[str, Any] = dict.fromkeys(spelt, "auto")
+    if training.plateau_watch == "score":
+        changes["plateau_watch"] = FIGURES[stream.labels]
+    found = describe(replace(training, **changes), "training")
+    if not training.min_lr:  # a setting that came later, and does nothing
+        del found["fields"]["min_lr"]
+    return found
 
 
 def short(value: Any) -> str:
@@ -142,6 +149,8 @@ def _made(stream: Stream) -> dict[str, Any]:
         view = None if stream.view is None else describe(stream.view, "stream.view")
         return {"tasks": stream.fingerprint(), "view": view}
     options = {k: v for k, v in made.options.items() if k != "order"}
+    if options.get("information") == INFORMATION[0]:  # an option that came later, and does nothing
+        del options["information"]
     return {"kind": made.kind, **describe(options, "stream")}
 
 

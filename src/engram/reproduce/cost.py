@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from engram.engine.engine import Engine
 from engram.engine.prologue import prologue_of
 from engram.engine.run import Run
@@ -58,6 +60,8 @@ def _rows(run: Run, stage: int) -> int:
     past = [len(task.train) for task in tasks[:stage]]
     if kind == "past":
         return own + sum(past)
+    if kind == "complete":  # each row once, whatever tasks it was in
+        return len(torch.cat([task.train for task in tasks[: stage + 1]]).unique())
     memory = run.method.memory_budget
     if kind != "union" or memory is None or not stage:
         return own

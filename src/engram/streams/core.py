@@ -18,9 +18,11 @@ from engram.streams._check import check_stream
 from engram.streams._rows import ROWS, as_rows, pack, unpack
 from engram.streams._show import count, table_of
 from engram.streams.origin import Origin
-from engram.streams.views import View, base_of, restage, view_from
+from engram.streams.views import View, joined, restage, view_from
 
 HEADS = ("single", "multi")
+INFORMATION = ("incomplete", "complete")
+_SETTINGS = ("head", "online", "task_labels", "information")  # of all tasks of a stream
 _NO_ROWS = torch.empty(0, dtype=torch.long)
 __all__ = ["HEADS", "ROWS", "Stream", "Task", "View"]
 
@@ -72,6 +74,8 @@ class Stream:
 
     `head` is the stream's own evaluation view: ``single`` (all seen classes compete) or ``multi``
     (the task is known, its classes compete). `online` streams allow one pass over each task.
+    `information` says which labels of a task's rows are shown for training: those of the task's
+    classes, or with ``complete`` information all that were opened so far.
 
     Streams are immutable and compare by content. ``stream[:3]`` is the stream of the first three
     tasks, ``stream[:2] + stream[3:]`` leaves the third out, ``print(stream)`` shows the tasks.
@@ -95,10 +99,12 @@ class Stream:
     view: View | None = None
     online: bool = False
     task_labels: bool = True
+    information: str = "incomplete"
     origin: Origin | None = field(init=False, default=None, repr=False)  # of a scenario's own
 
     def __post_init__(self) -> None:
         choose("head", self.head, HEADS)
+        choose("information", self.information, INFORMATION)
         object.__setattr__(self, "tasks", tuple(self.tasks))
         check_stream(self)
 
@@ -131,12 +137,12 @@ class Stream:
             return NotImplemented
         if other.data is not self.data and other.data.fingerprint() != self.data.fingerprint():
             raise bad("other", f"a stream over the same data ({self.data.name!r})", other.data.name)
-        for setting in ("head", "online", "task_labels"):
+        for setting in _SETTINGS:
             if getattr(self, setting) != getattr(other, setting):
                 mine, theirs = getattr(self, setting), getattr(other, setting)
                 raise bad("other", f"a stream with {setting}={mine!r}, as the first", theirs)
         tasks = renewed([*self.tasks, *other.tasks], [*self.order, *other.order])
-        return replace(self, tasks=tasks, view=_joined_view(self, other))
+        return replace(self, tasks=tasks, view=joined(self.view, len(self), other.view, len(other)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Stream):
@@ -199,6 +205,13 @@ class Stream:
             mask[k, self.position[list(task.shown)]] = True
         return mask
 
+    @cached_property
+    def told(self) -> Tensor:
+        """[T, C] whether training is told the labels of a column for rows of a task."""
+        if self.information == "complete":
+            return self.opening <= torch.arange(len(self))[:, None]
+        return self.visible
+
     def describe(self) -> dict[str, object]:
         """Plain values: what the stream is, without its data and its row numbers."""
         stored = len(self.data.x)
@@ -209,8 +222,12 @@ class Stream:
             "new": [list(t.new) for t in self.tasks], "domains": [t.domain for t in self.tasks],
             "rows": [[len(t.train), len(t.valid), len(t.test)] for t in self.tasks],
             "view": self.view.describe() if self.view else {}, "online": self.online,
-            **({"copies": copies} if any(copies) else {}),
+            **({"copies": copies} if any(copies) else {}), **self._more(),
         }  # fmt: skip
+
+    def _more(self) -> dict[str, str]:
+        """What most streams need not say."""
+        return {} if self.information == INFORMATION[0] else {"information": self.information}
 
     def fingerprint(self) -> str:
         """Hash of tasks, view, head and data; the name is only a label."""
@@ -236,7 +253,7 @@ class Stream:
         return {
             "name": self.name, "head": self.head, "online": self.online,
             "task_labels": self.task_labels, "data": self.data.fingerprint(),
-            "view": self.view.describe() if self.view else {}, "tasks": tasks,
+            "view": self.view.describe() if self.view else {}, "tasks": tasks, **self._more(),
         }  # fmt: skip
 
     @classmethod
@@ -246,7 +263,7 @@ class Stream:
         `view` is needed only for views that this package does not know.
         """
         needed = {"name", "head", "online", "task_labels", "data", "view", "tasks"}
-        if not isinstance(plain, Mapping) or set(plain) != needed:
+        if not isinstance(plain, Mapping) or set(plain) - {"information"} != needed:
             got = sorted(plain) if isinstance(plain, Mapping) else plain
             raise bad("plain", f"a mapping with the keys {sorted(needed)}", got)
         if plain["data"] != data.fingerprint():
@@ -254,7 +271,7 @@ class Stream:
         if view is not None and view.describe() != plain["view"]:
             raise bad("view", f"a view that describes itself as {plain['view']}", view.describe())
         tasks = [_read_task(k, task) for k, task in enumerate(plain["tasks"])]
-        rest = {key: plain[key] for key in ("name", "head", "online", "task_labels")}
+        rest = {key: plain[key] for key in ("name", *_SETTINGS) if key in plain}
         return cls(data=data, tasks=tuple(tasks), view=view or view_from(plain["view"]), **rest)
 
 
@@ -279,16 +296,3 @@ def renewed(tasks: Sequence[Task], order: Sequence[int]) -> tuple[Task, ...]:
         same = fresh == task.new
         result.append(task if same else replace(task, new=fresh, visible=task.shown))
     return tuple(result)
-
-
-def _joined_view(first: Stream, second: Stream) -> View | None:
-    if first.view is None and second.view is None:
-        return None
-    if first.view is None or second.view is None:
-        raise bad("other", "a stream with the same view as the first", second.view)
-    base, stages = base_of(first.view, len(first))
-    other, others = base_of(second.view, len(second))
-    if base.describe() != other.describe():
-        raise bad("other", f"a stream with the view {base.describe()}", other.describe())
-    numbers = [*stages[: len(first)], *others[: len(second)]]
-    return restage(base, numbers, max(numbers) + 1)

@@ -35,6 +35,7 @@ def hierarchical(
     sub_share: float = 0.8,
     cap: int = 8,
     shuffle: bool = False,
+    information: str = "incomplete",
 ) -> Stream:
     """A stream in which an image is first known by its superclass and later by its own class.
 
@@ -67,6 +68,9 @@ def hierarchical(
         down: what is left for a superclass's subclass is shared out again beneath it.
     shuffle
         Share out rows in a keyed random order instead of the stored one.
+    information
+        ``incomplete``: training is told the label that a task introduces. ``complete``: all labels
+        of a row that were introduced so far, whatever the method; the rows are the same.
 
     Examples
     --------
@@ -98,7 +102,7 @@ def hierarchical(
                  seed if shuffle else None)  # fmt: skip
     made = [rows.task(labelled, group) for group in groups]
     check_tasks(made, 0.0)
-    return Stream(data=labelled, tasks=tuple(made), name="hierarchical")
+    return Stream(data=labelled, tasks=tuple(made), name="hierarchical", information=information)
 
 
 def hierarchical_data(data: Data, *, hierarchy: Hierarchy) -> Data:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -22,7 +23,8 @@ _SHOWN = 5  # missing classes that an error names
 
 
 @scenario
-def iirc(data: Data, variant: str = "cifar", *, configuration: int = 0) -> Stream:
+def iirc(data: Data, variant: str = "cifar", *, configuration: int = 0,
+         information: str = "incomplete") -> Stream:  # fmt: skip
     """Implicitly refined classes as published: superclasses first, their subclasses later.
 
     Parameters
@@ -34,6 +36,8 @@ def iirc(data: Data, variant: str = "cifar", *, configuration: int = 0) -> Strea
         ``imagenet-lite``: 10 tasks, 333 of these classes.
     configuration
         Which of the published orders of classes: 0 to 9 for CIFAR, 0 to 4 for ImageNet.
+    information
+        As in `hierarchical`: which labels of a task's rows training is told.
 
     Notes
     -----
@@ -62,9 +66,10 @@ def iirc(data: Data, variant: str = "cifar", *, configuration: int = 0) -> Strea
     tree = {name: [FINE + c for c in below] for name, below in superclasses.items()}
     tasks = [[(SUPER if c in tree else FINE) + c for c in group] for group in orders[configuration]]
     stream = hierarchical(
-        data, hierarchy=tree, tasks=tasks, valid=HELD[family], post_valid=HELD[family]
-    )
-    return Stream(data=stream.data, tasks=stream.tasks, name=f"iirc-{variant}")
+        data, hierarchy=tree, tasks=tasks, valid=HELD[family], post_valid=HELD[family],
+        information=information,
+    )  # fmt: skip
+    return replace(stream, name=f"iirc-{variant}")
 
 
 def published(variant: str) -> tuple[dict[str, list[str]], list[str], list[list[list[str]]]]:

@@ -162,3 +162,17 @@ def view_from(description: Mapping[str, Any]) -> View | None:
     if inner is None:
         raise bad("view", "a description of the view inside", options["view"])
     return Restaged(inner, options["stages"])
+
+
+def joined(first: View | None, tasks: int, second: View | None, more: int) -> View | None:
+    """The view of `tasks` tasks and, behind them, of `more` tasks: parts of one and the same."""
+    if first is None and second is None:
+        return None
+    if first is None or second is None:
+        raise bad("other", "a stream with the same view as the first", second)
+    base, stages = base_of(first, tasks)
+    other, others = base_of(second, more)
+    if base.describe() != other.describe():
+        raise bad("other", f"a stream with the view {base.describe()}", other.describe())
+    numbers = [*stages[:tasks], *others[:more]]
+    return restage(base, numbers, max(numbers) + 1)

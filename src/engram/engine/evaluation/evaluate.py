@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from engram.engine.evaluation.divergence import sound_scores
-from engram.engine.evaluation.judging import FIGURES, judged
+from engram.engine.evaluation.judging import judged
 from engram.engine.groups.hyperparameters import as_tensors, varying, with_values
+from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import FunctionalNet
 from engram.learner.tree import shapes, stack
@@ -145,15 +146,31 @@ def _chunks(rows: Tensor, learner: Learner, runs: int) -> list[slice]:
 
 @torch.no_grad()
 def validate(learners: Sequence[Learner], methods: Sequence[Method]) -> dict[str, np.ndarray]:
-    """Validation loss and figure (accuracy, or what label sets are judged by) [R] in the task."""
+    """Validation loss and score (accuracy, or what label sets are judged by) [R] in the task."""
     kind = learners[0].stream.labels
     losses, figures = [], []
     for learner, method in zip(learners, methods, strict=True):
-        batch = learner.batch(learner.task.valid)
-        output = learner.net()(batch.x)
-        losses.append(learner.networks.objective(output.logits, batch))
-        figures.append(judged(method.scores(output, learner.state), batch, kind))
+        batch, net = validation_batch(learner, method), learner.net()
+        outputs = [net(batch.x[part]) for part in _chunks(batch.stage, learner, 1)]
+        logits = torch.cat([one.logits for one in outputs])
+        losses.append(learner.networks.objective(logits, batch))
+        scores = torch.cat([method.scores(one, learner.state) for one in outputs])
+        figures.append(judged(scores, batch, kind))
     return {
         "loss": torch.stack(losses).double().cpu().numpy(),
-        FIGURES[kind]: torch.stack(figures).cpu().numpy(),
+        "score": torch.stack(figures).cpu().numpy(),
     }
+
+
+def validation_batch(learner: Learner, method: Method) -> Batch:
+    """The task's validation rows with the labels that it shows.
+
+    A method that trains on all tasks so far with complete labels is validated on their rows, in the
+    same way: each once, with all its labels opened so far.
+    """
+    if method.replay(learner.stage).kind != "complete":
+        return learner.batch(learner.task.valid)
+    tasks = learner.stream.tasks[: learner.stage + 1]
+    stages = [torch.full_like(task.valid, k) for k, task in enumerate(tasks)]
+    every = torch.cat([task.valid for task in tasks]), torch.cat(stages)
+    return learner.assemble(learner.complete_items(*every))

@@ -30,8 +30,8 @@ def check_judging(run: Run) -> None:
     if kind == "set" and training.loss not in ("auto", "bce"):
         expected = "'bce' (or 'auto'), because rows of this stream carry sets of labels"
         raise bad("loss", expected, training.loss)
-    if training.plateau_watch not in ("loss", FIGURES[kind]):
-        expected = f"'loss' or {FIGURES[kind]!r}, by which this stream is judged"
+    if training.plateau_watch not in ("loss", "score", FIGURES[kind]):
+        expected = f"'loss' or 'score', which is {FIGURES[kind]!r} for this stream"
         raise bad("plateau_watch", expected, training.plateau_watch)
 
 

@@ -48,7 +48,8 @@ class Prefixes:
             found, so_far = [], hashlib.blake2b()
             for k, task in enumerate(stream.tasks):
                 parts = (task.train, stream.targets[task.train], task.valid,
-                         stream.targets[task.valid], stream.visible[k])  # fmt: skip
+                         stream.targets[task.valid], stream.visible[k],
+                         stream.told[k])  # fmt: skip
                 for part in parts:
                     so_far.update(str(tuple(part.shape)).encode())
                     so_far.update(part.cpu().numpy().tobytes())
