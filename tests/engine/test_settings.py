@@ -111,10 +111,10 @@ class TestValidation:
     @pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
     def test_best_epoch_comes_back(self, together, monkeypatch):
         """Weights, statistics and state of the method, as they were after that epoch."""
-        marks = iter([0.9, 0.1, 0.9, 0.3] * len(VALID[0]) * len(VALID))
+        marks = iter([0.9, 0.1, 0.8, 0.3] * len(VALID[0]) * len(VALID))
 
         def validate(learners: Any, methods: Any) -> dict[str, np.ndarray]:
-            return dict.fromkeys(("accuracy", "loss"), np.full(len(learners), next(marks)))
+            return dict.fromkeys(("score", "loss"), np.full(len(learners), next(marks)))
 
         runs = runs_of(SI(), VALID[:2], model="normed", training=replace(EXACT, epochs=1))
         once = train(runs, together=together)
