@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engram.reproduce.duration import words
-
 from benchmarks.speed.throughput import facts
 from engram.engine.backend import device_of
 from engram.errors import bad, whole
