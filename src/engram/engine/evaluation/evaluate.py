@@ -173,4 +173,4 @@ def validation_batch(learner: Learner, method: Method) -> Batch:
     tasks = learner.stream.tasks[: learner.stage + 1]
     stages = [torch.full_like(task.valid, k) for k, task in enumerate(tasks)]
     every = torch.cat([task.valid for task in tasks]), torch.cat(stages)
-    return learner.assemble(learner.complete_items(*every))
+    return learner.collate(learner.complete_items(*every))
