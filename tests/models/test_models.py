@@ -44,7 +44,8 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def test_every_name_is_tried():
     named = {spec if isinstance(spec, str) else spec["name"] for spec, _ in CASES.values()}
-    assert named == set(models())
+    # of 23 million parameters, without options: tests/models/test_images.py tries it by itself
+    assert named == set(models()) - {"resnet50"}
 
 
 def loss_of(output, weights: torch.Tensor) -> torch.Tensor:

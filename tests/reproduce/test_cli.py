@@ -149,7 +149,7 @@ def test_nothing_to_reproduce_is_not_success(monkeypatch, tmp_path):
 
 def test_papers_without_a_preset_are_not_offered():
     said = call("reproduce", "iirk/1").stderr
-    assert "Valid: cgl, rwalk" in said
+    assert "Valid: cgl, confer, rwalk" in said
     assert "did you mean" not in said
 
 
