@@ -24,6 +24,7 @@ from engram.learner.batch import Batch
 from engram.learner.net import Net
 from engram.losses import masked_ce, multi_hot
 from engram.methods.base import Method, State, Terms
+from engram.records import Items, views
 from engram.streams import Stream, class_incremental, hierarchical
 
 SETS = Training(epochs=6, batch_size=16, lr=0.02)
@@ -236,3 +237,31 @@ def test_scores_of_a_method_decide_not_its_logits() -> None:
 
     result = engram.run(tree(), method=Shy(), epochs=1, device="cpu")
     assert np.nanmax(result.matrix) == 0.0
+
+
+def test_post_task_validation_is_recorded_beside_the_test() -> None:
+    held = hierarchical(
+        named_clouds(), hierarchy={"low": ["a", "b"], "high": ["d", "e"]},
+        tasks=[["low", "high"], ["a", "c", "d"], ["b", "e"]], valid=0.1, post_valid=0.2,
+    )  # fmt: skip
+    result = engram.run(held, method="ER", epochs=4, seeds=2, device="cpu")
+    frame = result.frame()
+    rows = frame[frame["metric"] == "post_valid_score"]
+    assert set(rows["task"]) == {-1, 0, 1, 2}
+    run = Run(stream=held, method=methods.ER(), training=Training(epochs=4))
+    last = list(Engine([run], device="cpu").stages())[-1]
+    items = Items.of_stream(held, "post_valid")
+    said = last.outcome.held > 0
+    truth = views.true_sets(items, stage=2)
+    once = np.unique(items.rows, return_index=True)[1]
+    expected = metrics.precision_weighted_jaccard(truth[once], said[once])
+    assert len(once) < len(items)
+    assert result.metric("post_valid_score")[0] == pytest.approx(expected, abs=1e-6)
+    assert np.isnan(rows[(rows["stage"] == 0) & (rows["task"] == 2)]["value"]).all()
+    plain = engram.run(class_incremental(named_clouds()), method="ER", epochs=1, device="cpu")
+    assert "post_valid_score" not in set(plain.frame()["metric"])
+
+
+def test_label_sets_are_refused_by_many_heads() -> None:
+    with pytest.raises(BadArgument, match=r"stream.head: expected a single head"):
+        Run(stream=replace(tree(), head="multi"), method=methods.ER())

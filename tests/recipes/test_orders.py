@@ -9,11 +9,15 @@ import pytest
 
 import engram
 from engram import metrics
+from engram.data.core import Data
 from engram.errors import BadArgument
 from engram.recipes import OrderStudy
+from engram.recipes.experiment import Experiment
 from engram.recipes.orders import order_plans, orders
+from engram.recipes.plan import Planner
 from engram.recipes.recipe import Recipe
 from engram.streams.orders import class_order
+from engram.streams.published import iirc, published
 
 
 def small(method="Finetune", **more):
@@ -248,3 +252,24 @@ def test_skeletons_by_subject_and_by_view(by, tasks):
     assert result.matrix.shape == (2, tasks, tasks)
     # all classes are in every task, so later tasks may help earlier ones: better than guessing
     assert result.select(label="Replay").metric("average_accuracy")[0] > 0.2
+
+
+def test_a_published_configuration_is_an_order() -> None:
+    """Outside the id, in the order column."""
+    superclasses, orphans, _ = published("cifar")
+    names = [name for members in superclasses.values() for name in members] + orphans
+    data = Data.from_arrays(np.arange(2000.0)[:, None], names * 20)
+    one = Experiment.of({"method": "Finetune"})
+    first, second = (Planner().plans(one, iirc(data, configuration=k))[0] for k in (0, 3))
+    assert (first.order, second.order) == ("configuration-0", "configuration-3")
+    assert first.recipe == second.recipe
+    other = Planner().plans(one, iirc(data, configuration=3, information="complete"))[0]
+    assert other.recipe != second.recipe
+
+
+def test_recipes_name_configurations_as_orders() -> None:
+    content = {"stream": {"kind": "iirc", "data": "cifar-100"}, "method": "Finetune"}
+    recipe = Recipe.of(content)
+    other = Recipe.of({**content, "stream": {**content["stream"], "configuration": 3}})
+    assert (recipe.order, other.order) == ("configuration-0", "configuration-3")
+    assert recipe.key == other.key

@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from engram import metrics
 from engram.errors import BadArgument
-from engram.records import Items, Prediction, Rows, accuracy_matrix, predict, record_stage, views
+from engram.records import (
+    Items,
+    Prediction,
+    Result,
+    Rows,
+    accuracy_matrix,
+    predict,
+    record_stage,
+    views,
+)
 from engram.records.half import halve, widen
 from tests.records.synthetic import make_items, make_scores
 
@@ -221,6 +230,48 @@ def test_multi_label_scores_of_a_hierarchy() -> None:
     packed = Prediction.of(scores, items, recipe="r", seed=0, stage=1, keep="labels")
     assert packed is not None
     np.testing.assert_array_equal(packed.predicted(items, head="single"), sets)
+
+
+def test_an_image_that_several_tasks_test_is_counted_once() -> None:
+    """Images a, a, b, o; the first is tested by tasks 0 and 1, so are the second and the third."""
+    items = hierarchy()
+    said = np.zeros((7, 4), np.bool_)
+    said[:, 0] = np.isin(items.rows, [0, 2])  # {A} for one a and for b, nothing for the rest
+    counts = views.confusion(said, items, stage=1)
+    assert counts[0].tolist() == [2, 0, 0, 0]  # three images of A, two of them named so
+    assert counts[1].tolist() == [1, 0, 0, 0]
+    assert views.predicted_share(said, items, stage=1).tolist() == [0.5, 0, 0, 0]
+    recall = views.label_recall(said, items, stage=1)
+    assert recall[:3] == pytest.approx([2 / 3, 0, 0])
+    assert np.isnan(recall[3])  # not opened yet
+    rows = Rows(recipe="r", label="ER", seed=0)
+    record_stage(rows, np.where(said, 1.0, -1.0), items, stage=1)
+    table = Result(rows.frame()).class_accuracy(stage=1)
+    assert table[[0, 1, 2]].values.tolist() == [pytest.approx([2 / 3, 0, 0])]
+
+
+def test_images_counted_twice_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant counts an image for every task that tests it."""
+    monkeypatch.setattr(Items, "counted", lambda self, stage: self.task <= stage)
+    with pytest.raises(AssertionError):
+        test_an_image_that_several_tasks_test_is_counted_once()
+    with pytest.raises(AssertionError):
+        test_multi_label_scores_of_a_hierarchy()
+
+
+def test_label_sets_have_no_view_by_task() -> None:
+    items = hierarchy()
+    assert items.heads == ("single",)
+    scores = np.zeros((len(items), 4))
+    rows = Rows(recipe="r", label="ER", seed=0)
+    record_stage(rows, scores, items, stage=1)
+    assert set(rows.frame()["head"]) <= {"single", ""}
+    kept = Prediction.of(scores, items, recipe="r", seed=0, stage=1)
+    assert kept is not None
+    with pytest.raises(BadArgument, match="belongs to several tasks"):
+        kept.predicted(items, head="multi")
+    with pytest.raises(BadArgument, match="a view that was recorded"):
+        Result(rows.frame()).view(head="multi")
 
 
 def test_wrong_shapes_and_names_are_refused() -> None:

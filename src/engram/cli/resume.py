@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -93,16 +94,13 @@ def _plain(directory: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _in_orders(directory: Path, plain: dict[str, Any], orders: set[str]) -> list[dict[str, Any]]:
     """The recipe in every order in which it was begun; a recipe's file names one of them only."""
-    from engram.streams.orders import parse_order
+    from engram.streams.orders import ORDER_OPTIONS, order_options, order_text
 
-    if any(order[:1] in ("t", "c") for order in orders):
+    if any(re.match(r"[tc]\d", order) for order in orders):
         raise _only_python(directory, "it is a study of orders (engram.orders)")
-    stream = {k: v for k, v in plain["stream"].items() if k != "order"}
-    known = {"-".join(map(str, plain["stream"].get("order") or ())), *orders}
-    return [
-        {**plain, "stream": {**stream, "order": list(parse_order(order))} if order else stream}
-        for order in sorted(known)
-    ]
+    stream = {k: v for k, v in plain["stream"].items() if k not in ORDER_OPTIONS}
+    known = {order_text(plain["stream"]), *orders}
+    return [{**plain, "stream": {**stream, **order_options(order)}} for order in sorted(known)]
 
 
 def _only_python(directory: Path, why: str) -> RecordError:

@@ -31,6 +31,7 @@ class StageOutcome:
     seconds: float = 0.0
     steps: int = 0
     features: Tensor | None = None  # [items, F] of the test items, where a probe needs them
+    held: np.ndarray | None = None  # [items, C] of post-task validation items, where there are any
 
 
 class PhaseLog:
@@ -142,7 +143,9 @@ class History:
             sound = [one for one in curve if answers_are_sound(learner, one[1])]
             losses, steps = self.losses[run], self.steps[run]
             found.append(
-                StageOutcome(answer.scores, losses, sound, seconds, steps, answer.features)
+                StageOutcome(
+                    answer.scores, losses, sound, seconds, steps, answer.features, answer.held
+                )
             )
         return found
 

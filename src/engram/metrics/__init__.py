@@ -14,6 +14,7 @@ from engram.metrics.classes import (
 )
 from engram.metrics.comparison import Comparison, compare
 from engram.metrics.cost import Cost, bytes_held, human_bytes, total_cost
+from engram.metrics.hierarchy import ancestors, hierarchical_f1, mistake_depth
 from engram.metrics.labels import (
     StageScores,
     confusion,
@@ -111,4 +112,7 @@ __all__ = [
     "total_cost",
     "variance_shares",
     "wilcoxon_test",
+    "ancestors",
+    "hierarchical_f1",
+    "mistake_depth",
 ]

@@ -11,6 +11,7 @@ from engram.probes.cost import Cost
 from engram.probes.curve import Curve
 from engram.probes.divergence import Divergence
 from engram.probes.generated import Generated
+from engram.probes.held_out import HeldOut
 from engram.probes.losses import Losses
 from engram.probes.measure import Measured, measure
 from engram.probes.memory import MemoryCount
@@ -25,6 +26,7 @@ __all__ = [
     "Curve",
     "Divergence",
     "Generated",
+    "HeldOut",
     "Losses",
     "Measured",
     "MemoryCount",
@@ -41,6 +43,6 @@ __all__ = [
 def standard(average: str = "micro") -> tuple[Probe, ...]:
     """What is measured of every run, whoever asks."""
     return (
-        Divergence(), Accuracy(average=average), Curve(average=average), Cost(), Losses(),
-        MemoryCount(), Chance(), RepeatedSamples(), Generated(),
+        Divergence(), Accuracy(average=average), HeldOut(average=average), Curve(average=average),
+        Cost(), Losses(), MemoryCount(), Chance(), RepeatedSamples(), Generated(),
     )  # fmt: skip

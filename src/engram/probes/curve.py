@@ -10,7 +10,6 @@ from engram.probes.base import Probe
 from engram.probes.view import StageView
 from engram.records.judging import decide, figure_of, task_figure
 from engram.records.stage_rows import StageRows
-from engram.records.views import HEADS
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Curve(Probe):
     def after_stage(self, view: StageView) -> StageRows:
         rows = view.rows()
         for number, (step, _) in enumerate(view.members[0].curve):
-            for head in HEADS:
+            for head in view.items[0].heads:
                 values = [self._value(view, r, number, head) for r in range(len(view))]
                 figure, task = figure_of(view.items[0]), np.arange(len(values[0]))
                 rows.add(figure, np.stack(values), step=step, task=task, head=head)

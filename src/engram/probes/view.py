@@ -43,6 +43,7 @@ class RunStage:
     scores: np.ndarray  # [n, C]
     learner: Learner | None = None
     features: Tensor | None = None  # [n, F]
+    held: np.ndarray | None = None  # [m, C] scores of post-task validation items
     losses: Sequence[tuple[int, Mapping[str, float]]] = ()
     curve: Sequence[tuple[int, np.ndarray]] = ()
     facts: Mapping[str, float] = field(default_factory=dict)  # seconds, steps, bytes

@@ -17,6 +17,7 @@ from engram.recipes.describe import describe
 from engram.recipes.names import plain_method
 from engram.recipes.plain import code_name, to_plain
 from engram.streams.core import INFORMATION, Stream
+from engram.streams.orders import ORDER_OPTIONS, order_text
 
 FORM = 2  # of ids; those of form 1 said nothing about data and source
 PARTS = {  # of an experiment, in the words of a message
@@ -123,7 +124,7 @@ def options_hash(content: Mapping[str, Any]) -> str:
     """Hash of what a recipe says, names as they stand, without seeds, order, label and keep."""
     said = {k: content[k] for k in ("method", "training", "average")}
     said["model"] = _model(content["model"])
-    outside = ("order", "head")
+    outside = (*ORDER_OPTIONS, "head")
     stream = {k: v for k, v in content["stream"].items() if k not in outside}
     return short(describe({**said, "stream": stream}, "recipe"))
 
@@ -148,19 +149,20 @@ def _made(stream: Stream) -> dict[str, Any]:
     if made is None:
         view = None if stream.view is None else describe(stream.view, "stream.view")
         return {"tasks": stream.fingerprint(), "view": view}
-    options = {k: v for k, v in made.options.items() if k != "order"}
+    options = {k: v for k, v in made.options.items() if k not in ORDER_OPTIONS}
     if options.get("information") == INFORMATION[0]:  # an option that came later, and does nothing
         del options["information"]
     return {"kind": made.kind, **describe(options, "stream")}
 
 
 def order_of(stream: Stream) -> str:
-    """An explicit order as text; names of classes as their ids."""
-    order = None if stream.origin is None else stream.origin.options.get("order")
-    if order is None:
-        return ""
-    names = stream.data.classes
-    return "-".join(str(names.index(one) if isinstance(one, str) else int(one)) for one in order)
+    """An explicit order, or the number of a published one, as text; classes by their ids."""
+    options = {} if stream.origin is None else dict(stream.origin.options)
+    if (order := options.get("order")) is not None:
+        names = stream.data.classes
+        ids = [names.index(one) if isinstance(one, str) else int(one) for one in order]
+        options["order"] = ids
+    return order_text(options)
 
 
 def _model(model: Any) -> Any:

@@ -16,6 +16,7 @@ from engram.recipes.plain import to_plain
 from engram.recipes.probing import keyed, plain_probe
 from engram.recipes.recipe import Recipe
 from engram.streams.core import Stream
+from engram.streams.orders import ORDER_OPTIONS
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -83,7 +84,8 @@ class Planner:
         """Who the runs of an experiment over a stream are."""
         parts = (one.method, one.model, one.training)
         made = stream.origin
-        about = None if made is None else {k: v for k, v in made.options.items() if k != "order"}
+        options = {} if made is None else made.options
+        about = {k: v for k, v in options.items() if k not in ORDER_OPTIONS}
         key = (
             *map(id, parts), one.average, counted_from, stream.data.fingerprint(),
             id(stream) if made is None else (made.kind, repr(to_plain(about))),

@@ -19,6 +19,7 @@ from engram.recipes.plain import to_plain
 from engram.recipes.probing import plain_probe
 from engram.recipes.sections import balance_options, scenario_options, stream_section
 from engram.streams.core import Stream
+from engram.streams.orders import order_text
 from engram.yaml_text import read_yaml_file
 
 
@@ -84,9 +85,9 @@ class Recipe(Experiment):
 
     @property
     def order(self) -> str:
-        """The stream's explicit order as text, "" for its own."""
-        order = self.stream.get("order")
-        return "-".join(map(str, order)) if order is not None else ""
+        """The stream's explicit order, or number of a published one, as text; "" for its own."""
+        defaults = streams.SCENARIOS[self.stream["kind"]].__kwdefaults__ or {}
+        return order_text({**defaults, **self.stream})
 
     def data(self, root: str | None = None) -> Data:
         """The recipe's data set."""

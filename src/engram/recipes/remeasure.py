@@ -20,7 +20,6 @@ from engram.recipes.rows import named_arrays, named_rows
 from engram.records import Items, Prediction, Rows, RunDirectory, read
 from engram.records.arrays import StoredArrays
 from engram.records.measured import forget, measured, name_of
-from engram.records.views import HEADS
 
 AT_ONCE = 256  # runs whose scores are held at the same time
 
@@ -196,7 +195,7 @@ def _run_stages(part: Sequence[_Past], stage: int, records: _Records) -> list[Ru
         RunStage(
             stage=stage, stream=one.plan.run.stream, method=one.plan.run.method,
             seed=one.plan.run.seed, items=about, scores=own.full(),
-            said={head: own.predicted(about, head=head) for head in HEADS},
+            said={head: own.predicted(about, head=head) for head in about.heads},
             learner=one.learner, features=seen, facts=records.facts(one.plan, stage),
             probes=one.states,
         )

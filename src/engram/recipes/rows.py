@@ -50,6 +50,7 @@ def run_stage(plan: Plan, stage: FinishedStage, items: Items) -> RunStage:
     return RunStage(
         stage=stage.stage, stream=plan.run.stream, method=plan.run.method, seed=plan.run.seed,
         items=items, scores=outcome.scores, learner=learner, features=outcome.features,
+        held=outcome.held,
         losses=outcome.losses, curve=outcome.curve, probes=learner.probes,
         facts=facts_of(learner, seconds=outcome.seconds, steps=outcome.steps),
     )  # fmt: skip

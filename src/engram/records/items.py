@@ -17,6 +17,7 @@ from engram.records.files import appearing
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+HEADS = ("single", "multi")
 _FORMAT = "engram-items-1"
 _ATTRIBUTE = "attribute/"
 
@@ -107,10 +108,38 @@ class Items:
         """Number of output columns C."""
         return len(self.opening)
 
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The head views there are.
+
+        A row with a set of labels belongs to the tasks of all its labels: told one of them, a
+        network could not name the others.
+        """
+        return HEADS[:1] if self.multilabel else HEADS
+
+    def counted(self, stage: int) -> Bools:
+        """[n] the items of the tasks up to `stage`; a row with a set of labels only once.
+
+        Examples
+        --------
+        >>> items = Items(rows=[4, 5, 4], task=[0, 0, 1], targets=[[0, 1], [0, -1], [0, 1]],
+        ...               opening=[0, 1], visible=[[1, 0], [0, 1]], classes=[7, 3], multilabel=True)
+        >>> items.counted(1).tolist()
+        [True, True, False]
+        """
+        seen = self.task <= stage
+        if not self.multilabel:
+            return np.asarray(seen)
+        places = np.flatnonzero(seen)
+        _, first = np.unique(self.rows[places], return_index=True)
+        once = np.zeros(len(self), np.bool_)
+        once[places[first]] = True
+        return once
+
     @classmethod
-    def of_stream(cls, stream: Any) -> Items:
-        """The test items of a stream, task after task."""
-        tests = [np.asarray(task.test.cpu()) for task in stream]
+    def of_stream(cls, stream: Any, kind: str = "test") -> Items:
+        """The test items of a stream, task after task, or its rows of another kind."""
+        tests = [np.asarray(getattr(task, kind).cpu()) for task in stream]
         rows = np.concatenate(tests)
         task = np.repeat(np.arange(len(tests)), [len(t) for t in tests])
         targets = np.asarray(stream.targets.cpu())[rows]

@@ -16,7 +16,7 @@ from engram.errors import RecordError, bad, choose
 from engram.records import judging, views
 from engram.records.files import appearing
 from engram.records.half import as_scores, halve, widen
-from engram.records.items import Items
+from engram.records.items import HEADS, Items
 from engram.records.parts import Problem
 from engram.records.superseded import Marks
 
@@ -103,7 +103,7 @@ class Prediction:
         key = StageKey(recipe, int(seed), order, int(stage))
         given = as_scores(scores)
         kept: dict[str, Any] = {
-            h: _pack(judging.decide(given, items, stage=stage, head=h)) for h in views.HEADS
+            h: _pack(judging.decide(given, items, stage=stage, head=h)) for h in items.heads
         }
         if keep != "labels":
             kept |= halve(given)._asdict()
@@ -125,7 +125,9 @@ class Prediction:
 
     def predicted(self, items: Items, *, head: str, threshold: float = 0.0) -> npt.NDArray[Any]:
         """Predicted columns [n], or label sets [n, C] for multi-label items."""
-        choose("head", head, views.HEADS)
+        choose("head", head, HEADS)
+        if head not in items.heads:
+            views.open_columns(items, stage=self.key.stage, head=head)  # says why
         stored = self.single if head == "single" else self.multi
         other = threshold != 0.0 and items.multilabel
         if self.scores is not None and (stored is None or other):

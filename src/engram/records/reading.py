@@ -14,12 +14,11 @@ from engram.errors import RecordError, bad, choose
 from engram.records.arrange import arrange, renamed, run_by_run
 from engram.records.arrays import Arrays
 from engram.records.directory import RunDirectory
-from engram.records.items import Items
+from engram.records.items import HEADS, Items
 from engram.records.parts import Parts, Problem, read_folders, without_repeats
 from engram.records.predictions import Predictions
 from engram.records.result import Result
 from engram.records.table import Rows, from_frame, to_frame
-from engram.records.views import HEADS
 
 
 def read(*paths: str | os.PathLike[str]) -> Result:

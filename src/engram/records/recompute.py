@@ -59,7 +59,7 @@ def _from_predictions(
         if one is None:
             continue
         found, counts = StageRows(1), counting([items], stage)
-        for head in views.HEADS:
+        for head in items.heads:
             said = one.predicted(items, head=head, threshold=threshold)[None]
             add_predicted(found, said, counts, stage=stage, head=head, average=average, score=score)
         rows.add_stage(found, stage=stage)

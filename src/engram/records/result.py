@@ -13,10 +13,9 @@ from engram.errors import RecordError, bad, choose, unknown
 from engram.records import arrange as _arrange
 from engram.records.arrange import Floats, RunKey
 from engram.records.arrays import Arrays
-from engram.records.items import Items
+from engram.records.items import HEADS, Items
 from engram.records.parts import Problem
 from engram.records.predictions import Prediction, Predictions
-from engram.records.views import HEADS
 
 if TYPE_CHECKING:
     import pandas as pd

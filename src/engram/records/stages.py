@@ -52,10 +52,12 @@ def form(items: Items, stage: int) -> Any:
 def add_stage(
     rows: StageRows, scores: Sequence[Any], items: Sequence[Items], *, stage: int, average: str
 ) -> None:
-    """Add accuracy, class_accuracy, class_count and predicted rows of both head views.
+    """Add accuracy, class_accuracy, class_count and predicted rows of every head view.
 
     Items with sets of labels have no accuracy: precision_weighted_jaccard rows of each task take
-    its place, and the three scores of label sets over all seen items follow with task -1.
+    its place, and the three scores of label sets over all seen items follow with task -1, as does
+    the class_accuracy of each label over all seen items: an image that several tasks test counts
+    once there.
 
     Parameters
     ----------
@@ -65,7 +67,7 @@ def add_stage(
     """
     counts = counting(items, stage)
     every = np.stack([as_scores(one) for one in scores])  # [R, n, C]
-    for head in views.HEADS:
+    for head in items[0].heads:
         said = counts.decide(every, head)
         add_predicted(rows, said, counts, stage=stage, head=head, average=average)
     if stage == 0:
@@ -104,6 +106,9 @@ def add_predicted(
     rows.add("class_accuracy", flat[cells], head=head, **place)
     # In the multi view a column of a later task cannot be predicted for a seen task's item.
     opened, classes = counts.opened
+    if first.multilabel:
+        once = np.stack([views.label_recall(one, first, stage=stage) for one in said])
+        rows.add("class_accuracy", once[opened], cls=classes, head=head)
     rows.add("predicted", counts.predicted_share(said)[opened], cls=classes, head=head)
 
 

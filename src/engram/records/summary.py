@@ -23,6 +23,7 @@ MATRIX_METRICS = (
     "average_accuracy", "forgetting", "backward_transfer", "learning_accuracy",
     "forward_transfer", "intransigence", "forgetting_bound",
 )  # fmt: skip
+POST_VALID = "post_valid_score"
 ONLY_ACCURACY = ("average_accuracy", "learning_accuracy", "forward_transfer")
 _COSTS = {
     "seconds": "sum", "steps": "sum", "parameters": "max", "state_bytes": "max",
@@ -36,11 +37,11 @@ def metric_of(result: Result, name: str, *, stage: int | None, **options: Any) -
     """A matrix metric of every run, [run]; NaN for runs whose figure it is not about."""
     from engram import metrics
 
-    if name in SET_SCORES:
+    if name in (*SET_SCORES, POST_VALID):
         return _overall(result, name, stage)
     learning = [learning_name(score) for score in SET_SCORES]
     if name not in (*MATRIX_METRICS, *learning):
-        raise unknown("metric", name, (*MATRIX_METRICS, *SET_SCORES, *learning))
+        raise unknown("metric", name, (*MATRIX_METRICS, *SET_SCORES, *learning, POST_VALID))
     function = metrics.learning_accuracy if name in learning else getattr(metrics, name)
     # These read accuracies of tasks before they are learnt; pyCLAD's does where there are any.
     ahead = name == "forward_transfer" or options.get("definition") == "first"
@@ -86,12 +87,15 @@ def _meant(result: Result, name: str, ahead: bool) -> Any:
 
 
 def _overall(result: Result, name: str, stage: int | None) -> Floats:
-    """[run] a score of label sets over all test rows of the tasks so far, each counted once."""
+    """[run] a score over all rows of the tasks so far; of label sets, each row counted once."""
     frame, arranged = result._frame, result._arranged
     last = result.tasks - 1
     if stage is not None:
         last = np.where(stage < 0, result.tasks + stage, stage)
-    wanted = arrange.own_rows(frame, arranged, name, result.heads)
+    if name == POST_VALID:  # in the stream's own head view alone
+        wanted = arrange.ends(frame, name)
+    else:
+        wanted = arrange.own_rows(frame, arranged, name, result.heads)
     wanted &= (frame["task"].to_numpy() == -1) & (frame["stage"].to_numpy() == last[arranged.run])
     values = np.full(len(arranged.runs), np.nan)
     values[arranged.run[wanted]] = frame["value"].to_numpy()[wanted]
@@ -198,13 +202,20 @@ def cost(result: Result) -> pd.DataFrame:
 
 
 def class_accuracy(result: Result, *, stage: int | None) -> pd.DataFrame:
-    """Accuracy of each class of each run; a class in several tasks is pooled by its counts."""
+    """Accuracy of each class of each run; a class in several tasks is pooled by its counts.
+
+    Of label sets the rows over all tasks count, where a row of the data counts once.
+    """
     import pandas as pd
 
     frame, arranged = result._frame, result._arranged
     wanted = arrange.own_rows(frame, arranged, "class_accuracy", result.heads)
     last = result.tasks - 1 if stage is None else np.where(stage < 0, result.tasks + stage, stage)
     wanted &= frame["stage"].to_numpy() == last[arranged.run]
+    over_all = frame["task"].to_numpy() == -1
+    pooled = np.zeros(len(arranged.runs), np.bool_)
+    pooled[arranged.run[wanted & over_all]] = True
+    wanted &= over_all | ~pooled[arranged.run]
     rows = frame.loc[wanted, ["task", "cls", "value"]].assign(run=arranged.run[wanted])
     counted = arrange.ends(frame, "class_count")
     counts = frame.loc[counted, ["task", "cls", "value"]].assign(run=arranged.run[counted])

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import bad, choose
-from engram.records.items import Bools, Ints, Items
+from engram.records.items import HEADS, Bools, Ints, Items
 
 Floats = npt.NDArray[np.float64]
-HEADS = ("single", "multi")
 SET_SCORES = ("exact_match", "jaccard", "precision_weighted_jaccard")
 FIGURES = ("accuracy", *SET_SCORES)  # what a run may be judged by, task by task
 
@@ -29,6 +28,9 @@ def open_columns(items: Items, *, stage: int, head: str) -> Bools:
     that task was learnt yet or not.
     """
     choose("head", head, HEADS)
+    if head not in items.heads:
+        expected = "'single': a row with a set of labels belongs to several tasks"
+        raise bad("head", expected, head)
     if head == "multi":
         return np.asarray(items.visible[items.task])
     return np.broadcast_to(items.opening <= stage, (len(items), items.width))
@@ -127,6 +129,16 @@ def class_table(predicted: npt.NDArray[Any], items: Items) -> ClassTable:
     return ClassTable(accuracy.reshape(*found.shape[:-1], *shape), number.reshape(shape).copy())
 
 
+def label_recall(sets: Bools, items: Items, *, stage: int) -> Floats:
+    """[C] share of the items with each label opened by `stage` for which it was predicted.
+
+    Items of the tasks so far, each row of the data once; NaN for labels that none of them has.
+    """
+    rows = items.counted(stage)
+    truth, said = true_sets(items, stage=stage)[rows], sets[rows]
+    return shares((truth & said).sum(axis=0), truth.sum(axis=0))
+
+
 def shares(counts: Ints, number: Ints) -> Floats:
     """Counts over numbers, NaN where there is nothing to count."""
     with np.errstate(invalid="ignore"):
@@ -183,7 +195,7 @@ def accuracy_matrix(
 
 def predicted_share(predicted: npt.NDArray[Any], items: Items, *, stage: int) -> Floats:
     """Share of the items of the tasks seen so far that was predicted as each column, [..., C]."""
-    seen = items.task <= stage
+    seen = items.counted(stage)
     if predicted.dtype == np.bool_:
         return np.asarray(predicted[..., seen, :].mean(axis=-2))
     said = predicted[..., seen]
@@ -195,9 +207,10 @@ def predicted_share(predicted: npt.NDArray[Any], items: Items, *, stage: int) ->
 def confusion(predicted: npt.NDArray[Any], items: Items, *, stage: int) -> Floats:
     """[C, C] counts of true (row) by predicted (column) among the tasks seen so far.
 
-    With several labels an item counts in the row of each label opened by now.
+    With several labels an item counts in the row of each label opened by now, and once however many
+    tasks test it.
     """
-    seen = items.task <= stage
+    seen = items.counted(stage)
     truth = true_sets(items, stage=stage)[seen].astype(np.float64)
     if predicted.dtype == np.bool_:
         said = predicted[seen].astype(np.float64)
@@ -229,11 +242,7 @@ def overall_set_score(
     sets: Bools, items: Items, *, stage: int, score: str = "precision_weighted_jaccard"
 ) -> float:
     """Multi-label score over the items of all tasks up to `stage`, each row of the data once."""
-    seen = np.flatnonzero(items.task <= stage)
-    _, first = np.unique(items.rows[seen], return_index=True)
-    once = np.zeros(len(items), np.bool_)
-    once[seen[first]] = True
-    return _set_score(sets, items, stage, score, once)
+    return _set_score(sets, items, stage, score, items.counted(stage))
 
 
 def _set_score(sets: Bools, items: Items, stage: int, score: str, rows: Bools) -> float:
@@ -263,7 +272,7 @@ def calibration_error(scores: Any, items: Items, *, stage: int, head: str, bins:
     """
     from engram import metrics
 
-    seen = items.task <= stage
+    seen = items.counted(stage)
     if items.multilabel:
         said = 1 / (1 + np.exp(-_checked(scores, items)[seen].astype(np.float64)))
         truth, among = true_sets(items, stage=stage), open_columns(items, stage=stage, head=head)

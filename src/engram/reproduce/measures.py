@@ -1,7 +1,9 @@
 """Measures: from the recorded runs to one value per repetition.
 
 Every function here returns a `Measure`. Values are aligned with the seeds of the recipe, so that
-differences between recipes are taken seed by seed; what is not finished is NaN.
+differences between recipes are taken seed by seed; what is not finished is NaN. Where recipes are
+given that differ in their orders alone, there is a value for each order and seed: the mean and the
+deviation of a cell are those over orders.
 """
 
 from __future__ import annotations
@@ -39,42 +41,58 @@ def runs_of(result: Result, recipes: Sequence[Recipe], head: str) -> Result | No
     return chosen.view(head=head)
 
 
-def _by_seed(recipe: Recipe, runs: Result | None, values: Any) -> Floats:
-    """[seed] values of the runs in the order of the recipe's seeds."""
-    known = {} if runs is None else {r.seed: v for r, v in zip(runs.runs, values, strict=True)}
-    return np.array([known.get(seed, np.nan) for seed in recipe.seeds], np.float64)
+def _each(recipe: Recipe | Sequence[Recipe]) -> Sequence[Recipe]:
+    return recipe if isinstance(recipe, Sequence) else [recipe]
+
+
+def _by_seed(recipes: Sequence[Recipe], runs: Result | None, values: Any) -> Floats:
+    """[order and seed] values of the runs in the order of the recipes and of their seeds."""
+    keys = [] if runs is None else [(run.order, run.seed) for run in runs.runs]
+    known = dict(zip(keys, values, strict=True))
+    wanted = [(one.order, seed) for one in recipes for seed in one.seeds]
+    return np.array([known.get(key, np.nan) for key in wanted], np.float64)
 
 
 def metric(
-    name: str, recipe: Recipe, *, head: str, percent: bool = False, **options: Any
+    name: str,
+    recipe: Recipe | Sequence[Recipe],
+    *,
+    head: str,
+    percent: bool = False,
+    **options: Any,
 ) -> Measure:
     """A matrix metric after the last task, such as average_accuracy or forgetting."""
+    recipes = _each(recipe)
 
     def measure(result: Result) -> Floats:
-        runs = runs_of(result, [recipe], head)
+        runs = runs_of(result, recipes, head)
         values = () if runs is None else runs.metric(name, **options)
-        return _by_seed(recipe, runs, values) * (100.0 if percent else 1.0)
+        return _by_seed(recipes, runs, values) * (100.0 if percent else 1.0)
 
     return measure
 
 
-def at_stages(name: str, recipe: Recipe, *, head: str, **options: Any) -> Callable[[int], Measure]:
+def at_stages(
+    name: str, recipe: Recipe | Sequence[Recipe], *, head: str, **options: Any
+) -> Callable[[int], Measure]:
     """A matrix metric after any stage, counted from 0; the runs are looked up once for all."""
     known: WeakKeyDictionary[Result, Floats] = WeakKeyDictionary()
+    recipes = _each(recipe)
+    count = sum(len(one.seeds) for one in recipes)
 
     def curve(result: Result) -> Floats:
-        """[seed, stage]"""
+        """[order and seed, stage]"""
         if result not in known:
-            runs = runs_of(result, [recipe], head)
+            runs = runs_of(result, recipes, head)
             values = np.empty((0, 0)) if runs is None else runs.curve(name, **options)
-            columns = [_by_seed(recipe, runs, values[:, k]) for k in range(values.shape[1])]
-            known[result] = np.stack(columns, 1) if columns else np.empty((len(recipe.seeds), 0))
+            columns = [_by_seed(recipes, runs, values[:, k]) for k in range(values.shape[1])]
+            known[result] = np.stack(columns, 1) if columns else np.empty((count, 0))
         return known[result]
 
     def at(stage: int) -> Measure:
         def measure(result: Result) -> Floats:
             values = curve(result)
-            unreached = np.full(len(recipe.seeds), np.nan)
+            unreached = np.full(count, np.nan)
             return values[:, stage] if stage < values.shape[1] else unreached
 
         return measure
@@ -82,18 +100,19 @@ def at_stages(name: str, recipe: Recipe, *, head: str, **options: Any) -> Callab
     return at
 
 
-def newest(recipe: Recipe, *, head: str) -> Measure:
+def newest(recipe: Recipe | Sequence[Recipe], *, head: str) -> Measure:
     """Accuracy on the last task right after it was learnt."""
+    recipes = _each(recipe)
 
     def measure(result: Result) -> Floats:
-        runs = runs_of(result, [recipe], head)
+        runs = runs_of(result, recipes, head)
         if runs is None:
-            return _by_seed(recipe, None, ())
+            return _by_seed(recipes, None, ())
         matrix, last = runs.matrix, runs.tasks - 1
         reached = last < min(matrix.shape[1:])
         place = np.where(reached, last, 0)
         values = matrix[np.arange(len(runs)), place, place]
-        return _by_seed(recipe, runs, np.where(reached, values, np.nan))
+        return _by_seed(recipes, runs, np.where(reached, values, np.nan))
 
     return measure
 

@@ -18,6 +18,9 @@ from engram.streams.core import ROWS, Stream, Task
 
 Order = tuple[int, ...]
 _MOST_TASKS = 9  # 362,880 orders
+# options that say in which order classes come: runs that differ in them repeat one experiment
+ORDER_OPTIONS = ("order", "configuration")
+_CONFIGURATION = "configuration-"
 _ENUMERATED = 8  # below this all orders are listed and shuffled, above they are drawn
 
 
@@ -90,6 +93,33 @@ def order_name(order: Sequence[int]) -> str:
     if not len(order):
         raise bad("order", "at least one number", order)
     return "-".join(str(whole(f"order[{i}]", item)) for i, item in enumerate(order))
+
+
+def order_text(options: Mapping[str, Any]) -> str:
+    """The order that options of a scenario ask for as text, "" for the data's own.
+
+    Examples
+    --------
+    >>> order_text({"order": [2, 0, 1], "valid": 0.1}), order_text({"configuration": 3})
+    ('2-0-1', 'configuration-3')
+    """
+    if options.get("configuration") is not None:
+        return f"{_CONFIGURATION}{options['configuration']}"
+    order = options.get("order")
+    return "-".join(map(str, order)) if order is not None else ""
+
+
+def order_options(text: str) -> dict[str, Any]:
+    """The options of a scenario that ask for an order; the reverse of `order_text`.
+
+    Examples
+    --------
+    >>> order_options("2-0-1"), order_options("configuration-3"), order_options("")
+    ({'order': [2, 0, 1]}, {'configuration': 3}, {})
+    """
+    if text.startswith(_CONFIGURATION):
+        return {"configuration": parse_order(text.removeprefix(_CONFIGURATION))[0]}
+    return {"order": list(parse_order(text))} if text else {}
 
 
 def parse_order(name: str) -> Order:

@@ -34,11 +34,19 @@ def test_items(stream: Stream) -> tuple[Tensor, Tensor]:
     return found
 
 
+def held_items(stream: Stream) -> tuple[Tensor, Tensor]:
+    """(rows, stages) of all post-task validation items, task after task."""
+    rows = [task.post_valid for task in stream.tasks]
+    stages = [torch.full_like(part, k) for k, part in enumerate(rows)]
+    return torch.cat(rows), torch.cat(stages)
+
+
 class Answer(NamedTuple):
     """What one pass over the test items gave."""
 
     scores: np.ndarray  # [items, C]
     features: Tensor | None = None  # [items, F], where they are wanted
+    held: np.ndarray | None = None  # [items, C] of post-task validation, where there are any
 
 
 def evaluate(learners: Sequence[Learner], methods: Sequence[Method]) -> list[np.ndarray]:
@@ -47,7 +55,7 @@ def evaluate(learners: Sequence[Learner], methods: Sequence[Method]) -> list[np.
     Columns are classes in order of introduction; nothing is masked here, so that any head view can
     be taken later.
     """
-    return [one.scores for one in answers(learners, methods)]
+    return [one.scores for one in answers(learners, methods, held=False)]
 
 
 def answers_are_sound(learner: Learner, scores: np.ndarray) -> bool:
@@ -58,24 +66,39 @@ def answers_are_sound(learner: Learner, scores: np.ndarray) -> bool:
 
 @torch.no_grad()
 def answers(
-    learners: Sequence[Learner], methods: Sequence[Method], *, features: bool = False
-) -> list[Answer]:
-    """As `evaluate`, with the features of the same pass where wanted."""
+    learners: Sequence[Learner], methods: Sequence[Method], *, features: bool = False,
+    held: bool = True,
+) -> list[Answer]:  # fmt: skip
+    """As `evaluate`, with features where wanted, and post-task validation rows if `held`."""
     # the state of a run that diverged lacks what `finish` adds, so it cannot be stacked
     alike: dict[Any, list[int]] = {}
     for place, learner in enumerate(learners):
         alike.setdefault(shapes(learner.state), []).append(place)
     found: dict[int, Answer] = {}
     for places in alike.values():
-        both = _together([learners[p] for p in places], [methods[p] for p in places], features)
-        found |= dict(zip(places, both, strict=True))
+        both = [learners[p] for p in places], [methods[p] for p in places]
+        found |= dict(zip(places, _together(*both, features, held), strict=True))
     return [found[place] for place in range(len(learners))]
 
 
 def _together(
-    learners: Sequence[Learner], methods: Sequence[Method], features: bool
+    learners: Sequence[Learner], methods: Sequence[Method], features: bool, held: bool
 ) -> list[Answer]:
     items = [test_items(one.stream) for one in learners]
+    more = [held_items(one.stream) for one in learners] if held else []
+    if any(len(rows) for rows, _ in more):
+        tested = _together(learners, methods, features, held=False)
+        apart = _answers(learners, methods, more, features=False)
+        pairs = zip(tested, apart, strict=True)
+        return [one._replace(held=other.scores if len(other.scores) else None)
+                for one, other in pairs]  # fmt: skip
+    return _answers(learners, methods, items, features)
+
+
+def _answers(
+    learners: Sequence[Learner], methods: Sequence[Method], items: list[tuple[Tensor, Tensor]],
+    features: bool,
+) -> list[Answer]:  # fmt: skip
     if len(learners) == 1:
         return [_alone(learners[0], methods[0], *items[0], features)]
     shared, where = _shared_items(learners, items)
