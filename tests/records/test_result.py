@@ -348,7 +348,7 @@ def test_older_tables_that_call_label_sets_accuracy_are_read_by_the_right_name(
 def test_calibration_of_label_sets_asks_every_open_label() -> None:
     result, items = label_sets(), hierarchy()
     scores = result.predictions.get("r", 0, "", 1).scores.astype(np.float64)
-    seen, open_ = items.task <= 1, items.opening <= 1
+    seen, open_ = [0, 1, 2, 5], items.opening <= 1  # each image once
     truth = views.true_sets(items, stage=1)[seen][:, open_]
     said = 1 / (1 + np.exp(-scores[seen][:, open_]))
     pairs = sorted(zip(said.ravel().tolist(), truth.ravel().tolist(), strict=True))
