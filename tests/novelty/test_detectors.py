@@ -20,6 +20,7 @@ from engram.records.novelty import compare, sets_of
 EVERY = (
     novelty.Softmax(), novelty.Energy(), novelty.ODIN(epsilon=0.01), novelty.B1(), novelty.B2(),
     novelty.KNN(k=3, keep=20), novelty.Mahalanobis(), novelty.Mahalanobis(epsilon=0.01),
+    novelty.VAE(latent=2, epochs=2, batch_size=16),
 )  # fmt: skip
 
 

@@ -10,12 +10,14 @@ from engram.novelty.knn import KNN
 from engram.novelty.mahalanobis import Mahalanobis
 from engram.novelty.odin import ODIN
 from engram.novelty.softmax import Softmax
+from engram.novelty.vae import VAE
 
 __all__ = [
     "B1",
     "B2",
     "KNN",
     "ODIN",
+    "VAE",
     "Detector",
     "Energy",
     "Facts",
@@ -32,7 +34,7 @@ def detectors() -> dict[str, type[Detector]]:
     Examples
     --------
     >>> sorted(detectors())
-    ['B1', 'B2', 'Energy', 'KNN', 'Mahalanobis', 'ODIN', 'Softmax']
+    ['B1', 'B2', 'Energy', 'KNN', 'Mahalanobis', 'ODIN', 'Softmax', 'VAE']
     """
-    every = (Softmax, ODIN, Mahalanobis, B1, B2, Energy, KNN)
+    every = (Softmax, ODIN, Mahalanobis, VAE, B1, B2, Energy, KNN)
     return {one.__name__: one for one in every}

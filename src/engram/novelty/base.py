@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engram import keys
 from engram.errors import EngramError, bad
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
@@ -34,6 +35,8 @@ class Facts(NamedTuple):
     std: Tensor  # deviation by which inputs were divided, broadcast to a sample; 1 if they were not
     like: Tensor  # a tensor of the network's device and precision
     bias: bool  # whether the last layer adds a bias
+    sample: tuple[int, ...] = ()  # shape of an input
+    seed: int = 0  # of the run
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,20 @@ class Detector(Probe):
     def begin(self, state: State, stage: int) -> State:
         """The state before the training rows of a stage."""
         return state
+
+    @property
+    def passes(self) -> int:
+        """How often `fit` sees every training row; beyond 1, each time in another order."""
+        return 1
+
+    @property
+    def rows_at_once(self) -> int:
+        """The most rows of a batch of `fit`."""
+        return SIZE
+
+    def digest(self, net: Net, x: Tensor) -> Tensor:
+        """[B, ...] what `fit` gets as ``batch.x`` where it makes several passes; computed once."""
+        return x
 
     def fit(self, net: Net, batch: Batch, state: State) -> State:
         """The state after some training rows of the task (those of weight 0 are padding)."""
@@ -110,10 +127,18 @@ class Detector(Probe):
             state = stack([dict(self.start(facts_of(one))) for one in view.learners])
         if self.fits:
             state = view.map(lambda net, state: self.begin(state, view.stage), state)
-            for batch in view.batches(SIZE):
-                state = view.map(self.fit, batch, state)
+            for batch in self._batches(view):
+                state = tree_map(torch.detach, view.map(self.fit, batch, state))
             state = view.map(lambda net, state: self.finish(state), state)
         return tree_map(torch.detach, state)
+
+    def _batches(self, view: StageView) -> Iterator[Batch]:
+        if self.passes == 1:
+            yield from view.batches(self.rows_at_once)
+            return
+        parts = [batch._replace(x=view.map(self.digest, batch.x)) for batch in view.batches(SIZE)]
+        for again in range(self.passes):
+            yield from shuffled(parts, view, again, self.rows_at_once)
 
     def _scored(self, view: StageView, head: tuple[Tensor, Tensor], state: Any) -> Tensor:
         """[R, n] scores under one head, NaN for items that are never compared under it."""
@@ -157,6 +182,19 @@ class OutputDetector(Detector):
         return torch.where(wanted, torch.cat(parts, 1).float(), torch.nan)
 
 
+def shuffled(parts: list[Batch], view: StageView, again: int, size: int) -> Iterator[Batch]:
+    """The rows of some batches [R, B, ...] in an order of each run's own, padding behind."""
+    names = Batch._fields[: len(parts[0].per_row)]
+    rows = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in names}
+    drawn = [keys.fold(seed, "detector", view.stage, again) for seed in view.seeds]
+    count = (rows["w"] > 0).sum(1)
+    order = keys.order(torch.tensor(drawn, device=view.device), rows["w"].shape[1], count)
+    run = torch.arange(len(view), device=view.device)[:, None]
+    for start in range(0, order.shape[1], size):
+        index = order[:, start : start + size]
+        yield parts[0]._replace(**{name: value[run, index] for name, value in rows.items()})
+
+
 def class_rows(net: Net) -> Tensor:
     """[C, F] the weights of the last layer."""
     rows = net.params.get("net.head.weight")
@@ -179,6 +217,7 @@ def facts_of(learner: Learner) -> Facts:
     return Facts(
         columns=len(learner.stream.order), features=int(net.features), std=std,
         like=learner.vector, bias="net.head.bias" in names,
+        sample=tuple(data.sample_shape), seed=learner.seed,
     )  # fmt: skip
 
 

@@ -1,0 +1,186 @@
+"""Reconstruction by a variational autoencoder that is trained along the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from engram import keys
+from engram.errors import choose, number, whole
+from engram.learner.batch import Batch
+from engram.learner.net import Net
+from engram.novelty.base import Detector, Facts, State, facts_of
+from engram.novelty.vae_nets import Convolutional, Dense
+from engram.probes.view import StageView
+
+BETAS, TINY = (0.9, 0.999), 1e-8  # Adam's
+Weights = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class VAE(Detector):
+    """How well an autoencoder of its own, trained on task after task, knows an input.
+
+    Nothing keeps it from forgetting: at every task it goes on from its weights with that task's
+    rows alone. It costs ``epochs`` times its own step for every batch; the network itself is asked
+    once per training row.
+
+    Parameters
+    ----------
+    of
+        What it reads: the network's ``features``, through two hidden layers of twice the latent
+        size; or the ``inputs``, through gated convolutions where they are images with sides that
+        are multiples of 8, through the same two layers otherwise.
+    latent
+        Size of z.
+    epochs, batch_size, lr
+        Its training with Adam on every task.
+    form
+        ``inverse``: 1 / (squared error + divergence); ``neg_elbo``: minus that sum.
+    z
+        What a score decodes: the ``mean``, or a ``sample`` (one draw, the same for all rows).
+
+    Examples
+    --------
+    >>> VAE(of="inputs", latent=8).name
+    'vae of=inputs latent=8'
+    """
+
+    fits: ClassVar[bool] = True
+    of: str = "features"
+    latent: int = 32
+    epochs: int = 10
+    batch_size: int = 200
+    lr: float = 1e-3
+    form: str = "inverse"
+    z: str = "mean"
+
+    def __post_init__(self) -> None:
+        choose("of", self.of, ("features", "inputs"))
+        choose("form", self.form, ("inverse", "neg_elbo"))
+        choose("z", self.z, ("mean", "sample"))
+        for name in ("latent", "epochs", "batch_size"):
+            whole(name, getattr(self, name), 1)
+        number("lr", self.lr, 0.0, float("inf"), open_low=True)
+
+    @property
+    def passes(self) -> int:
+        return self.epochs
+
+    @property
+    def rows_at_once(self) -> int:
+        return self.batch_size
+
+    def start(self, facts: Facts) -> State:
+        shape = self._shape(facts)
+        key = keys.fold(facts.seed, "vae")
+        weights = {k: v.to(facts.like) for k, v in beginning(shape, self.latent, key).items()}
+        nothing = {k: torch.zeros_like(v) for k, v in weights.items()}
+        return {
+            "weights": weights, "first": nothing, "second": dict(nothing),
+            "steps": facts.like.new_zeros((), dtype=torch.long),
+            "key": torch.tensor(key, device=facts.like.device),
+        }  # fmt: skip
+
+    def begin(self, state: State, stage: int) -> State:
+        nothing = {k: torch.zeros_like(v) for k, v in state["weights"].items()}
+        return {
+            **state, "first": nothing, "second": dict(nothing),
+            "steps": torch.zeros_like(state["steps"]),
+        }  # fmt: skip
+
+    def digest(self, net: Net, x: Tensor) -> Tensor:
+        return net(x).features.flatten(1) if self.of == "features" else x
+
+    def fit(self, net: Net, batch: Batch, state: State) -> State:
+        """One step of Adam; rows are what `digest` made of them."""
+        place = torch.arange(len(batch.x), device=batch.x.device)
+        key = keys.fold(state["key"], batch.now, state["steps"], place)  # [B]
+        noise = keys.normal(keys.fold(key, "z"), self.latent).to(batch.x)
+
+        def cost(weights: Weights) -> Tensor:
+            error, divergence = self._ask(weights, batch.x, noise, key)
+            rows: Tensor = (batch.w * (error + divergence)).sum()
+            return rows / batch.w.sum().clamp(min=1e-12)
+
+        slope = torch.func.grad(cost)(state["weights"])
+        return adam(state, slope, self.lr, batch.w.sum() > 0)
+
+    def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
+        seen = self.digest(net, x)
+        noise = None
+        if self.z == "sample":
+            noise = keys.normal(keys.fold(state["key"], "score"), self.latent).to(seen)
+        return familiarity(*self._ask(state["weights"], seen, noise), form=self.form)
+
+    def _shape(self, facts: Facts) -> tuple[int, ...]:
+        return (facts.features,) if self.of == "features" else facts.sample
+
+    def _fitted(self, view: StageView) -> Any:
+        module(
+            self._shape(facts_of(view.learners[0])), self.latent
+        )  # layers cannot be made in vmap
+        return super()._fitted(view)
+
+    def _ask(
+        self, weights: Weights, x: Tensor, noise: Tensor | None, key: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        found: tuple[Tensor, Tensor] = functional_call(
+            module(tuple(x.shape[1:]), self.latent), dict(weights), (x, noise, key)
+        )
+        return found
+
+
+def familiarity(error: Tensor, divergence: Tensor, form: str = "inverse") -> Tensor:
+    """[B] from squared errors and divergences.
+
+    Examples
+    --------
+    >>> round(familiarity(torch.tensor(2.0), torch.tensor(0.596574)).item(), 6)
+    0.385123
+    """
+    total = error + divergence
+    return -total if form == "neg_elbo" else 1 / total.clamp(min=1e-12)
+
+
+def adam(state: State, slope: Weights, lr: float, real: Tensor) -> State:
+    """The state after a step; the same state where a batch holds no row."""
+    steps = state["steps"] + 1
+    (a, b), count = BETAS, steps.to(next(iter(slope.values())))
+    after: dict[str, Any] = {"weights": {}, "first": {}, "second": {}}
+    for name, value in slope.items():
+        first = a * state["first"][name] + (1 - a) * value
+        second = b * state["second"][name] + (1 - b) * value**2
+        move = first / (1 - a**count) / ((second / (1 - b**count)).sqrt() + TINY)
+        after["first"][name], after["second"][name] = first, second
+        after["weights"][name] = state["weights"][name] - lr * move
+    chosen = {
+        part: {k: torch.where(real, v, state[part][k]) for k, v in values.items()}
+        for part, values in after.items()
+    }
+    return {**state, **chosen, "steps": torch.where(real, steps, state["steps"])}
+
+
+@lru_cache(maxsize=64)
+def module(shape: tuple[int, ...], latent: int) -> nn.Module:
+    """The autoencoder of samples of a shape; its own weights are never used."""
+    with torch.random.fork_rng(devices=[]):
+        return _made(shape, latent)
+
+
+def _made(shape: tuple[int, ...], latent: int) -> nn.Module:
+    image = len(shape) == 3 and all(side % 8 == 0 for side in shape[1:])
+    return Convolutional(shape, latent) if image else Dense(shape, latent)
+
+
+def beginning(shape: tuple[int, ...], latent: int, key: keys.Key) -> dict[str, Tensor]:
+    """Weights to begin with, drawn with a key."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(keys.torch_seed(key))
+        return {k: v.detach().clone() for k, v in _made(shape, latent).named_parameters()}

@@ -1,0 +1,103 @@
+"""The autoencoder: worked example, training, forgetting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from engram import novelty
+from engram.errors import BadArgument
+from engram.models.output import Output
+from engram.novelty.base import Facts
+from engram.novelty.vae import adam, beginning, module
+from engram.novelty.vae_nets import Convolutional, Dense, divergence
+from tests.novelty.test_detectors import Rows, scores, train
+
+FACTS = Facts(2, 3, torch.ones(1), torch.zeros(1, dtype=torch.float64), False, (1, 8, 16), 4)
+
+
+def batch_of(x: torch.Tensor, w: torch.Tensor | None = None) -> Rows:
+    weights = torch.ones(len(x)).to(x) if w is None else w
+    return Rows(x, None, weights, now=torch.tensor(0))
+
+
+def test_divergence_is_torchs_own():
+    mean, variance = torch.randn(5, 3).double(), torch.rand(5, 3).double() + 0.1
+    normal = torch.distributions.Normal
+    wanted = torch.distributions.kl_divergence(normal(mean, variance.sqrt()), normal(0.0, 1.0))
+    assert torch.allclose(divergence(mean, variance), wanted.sum(1))
+
+
+def test_adam_is_torchs_own():
+    weight = torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64))
+    usual = torch.optim.Adam([weight], lr=0.1)
+    state = {k: {"w": torch.zeros(3).double()} for k in ("first", "second")}
+    state |= {"weights": {"w": weight.detach().clone()}, "steps": torch.tensor(0)}
+    for step in range(4):
+        weight.grad = torch.tensor([1.0, -0.3, float(step)], dtype=torch.float64)
+        state = adam(state, {"w": weight.grad.clone()}, 0.1, torch.tensor(True))
+        same = adam(state, {"w": weight.grad + 9}, 0.1, torch.tensor(False))
+        usual.step()
+        assert torch.allclose(state["weights"]["w"], weight.detach(), atol=1e-12)
+        assert torch.equal(same["weights"]["w"], state["weights"]["w"])
+        assert same["steps"] == step + 1
+
+
+@pytest.mark.parametrize("shape, kind", [((1, 8, 16), Convolutional), ((2, 5, 5), Dense)])
+def test_inputs_come_back_in_their_shape(shape, kind):
+    made = module(shape, 4)
+    assert isinstance(made, kind)
+    error, far = made(torch.zeros(3, *shape))
+    assert error.shape == far.shape == (3,)
+    same = [beginning(shape, 4, key) for key in (7, 7, 8)]
+    assert all(torch.equal(same[0][k], same[1][k]) for k in same[0])
+    assert any(not torch.equal(same[0][k], same[2][k]) for k in same[0])
+
+
+@pytest.mark.parametrize("of", ["features", "inputs"])
+def test_padding_changes_nothing_and_rows_are_learnt(of):
+    detector = novelty.VAE(of=of, latent=4, lr=0.01)
+    state = detector.begin(detector.start(FACTS), 0)
+    shape = (3,) if of == "features" else (1, 8, 16)
+    x = 2 + torch.randn(6, *shape, generator=torch.Generator().manual_seed(0)).double()
+    padded = batch_of(torch.cat([x, x[:2] * 100]), torch.tensor([1.0] * 6 + [0, 0]).double())
+    one, two = (detector.fit(None, rows, state) for rows in (batch_of(x), padded))
+    assert all(torch.allclose(one["weights"][k], two["weights"][k]) for k in one["weights"])
+
+    def known(state):
+        return detector._ask(state["weights"], x, None)[0].sum()
+
+    before = known(state)
+    for _ in range(60):
+        state = detector.fit(None, batch_of(x), state)
+    assert known(state) < before / 2
+
+
+def test_forms_rank_alike_and_a_draw_is_the_same_every_time():
+    x = torch.randn(9, 3, generator=torch.Generator().manual_seed(1)).double()
+    net = lambda x: Output(x, x)  # noqa: E731
+    found = []
+    for options in ({}, {"form": "neg_elbo"}, {"z": "sample"}, {"z": "sample"}):
+        detector = novelty.VAE(latent=2, **options)
+        found.append(detector.score(net, x, None, detector.start(FACTS)))
+    assert torch.equal(found[0].argsort(), found[1].argsort())
+    assert torch.equal(found[2], found[3])
+    assert not torch.allclose(found[0], found[2])
+
+
+def test_it_learns_the_task_and_forgets_on_its_own():
+    detector = novelty.VAE(of="inputs", latent=2, epochs=40, batch_size=16, lr=0.01)
+    result = train(detector, head="single", seeds=1)
+    first = result.items(result.runs[0].recipe).task == 0
+    after = [scores(result, detector, 0, stage)[0] for stage in range(3)]
+    later = result.items(result.runs[0].recipe).task == 2
+    assert np.median(after[0][first]) > 2 * np.median(after[0][later])
+    assert np.median(after[2][later]) > 2 * np.median(after[0][later])
+    assert np.median(after[2][first]) < np.median(after[0][first])
+
+
+@pytest.mark.parametrize("values", [{"of": "feature"}, {"latent": 0}, {"lr": 0.0}, {"z": "x"}])
+def test_bad_values(values):
+    with pytest.raises(BadArgument, match=next(iter(values))):
+        novelty.VAE(**values)
