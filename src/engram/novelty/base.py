@@ -185,7 +185,9 @@ class OutputDetector(Detector):
 def shuffled(parts: list[Batch], view: StageView, again: int, size: int) -> Iterator[Batch]:
     """The rows of some batches [R, B, ...] in an order of each run's own, padding behind."""
     names = Batch._fields[: len(parts[0].per_row)]
-    rows = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in names}
+    rows: dict[str, Any] = {
+        name: torch.cat([getattr(part, name) for part in parts], 1) for name in names
+    }
     drawn = [keys.fold(seed, "detector", view.stage, again) for seed in view.seeds]
     count = (rows["w"] > 0).sum(1)
     order = keys.order(torch.tensor(drawn, device=view.device), rows["w"].shape[1], count)

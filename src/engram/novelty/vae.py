@@ -101,7 +101,7 @@ class VAE(Detector):
     def fit(self, net: Net, batch: Batch, state: State) -> State:
         """One step of Adam; rows are what `digest` made of them."""
         place = torch.arange(len(batch.x), device=batch.x.device)
-        key = keys.fold(state["key"], batch.now, state["steps"], place)  # [B]
+        key: Any = keys.fold(state["key"], batch.now, state["steps"], place)  # [B]
         noise = keys.normal(keys.fold(key, "z"), self.latent).to(batch.x)
 
         def cost(weights: Weights) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -78,7 +79,7 @@ class Gated(nn.Module):
 
     def __init__(
         self, kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], channels: tuple[int, int],
-        kernel: int | tuple[int, int], **options: int,
+        kernel: int | tuple[int, int], **options: Any,
     ) -> None:  # fmt: skip
         super().__init__()
         self.value, self.gate = (kind(*channels, kernel, **options) for _ in range(2))
