@@ -21,6 +21,7 @@ EVERY = (
     novelty.Softmax(), novelty.Energy(), novelty.ODIN(epsilon=0.01), novelty.B1(), novelty.B2(),
     novelty.KNN(k=3, keep=20), novelty.Mahalanobis(), novelty.Mahalanobis(epsilon=0.01),
     novelty.VAE(latent=2, epochs=2, batch_size=16),
+    novelty.Mahalanobis(epsilon=0.01, layers=("lower.0",)),
 )  # fmt: skip
 
 
@@ -34,6 +35,32 @@ class Linear:
     def __call__(self, x):
         seen = self.features(x)
         return Output(seen, seen @ self.weight.mT)
+
+
+class TwoLayers:
+    """A map of 8 channels and 2 places, and 8 features."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(1)
+        one, two = torch.randn(2, 16, 16, generator=generator).double()
+        self.one, self.two = one[:4], two[:, :8]
+
+    def first(self, x):
+        return (x @ self.one).reshape(-1, 8, 2)
+
+    def __call__(self, x, want=()):
+        maps = self.first(x)
+        seen = torch.tanh(maps.flatten(1)) @ self.two
+        return Output(seen, seen[:, :3], {"net.backbone.lower.0": maps})
+
+
+class Layered(Facts):
+    def width(self, layer):
+        return 8
+
+
+def layered(columns, features):
+    return Layered(*facts(columns, features))
 
 
 def facts(columns, features):
@@ -90,6 +117,25 @@ class TestWorkedExamples:
                 residuals.append(own - own.mean(0))
         whole = torch.cat(residuals)
         assert torch.allclose(state["covariance"], whole.mT @ whole / len(whole), atol=1e-12)
+
+    def test_layers_are_scored_apart_and_combined(self):
+        """Every layer is as the same detector on that layer alone."""
+        net, generator = TwoLayers(), torch.Generator().manual_seed(0)
+        x, y = torch.randn(30, 4, generator=generator).double(), torch.arange(30) % 3
+        both = novelty.Mahalanobis(epsilon=0.05, layers=("lower.0",), right=False)
+        state = self.stage(both, net, both.start(layered(3, 8)), x.tolist(), y.tolist())
+        alone = novelty.Mahalanobis(epsilon=0.05, right=False)
+        parts = []
+        for features in (lambda x: net.first(x).mean(-1), lambda x: net(x).features):
+            other = Linear(torch.zeros(3, 8).double(), features)
+            own = self.stage(alone, other, alone.start(facts(3, 8)), x.tolist(), y.tolist())
+            parts.append(alone.score(other, x, None, own))
+        assert torch.allclose(both.score(net, x, None, state), (parts[0] + parts[1]) / 16)
+        logistic = novelty.Mahalanobis(
+            epsilon=0.05, layers=("lower.0",), right=False, weights=(0.5, -0.2), bias=0.1
+        )
+        wanted = torch.sigmoid(0.5 * parts[0] - 0.2 * parts[1] + 0.1)
+        assert torch.allclose(logistic.score(net, x, None, state), wanted)
 
     def test_old_means_are_not_renewed(self):
         detector, net = novelty.Mahalanobis(right=False), Linear(torch.zeros(2, 2).double())
@@ -209,6 +255,8 @@ def test_refused_before_training(monkeypatch):
         train(novelty.B1(), model={"name": "mlp", "hidden": [8]})
     with pytest.raises(BadArgument, match="Mahalanobis"):
         train(probes=[], detectors=["Mahalanobi"])
+    with pytest.raises(BadArgument, match=r"lower\.0"):
+        train(probes=[], detectors=[{"name": "Mahalanobis", "layers": ["lower.1"]}])
     data = engram.load("blobs", classes=4, per_class=10)
     stream = engram.class_incremental(data, classes_per_task=4)
     with pytest.raises(BadArgument, match="two tasks"):

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.errors import EngramError, bad
+from engram.errors import EngramError, bad, choose
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.net import FunctionalNet, Net
 from engram.learner.tree import leaves, stack, tree_map
 from engram.models.output import Output
 from engram.probes.base import Probe
@@ -37,6 +37,11 @@ class Facts(NamedTuple):
     bias: bool  # whether the last layer adds a bias
     sample: tuple[int, ...] = ()  # shape of an input
     seed: int = 0  # of the run
+    learner: Learner | None = None  # only to be asked about its network
+
+    def width(self, layer: str) -> int:
+        """How many numbers a layer of the model gives, averaged over places; checks its name."""
+        return layer_width(self.learner, layer)
 
 
 @dataclass(frozen=True)
@@ -219,8 +224,26 @@ def facts_of(learner: Learner) -> Facts:
     return Facts(
         columns=len(learner.stream.order), features=int(net.features), std=std,
         like=learner.vector, bias="net.head.bias" in names,
-        sample=tuple(data.sample_shape), seed=learner.seed,
+        sample=tuple(data.sample_shape), seed=learner.seed, learner=learner,
     )  # fmt: skip
+
+
+def layer_width(learner: Learner | None, layer: str) -> int:
+    """See `Facts.width`."""
+    if learner is None:
+        raise EngramError("layers: no network is known here")
+    model = learner.networks.eval.get_submodule("net.backbone")
+    choose("layers", layer, [name for name, _ in model.named_modules() if name])
+    net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
+    x, path = (
+        learner.vector.new_zeros(1, *learner.stream.data.sample_shape),
+        f"net.backbone.{layer}",
+    )
+    with torch.no_grad():
+        found = net(x, want=(path,)).layers.get(path)
+    if not isinstance(found, Tensor) or found.ndim < 2:
+        raise bad("layers", "layers that give one tensor [B, F, ...] in a forward pass", layer)
+    return found.shape[1]
 
 
 def _heads(view: StageView) -> list[tuple[Tensor, Tensor]]:
