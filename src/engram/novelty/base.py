@@ -20,7 +20,7 @@ from engram.learner.tree import leaves, stack, tree_map
 from engram.models.output import Output
 from engram.probes.base import Probe
 from engram.probes.view import StageView
-from engram.records.novelty import FAMILIARITY
+from engram.records.novelty import CALIBRATION, FAMILIARITY
 from engram.records.stage_rows import StageRows
 
 State = Mapping[str, Any]
@@ -122,6 +122,9 @@ class Detector(Probe):
         view.keep(state)
         heads = _heads(view)  # [R, H, C]
         view.store(FAMILIARITY, torch.stack([self._scored(view, h, state) for h in heads], 1))
+        parts = list(self._calibrated(view, heads[-1][0], state))
+        if parts:
+            view.store(CALIBRATION, torch.cat(parts, 1))
         size = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves(state))
         seconds = (time.perf_counter() - began) / len(view)
         return {"seconds": np.full(len(view), seconds), "bytes": np.full(len(view), float(size))}
@@ -144,6 +147,17 @@ class Detector(Probe):
         parts = [batch._replace(x=view.map(self.digest, batch.x)) for batch in view.batches(SIZE)]
         for again in range(self.passes):
             yield from shuffled(parts, view, again, self.rows_at_once)
+
+    def _calibrated(self, view: StageView, columns: Tensor, state: Any) -> Iterator[Tensor]:
+        """[R, B] scores of validation rows that the network gets right, NaN for the others."""
+
+        def one_run(net: Net, batch: Batch, columns: Tensor, state: State) -> Tensor:
+            right = among(net(batch.x).logits, columns).argmax(-1) == batch.target
+            scores = self.score(net, batch.x, columns, state).float()
+            return torch.where(right & (batch.w > 0), scores, torch.nan)
+
+        for batch in view.validation(SIZE):
+            yield view.map(one_run, batch, columns, state)
 
     def _scored(self, view: StageView, head: tuple[Tensor, Tensor], state: Any) -> Tensor:
         """[R, n] scores under one head, NaN for items that are never compared under it."""

@@ -31,13 +31,29 @@ def probe_items(learner: Learner, memory: bool) -> Items:
         learner.guard = usual
 
 
-def stacked(learners: Sequence[Learner], items: Sequence[Items], start: int, stop: int) -> Batch:
-    """Rows `start` to `stop` of every run as one batch [R, B, ...]; shorter runs are padded."""
+def validation_items(learner: Learner) -> Items:
+    """The in-task validation rows of the current task, counted as the probe's."""
+    usual = learner.guard
+    learner.guard = MethodView(learner.stream, learner.stage, reads=learner.reads, ledger=Ledger())
+    try:
+        return learner.items(learner.task.valid)
+    finally:
+        learner.guard = usual
+
+
+def stacked(
+    learners: Sequence[Learner], items: Sequence[Items], start: int, stop: int,
+    counts: Sequence[int] | None = None,
+) -> Batch:  # fmt: skip
+    """Rows `start` to `stop` of every run as one batch [R, B, ...]; shorter runs are padded.
+
+    `counts` says how many items of each run are real; without, all are.
+    """
     found = []
-    for learner, own in zip(learners, items, strict=True):
+    for r, (learner, own) in enumerate(zip(learners, items, strict=True)):
         place = torch.arange(start, stop)
-        last = len(own.rows) - 1
-        index = place.clamp(max=last)  # padding repeats a real row, weight 0
+        last = (len(own.rows) if counts is None else counts[r]) - 1
+        index = place.clamp(max=max(last, 0))  # padding repeats a real row, weight 0
         batch = learner.collate(Items(*(leaf[index] for leaf in own)))
         found.append(batch._replace(w=(place <= last).to(batch.w)))
     return stack(found)  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ from engram.learner.net import FunctionalNet
 from engram.learner.tree import leaves, pick, stack, tree_map
 from engram.methods.base import Method
 from engram.models.output import Output
-from engram.probes.batches import probe_items, stacked
+from engram.probes.batches import probe_items, stacked, validation_items
 from engram.records.half import as_scores, halve, widen
 from engram.records.items import Items
 from engram.records.judging import decide
@@ -258,6 +258,24 @@ class StageView:
         self.reads += np.array(sizes)
         for start in range(0, max(sizes), size):
             yield stacked(learners, items, start, min(start + size, max(sizes)))
+
+    def validation(self, size: int = 256) -> Iterator[Batch]:
+        """The task's validation rows as batches [R, B, ...]; none where no run has any.
+
+        For thresholds: the networks were not fitted to them. They count in the ledger as well.
+        """
+        learners = self.learners
+        held = [len(one.task.valid) for one in learners]
+        if not any(held):
+            return
+        # a run without validation rows beside others is padded with a training row
+        items = [
+            validation_items(one) if n else probe_items(one, False)
+            for one, n in zip(learners, held, strict=True)
+        ]
+        self.reads += np.array(held)
+        for start in range(0, max(held), size):
+            yield stacked(learners, items, start, min(start + size, max(held)), held)
 
 
 def _forward(net: FunctionalNet, x: Tensor) -> tuple[Tensor, Tensor]:

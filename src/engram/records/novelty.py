@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from engram.records.result import Result
 
 FAMILIARITY = "familiarity"  # the array [heads, n] that a detector stores; higher is more familiar
+CALIBRATION = "calibration"  # [V] scores of validation rows that the network gets right, else NaN
 Ints = npt.NDArray[np.int64]
 
 

@@ -265,6 +265,17 @@ class Result:
 
         return novelty(self)
 
+    def false_alarms(self, rate: float = 0.05) -> pd.DataFrame:
+        """How often detectors call inside items novel, at a threshold for a stated rate.
+
+        One line per label, detector, stage and task, mean over runs: with the threshold ``frozen``
+        after the task's own stage, and ``renewed`` after every stage on the newest task's
+        validation rows. It takes a stream with validation rows.
+        """
+        from engram.records.alarms import false_alarms
+
+        return false_alarms(self, rate)
+
     def class_accuracy(self, *, stage: int | None = None) -> pd.DataFrame:
         """Accuracy of each class (columns: class ids) of each run after a stage (default: last)."""
         from engram.records.summary import class_accuracy
