@@ -270,9 +270,16 @@ def test_label_sets_from_run_to_metrics_and_report(engram):
         assert words in text
     assert "accuracy" not in text
     assert "forgetting (first)" not in text
+    text = engram("metrics", "out", "--curves", "--refinement", "--confusion").stdout
+    for words in ("current_task", "after 3", "superclass_score", "hierarchical_f1", "low > 0",
+                  "subclass_spread", "the truth, ER", "post_valid_score"):  # fmt: skip
+        assert words in text
     refused = engram("metrics", "out", "--definition", "first", code=2)
     assert "reads no task before it is learnt" in refused.output
     engram("report", "out", "-o", "report.html", "--tables", "tables")
+    page = Path("report.html").read_text()
+    assert "Label sets over stages" in page
+    assert "The task just learnt (R_jj)" in page
     summary = next(Path("tables").glob("summary*.csv")).read_text()
     assert "Precision-weighted Jaccard" in summary
     assert "ccuracy" not in summary

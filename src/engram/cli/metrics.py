@@ -44,6 +44,12 @@ def command(
     confusion: Annotated[
         bool, typer.Option("--confusion", help="True by predicted class, summed over runs.")
     ] = False,
+    curves: Annotated[
+        bool, typer.Option("--curves", help="After every task: all so far, and the newest.")
+    ] = False,
+    refinement: Annotated[
+        bool, typer.Option("--refinement", help="Superclasses and subclasses, pair by pair.")
+    ] = False,
     calibration: Annotated[
         bool, typer.Option("--ece", help="Expected calibration error.")
     ] = False,
@@ -66,6 +72,10 @@ def command(
         tables["probes"] = probed
     if classes:
         tables[_class_title(result)] = _classes(result, last)
+    if curves:
+        tables["after every task"] = _curves(result)
+    if refinement:
+        tables["refinement"] = _refinement(result, last)
     if by is not None:
         tables[f"accuracy by {by}"] = _groups(result, by, last)
     for label in result.labels:
@@ -73,7 +83,7 @@ def command(
             chosen = result.select(label=label)
             tables[f"{_figure(chosen)} matrix, {label}"] = _matrix(chosen)
         if confusion:
-            tables[f"confusion, {label}"] = _confusion(result.select(label=label), last)
+            tables |= _confusions(result.select(label=label), label, last)
     for title, table in tables.items():
         if csv:
             emit(table.to_csv(index=title != "metrics"))
@@ -184,6 +194,37 @@ def _matrix(result: Result) -> pd.DataFrame:
     names = [f"task {t + 1}" for t in range(mean.shape[1])]
     after = [f"after {k + 1}" for k in range(mean.shape[0])]
     return pd.DataFrame(mean, index=pd.Index(after, name="stage"), columns=pd.Index(names))
+
+
+def _curves(result: Result) -> pd.DataFrame:
+    """Metrics as lines, stages as columns, mean and spread as text."""
+    from engram.cli.show import pair
+
+    table = result.curves()
+    several = len(result.labels) > 1
+    names = table["metric"] + (" " + table["label"] if several else "")
+    text = [pair(mean, std) for mean, std in zip(table["mean"], table["std"], strict=True)]
+    wide = table.assign(line=names, text=text).pivot(index="line", columns="stage", values="text")
+    wide = wide.loc[list(dict.fromkeys(names))].fillna("").rename_axis(columns=None)
+    return wide.rename_axis("metric").rename(columns=lambda stage: f"after {stage + 1}")
+
+
+def _refinement(result: Result, stage: int | None) -> pd.DataFrame:
+    table = result.refinement(stage=stage)
+    several = len(result.labels) > 1
+    lines = [f"{above} > {sub}" + f" ({label})" * several for label, above, sub in table.index]
+    return table.set_axis(lines, axis=0).rename_axis("pair")
+
+
+def _confusions(result: Result, label: str, stage: int | None) -> dict[str, pd.DataFrame]:
+    """Counts; of label sets shares, with the truth beside them."""
+    if result.figures[0] == "accuracy":
+        return {f"confusion, {label}": _confusion(result, stage)}
+    found = [result.label_confusion(run, stage=stage) for run in range(len(result))]
+    total = found[0].predicted
+    for one in found[1:]:
+        total = total + one.predicted
+    return {f"confusion, {label}": total / len(found), f"the truth, {label}": found[0].truth}
 
 
 def _confusion(result: Result, stage: int | None) -> pd.DataFrame:

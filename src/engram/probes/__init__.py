@@ -16,6 +16,7 @@ from engram.probes.losses import Losses
 from engram.probes.measure import Measured, measure
 from engram.probes.memory import MemoryCount
 from engram.probes.repeats import RepeatedSamples
+from engram.probes.threshold import Threshold
 from engram.probes.view import RunStage, StageView
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "RepeatedSamples",
     "RunStage",
     "StageView",
+    "Threshold",
     "measure",
     "standard",
 ]

@@ -10,6 +10,7 @@ from engram.errors import RecordError, bad, choose
 from engram.records import arrange, views
 from engram.records.arrange import Floats, RunKey
 from engram.records.items import Items
+from engram.records.label_tree import LABEL_VIEWS
 from engram.records.predictions import Prediction
 from engram.records.stage_rows import StageRows
 from engram.records.stages import add_predicted, counting
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from engram.records.result import Result
 
-_REPLACED = (*views.FIGURES, "class_accuracy", "predicted")
+_REPLACED = (*views.FIGURES, *LABEL_VIEWS, "class_accuracy", "predicted")
 
 
 def recompute(result: Result, *, score: str | None, average: str, threshold: float) -> Result:

@@ -20,6 +20,7 @@ from engram.records.predictions import Prediction, Predictions
 if TYPE_CHECKING:
     import pandas as pd
 
+    from engram.records.label_tree import LabelConfusion
     from engram.records.novelty import Sets
 
 ItemSource = Callable[[str, str], "Items | None"] | Mapping[tuple[str, str], Items]
@@ -199,6 +200,15 @@ class Result:
         """A matrix metric after every stage, [run, stage]."""
         stages = range(self.matrix.shape[1])
         return np.stack([self.metric(name, stage=k, **options) for k in stages], axis=-1)
+
+    def curves(self) -> pd.DataFrame:
+        """After every stage: the score over all tasks so far, that of the task just learnt, views.
+
+        One line per label, metric and stage: mean, standard deviation and number of runs.
+        """
+        from engram.records.summary import curves
+
+        return curves(self)
 
     # -- tables ------------------------------------------------------------------------------
 
@@ -392,6 +402,27 @@ class Result:
         from engram.records.recompute import confusion
 
         return confusion(self, run, stage=stage, head=head)
+
+    def label_confusion(self, run: RunKey | int = 0, *, stage: int | None = None) -> LabelConfusion:
+        """Of one run over label sets, shares of each true label's images by label, and the truth.
+
+        Labels stand in order of introduction; an image counts once in the row of each of its
+        labels, so rows do not sum to 1. `truth` is what a run without mistakes would have.
+        """
+        from engram.records.label_tree import label_confusion
+
+        return label_confusion(self, run, stage=stage)
+
+    def refinement(self, *, stage: int | None = None) -> pd.DataFrame:
+        """How labels were refined: one line per label, superclass and subclass, mean over runs.
+
+        ``superclass_kept`` is the share of the superclass's other images that are still said to
+        have it, ``superclass_applied`` that of the subclass's images; ``subclass_found`` the share
+        of the subclass's images that are said to have it, ``subclass_spread`` that of its siblings.
+        """
+        from engram.records.label_tree import refinement
+
+        return refinement(self, stage=stage)
 
     def calibration(self, *, stage: int | None = None, bins: int = 15) -> Floats:
         """[run] expected calibration error after a stage (default: last), from stored scores."""

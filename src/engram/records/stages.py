@@ -16,6 +16,7 @@ import numpy.typing as npt
 from engram.records import judging, views
 from engram.records.half import as_scores
 from engram.records.items import Bools, Ints, Items
+from engram.records.label_tree import label_views
 from engram.records.stage_rows import StageRows
 from engram.records.table import Rows
 
@@ -109,6 +110,9 @@ def add_predicted(
     if first.multilabel:
         once = np.stack([views.label_recall(one, first, stage=stage) for one in said])
         rows.add("class_accuracy", once[opened], cls=classes, head=head)
+        views_of = [label_views(one, first, stage=stage) for one in said]
+        for name in views_of[0]:
+            rows.add(name, [one[name] for one in views_of], head=head)
     rows.add("predicted", counts.predicted_share(said)[opened], cls=classes, head=head)
 
 

@@ -12,6 +12,7 @@ from engram.errors import bad, unknown
 from engram.records import arrange, references
 from engram.records.arrange import Floats
 from engram.records.judging import average_name, learning_name
+from engram.records.label_tree import LABEL_VIEWS
 from engram.records.views import FIGURES, SET_SCORES
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ MATRIX_METRICS = (
     "forward_transfer", "intransigence", "forgetting_bound",
 )  # fmt: skip
 POST_VALID = "post_valid_score"
+CURRENT = "current_task"  # the task just learnt
 ONLY_ACCURACY = ("average_accuracy", "learning_accuracy", "forward_transfer")
 _COSTS = {
     "seconds": "sum", "steps": "sum", "parameters": "max", "state_bytes": "max",
@@ -37,11 +39,14 @@ def metric_of(result: Result, name: str, *, stage: int | None, **options: Any) -
     """A matrix metric of every run, [run]; NaN for runs whose figure it is not about."""
     from engram import metrics
 
-    if name in (*SET_SCORES, POST_VALID):
+    if name in (*SET_SCORES, *LABEL_VIEWS, POST_VALID):
         return _overall(result, name, stage)
+    if name == CURRENT:
+        return _current(result, stage)
     learning = [learning_name(score) for score in SET_SCORES]
     if name not in (*MATRIX_METRICS, *learning):
-        raise unknown("metric", name, (*MATRIX_METRICS, *SET_SCORES, *learning, POST_VALID))
+        raise unknown("metric", name, (*MATRIX_METRICS, CURRENT, *SET_SCORES, *learning,
+                                         *LABEL_VIEWS, POST_VALID))  # fmt: skip
     function = metrics.learning_accuracy if name in learning else getattr(metrics, name)
     # These read accuracies of tasks before they are learnt; pyCLAD's does where there are any.
     ahead = name == "forward_transfer" or options.get("definition") == "first"
@@ -102,6 +107,40 @@ def _overall(result: Result, name: str, stage: int | None) -> Floats:
     return values
 
 
+def _current(result: Result, stage: int | None) -> Floats:
+    """[run] how well the task of a stage is known right after it."""
+    last = result.tasks - 1 if stage is None else np.where(stage < 0, result.tasks + stage, stage)
+    inside = (last >= 0) & (last < result.tasks)
+    place = np.where(inside, last, 0)
+    found = result.matrix[np.arange(len(place)), place, place] if result.matrix.size else np.nan
+    return np.asarray(np.where(inside, found, np.nan))
+
+
+def curves(result: Result) -> pd.DataFrame:
+    """Mean, deviation and number of runs after every stage, by label, metric and stage."""
+    import pandas as pd
+
+    names = [*map(average_name, dict.fromkeys(result.figures)), CURRENT, *recorded_views(result)]
+    labels = np.array(result.run_labels, dtype=object)
+    rows = []
+    for name in names:
+        values = result.curve(name)  # [run, stage]
+        for label in result.labels:
+            mine = values[labels == label]
+            for k in range(values.shape[1]):
+                known = int((~np.isnan(mine[:, k])).sum())
+                if known:
+                    rows.append((label, name, k, *_mean_std(mine[:, k]), known))
+    columns = ["label", "metric", "stage", "mean", "std", "runs"]
+    return pd.DataFrame(rows, columns=pd.Index(columns))
+
+
+def recorded_views(result: Result) -> list[str]:
+    """The views of label sets that the records hold."""
+    known = set(result._frame["metric"].cat.categories)
+    return [name for name in LABEL_VIEWS if name in known]
+
+
 def _call(function: Any, matrix: Floats, k: int, options: dict[str, Any], rows: Any) -> Any:
     per_run = {
         key: value[rows] if isinstance(value, np.ndarray) and value.ndim == 2 else value
@@ -160,7 +199,8 @@ def summary_names(result: Result) -> list[str]:
     """
     figures = [name for name in FIGURES if name in result.figures] or [FIGURES[0]]
     first, last = map(average_name, figures), map(learning_name, figures)
-    return [*first, "forgetting", "backward_transfer", *last]
+    now = [CURRENT] if any(name in SET_SCORES for name in figures) else []
+    return [*first, *now, "forgetting", "backward_transfer", *last]
 
 
 def plain_names(result: Result) -> list[str]:
@@ -169,7 +209,10 @@ def plain_names(result: Result) -> list[str]:
     first = [average_name(name) for name in figures]
     if any(name in SET_SCORES for name in figures):  # all scores of sets over all rows are there
         first += [name for name in reversed(SET_SCORES) if name not in first]
+        first += [CURRENT, *recorded_views(result)]
     last = ["forward_transfer"] if FIGURES[0] in figures else []
+    if POST_VALID in result._frame["metric"].cat.categories:
+        last.append(POST_VALID)
     return [*first, *map(learning_name, figures), "backward_transfer", *last]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from engram.metrics import human_bytes
+from engram.records.label_tree import COUNTED
 from engram.records.views import FIGURES
 
 SEVERITIES = ("error", "warning", "note")
@@ -18,6 +19,8 @@ MANY = 10  # methods with the same finding
 DWARFS = 100.0  # times the task loss
 UNBALANCED = 2.0  # largest class of the memory over the smallest
 DRIFT = 1.0  # shift of a BatchNorm mean in its own standard deviations
+NOTHING = 0.05  # labels per image below which a run over label sets says nothing
+EVERYTHING = 0.9  # share of the known labels above which it names them all
 RUN = ["name", "seed", "order"]
 HELD = {
     "state_bytes": "method state", "network_bytes": "further networks",
@@ -261,8 +264,28 @@ def unfinished_runs(table: pd.DataFrame) -> list[Finding]:
     ]  # fmt: skip
 
 
+def label_counts(table: pd.DataFrame) -> list[Finding]:
+    """Runs over label sets that predict nothing, or name every label."""
+    rows = _last(_of(table, COUNTED), RUN)
+    opened = _last(_of(table, "predicted"), RUN).groupby(RUN, observed=True)["cls"].nunique()
+    found = []
+    for name, group in rows.groupby("name", observed=True):
+        labels = opened.reindex(pd.MultiIndex.from_frame(group[RUN])).to_numpy()
+        said = group["value"].to_numpy()
+        for many, what in (
+            (said < NOTHING, "predict nothing: hardly any label lies above the threshold"),
+            ((labels > 2) & (said > EVERYTHING * labels), "name every label for every image"),
+        ):
+            if many.any():
+                text = f"{_plural(int(many.sum()), 'run')} {what} ({said[many].mean():.2g} labels "
+                text += f"per image, of {int(labels[many].max())} known)."
+                found.append(Finding("warning", str(name), text))
+    return found
+
+
 CHECKS: tuple[Check, ...] = (
     diverged_runs,
+    label_counts,
     impossible_accuracies,
     unfinished_runs,
     loss_terms,

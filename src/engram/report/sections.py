@@ -12,6 +12,7 @@ from engram.records.views import FIGURES
 from engram.report import aggregate, figures
 from engram.report.digest import Digest
 from engram.report.generated import generated_section
+from engram.report.label_views import label_section
 from engram.report.probes import probe_section
 from engram.report.section import DrawnMethods, Panel, Section
 from engram.report.style import short_names, styles
@@ -34,7 +35,9 @@ def all_sections(digest: Digest, cast: DrawnMethods) -> list[Section]:
 
     Generated pictures and own probes if there are any.
     """
-    if_any = (generated_section(digest, cast), probe_section(digest, cast))
+    if_any = (
+        label_section(digest, cast), generated_section(digest, cast), probe_section(digest, cast),
+    )  # fmt: skip
     return [build(digest, cast) for build in BUILDERS] + [one for one in if_any if one]
 
 

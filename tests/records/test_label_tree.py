@@ -1,0 +1,135 @@
+"""Views of label sets that form a tree, from records of one run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import engram
+from engram.errors import BadArgument, RecordError
+from engram.probes import Threshold
+from engram.records import Items, Prediction, Result, Rows, record_stage
+from engram.records.label_tree import LABEL_VIEWS, tree_of
+from engram.report.doctor import diagnose
+from tests.engine.test_judging import named_clouds, tree
+from tests.records.test_views import hierarchy
+
+# superclass A with subclasses a and b, and o without one; columns A, a, o, b
+NAMES = ("superclass/A", "fine/a", "fine/o", "fine/b")
+
+
+def labelled() -> Items:
+    return replace(hierarchy(), names=NAMES)
+
+
+def recorded(*sets: tuple[int, ...], stage: int = 2) -> Result:
+    """The same answer for each of the images a, a, b, o in all tasks."""
+    items = labelled()
+    said = np.full((len(items), 4), -1.0)
+    for place, row in enumerate(items.rows):
+        said[place, list(sets[row])] = 1.0
+    rows = Rows(recipe="r", label="ER", seed=0)
+    kept = []
+    for k in range(stage + 1):
+        record_stage(rows, said, items, stage=k)
+        kept.append(Prediction.of(said, items, recipe="r", seed=0, stage=k))
+    return Result(rows.frame(), predictions=kept, items={("r", ""): items})
+
+
+def test_the_tree_is_read_from_names_and_labels() -> None:
+    found = tree_of(labelled())
+    assert found is not None
+    assert found.parent.tolist() == [-1, 0, -1, 0]
+    assert np.flatnonzero(found.superclasses).tolist() == [0]
+    assert np.flatnonzero(found.subclasses).tolist() == [1, 3]
+    assert np.flatnonzero(found.orphans).tolist() == [2]
+    assert tree_of(hierarchy()) is None  # labels of other names may mean anything
+
+
+def test_views_of_superclasses_subclasses_and_orphans() -> None:
+    result = recorded((0, 1), (0,), (1, 2), (2,))
+    numbers = {name: result.metric(name)[0] for name in LABEL_VIEWS}
+    assert numbers["labels_per_image"] == 6 / 4
+    assert numbers["superclass_score"] == pytest.approx(2 / 3)  # o has none and is left out
+    assert numbers["subclass_precision"] == pytest.approx(3 / 4)  # a said of b
+    assert numbers["orphan_precision"] == pytest.approx(3 / 4)  # o said of b
+    # completed: {A,a} {A} {A,a,o} {o} against {A,a} {A,a} {A,b} {o}
+    assert numbers["hierarchical_f1"] == pytest.approx(2 * 5 / (7 + 7))
+    assert numbers["mistake_depth"] == pytest.approx(1 / 2)  # a for b: depth 1; o for b: 0
+    assert np.isnan(result.metric("subclass_precision", stage=0)[0])  # none is open yet
+
+
+def test_curves_hold_all_tasks_so_far_and_the_newest() -> None:
+    result = recorded((0, 1), (0,), (0,), (2,))
+    table = result.curves().set_index(["metric", "stage"])["mean"]
+    assert table["precision_weighted_jaccard", 1] == pytest.approx((1 + 0.5 + 1 + 1) / 4)
+    assert table["current_task", 1] == pytest.approx((1 + 0.5 + 1) / 3)
+    assert table["current_task", 2] == pytest.approx(0.5)
+    assert result.metric("current_task").tolist() == [pytest.approx(0.5)]
+    assert "current_task" in result.summary()
+    named = set(result.curves()["metric"])
+    assert set(LABEL_VIEWS) - {"mistake_depth"} <= named  # there is no mistake
+
+
+def test_refinement_of_every_pair() -> None:
+    table = recorded((0, 1), (1,), (0, 1), (2,)).refinement()
+    own = table.loc[("ER", "A", "a")]
+    assert own.tolist() == [1.0, 0.5, 1.0, 1.0]  # A kept for b; for one a of two; a found; spread
+    other = table.loc[("ER", "A", "b")]
+    assert other.tolist() == [0.5, 1.0, 0.0, 0.0]
+    assert len(recorded((0,), (0,), (0,), (2,)).refinement(stage=0)) == 0
+
+
+def test_confusion_stands_beside_its_truth() -> None:
+    found = recorded((0, 1), (0,), (0,), (2,)).label_confusion(0)
+    assert list(found.truth.columns) == list(NAMES)  # in order of introduction
+    assert found.truth.loc["superclass/A"].tolist() == pytest.approx([1, 2 / 3, 0, 1 / 3])
+    assert found.truth.loc["fine/a"].tolist() == [1, 1, 0, 0]
+    assert found.predicted.loc["superclass/A"].tolist() == pytest.approx([1, 1 / 3, 0, 0])
+    assert found.predicted.loc["fine/b"].tolist() == [1, 0, 0, 0]
+
+
+def test_other_thresholds_change_the_views() -> None:
+    result = recorded((0, 1), (0,), (0,), (2,))
+    assert result.recompute(threshold=2.0).metric("labels_per_image").tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [((), "predict nothing"), ((0, 1, 2, 3), "name every label")]
+)
+def test_the_doctor_knows_who_says_nothing_or_everything(said: tuple[int, ...], told: str) -> None:
+    texts = [finding.text for finding in diagnose(recorded(*[said] * 4).frame())]
+    assert sum(told in text for text in texts) == 1
+    healthy = diagnose(recorded((0, 1), (0, 1), (0, 3), (2,)).frame())
+    assert not any("label" in finding.text for finding in healthy)
+
+
+def test_runs_without_a_tree_say_so() -> None:
+    single = engram.run(engram.load("blobs"), epochs=1, device="cpu")
+    with pytest.raises(RecordError, match="form no tree"):
+        single.refinement()
+    with pytest.raises(RecordError, match="one label each"):
+        single.label_confusion()
+    assert set(single.curves()["metric"]) == {"average_accuracy", "current_task"}
+
+
+def test_a_threshold_is_chosen_on_validation_rows() -> None:
+    result = engram.run(tree(), method="ER", epochs=3, seeds=2, device="cpu", probes=[Threshold()])
+    table: pd.DataFrame = result.frame()
+    at = table[table["metric"] == "threshold/at"]["value"]
+    assert len(at) == 6
+    assert (at != 0).any()
+    tuned = table[table["metric"] == "threshold/precision_weighted_jaccard"]
+    for _, row in tuned.iterrows():
+        here = (table["stage"] == row["stage"]) & (table["seed"] == row["seed"])
+        value = float(table[here & (table["metric"] == "threshold/at")]["value"].iloc[0])
+        runs = [number for number, run in enumerate(result.runs) if run.seed == row["seed"]]
+        found = result.recompute(threshold=value).metric(
+            "precision_weighted_jaccard", stage=int(row["stage"])
+        )
+        assert found[runs[0]] == pytest.approx(row["value"], abs=0.02)  # scores are kept rounded
+    with pytest.raises(BadArgument, match="sets of labels"):
+        engram.run(named_clouds(), epochs=1, device="cpu", probes=[Threshold()])
