@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,6 @@ from engram.errors import RecordError
 from engram.records import views
 from engram.records.items import Bools, Ints, Items
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from engram.records.arrange import RunKey
-    from engram.records.result import Result
-
 PREFIXES = ("superclass/", "fine/")  # of the names that `engram.hierarchical` gives to labels
 COUNTED = "labels_per_image"
 # numbers over all test rows of the tasks so far, each once
@@ -25,7 +19,6 @@ LABEL_VIEWS = (
     COUNTED, "superclass_score", "subclass_precision", "orphan_precision", "hierarchical_f1",
     "mistake_depth",
 )  # fmt: skip
-PAIR = ["superclass_kept", "superclass_applied", "subclass_found", "subclass_spread"]
 
 
 class LabelTree(NamedTuple):
@@ -63,7 +56,7 @@ def label_views(sets: Bools, items: Items, *, stage: int) -> dict[str, float]:
     """Numbers about the predicted label sets [n, C]; NaN for labels of which none is open yet."""
     from engram import metrics
 
-    truth, said = _once(sets, items, stage)
+    truth, said = once(sets, items, stage)
     found = {COUNTED: float(said.sum(axis=1).mean()) if len(said) else float("nan")}
     tree = tree_of(items)
     if tree is None or not len(truth):
@@ -82,7 +75,7 @@ def label_views(sets: Bools, items: Items, *, stage: int) -> dict[str, float]:
     return found
 
 
-def _once(sets: Bools, items: Items, stage: int) -> tuple[Bools, Bools]:
+def once(sets: Bools, items: Items, stage: int) -> tuple[Bools, Bools]:
     """True and predicted label sets of the items of the tasks so far, each row once."""
     truth = views.true_sets(items, stage=stage)
     rows = items.counted(stage) & truth.any(axis=1)
@@ -94,7 +87,7 @@ def pairs(sets: Bools, items: Items, *, stage: int) -> dict[tuple[int, int], lis
     tree = tree_of(items)
     if tree is None:
         raise RecordError("items: their labels form no tree of superclasses and subclasses")
-    truth, said = _once(sets, items, stage)
+    truth, said = once(sets, items, stage)
     found = {}
     for sub in np.flatnonzero((tree.parent >= 0) & (items.opening <= stage)).tolist():
         above = int(tree.parent[sub])
@@ -108,51 +101,3 @@ def pairs(sets: Bools, items: Items, *, stage: int) -> dict[tuple[int, int], lis
 
 def _share(part: npt.NDArray[Any]) -> float:
     return float(part.mean()) if len(part) else float("nan")
-
-
-def refinement(result: Result, *, stage: int | None) -> pd.DataFrame:
-    """Mean over the runs of a label, one line per label, superclass and subclass."""
-    import pandas as pd
-
-    from engram.records.recompute import one_of
-
-    rows = []
-    for number, label in enumerate(result.run_labels):
-        k, items, kept = one_of(result, number, stage)
-        said = kept.predicted(items, head="single") if items.multilabel else None
-        if said is None or tree_of(items) is None:
-            raise RecordError(f"{result.runs[number]}: its labels form no tree")
-        for (above, sub), values in pairs(said, items, stage=k).items():
-            names = (items.names[above], items.names[sub])
-            rows.append((label, *(name.split("/", 1)[1] for name in names), *values))
-    keys = ["label", "superclass", "subclass"]
-    table = pd.DataFrame(rows, columns=pd.Index([*keys, *PAIR]))
-    return table.groupby(keys, sort=False).mean()
-
-
-class LabelConfusion(NamedTuple):
-    """Shares of the images of a true label (row) that have, or are said to have, another."""
-
-    predicted: pd.DataFrame
-    truth: pd.DataFrame
-
-
-def label_confusion(result: Result, run: RunKey | int, *, stage: int | None) -> LabelConfusion:
-    """See `Result.label_confusion`."""
-    import pandas as pd
-
-    from engram import metrics
-    from engram.records.recompute import one_of
-
-    k, items, kept = one_of(result, run, stage)
-    if not items.multilabel:
-        raise RecordError(f"{kept.key}: its rows carry one label each; use result.confusion")
-    truth, said = _once(kept.predicted(items, head="single"), items, k)
-    opened = np.flatnonzero(items.opening <= k)
-    names = [items.names[c] for c in opened]
-
-    def table(labels: Bools) -> pd.DataFrame:
-        shares = metrics.confusion(truth, labels, order=opened.tolist())
-        return pd.DataFrame(shares, index=pd.Index(names, name="true"), columns=pd.Index(names))
-
-    return LabelConfusion(table(said), table(truth))

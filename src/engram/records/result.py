@@ -20,8 +20,8 @@ from engram.records.predictions import Prediction, Predictions
 if TYPE_CHECKING:
     import pandas as pd
 
-    from engram.records.label_tree import LabelConfusion
     from engram.records.novelty import Sets
+    from engram.records.refinement import LabelConfusion
 
 ItemSource = Callable[[str, str], "Items | None"] | Mapping[tuple[str, str], Items]
 
@@ -409,7 +409,7 @@ class Result:
         Labels stand in order of introduction; an image counts once in the row of each of its
         labels, so rows do not sum to 1. `truth` is what a run without mistakes would have.
         """
-        from engram.records.label_tree import label_confusion
+        from engram.records.refinement import label_confusion
 
         return label_confusion(self, run, stage=stage)
 
@@ -420,7 +420,7 @@ class Result:
         have it, ``superclass_applied`` that of the subclass's images; ``subclass_found`` the share
         of the subclass's images that are said to have it, ``subclass_spread`` that of its siblings.
         """
-        from engram.records.label_tree import refinement
+        from engram.records.refinement import refinement
 
         return refinement(self, stage=stage)
 
