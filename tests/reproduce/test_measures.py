@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from engram.recipes import Recipe
 from engram.records import Result, Rows
 from engram.reproduce import measures
 from tests.reproduce.invented import small_recipe
@@ -87,3 +88,27 @@ def test_differences_need_both():
     first = measures.constant(1.0, 2.0)
     second = measures.constant(0.5, np.nan)
     assert measures.difference(first, second)(None) == pytest.approx([0.5, np.nan], nan_ok=True)
+
+
+def test_recipes_of_several_orders_have_a_value_for_each():
+    content = {
+        "stream": {"kind": "iirc", "data": "cifar-100"},
+        "method": "Finetune",
+        "seeds": [0, 1],
+    }
+    recipes = [
+        Recipe.of({**content, "stream": {**content["stream"], "configuration": k}}) for k in (2, 0)
+    ]
+    made = result(*(
+        recorded(one, {0: np.array(GOOD) / scale, 1: GOOD}, order=one.order)
+        for one, scale in zip(recipes, (2, 4), strict=True)
+    ))  # fmt: skip
+    values = measures.metric("average_accuracy", recipes, head="single")(made)
+    assert values == pytest.approx([0.36, 0.72, 0.18, 0.72])
+    curve = measures.at_stages("average_accuracy", recipes, head="single")
+    assert curve(0)(made) == pytest.approx([0.45, 0.9, 0.225, 0.9])
+    assert np.isnan(curve(5)(made)).tolist() == [True] * 4
+    newest = measures.newest(recipes, head="single")(made)
+    assert newest == pytest.approx([0.48, 0.96, 0.24, 0.96])
+    alone = measures.metric("average_accuracy", recipes[1], head="single")(made)
+    assert alone == pytest.approx([0.18, 0.72])

@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from engram.engine.engine import Engine
 from engram.engine.run import Run
+from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.recipes import Callback, build_method
 from engram.records import read
@@ -25,6 +27,7 @@ from engram.reproduce import (
 )
 from engram.reproduce.cost import estimate, steps_of
 from engram.reproduce.output import COLUMNS, render
+from tests.engine.test_judging import tree
 from tests.reproduce.invented import STEPS, cell, entry_of, small_recipe
 
 
@@ -76,6 +79,13 @@ def test_cost_is_measured_and_shrinks_with_what_is_done(table, tmp_path):
     reproduce(table, out=tmp_path / "r", cells="method=ER")
     after = plan(table, out=tmp_path / "r")
     assert (after.done, sum(cost.runs for cost in after.costs)) == (2, 2)
+
+
+def test_rows_of_several_tasks_are_forecast_once_where_they_are_trained_on_once():
+    run = Run(stream=tree(), method=build_method("IncrementalJoint"),
+              training=Training(batch_size=4, epochs=1))  # fmt: skip
+    taken = [stage.outcome.steps for stage in Engine([run], device="cpu").stages()]
+    assert steps_of(run) == sum(taken)
 
 
 @pytest.mark.parametrize(
