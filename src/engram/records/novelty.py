@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -141,12 +141,65 @@ def _inside_outside(inside: list[Any], outside: list[list[Any]]) -> dict[str, fl
     return found | means
 
 
+class Familiarity(NamedTuple):
+    """Scores of the three sets after a stage, tasks pooled, each under its head."""
+
+    recipe: str
+    detector: str
+    stage: int
+    inside: npt.NDArray[Any]
+    forgotten: npt.NDArray[Any]
+    outside: npt.NDArray[Any]  # under every head, one after the other
+
+
+def pooled(familiarity: npt.NDArray[Any], sets: Sets) -> list[npt.NDArray[Any]]:
+    """Scores [heads, n] of the inside, forgotten and outside items.
+
+    Examples
+    --------
+    >>> sets = sets_of([1, 1, 1, 0], [1, 0, 1, 0], task=[0, 0, 1, 2], stage=1)
+    >>> [one.tolist() for one in pooled(np.array([[1, 2, 3, 4], [5, 6, 7, 8]]), sets)]
+    [[1, 7], [2], [4, 8]]
+    """
+    under = [familiarity[i if len(familiarity) > 1 else 0] for i in range(sets.stage + 1)]
+    known = [
+        np.concatenate([own[one] for own, one in zip(under, kind, strict=True)])
+        for kind in (sets.inside, sets.forgotten)
+    ]
+    out = [own[one] for own in under[: len(familiarity)] for one in sets.outside]
+    return [*known, np.concatenate([under[0][:0], *out])]
+
+
+def familiarity_of_first_runs(result: Result) -> list[Familiarity]:
+    """Of the first run of every recipe, after the last stage that has tasks to come."""
+    first: dict[str, RunKey] = {}
+    for run in sorted(result.runs):
+        first.setdefault(run.recipe, run)
+    last: dict[tuple[RunKey, str], tuple[int, npt.NDArray[Any]]] = {}
+    for moment, detector in sorted(result.stored):
+        run = RunKey(*moment[:3])
+        if first.get(run.recipe) != run:
+            continue
+        scores = result.stored.get(moment, detector).get(FAMILIARITY)
+        if scores is not None and sets(result, run, moment.stage).outside:
+            last[run, detector] = moment.stage, scores
+    return [
+        Familiarity(run.recipe, detector, stage, *pooled(scores, sets(result, run, stage)))
+        for (run, detector), (stage, scores) in last.items()
+    ]
+
+
 def novelty(result: Result) -> pd.DataFrame:
     """See `Result.novelty`."""
+    return summed(result, "label", result.run_labels)
+
+
+def summed(result: Result, column: str, names: Sequence[str]) -> pd.DataFrame:
+    """Mean and standard deviation over the runs of each name."""
     import pandas as pd
 
-    lines = list(_lines(result))
-    columns = ["label", "detector", "stage", "metric", "value"]
+    lines = list(_lines(result, names))
+    columns = [column, "detector", "stage", "metric", "value"]
     if not lines:
         raise RecordError("no detector has scored these runs (engram.run(..., detectors=[...]))")
     frame = pd.DataFrame(lines, columns=columns)
@@ -155,8 +208,8 @@ def novelty(result: Result) -> pd.DataFrame:
     return table.rename(columns={"count": "runs"})
 
 
-def _lines(result: Result) -> Iterator[tuple[str, str, int, str, float]]:
-    wanted = dict(zip(result.runs, result.run_labels, strict=True))
+def _lines(result: Result, names: Sequence[str]) -> Iterator[tuple[str, str, int, str, float]]:
+    wanted = dict(zip(result.runs, names, strict=True))
     known: dict[tuple[RunKey, int], Sets] = {}
     for moment, detector in sorted(result.stored):
         run = RunKey(*moment[:3])

@@ -15,6 +15,7 @@ from engram import metrics
 from engram.metrics.ties import tied
 from engram.records.generated import GeneratedPictures
 from engram.records.judging import WORDS
+from engram.records.novelty import Familiarity
 from engram.records.references import paired_by_seed
 from engram.records.views import FIGURES, SET_SCORES
 from engram.report.access import readers_of_the_past
@@ -54,6 +55,8 @@ class Digest:
         `(name, head)` to accuracies `[run, stage, task]` of the finished runs.
     pictures, classes
         What generators drew, and the names of classes.
+    novelty, familiarity
+        What detectors found, by recipe and stage, and scores of single runs.
     """
 
     frame: pd.DataFrame
@@ -62,6 +65,8 @@ class Digest:
     matrices: dict[tuple[str, str], Floats]
     pictures: Sequence[GeneratedPictures] = ()
     classes: Mapping[int, str] = field(default_factory=dict)
+    novelty: pd.DataFrame = field(default_factory=pd.DataFrame)
+    familiarity: Sequence[Familiarity] = ()
 
     @property
     def figure(self) -> str:
@@ -102,7 +107,10 @@ def digest(inputs: ReportInput) -> Digest:
         for (name, head), places in groups.items()
     }
     methods = _methods(runs, frame, inputs)
-    return Digest(frame, runs, methods, matrices, inputs.pictures, inputs.classes)
+    return Digest(
+        frame, runs, methods, matrices, inputs.pictures, inputs.classes, inputs.novelty,
+        inputs.familiarity,
+    )  # fmt: skip
 
 
 def named(frame: pd.DataFrame) -> pd.DataFrame:

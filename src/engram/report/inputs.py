@@ -17,6 +17,7 @@ from engram.errors import RecordError, bad
 if TYPE_CHECKING:
     from engram.records import Result
     from engram.records.generated import GeneratedPictures
+    from engram.records.novelty import Familiarity
 
 COLUMNS: tuple[str, ...] = (
     "recipe", "label", "seed", "order", "stage", "step", "task", "cls", "head", "metric", "value",
@@ -51,6 +52,8 @@ class ReportInput:
         Name of each class id, as far as it is known.
     pictures
         What generators drew after each stage.
+    novelty, familiarity
+        What detectors found, by recipe and stage, and scores of single runs.
 
     Examples
     --------
@@ -71,6 +74,8 @@ class ReportInput:
     reproductions: list[pd.DataFrame] = field(default_factory=list)
     classes: Mapping[int, str] = field(default_factory=dict)
     pictures: Sequence[GeneratedPictures] = ()
+    novelty: pd.DataFrame = field(default_factory=pd.DataFrame)
+    familiarity: Sequence[Familiarity] = ()
 
     def __post_init__(self) -> None:
         _require("frame", self.frame, COLUMNS)
@@ -153,16 +158,32 @@ def from_result(result: Result, *, reproductions: Iterable[pd.DataFrame] = ()) -
     """The input of a report about a `Result`."""
     from engram.records.generated import generated
 
+    problems = [str(problem) for problem in result.problems]
     return ReportInput(
         result.frame(),
         recipes=result.recipes,
         environment=_environment(result.environment),
         ledger={str(d.get("part", i)): _without(d, "part") for i, d in enumerate(result.ledger)},
-        problems=[str(problem) for problem in result.problems],
+        problems=problems,
         reproductions=list(reproductions),
         classes=result.class_names,
         pictures=generated(result),
+        **_found_novel(result, problems),
     )
+
+
+def _found_novel(result: Result, problems: list[str]) -> dict[str, Any]:
+    """Nothing where no detector was asked; a problem where predictions were not kept."""
+    from engram.records.novelty import FAMILIARITY, familiarity_of_first_runs, summed
+
+    if not any(FAMILIARITY in result.stored.get(*key) for key in result.stored):
+        return {}
+    try:
+        table = summed(result, "recipe", [run.recipe for run in result.runs])
+        return {"novelty": table, "familiarity": familiarity_of_first_runs(result)}
+    except RecordError as problem:
+        problems.append(f"novelty: {problem}")
+        return {}
 
 
 def _without(document: Mapping[str, Any], *keys: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from engram.report import aggregate, figures
 from engram.report.digest import Digest
 from engram.report.generated import generated_section
 from engram.report.label_views import label_section
+from engram.report.novelty import novelty_section
 from engram.report.probes import probe_section
 from engram.report.section import DrawnMethods, Panel, Section
 from engram.report.style import short_names, styles
@@ -33,11 +34,10 @@ def choose_cast(digest: Digest) -> DrawnMethods:
 def all_sections(digest: Digest, cast: DrawnMethods) -> list[Section]:
     """Every section with figures, those without data as a note.
 
-    Generated pictures and own probes if there are any.
+    Generated pictures, detectors and own probes if there are any.
     """
-    if_any = (
-        label_section(digest, cast), generated_section(digest, cast), probe_section(digest, cast),
-    )  # fmt: skip
+    builders = (label_section, generated_section, novelty_section, probe_section)
+    if_any = [build(digest, cast) for build in builders]
     return [build(digest, cast) for build in BUILDERS] + [one for one in if_any if one]
 
 
