@@ -71,7 +71,7 @@ def _lines(table: pd.DataFrame, detectors: list[str], cast: DrawnMethods) -> lis
 def histogram(one: Familiarity, name: str) -> go.Figure:
     """How the scores of the three sets are distributed, on one axis."""
     sets = {key: getattr(one, key) for key in COLOURS}
-    sets = {key: scores[np.isfinite(scores)] for key, scores in sets.items()}
+    sets = {key: scores[np.isfinite(scores)].astype(np.float64) for key, scores in sets.items()}
     pool = np.concatenate(list(sets.values()))
     low, high = _range(pool)
     edges = np.linspace(low, high, BINS + 1)
