@@ -206,7 +206,7 @@ class Result:
 
         One line per label, metric and stage: mean, standard deviation and number of runs.
         """
-        from engram.records.summary import curves
+        from engram.records.curves import curves
 
         return curves(self)
 

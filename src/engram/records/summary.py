@@ -116,25 +116,6 @@ def _current(result: Result, stage: int | None) -> Floats:
     return np.asarray(np.where(inside, found, np.nan))
 
 
-def curves(result: Result) -> pd.DataFrame:
-    """Mean, deviation and number of runs after every stage, by label, metric and stage."""
-    import pandas as pd
-
-    names = [*map(average_name, dict.fromkeys(result.figures)), CURRENT, *recorded_views(result)]
-    labels = np.array(result.run_labels, dtype=object)
-    rows = []
-    for name in names:
-        values = result.curve(name)  # [run, stage]
-        for label in result.labels:
-            mine = values[labels == label]
-            for k in range(values.shape[1]):
-                known = int((~np.isnan(mine[:, k])).sum())
-                if known:
-                    rows.append((label, name, k, *_mean_std(mine[:, k]), known))
-    columns = ["label", "metric", "stage", "mean", "std", "runs"]
-    return pd.DataFrame(rows, columns=pd.Index(columns))
-
-
 def recorded_views(result: Result) -> list[str]:
     """The views of label sets that the records hold."""
     known = set(result._frame["metric"].cat.categories)
@@ -182,7 +163,7 @@ def summary(result: Result, *, definition: str, stage: int | None) -> pd.DataFra
         row["finished"] = int((~np.isnan(main[mine])).sum())
         row["diverged"] = sum(run in broken for run, m in zip(result.runs, mine, strict=True) if m)
         for name, numbers in values.items():
-            row[name], row[f"{name}_std"] = _mean_std(numbers[mine])
+            row[name], row[f"{name}_std"] = mean_std(numbers[mine])
         rows.append(row)
     return pd.DataFrame(rows, index=pd.Index(result.labels, name="label"))
 
@@ -222,7 +203,7 @@ def main_values(result: Result, values: Mapping[str, Floats]) -> Floats:
     return np.array([values[name][number] for number, name in pairs])
 
 
-def _mean_std(values: Floats) -> tuple[float, float]:
+def mean_std(values: Floats) -> tuple[float, float]:
     """Over the runs that have the number; one run says nothing about spread."""
     from engram import metrics
 
