@@ -88,6 +88,21 @@ def test_reads_are_counted():
     assert [stages[str(k)]["probe"] for k in range(3)] == [16, 16, 16]
 
 
+def test_from_the_command_line(tmp_path):
+    from typer.testing import CliRunner
+
+    from engram.cli import app
+
+    train(novelty.Softmax(), seeds=1, out=tmp_path)
+    words = ["novelty", str(tmp_path), "--false-alarms", "0.2"]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    assert "renewed" in shown.output
+    lines = CliRunner().invoke(app, [*words, "--csv", "--stage", "3"]).output.splitlines()
+    assert [line.split(",")[2:4] for line in lines[1:]] == [["3", "1"], ["3", "2"], ["3", "3"]]
+    assert CliRunner().invoke(app, [*words[:3], "2"]).exit_code == 2
+
+
 def test_refused():
     result = train(novelty.Softmax(), seeds=1, valid=0.0)
     with pytest.raises(RecordError, match="validation rows"):

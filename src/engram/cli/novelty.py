@@ -32,6 +32,11 @@ def command(
     stage: Annotated[
         int | None, typer.Option(help="After which task, from 1 (default: mean over all).")
     ] = None,
+    false_alarms: Annotated[
+        float | None, typer.Option(
+            metavar="RATE", help="Instead: how often inside items are called novel, at this rate."
+        ),
+    ] = None,
     device: Device = "auto",
     csv: Annotated[bool, typer.Option("--csv", help="As CSV: every stage and metric.")] = False,
 ) -> None:  # fmt: skip
@@ -46,7 +51,11 @@ def command(
     if detectors is not None:
         for directory in directories:
             _score(directory, [name.strip() for name in detectors.split(",")], device)
-    table = read(*directories).novelty()
+    result = read(*directories)
+    if false_alarms is not None:
+        _print_alarms(result.false_alarms(false_alarms), stage, csv)
+        return
+    table = result.novelty()
     if csv:
         emit(table.assign(stage=table["stage"] + 1).to_csv(index=False))
         return
@@ -54,6 +63,22 @@ def command(
         wanted = whole("--stage", stage, 1) - 1
         table = table[table["stage"] == wanted]
     _print(table, "mean over stages" if stage is None else f"after task {stage}")
+
+
+def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
+    from engram.cli.metrics import show_table
+    from engram.errors import whole
+
+    table = table.assign(stage=table["stage"] + 1, task=table["task"] + 1)
+    if stage is not None:
+        table = table[table["stage"] == whole("--stage", stage, 1)]
+    if csv:
+        emit(table.to_csv(index=False))
+        return
+    names = [f"{one.detector} ({one.label}), task {one.task}" for one in table.itertuples()]
+    shown = table[["frozen", "renewed"]].set_axis(names).groupby(level=0, sort=False).mean()
+    when = "mean over stages" if stage is None else f"after task {stage}"
+    show_table(f"false alarms, {when}", shown.rename_axis("detector"))
 
 
 def _score(directory: Path, names: Sequence[str], device: str) -> None:
