@@ -22,7 +22,7 @@ from engram.checks.toys import accuracies, clouds, runs_of, tame, train
 from engram.errors import BadArgument
 from engram.learner.learner import SCOPES
 from engram.memory import Memory
-from engram.methods import AGEM, ER, MAS, Finetune, ICaRL, Join, LwF
+from engram.methods import AGEM, ER, MAS, SSIL, Finetune, ICaRL, Join, LwF
 from engram.methods.base import Method
 from engram.streams import Stream, blurry, new_instances, permuted
 
@@ -36,6 +36,8 @@ STREAMS: dict[str, Any] = {
 LIBRARY = {name: tame(made(getattr(methods, name))) for name in methods.__all__}
 # a penalty of strength 1 holds so small a network that no other domain can be learnt
 LIBRARY["MAS"] = MAS(strength=0.01)
+# asked about rows of another domain, the old network holds its classes where they were
+LIBRARY["SSIL"] = SSIL(kd_inputs="replay")
 VARIANTS = LIBRARY | {
     "MAS, new data": MAS(strength=0.01, data="new"),
     "MAS, new data, CGLB": MAS(data="new", importance="batch_sq", accum="avg_by_count"),
