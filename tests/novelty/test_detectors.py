@@ -287,6 +287,8 @@ def test_by_name_and_from_the_command_line(tmp_path):
     found = call("novelty", tmp_path, "--detectors", "KNN", "--csv")
     assert {line.split(",")[1] for line in found.splitlines()[1:]} == {"softmax", "energy", "knn"}
     assert engram.read(tmp_path).runs == before
+    refused = CliRunner().invoke(app, ["novelty", str(tmp_path), "--stage", "99"])
+    assert refused.exit_code != 0
 
 
 @pytest.mark.parametrize("name", sorted(novelty.detectors()))

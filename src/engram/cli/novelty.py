@@ -60,8 +60,7 @@ def command(
         emit(table.assign(stage=table["stage"] + 1).to_csv(index=False))
         return
     if stage is not None:
-        wanted = whole("--stage", stage, 1) - 1
-        table = table[table["stage"] == wanted]
+        table = _at_stage(table, whole("--stage", stage, 1) - 1)
     _print(table, "mean over stages" if stage is None else f"after task {stage}")
 
 
@@ -69,9 +68,9 @@ def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
     from engram.cli.metrics import show_table
     from engram.errors import whole
 
-    table = table.assign(stage=table["stage"] + 1, task=table["task"] + 1)
     if stage is not None:
-        table = table[table["stage"] == whole("--stage", stage, 1)]
+        table = _at_stage(table, whole("--stage", stage, 1) - 1)
+    table = table.assign(stage=table["stage"] + 1, task=table["task"] + 1)
     if csv:
         emit(table.to_csv(index=False))
         return
@@ -96,6 +95,17 @@ def _score(directory: Path, names: Sequence[str], device: str) -> None:
         recipes = [{**one, "detectors": names, "probes": ()} for one in request.recipes]
         plans = plans_of(arguments.build(recipes), request.root)
         remeasure(plans, RunDirectory(directory), device=device, together=None)
+
+
+def _at_stage(table: pd.DataFrame, stage: int) -> pd.DataFrame:
+    from engram.errors import bad
+
+    known = sorted({int(one) + 1 for one in table["stage"]})
+    if stage + 1 not in known:
+        raise bad(
+            "--stage", f"a task after which detectors scored, {known[0]} to {known[-1]}", stage + 1
+        )
+    return table[table["stage"] == stage]
 
 
 def _print(table: pd.DataFrame, when: str) -> None:
