@@ -13,6 +13,7 @@ from engram.data.core import Data, Source
 from engram.data.drawn_faces import faces
 from engram.data.embedded import blobs, digits
 from engram.data.formats import Place, packed_place, packed_sets, place_of, places_under
+from engram.data.glyphs import glyphs
 from engram.data.normalised import normalised
 from engram.data.shapes import shapes
 from engram.data.skeleton_synthetic import skeletons
@@ -52,6 +53,7 @@ KNOWN: dict[str, Known] = {
     "shapes": Known("kinds of shapes in several variations, drawn on the spot, 16x16", shapes),
     "skeletons": Known("ten actions of a jointed figure, made on the spot", skeletons),
     "faces": Known("eight expressions of drawn faces, 32x32 colour, made on the spot", faces),
+    "glyphs": Known("signs of an invented script, written on the spot, 28x28; outside set", glyphs),
     "mnist": Known(
         "handwritten digits, 28x28", form="idx", rows=(60000, 10000),
         places=("mnist", "MNIST", "MNIST/raw", "mnist/MNIST/raw", "."),
@@ -266,7 +268,7 @@ def datasets(root: str | Path | None = None) -> tuple[SetInfo, ...]:
     Examples
     --------
     >>> [one.name for one in datasets() if one.place == "embedded"]
-    ['digits', 'blobs', 'shapes', 'skeletons', 'faces']
+    ['digits', 'blobs', 'shapes', 'skeletons', 'faces', 'glyphs']
     """
     where = search_root(root)
     out = []
