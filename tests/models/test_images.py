@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 import torch
 from torch import nn
 
 from engram import keys
+from engram.errors import BadArgument
 from engram.models import CNN, MLP, LeNet, build, forward_context, resnet18_slim, resnet32
+from engram.models.alexnet import AlexNet
 from engram.models.layers import BatchNorm
 from engram.models.resnet import ResNet50
+from engram.models.vgg import VGG11Slim
+from engram.recipes import Recipe
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -221,6 +227,72 @@ def test_resnet50_published_size():
         assert net.upper(net.root(x)).shape == (2, 2048, 2, 2)
         assert net(x).min() < 0  # no ReLU at the end, as cosine heads want it
         assert ResNet50((3, 64, 64), last_relu=True).eval()(x).min() >= 0
+
+
+def test_slim_vgg_published_size():
+    """64 M 128 M 256 256 M 512 512, adaptive 7x7, 500, 500: 17,295,864 weights below the head."""
+    net = VGG11Slim((3, 56, 56)).eval()
+    assert size(net) == 4_500_864 + 12_544_500 + 250_500
+    with torch.no_grad():
+        x = draw(2, 3, 56, 56).float()
+        assert net.convolutions(x).shape == (2, 512, 7, 7)  # so that the average changes nothing
+        assert torch.equal(net.root(x), net.convolutions(x).flatten(1))
+        assert net(x).shape == (2, 500)
+    with pytest.raises(BadArgument, match="at least 8 x 8"):
+        VGG11Slim((3, 7, 7))
+
+
+def test_alexnet_published_size():
+    """61,100,840 weights with a head of 1000 classes."""
+    net = AlexNet((3, 224, 224), hidden=8)
+    whole = nn.Linear(9216, 8), nn.Linear(8, 8)
+    assert [size(layer) for layer in (net.connected[1], net.connected[4])] == [*map(size, whole)]
+    published = (9216 + 1) * 4096 + (4096 + 1) * 4096 + (4096 + 1) * 1000
+    assert size(net.convolutions) + published == 61_100_840
+    with torch.no_grad():
+        assert net.convolutions(torch.zeros(1, 3, 224, 224)).shape == (1, 256, 6, 6)
+    with pytest.raises(BadArgument, match="at least 63 x 63"):
+        AlexNet((3, 62, 62))
+
+
+def test_alexnet_begins_with_the_weights_of_a_file(tmp_path):
+    options = {"sample_shape": (3, 63, 63), "classes": 2}
+    elsewhere = build({"name": "alexnet", "hidden": 8}, seed=5, **options).backbone
+    names = {"convolutions": "features", "connected": "classifier"}
+    given = {f"{names[k.split('.')[0]]}.{k.split('.', 1)[1]}": v
+             for k, v in elsewhere.state_dict().items()}  # fmt: skip
+    file = tmp_path / "alexnet.pth"
+    torch.save({**given, "classifier.6.weight": torch.zeros(1000, 8)}, file)
+    right = hashlib.sha256(file.read_bytes()).hexdigest()
+    spec = {"name": "alexnet", "hidden": 8, "weights": str(file), "sha256": right.upper()}
+    net = build(spec, seed=0, **options)
+    assert all(
+        torch.equal(v, net.backbone.state_dict()[k]) for k, v in elsewhere.state_dict().items()
+    )
+    scratch = build({"name": "alexnet", "hidden": 8}, seed=0, **options)
+    assert torch.equal(net.head.weight, scratch.head.weight)  # heads are always new
+    assert not torch.equal(net.backbone.connected[1].weight, scratch.backbone.connected[1].weight)
+    for wrong, message in (
+        ({"sha256": "0" * 64}, rf"sha256: expected {right}"), ({"sha256": "7be5be79"}, "64 hexa"),
+        ({"sha256": None}, "sha256: expected the SHA-256 of alexnet.pth"),
+        ({"weights": None}, "weights: expected the path"), ({"hidden": 9}, r"shape \(9, 9216\)"),
+        ({"weights": str(tmp_path / "no.pth")}, "weights: expected the path of a file"),
+    ):  # fmt: skip
+        with pytest.raises(BadArgument, match=message):
+            build({**spec, **wrong}, seed=0, **options)
+
+
+def test_an_experiment_is_the_weights_not_the_place_of_their_file():
+    section = {"stream": {"data": "blobs"}, "method": "ER"}
+    one, moved, other, scratch = (
+        Recipe.of({**section, "model": {"name": "alexnet", **options}}).key
+        for options in (
+            {"weights": "a.pth", "sha256": "ab" * 32}, {"weights": "b.pth", "sha256": "AB" * 32},
+            {"weights": "a.pth", "sha256": "cd" * 32}, {},
+        )
+    )  # fmt: skip
+    assert one == moved
+    assert len({one, other, scratch}) == 3
 
 
 def test_no_stock_norm_is_left():

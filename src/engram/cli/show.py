@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engram.cli.shell import aside, say, screen
+from engram.models.weights import starting_weights
 from engram.recipes import Plan
 from engram.records import Result
 from engram.records.judging import TITLES, average_name
@@ -29,7 +30,9 @@ def question(plans: Sequence[Plan]) -> None:
     """What is about to be run, on two lines."""
     streams = list({id(plan.run.stream): plan.run.stream for plan in plans}.values())
     first = streams[0]
-    notes = dict.fromkeys(note for stream in streams for note in stream.data.notes)
+    told = [note for stream in streams for note in stream.data.notes]
+    told += [starting_weights(plan.run.model) for plan in plans]
+    notes = dict.fromkeys(note for note in told if note)
     say(f"{first.data!r}")
     more = f" and {len(streams) - 1} more streams" if len(streams) > 1 else ""
     seeds = len({plan.run.seed for plan in plans})

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from engram import keys
 from engram.errors import bad, unknown, whole
 from engram.models.adapter import adapt
+from engram.models.alexnet import AlexNet
 from engram.models.classifier import Classifier
 from engram.models.cnn import CNN
 from engram.models.gcn import GCN
@@ -23,6 +24,7 @@ from engram.models.lenet import LeNet
 from engram.models.mlp import MLP
 from engram.models.resnet import ResNet50, resnet18_slim, resnet32
 from engram.models.stgcn import STGCN
+from engram.models.vgg import VGG11Slim
 
 Spec = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
 
@@ -33,6 +35,8 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet32": resnet32,
     "resnet18_slim": resnet18_slim,
     "resnet50": ResNet50,
+    "vgg11_slim": VGG11Slim,
+    "alexnet": AlexNet,
     "gcn": GCN,
     "stgcn": STGCN,
 }

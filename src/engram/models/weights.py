@@ -1,17 +1,21 @@
-"""Weights of a root that was trained elsewhere, from a file whose content is known."""
+"""Weights that were trained elsewhere, from a file whose content is known."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram.errors import bad
 from engram.models.classifier import Classifier
+
+PRETRAINED = ("alexnet",)  # models that can begin with the weights of a file
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def load_root(net: Classifier, path: str, sha256: str) -> None:
@@ -21,18 +25,82 @@ def load_root(net: Classifier, path: str, sha256: str) -> None:
     leave out leading parts: ``net.backbone.trunk.conv1.weight`` is found as ``conv1.weight``, too.
     Every tensor of the root must be there and have its shape; others are not looked at.
     """
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise bad("root_file", "the path of a file of weights", path)
-    content = file.read_bytes()
-    found = hashlib.sha256(content).hexdigest()
-    if found != sha256.lower():
-        raise bad("root_sha256", f"{found}, the SHA-256 of {file.name}", sha256)
-    given = _tensors(file)
+    given = read_weights(path, sha256, "root_file", "root_sha256")
     own = {k: v for k, v in net.state_dict().items() if k.startswith(net.root_prefixes)}
     with torch.no_grad():
         for name, mine in own.items():
-            mine.copy_(_matching(name, mine, given, file.name))
+            mine.copy_(_matching(name, mine, given, Path(path).name))
+
+
+def check_weights(weights: Any, sha256: Any) -> None:
+    """Refuse a file without its checksum, and what is neither.
+
+    Examples
+    --------
+    >>> check_weights("alexnet.pth", None)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: sha256: expected the SHA-256 of alexnet.pth, got None
+    """
+    if weights is None and sha256 is None:
+        return
+    if not isinstance(weights, str) or not weights:
+        raise bad("weights", "the path of a file of weights with this sha256", weights)
+    if sha256 is None:
+        raise bad("sha256", f"the SHA-256 of {Path(weights).name}", None)
+    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+        raise bad("sha256", "64 hexadecimal digits", sha256)
+
+
+def read_weights(
+    path: str, sha256: str, file_argument: str = "weights", sum_argument: str = "sha256"
+) -> Mapping[str, Tensor]:
+    """Tensors by name from a file, after its checksum was found to be right."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise bad(file_argument, "the path of a file of weights", path)
+    with file.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != sha256.lower():
+        raise bad(sum_argument, f"{found}, the SHA-256 of {file.name}", sha256)
+    return _tensors(file, file_argument)
+
+
+def fill(
+    net: nn.Module, given: Mapping[str, Tensor], file: str, *, renamed: Mapping[str, str]
+) -> None:
+    """Write tensors of a file into all of a network; `renamed` has the file's names of its parts.
+
+    Tensors that the network has no place for are not looked at.
+    """
+    with torch.no_grad():
+        for name, mine in net.state_dict().items():
+            part, _, rest = name.partition(".")
+            there = f"{renamed.get(part, part)}.{rest}"
+            if there not in given:
+                raise bad("weights", f"a tensor called {there} in {file}", sorted(given)[:5])
+            _same_shape("weights", there, mine, given[there], file)
+            mine.copy_(given[there])
+
+
+def starting_weights(model: Any) -> str:
+    """Where a model's first weights come from, in words; nothing where there is no choice.
+
+    Examples
+    --------
+    >>> starting_weights({"name": "alexnet"})
+    'alexnet begins from scratch, without pretrained weights'
+    >>> starting_weights({"name": "alexnet", "weights": "w/a.pth", "sha256": "7BE5BE79" * 8})
+    'alexnet begins with the weights of a.pth (SHA-256 7be5be79...)'
+    """
+    given = {"name": model} if isinstance(model, str) else model
+    if not isinstance(given, Mapping) or given.get("name") not in PRETRAINED:
+        return ""
+    if given.get("weights") is None:
+        return f"{given['name']} begins from scratch, without pretrained weights"
+    sums = str(given.get("sha256")).lower()[:8]
+    file = Path(str(given["weights"])).name
+    return f"{given['name']} begins with the weights of {file} (SHA-256 {sums}...)"
 
 
 def _matching(name: str, mine: Tensor, given: Mapping[str, Tensor], file: str) -> Tensor:
@@ -41,14 +109,17 @@ def _matching(name: str, mine: Tensor, given: Mapping[str, Tensor], file: str) -
         other = given.get(".".join(parts[start:]))
         if other is None:
             continue
-        if other.shape != mine.shape:
-            expected = f"{name} of shape {tuple(mine.shape)} in {file}"
-            raise bad("root_file", expected, tuple(other.shape))
+        _same_shape("root_file", name, mine, other, file)
         return other
     raise bad("root_file", f"a tensor called {name} in {file}", sorted(given)[:5])
 
 
-def _tensors(file: Path) -> Mapping[str, Tensor]:
+def _same_shape(argument: str, name: str, mine: Tensor, other: Tensor, file: str) -> None:
+    if other.shape != mine.shape:
+        raise bad(argument, f"{name} of shape {tuple(mine.shape)} in {file}", tuple(other.shape))
+
+
+def _tensors(file: Path, argument: str) -> Mapping[str, Tensor]:
     if file.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -57,7 +128,7 @@ def _tensors(file: Path) -> Mapping[str, Tensor]:
         found: Any = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds, all of which say that the file is no such thing
         expected = "safetensors, or a state_dict that torch saved without other objects"
-        raise bad("root_file", expected, f"{file.name} ({type(error).__name__})") from error
+        raise bad(argument, expected, f"{file.name} ({type(error).__name__})") from error
     if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
-        raise bad("root_file", f"tensors by name in {file.name}", type(found).__name__)
+        raise bad(argument, f"tensors by name in {file.name}", type(found).__name__)
     return found

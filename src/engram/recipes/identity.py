@@ -171,6 +171,8 @@ def _model(model: Any) -> Any:
         model = {"name": model}
     if isinstance(model, Mapping) and ":" not in str(model.get("name")):
         model = {**model_defaults(str(model.get("name"))), **model}
+        if model.get("sha256"):  # which weights a model begins with, not where their file lies
+            model.update(weights=True, sha256=str(model["sha256"]).lower())
     return describe(model, "model")
 
 
