@@ -21,6 +21,7 @@ def contents(
     *, recipe: Path | None = None, data: str | None = None, methods: Sequence[str] = (),
     model: str | None = None, stream: str | None = None, seeds: str | None = None,
     keep: str | None = None, probes: Sequence[str] = (), detectors: Sequence[str] = (),
+    outside: str | None = None,
 ) -> list[Content]:  # fmt: skip
     """One plain recipe per method: the file's, or the default one, with what the options change.
 
@@ -46,6 +47,8 @@ def contents(
     if detectors:
         named_here = [name.strip() for name in detectors]
         base["detectors"] = [*(base.get("detectors") or ()), *named_here]
+    if outside is not None:
+        base["outside"] = outside
     if seeds is not None:
         base["seeds"] = parse_seeds(seeds)
     wanted = [method_spec(name) for name in methods] or [named(base["method"])]

@@ -37,6 +37,11 @@ def command(
             metavar="RATE", help="Instead: how often inside items are called novel, at this rate."
         ),
     ] = None,
+    outside: Annotated[
+        str | None, typer.Option(
+            metavar="NAME|PATH", help="Data by which --detectors are tuned (default: as before)."
+        ),
+    ] = None,
     device: Device = "auto",
     csv: Annotated[bool, typer.Option("--csv", help="As CSV: every stage and metric.")] = False,
 ) -> None:  # fmt: skip
@@ -50,7 +55,7 @@ def command(
 
     if detectors is not None:
         for directory in directories:
-            _score(directory, [name.strip() for name in detectors.split(",")], device)
+            _score(directory, [name.strip() for name in detectors.split(",")], outside, device)
     result = read(*directories)
     if false_alarms is not None:
         _print_alarms(result.false_alarms(false_alarms), stage, csv)
@@ -80,7 +85,7 @@ def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
     show_table(f"false alarms, {when}", shown.rename_axis("detector"))
 
 
-def _score(directory: Path, names: Sequence[str], device: str) -> None:
+def _score(directory: Path, names: Sequence[str], outside: str | None, device: str) -> None:
     """Measure what the detectors have not seen of a directory's runs."""
     from engram.cli import arguments
     from engram.cli.request import requests
@@ -93,6 +98,8 @@ def _score(directory: Path, names: Sequence[str], device: str) -> None:
     for request in requests(directory) or from_recipes(directory):
         find_modules(request.folder)
         recipes = [{**one, "detectors": names, "probes": ()} for one in request.recipes]
+        if outside is not None:
+            recipes = [{**one, "outside": outside} for one in recipes]
         plans = plans_of(arguments.build(recipes), request.root)
         remeasure(plans, RunDirectory(directory), device=device, together=None)
 

@@ -85,6 +85,8 @@ def _plain(directory: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     plain = {k: v for k, v in content.items() if k != "identity"} | {"stream": stream}
     if ":" in str(plain["model"]):
         raise _only_python(directory, f"the model ({plain['model']}) was made there")
+    if "in_memory" in (plain.get("outside") or {}):
+        raise _only_python(directory, f"the outside set ({plain['outside']['data']!r}) was there")
     try:
         Recipe.of(plain)
     except EngramError as error:

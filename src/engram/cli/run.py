@@ -64,6 +64,12 @@ def command(
         str | None,
         typer.Option(metavar="A,B", help="Novelty detectors, fitted and asked after every stage."),
     ] = None,
+    outside: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|PATH", help="Data never trained on, by which detectors are tuned."
+        ),
+    ] = None,
     compile: Compile = False,
     deterministic: Deterministic = False,
     checkpoint_every: CheckpointEvery = "5m",
@@ -83,6 +89,7 @@ def command(
     plain = arguments.contents(
         recipe=recipe, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
         keep=keep, probes=probe or (), detectors=detectors.split(",") if detectors else (),
+        outside=outside,
     )  # fmt: skip
     for assignment in assignments or ():
         set_values(plain, assignment)

@@ -41,6 +41,21 @@ def repeats(data: Data, train: Tensor | None = None, test: Tensor | None = None)
     return torch.tensor(found, dtype=torch.long)
 
 
+def shared(data: Data, other: Data) -> int:
+    """How many rows of a set have the hash, and so nearly always the input, of one in another set.
+
+    Examples
+    --------
+    >>> x = torch.arange(12.0).reshape(6, 2)
+    >>> one, two = (Data.from_arrays(part, [0] * len(part)) for part in (x, x[:5] + 2))
+    >>> shared(one, two)
+    5
+    """
+    if data.x.dtype != other.x.dtype or data.sample_shape != other.sample_shape:
+        return 0
+    return int(_among(_hashes(data), _hashes(other)).sum())
+
+
 def duplicates(data: Data, rows: Tensor) -> int:
     """How many of some rows have the very input of an earlier one among them.
 

@@ -16,8 +16,9 @@ from engram.probes.losses import Losses
 from engram.probes.measure import Measured, measure
 from engram.probes.memory import MemoryCount
 from engram.probes.repeats import RepeatedSamples
+from engram.probes.run_stage import RunStage
 from engram.probes.threshold import Threshold
-from engram.probes.view import RunStage, StageView
+from engram.probes.view import StageView
 
 __all__ = [
     "NEEDS",

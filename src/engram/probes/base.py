@@ -46,6 +46,11 @@ class Probe:
 
     needs: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def outside(self) -> bool:
+        """Whether it reads an outside set (`view.outside`), without which it is refused."""
+        return False
+
     def check(self, learner: Learner) -> None:
         """Raise an error if such a run cannot be measured; called before anything is trained."""
 

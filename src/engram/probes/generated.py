@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from engram import keys
 from engram.learner.learner import Learner
 from engram.probes.base import Probe
-from engram.probes.view import RunStage, StageView
+from engram.probes.run_stage import RunStage
+from engram.probes.view import StageView
 from engram.records.stage_rows import StageRows
 
 LARGEST = 50  # height and width of a stored picture

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from engram.probes.base import Probe
-from engram.probes.view import RunStage, StageView
+from engram.probes.run_stage import RunStage
+from engram.probes.view import StageView
 from engram.records import judging, views
 from engram.records.half import as_scores
 from engram.records.items import Items

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import torch
 
 from engram.errors import bad
-from engram.learner.tree import pick, shapes, stack
+from engram.learner.tree import shapes, stack
 from engram.probes.base import Probe
-from engram.probes.view import RunStage, StageView
+from engram.probes.run_stage import RunStage
+from engram.probes.view import StageView
 from engram.records.stage_rows import StageRows
 from engram.records.stages import form as form_of
 from engram.streams.repeats import repeated_test_rows
@@ -22,7 +23,7 @@ class Measured(NamedTuple):
     places: list[int]  # of the runs, among those given
     rows: StageRows
     states: list[dict[str, Any]]  # one per run: state by the probe's key
-    reads: list[int]  # one per run: rows read to fit on
+    reads: list[dict[str, int]]  # one per run: rows read to fit on, by kind
     arrays: list[dict[str, dict[str, Any]]]  # one per run: what it stored, by the probe's key
 
 
@@ -95,7 +96,8 @@ def _together(
     probes: Mapping[str, Probe],
 ) -> Measured:  # fmt: skip
     view = StageView(runs)
-    rows, reads = view.rows(), [0] * len(runs)
+    rows = view.rows()
+    reads: list[dict[str, int]] = [{} for _ in runs]
     states: list[dict[str, Any]] = [{} for _ in runs]
     arrays: list[dict[str, dict[str, Any]]] = [{} for _ in runs]
     for probe in standard:
@@ -106,10 +108,10 @@ def _together(
         before = [one.probes.get(key, {}) for one in runs]
         own = view.of(probe.needs, stack(before))
         rows.extend(_rows(probe, own), prefix=f"{probe.name}/")
-        kept = {} if own.kept is None else own.kept
         for r in range(len(runs)):
-            states[r][key] = pick(kept, r)
-            reads[r] += int(own.reads[r])
+            states[r][key] = {} if own.kept is None else own.kept[r]
+            for kind, count in own.reads.items():
+                reads[r][kind] = reads[r].get(kind, 0) + int(count[r])
         _add_arrays(arrays, key, own)
     return Measured(places, rows, states, reads, arrays)
 

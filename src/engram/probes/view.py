@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,46 +18,11 @@ from engram.learner.tree import leaves, pick, stack, tree_map
 from engram.methods.base import Method
 from engram.models.output import Output
 from engram.probes.batches import probe_items, stacked, validation_items
+from engram.probes.run_stage import RunStage
 from engram.records.half import as_scores, halve, widen
 from engram.records.items import Items
-from engram.records.judging import decide
 from engram.records.stage_rows import StageRows
 from engram.streams.core import Stream
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RunStage:
-    """One run after one stage.
-
-    `learner` is None where a finished run is measured from its records without parameters, and
-    holds parameters, buffers and exemplars only where there are some. `probes` are the states that
-    probes kept after the stage before, by their keys.
-    """
-
-    stage: int
-    stream: Stream
-    method: Method
-    seed: int
-    items: Items  # the test items
-    scores: np.ndarray  # [n, C]
-    learner: Learner | None = None
-    features: Tensor | None = None  # [n, F]
-    held: np.ndarray | None = None  # [m, C] scores of post-task validation items
-    losses: Sequence[tuple[int, Mapping[str, float]]] = ()
-    curve: Sequence[tuple[int, np.ndarray]] = ()
-    facts: Mapping[str, float] = field(default_factory=dict)  # seconds, steps, bytes
-    probes: Mapping[str, Any] = field(default_factory=dict)
-    said: Mapping[str, np.ndarray] | None = None  # what was recorded as predicted, by head view
-
-    def decided(self, head: str) -> np.ndarray:
-        """Predicted columns [n] or label sets [n, C]: what was recorded, else from the scores."""
-        if self.said is not None:
-            return self.said[head]
-        return decide(as_scores(self.scores), self.items, stage=self.stage, head=head)
-
-    @property
-    def diverged(self) -> bool:
-        return self.learner is not None and self.learner.diverged >= 0
 
 
 class StageView:
@@ -74,9 +38,10 @@ class StageView:
         self.stage = runs[0].stage
         self.needs = tuple(needs)
         self.state: Any = {} if state is None else state
-        self.kept: Any = None
+        self.kept: list[Any] | None = None  # of each run
         self.stored: dict[str, Any] = {}
-        self.reads = np.zeros(len(runs), np.int64)  # rows read by `batches`, [R]
+        # rows read [R], by their kind in the ledger
+        self.reads = {kind: np.zeros(len(runs), np.int64) for kind in ("probe", "outside")}
         self._known: dict[str, Tensor] = {}  # what was computed once for all probes
         self._outputs: dict[str, Tensor] = {}
 
@@ -100,7 +65,8 @@ class StageView:
             if not isinstance(leaf, Tensor) or leaf.ndim == 0 or len(leaf) != len(self):
                 expected = f"dicts and tuples of tensors [{len(self)}, ...], one entry per run"
                 raise bad("state", expected, tuple(leaf.shape) if hasattr(leaf, "shape") else leaf)
-        self.kept = tree_map(torch.detach, state)
+        whole = tree_map(torch.detach, state)
+        self.kept = [pick(whole, r) for r in range(len(self))]
 
     def store(self, name: str, values: Any) -> None:
         """Put an array [R, ...] into the records of the runs; `Result.arrays` gives it back.
@@ -255,7 +221,7 @@ class StageView:
         learners = self.learners
         items = [probe_items(one, memory) for one in learners]
         sizes = [len(one.rows) for one in items]
-        self.reads += np.array(sizes)
+        self.reads["probe"] += np.array(sizes)
         for start in range(0, max(sizes), size):
             yield stacked(learners, items, start, min(start + size, max(sizes)))
 
@@ -273,9 +239,30 @@ class StageView:
             validation_items(one) if n else probe_items(one, False)
             for one, n in zip(learners, held, strict=True)
         ]
-        self.reads += np.array(held)
+        self.reads["probe"] += np.array(held)
         for start in range(0, max(held), size):
             yield stacked(learners, items, start, min(start + size, max(held)), held)
+
+    def outside(self, part: str = "valid", size: int = 256) -> Iterator[Tensor]:
+        """Rows of the outside set as inputs [R, B, ...], seen as rows of the newest task would be.
+
+        `part` is ``train`` (to fit on) or ``valid`` (to choose by). They count in the ledger.
+        """
+        learners = self.learners
+        sets = [one.outside for one in self.members if one.outside is not None]
+        if len(sets) < len(self):
+            raise EngramError("view.outside: the runs have no outside set")
+        self.reads["outside"] += np.array([len(one.rows(part)) for one in sets])
+        for start in range(0, len(sets[0].rows(part)), size):
+            found: dict[int, Tensor] = {}  # runs mostly share their feed
+            each = []
+            for learner, own in zip(learners, sets, strict=True):
+                feed, rows = own.feed(learner), own.rows(part)[start : start + size]
+                if id(feed) not in found:
+                    rows = rows.to(self.device)
+                    found[id(feed)] = feed(rows, torch.full_like(rows, self.stage))
+                each.append(found[id(feed)])
+            yield torch.stack(each) if len(found) > 1 else each[0].expand(len(self), *each[0].shape)
 
 
 def _forward(net: FunctionalNet, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -39,6 +39,7 @@ def run(
     again: bool = False,
     probes: Sequence[Any] = (),
     detectors: Sequence[Any] = (),
+    outside: Any = None,
     **training: Any,
 ) -> Result:
     """Train one method, or several, on a stream and return what they remember.
@@ -78,6 +79,9 @@ def run(
     detectors
         Novelty detectors (`engram.novelty`, names or own ones): fitted and asked after every stage,
         read with `Result.novelty`. Probes as well, so no part of the experiment either.
+    outside
+        Data of the stream's shape that is no part of it, or a name, a path or a mapping
+        ``{"data": ..., "data_options": {...}}``: never trained on; detectors are tuned against it.
     training
         Fields of `Training`: epochs, batch_size, lr, optimizer, ...
 
@@ -97,7 +101,7 @@ def run(
         warnings.warn(words, stacklevel=2)
     rest = {
         "model": model, "training": training, "seeds": seeds, "keep": keep, "average": average,
-        "label": label, "probes": probes, "detectors": detectors,
+        "label": label, "probes": probes, "detectors": detectors, "outside": outside,
     }  # fmt: skip
     methods = [method] if isinstance(method, (Method, str, Mapping)) else method
     experiments = [Experiment.of({"method": one, **rest}) for one in methods]

@@ -29,6 +29,7 @@ SECTIONS = (
     "label",
     "probes",
     "detectors",
+    "outside",
 )
 NESTED = SECTIONS[:4]  # those that have fields
 Content = dict[str, Any]

@@ -13,6 +13,7 @@ from engram.errors import bad, choose, whole
 from engram.methods.base import Method
 from engram.probes import Probe
 from engram.recipes.names import build_method, method_label
+from engram.recipes.outside import outside_section
 from engram.recipes.plain import from_plain
 from engram.recipes.probing import build_detectors, build_probes
 from engram.recipes.sections import DEFAULT_MODEL, model_section
@@ -40,6 +41,7 @@ class Experiment:
     average: str = "micro"
     label: str = ""
     probes: tuple[Probe, ...] = ()
+    outside: Any = None  # data that is never trained on, or a mapping that names some
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Experiment:
@@ -58,6 +60,7 @@ def checked(content: Mapping[str, Any]) -> dict[str, Any]:
         "keep": choose("keep", content.get("keep", "scores"), KEEP),
         "average": choose("average", content.get("average", "micro"), AVERAGES),
         "label": str(content.get("label") or method_label(method)),
+        "outside": outside_section(content.get("outside")),
         "probes": (*build_probes(content.get("probes") or ()), *build_detectors(content)),
     }
 

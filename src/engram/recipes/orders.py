@@ -35,7 +35,7 @@ def order_plans(
     stream = recipe.build_stream(root=root) if stream is None else stream
     found = {TASK + order_name(o): reorder(stream, task_order=o) for o in task_orders}
     found |= {CLASS + order_name(o): reorder(stream, class_order=o) for o in class_orders}
-    return (planner or Planner()).plans(recipe, stream, orders=found)
+    return (planner or Planner(root)).plans(recipe, stream, orders=found)
 
 
 def orders(
@@ -82,7 +82,7 @@ def orders(
     plans: list[Plan] = []
     tasks: dict[str, Tasks] = {}
     built: dict[str, Stream] = {}
-    planner = Planner()
+    planner = Planner(data)
     for one in recipes:
         where = repr(one.stream)
         stream = built.setdefault(where, built.get(where) or one.build_stream(root=data))

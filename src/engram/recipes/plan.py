@@ -10,8 +10,10 @@ from typing import Any
 from engram.data import Data
 from engram.engine.run import Run
 from engram.probes import Probe
+from engram.probes.outside import Outside
 from engram.recipes.experiment import Experiment
 from engram.recipes.identity import Identity, identify, order_of
+from engram.recipes.outside import Shelf, plain_outside
 from engram.recipes.plain import to_plain
 from engram.recipes.probing import keyed, plain_probe
 from engram.recipes.recipe import Recipe
@@ -31,6 +33,7 @@ class Plan:
     keep: str = "scores"
     average: str = "micro"
     probes: Mapping[str, Probe] = field(default_factory=dict)  # by name and hash of their source
+    outside: Outside | None = None
 
     @cached_property  # asked for at every step and stage of thousands of runs
     def key(self) -> tuple[str, int, str]:
@@ -50,7 +53,8 @@ class Planner:
     [0, 1]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: str | None = None) -> None:
+        self._outside = Shelf(root)
         self._known: dict[Any, Identity] = {}
         self._alive: list[Any] = []  # objects are known by their ids, which must not come again
 
@@ -67,14 +71,18 @@ class Planner:
         kept: dict[str, Any] = {"seeds": list(one.seeds), "keep": one.keep, "label": one.label}
         if one.probes:
             kept["probes"] = [plain_probe(probe) for probe in one.probes]
-        probes, features = keyed(one.probes), any("features" in p.needs for p in one.probes)
+        outside = self._outside.find(one.outside, stream, one.probes)
+        if outside is not None:
+            kept["outside"] = plain_outside(one.outside)
+        probes = keyed(one.probes, outside)
+        features = any("features" in probe.needs for probe in one.probes)
         content = {**identity.content, **kept}
         return [
             Plan(
                 run=Run(stream=ordered, method=one.method, model=one.model, training=one.training,
                         seed=seed, features=features),
                 content=content, recipe=identity.id, label=one.label, order=order, keep=one.keep,
-                average=one.average, probes=probes,
+                average=one.average, probes=probes, outside=outside,
             )
             for order, ordered in ({own: stream} if orders is None else orders).items()
             for seed in one.seeds
@@ -108,7 +116,7 @@ def plans_by_recipe(recipes: Sequence[Recipe], root: str | None = None) -> list[
     """As `plans_of`, a list for each recipe."""
     loaded: dict[str, Data] = {}
     built: dict[str, Stream] = {}
-    planner = Planner()
+    planner = Planner(root)
     plans = []
     for recipe in recipes:
         source = repr((recipe.stream["data"], recipe.stream.get("data_options")))

@@ -8,6 +8,7 @@ from typing import Any
 from engram.errors import bad, choose
 from engram.probes import Probe
 from engram.probes.base import check_probe
+from engram.probes.outside import Outside
 from engram.recipes.describe import describe
 from engram.recipes.identity import short
 from engram.recipes.names import own_class
@@ -69,6 +70,15 @@ def plain_probe(probe: Probe) -> dict[str, Any]:
     return {"name": code_name(type(probe)), **to_plain(probe)}
 
 
-def keyed(probes: Iterable[Probe]) -> dict[str, Probe]:
-    """Probes by name and source: another version of a probe measures anew."""
-    return {f"{probe.name}@{short(describe(probe, 'probes'))}": probe for probe in probes}
+def keyed(probes: Iterable[Probe], outside: Outside | None = None) -> dict[str, Probe]:
+    """Probes by name and source: another version of a probe measures anew.
+
+    So does one that reads the outside set, where that is another.
+    """
+    found = {}
+    for probe in probes:
+        about = describe(probe, "probes")
+        if probe.outside and outside is not None:
+            about = {"probe": about, "outside": outside.data.fingerprint()}
+        found[f"{probe.name}@{short(about)}"] = probe
+    return found

@@ -15,6 +15,7 @@ from engram.recipes.assign import SECTIONS
 from engram.recipes.experiment import Experiment, checked
 from engram.recipes.identity import identify, options_hash, shown_model
 from engram.recipes.names import plain_method
+from engram.recipes.outside import plain_outside
 from engram.recipes.plain import to_plain
 from engram.recipes.probing import plain_probe
 from engram.recipes.sections import balance_options, scenario_options, stream_section
@@ -57,6 +58,7 @@ class Recipe(Experiment):
             "seeds": list(self.seeds), "keep": self.keep, "average": self.average,
             "label": self.label,
             **({"probes": [plain_probe(one) for one in self.probes]} if self.probes else {}),
+            **({} if self.outside is None else {"outside": plain_outside(self.outside)}),
         }  # fmt: skip
 
     def write(self, path: str | Path) -> Path:
@@ -70,7 +72,7 @@ class Recipe(Experiment):
         """The id under which runs of the recipe are recorded: runs with equal ids are comparable.
 
         A hash of the experiment: contents of the data, which is read for it, source of own classes,
-        and all options; not of seeds, order, label, probes and what is kept.
+        and all options; not of seeds, order, label, probes, outside set and what is kept.
         """
         return identify(
             self.build_stream(), method=self.method, model=self.model, training=self.training,

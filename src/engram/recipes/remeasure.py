@@ -84,9 +84,10 @@ def remeasure(plans: Sequence[Plan], folder: RunDirectory, *, device: Any, toget
     if past:
         records = _Records(folder)
         _check(past, records)
+        parts = _parts(past, device, together)
         for name, runs in changed.items():
             forget(folder, runs, name)
-        for part in _parts(past, device, together):
+        for part in parts:
             _write(part, records, folder)
     return len(past)
 
@@ -138,6 +139,8 @@ def _parts(past: Sequence[_Past], device: Any, together: Any) -> list[list[_Past
         engine = Engine([one.plan.run for one in rest], device=device, together=together)
         for one in rest:
             one.learner = engine.learner(one.plan.run)
+            for probe in one.probes.values():
+                probe.check(one.learner)
         found += [[rest[place] for place in places] for places, _ in engine.parts()]
     return found
 
@@ -149,8 +152,8 @@ def _write(part: Sequence[_Past], records: _Records, folder: RunDirectory) -> No
         done = [_entry(one, stage=stage, probes=list(one.probes)) for one in here]
         read_rows = [
             _entry(one, label=one.plan.label, reads=one.plan.run.method.reads,
-                   stages={str(stage): {"probe": count}})
-            for one, count in zip(here, reads, strict=True) if count
+                   stages={str(stage): {kind: n for kind, n in counts.items() if n}})
+            for one, counts in zip(here, reads, strict=True) if any(counts.values())
         ]  # fmt: skip
         ledger = {"runs": read_rows} if read_rows else None
         folder.append(Rows.joined(rows), ledger=ledger, probes=done, arrays=arrays)
@@ -163,9 +166,10 @@ def _entry(one: _Past, **more: Any) -> dict[str, Any]:
 
 def _measure(
     part: Sequence[_Past], stage: int, records: _Records
-) -> tuple[list[Rows], list[int], list[StoredArrays]]:
+) -> tuple[list[Rows], list[dict[str, int]], list[StoredArrays]]:
     """Rows of each run after a stage, how many rows it read for them, and stored arrays."""
-    rows, reads = [Rows() for _ in part], [0] * len(part)
+    rows = [Rows() for _ in part]
+    reads: list[dict[str, int]] = [{} for _ in part]
     arrays: list[StoredArrays] = []
     whole = [r for r, one in enumerate(part) if records.whole(one.plan, stage)]
     chosen = [part[r] for r in whole]
@@ -197,7 +201,7 @@ def _run_stages(part: Sequence[_Past], stage: int, records: _Records) -> list[Ru
             seed=one.plan.run.seed, items=about, scores=own.full(),
             said={head: own.predicted(about, head=head) for head in about.heads},
             learner=one.learner, features=seen, facts=records.facts(one.plan, stage),
-            probes=one.states,
+            probes=one.states, outside=one.plan.outside,
         )
         for one, own, seen, about in zip(part, kept, features, items, strict=True)
         if own is not None and own.scores is not None

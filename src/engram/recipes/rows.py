@@ -25,10 +25,11 @@ def group_rows(done: Sequence[Done]) -> tuple[list[Rows], list[StoredArrays]]:
     found: list[list[Rows]] = [[] for _ in done]
     stored: list[StoredArrays] = []
     for part in measure(runs, usual, [plan.probes for plan, _, _ in done]):
-        for place, state, count in zip(part.places, part.states, part.reads, strict=True):
+        for place, state, reads in zip(part.places, part.states, part.reads, strict=True):
             learner = done[place][1].learner
             learner.probes = {**learner.probes, **state}
-            learner.ledger.record(learner.stage, "probe", count)
+            for kind, count in reads.items():
+                learner.ledger.record(learner.stage, kind, count)
         rows = named_rows(part.rows, [done[place][0] for place in part.places], runs[0].stage)
         for place, own, arrays in zip(part.places, rows, part.arrays, strict=True):
             found[place].append(own)
@@ -50,7 +51,7 @@ def run_stage(plan: Plan, stage: FinishedStage, items: Items) -> RunStage:
     return RunStage(
         stage=stage.stage, stream=plan.run.stream, method=plan.run.method, seed=plan.run.seed,
         items=items, scores=outcome.scores, learner=learner, features=outcome.features,
-        held=outcome.held,
+        held=outcome.held, outside=plan.outside,
         losses=outcome.losses, curve=outcome.curve, probes=learner.probes,
         facts=facts_of(learner, seconds=outcome.seconds, steps=outcome.steps),
     )  # fmt: skip

@@ -72,7 +72,7 @@ class _Shelf:
         self._sources: dict[int, tuple[Recipe, str]] = {}
         self._runs: dict[int, list[Plan]] = {}
         self._models: set[str] = set()  # those that were tried
-        self._planner = Planner()
+        self._planner = Planner(root)
 
     def refused(self, error: BadArgument) -> str:
         """The reason not to run a cell, unless settings are to blame."""

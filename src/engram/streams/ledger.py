@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engram.errors import choose, whole
 
-KINDS = ("train", "valid", "memory", "past", "probe", "prologue")
+KINDS = ("train", "valid", "memory", "past", "probe", "prologue", "outside")
 
 
 class Ledger:
@@ -13,7 +13,8 @@ class Ledger:
     Kinds: ``train`` and ``valid`` rows of the current task, ``memory`` rows that were kept,
     ``past`` rows of earlier tasks that were not kept (only methods that declare it), ``probe`` rows
     on which measurements were fitted after a stage (see `engram.Probe`), ``prologue`` rows set
-    aside from all tasks, from which a root learnt before the first.
+    aside from all tasks, from which a root learnt before the first, ``outside`` rows of another
+    data set, by which detectors were tuned.
 
     Examples
     --------

@@ -1,0 +1,74 @@
+"""A data set outside a stream: rows that no network is ever trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from engram.data.arrays import hold_out
+from engram.data.core import Data
+from engram.data.repeats import shared
+from engram.errors import bad, choose
+from engram.learner.feed import Feed
+from engram.learner.learner import Learner
+from engram.streams.core import Stream
+
+PARTS = ("train", "valid")
+
+
+@dataclass(frozen=True, eq=False)
+class Outside:
+    """What detectors are tuned against: foreign inputs of the stream's shape.
+
+    Its training rows serve to fit, a fifth of each class, or its own validation rows, to choose;
+    its test rows are never read. Inputs are scaled and viewed as those of the stream are.
+
+    Examples
+    --------
+    >>> from engram.data import load
+    >>> outside = Outside(load("blobs", per_class=25, seed=1))
+    >>> len(outside.rows("train")), len(outside.rows("valid"))
+    (160, 40)
+    """
+
+    data: Data
+    _feeds: dict[int, tuple[Any, Feed]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def _split(self) -> dict[str, Tensor]:
+        train = self.data.train
+        if len(self.data.valid):
+            return {"train": train, "valid": self.data.valid}
+        rest, held = hold_out(self.data.y[train])
+        return {"train": train[rest], "valid": train[held]}
+
+    def rows(self, part: str) -> Tensor:
+        """Row numbers of a part: to fit on (``train``) or to choose by (``valid``)."""
+        return self._split[choose("part", part, PARTS)]
+
+    def feed(self, learner: Learner) -> Feed:
+        """Its inputs as the network of a run gets them."""
+        usual = learner.feed
+        if id(usual) not in self._feeds:
+            known = replace(self.data, mean=usual.data.mean, std=usual.data.std)
+            made = Feed(
+                known, device=usual.device, dtype=usual.dtype, view=usual.view,
+                axes=learner.networks.sample_axes,
+            )  # fmt: skip
+            self._feeds[id(usual)] = usual, made  # kept alive: its id is a key
+        return self._feeds[id(usual)][1]
+
+    def check(self, stream: Stream) -> None:
+        """Refuse a set that a stream's networks cannot read, or that they learn from."""
+        own, shape = stream.data, tuple(stream.data.sample_shape)
+        if tuple(self.data.sample_shape) != shape:
+            expected = f"inputs of the stream's shape {shape}"
+            raise bad("outside", expected, f"{self.data.name!r} of {self.data.sample_shape}")
+        if not len(self.rows("valid")):
+            expected = "at least one class with 5 training rows, or validation rows"
+            raise bad("outside", expected, self.data)
+        if own is self.data or 100 * shared(self.data, own) > len(self.data.x):
+            raise bad("outside", "another data set than the stream's own", self.data.name)
