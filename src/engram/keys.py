@@ -64,6 +64,29 @@ def fold(key: Key, *what: Key | str) -> Key:
     return key
 
 
+def each(key: Key, *names: str, device: torch.device | str | None = None) -> Tensor:
+    """[..., n] the keys of several names: draws from them at once are those of each alone.
+
+    Examples
+    --------
+    >>> each(5, "a", "b").tolist() == [fold(5, "a"), fold(5, "b")]
+    True
+    """
+    key = torch.as_tensor(key, device=device)
+    found = fold(key.unsqueeze(-1), _numbers(names, key.device))
+    return torch.as_tensor(found)
+
+
+@lru_cache(maxsize=64)
+def _numbers(names: tuple[str, ...], device: torch.device) -> Tensor:
+    """What `fold` adds for names. Kept, because a copy from the host cannot be captured."""
+    with _disable_current_modes():
+        numbers = torch.tensor([zlib.crc32(name.encode()) for name in names], device=device)
+    if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+        torch.cuda.current_stream(device).synchronize()  # any stream may read it from now on
+    return numbers
+
+
 @lru_cache(maxsize=64)
 def _counter(count: int, device: torch.device) -> Tensor:
     """1 to `count`, each times the step. Kept, because compilers multiply an arange in 32 bits.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,9 @@ from engram.checks import toys
 from engram.checks.toys import EXACT, MODELS, streams
 from engram.engine.engine import PROLOGUE, Engine
 from engram.engine.run import Run
-from engram.engine.trainers import lockstep
+from engram.engine.trainers import lockstep, single
+from engram.engine.trainers.lockstep import LockstepTrainer
+from engram.engine.trainers.single import SingleTrainer
 from engram.errors import BadArgument
 from engram.methods import LGR, Join, LatentReplay
 from engram.methods.base import Method, Prologue, RootFile
@@ -211,23 +214,33 @@ def test_tasks_without_convolutions_are_mapped_on_cuda():
         assert [way.mapped for way in ways.values()] == mapped
 
 
-@pytest.mark.parametrize("optim_reset", [True, False])
-def test_a_root_that_stands_still_is_left_out_of_the_update(optim_reset, monkeypatch):
-    changes = {"optimizer": "adam", "weight_decay": 0.1, "clip": 0.5, "optim_reset": optim_reset}
-    runs = [run_of(LGR(root="none", noise=3), s, **changes) for s in streams()[:2]]
-    whole = toys.train(runs, together=True)
-    monkeypatch.setattr(lockstep, "LEAD", 1)
-    left_out: list[int] = []
-    plain = lockstep.LockstepTrainer._update_behind
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("change", [{"weight_decay": 0.1}, {"optim_reset": False}, {"clip": 0.5}])
+def test_a_root_that_stands_still_has_no_gradient_and_no_update(change, together, monkeypatch):
+    runs = [run_of(LGR(root="none", noise=3), s, optimizer="adam", **change) for s in streams()[:2]]
+    sizes: set[tuple[int, ...]] = set()
+    for kind, verb in ((LockstepTrainer, "_mask_"), (SingleTrainer, "_update")):
+        monkeypatch.setattr(kind, verb, noting(getattr(kind, verb), sizes))
+    train = functools.partial(toys.train, runs, together=together)
+    part, (small,) = train(), {sum(one) for one in sizes}
+    sizes.clear()
+    monkeypatch.setattr(lockstep, "still_root", lambda _: [])
+    monkeypatch.setattr(single, "still_root", lambda _: [])
+    whole, (all_,) = train(), {sum(one) for one in sizes}
+    assert all_ - small == (2 if together else 1) * (12 * 6 + 12)  # the layer that is the root
+    far = max(toys.gap(part[k].tensors, whole[k].tensors) for k in whole)
+    assert far < toys.CLOSE if together and "clip" in change else far == 0  # a norm of fewer zeros
 
-    def noting(self: Any, total: torch.Tensor) -> None:
-        left_out.append(self._lead)
-        plain(self, total)
 
-    monkeypatch.setattr(lockstep.LockstepTrainer, "_update_behind", noting)
-    part = toys.train(runs, together=True)
-    assert set(left_out) == {12 * 6 + 12}  # the layer that is the root
-    assert max(toys.gap(whole[k].tensors, part[k].tensors) for k in whole) < toys.CLOSE
+def noting(update: Any, sizes: set[tuple[int, ...]]) -> Any:
+    """Notes how many numbers each tensor of a gradient has."""
+
+    def noted(self: Any, *args: Any) -> None:
+        grads = args[1] if len(args) > 1 else [args[0]]
+        sizes.add(tuple(one.numel() for one in grads))
+        update(self, *args)
+
+    return noted
 
 
 def test_joined():

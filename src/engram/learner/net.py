@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from engram import keys
 from engram.learner.batch import Batch
 from engram.learner.layout import Networks
+from engram.learner.moving import Moving
 from engram.models.context import forward_context
 from engram.models.functional import call
 from engram.models.layers import BatchNorm
@@ -168,17 +169,27 @@ class FunctionalNet(Net):
         key: keys.Key | None = None,
         real: tuple[Tensor, ...] = (),
         training: bool = True,
+        still: tuple[Moving, Tensor] | None = None,
     ) -> None:
+        """With `still` (what moves, and a whole vector) `vector` is the part that moves."""
         super().__init__(networks, key, real)
-        self._params = networks.layout(vector)
         self.buffers = dict(buffers)
         self._penalty = vector if penalty is None else penalty
+        self._params: Mapping[str, Tensor]
+        if still is None:
+            self._params = networks.layout(vector)
+        else:
+            self._params = still[0].views(still[1], vector)
+        self._still, self._part = still, vector
         self._training = training
         self.touched = False  # whether the loss wrote a penalty on `vector`
 
     @property
     def vector(self) -> Tensor:
         self.touched = True
+        if self._still is not None:  # made when it is asked for: few losses do
+            moving, whole = self._still
+            return moving.whole(whole, self._part)
         return self._penalty
 
     @property
@@ -208,20 +219,21 @@ class BoundNet(Net):
 
     def __init__(
         self, networks: Networks, vector: Tensor, buffers: Mapping[str, Tensor], *,
-        channels_last: bool = False,
+        channels_last: bool = False, still: Collection[str] = (),
     ) -> None:  # fmt: skip
         super().__init__(networks, None)
         self.weights = vector
         views = networks.layout(vector)
         own = dict(networks.train.named_parameters())
         self._params = {name: own[name] for name in networks.layout.shapes}
-        self._copies = ChannelsLast(networks, vector) if channels_last else None
-        if self._copies is not None:
+        self._copies: ChannelsLast | None = None
+        if channels_last and any(len(views[k].shape) == 4 for k in views if k not in still):
+            self._copies = ChannelsLast(networks, vector, still)
             views |= self._copies.views
         for name, parameter in self._params.items():
             parameter.data = views[name]
-            parameter.requires_grad_(True)
-        self.parameters = list(self._params.values())
+            parameter.requires_grad_(name not in still)
+        self.parameters = [one for name, one in self._params.items() if name not in still]
         for name, value in buffers.items():
             self._place(name, value.clone())
         self._own_statistics(True)
@@ -271,7 +283,7 @@ class BoundNet(Net):
         return self.networks.train(path, *args)
 
     def as_laid_out(self, found: Sequence[Tensor | None]) -> list[Tensor]:
-        """Gradients of all parameters in the order of the vector; zeros where there is none.
+        """Gradients of `parameters` in the order of the vector; zeros where there is none.
 
         A convolution may answer with another order in memory (channels last), which the fused
         optimisers would not notice.
@@ -305,21 +317,23 @@ class ChannelsLast:
     pays for two small kernels, however many convolutions there are.
     """
 
-    def __init__(self, networks: Networks, vector: Tensor) -> None:
+    def __init__(self, networks: Networks, vector: Tensor, still: Collection[str] = ()) -> None:
         layout, places, start = networks.layout, [], 0
-        self._which: list[tuple[int, torch.Size]] = []  # places among the parameters, shapes
-        for index, (shape, size) in enumerate(zip(layout.shapes.values(), layout.sizes)):
-            if len(shape) == 4:
+        # places among the parameters that move, shapes
+        self._which: list[tuple[int, torch.Size]] = []
+        names = [name for name in layout.shapes if name not in still]
+        for name, size in zip(layout.shapes, layout.sizes, strict=True):
+            shape = layout.shapes[name]
+            if len(shape) == 4 and name not in still:
                 numbers = torch.arange(start, start + size).view(shape)
                 places.append(numbers.permute(0, 2, 3, 1).reshape(-1))
-                self._which.append((index, shape))
+                self._which.append((names.index(name), shape))
             start += size
         self._source = torch.cat(places).to(vector.device)  # where each copied number stands
         self._sizes = [len(part) for part in places]
         self._vector = vector
         self._order = self._source.argsort()  # the copies in the order of the vector
         self._flat = vector[self._source]
-        names = list(layout.shapes)
         parts = self._flat.split(self._sizes)
         self.views = {
             names[index]: part.view(o, h, w, i).permute(0, 3, 1, 2)

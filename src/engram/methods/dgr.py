@@ -26,6 +26,7 @@ NEW_CLASSES = ("zero_pad", "slice")
 PASSES = ("joint", "apart")
 NARROW, WIDE = 64, 1600  # bounds of the width that follows from the size of a sample
 ROWS_AT_ONCE = 1024
+Noise = dict[str, Tensor]  # by purpose
 
 
 def hard_rows(student: Tensor, teacher: Tensor, heads: Tensor, rivals: Tensor) -> Tensor:
@@ -167,23 +168,39 @@ class DGR(Method):
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         terms: Terms = {}
-        dreams = self._dreams(net, batch, state) if state else None
+        noise = self._noise(net, batch, state)
+        dreams = self._dreams(net, batch, state, noise) if state else None
         if net.phase != "generator":
             terms |= self._solver(net, batch, state, dreams)
         if net.phase != "solver":
-            terms |= self._generator(net, batch, dreams)
+            terms |= self._generator(net, batch, dreams, noise)
         if dreams is None:
             return terms
         share = 1 / (batch.now + 1).to(batch.w.dtype) if self.ratio is None else self.ratio
         replayed = ("replay", "generator_replay")
         return {k: (1 - share if k in replayed else share) * v for k, v in terms.items()}
 
-    def _dreams(self, net: Net, batch: Batch, state: State) -> tuple[Tensor, Tensor]:
+    def _noise(self, net: Net, batch: Batch, state: State) -> Noise:
+        """Codes [rows, noise] of the step by purpose; equally many are drawn at once."""
+        own, replayed = len(batch.w), self.size or len(batch.w)
+        rows = {} if net.phase == "solver" else {"own": own}
+        if state:
+            rows |= (
+                {"dreams": replayed}
+                if net.phase == "solver"
+                else {"dreams": replayed, "again": replayed}
+            )
+        found: Noise = {}
+        for count in sorted(set(rows.values())):
+            names = [name for name in rows if rows[name] == count]
+            drawn = keys.normal(keys.each(batch.key, *names), count, self.noise)
+            found |= dict(zip(names, drawn.to(batch.w.dtype).unbind(0), strict=True))
+        return found
+
+    def _dreams(self, net: Net, batch: Batch, state: State, noise: Noise) -> tuple[Tensor, Tensor]:
         """Samples of the last generator, and their weights: 0 where the batch is padding."""
-        rows = self.size or len(batch.w)
-        w = batch.w.new_ones(rows) if self.size else (batch.w > 0).to(batch.w.dtype)
-        z = self._noise(batch, "dreams", rows)
-        return net.frozen(state["before"], "generator.decode")(z), w
+        w = batch.w.new_ones(self.size) if self.size else (batch.w > 0).to(batch.w.dtype)
+        return net.frozen(state["before"], "generator.decode")(noise["dreams"]), w
 
     def _solver(
         self, net: Net, batch: Batch, state: State, dreams: tuple[Tensor, Tensor] | None
@@ -221,23 +238,22 @@ class DGR(Method):
             new_classes=rivals if self.kd_new_classes == "zero_pad" else None,
         )  # fmt: skip
 
-    def _generator(self, net: Net, batch: Batch, dreams: tuple[Tensor, Tensor] | None) -> Terms:
-        cost = net.at("generator.cost")
+    def _generator(
+        self, net: Net, batch: Batch, dreams: tuple[Tensor, Tensor] | None, noise: Noise
+    ) -> Terms:
+        cost, x = net.at("generator.cost"), self._material(net, batch)
         real = (batch.w > 0).to(batch.w.dtype)  # weights of classes are the classifier's
-        own = cost(self._material(net, batch), self._noise(batch, "own", len(batch.w)))
-        terms = {"generator": mean(own, real)}
-        if dreams is not None:
-            x, w = dreams
-            terms["generator_replay"] = mean(cost(x, self._noise(batch, "again", len(w))), w)
-        return terms
+        if dreams is None:
+            return {"generator": mean(cost(x, noise["own"]), real)}
+        again, w = dreams
+        # rows of a generator do not see each other, so both kinds take one way through it
+        both = cost(torch.cat([x, again]), torch.cat([noise["own"], noise["again"]]))
+        own, replayed = both.split([len(x), len(again)])
+        return {"generator": mean(own, real), "generator_replay": mean(replayed, w)}
 
     def _material(self, net: Net, batch: Batch) -> Tensor:
         """What the generator learns of a batch."""
         return batch.x
-
-    def _noise(self, batch: Batch, purpose: str, rows: int) -> Tensor:
-        drawn = keys.normal(keys.fold(batch.key, purpose), rows, self.noise)
-        return drawn.to(batch.w.dtype)
 
     def _seen(self, learner: Learner, rows: Tensor) -> Tensor:
         """The samples of rows, as the generator is to draw them."""

@@ -76,7 +76,7 @@ class LGR(FrozenRoot, DGR):
         if net.phase == "root":
             return {"task": net.task(batch)}
         if net.phase == "latents":
-            return self._generator(net, batch, None)
+            return self._generator(net, batch, None, self._noise(net, batch, {}))
         return super().loss(net, batch, state)
 
     def _material(self, net: Net, batch: Batch) -> Tensor:

@@ -53,6 +53,14 @@ def hold_root(learner: Learner, method: Method, stage: int) -> None:
         free[name].fill_(False)
 
 
+def still_root(learners: Sequence[Learner]) -> list[str]:
+    """Names of the parameters that no run moves in a task, because it is learnt from latents."""
+    if not learners[0].latents:
+        return []
+    names, frees = learners[0].networks.root_names, [one.layout(one.free) for one in learners]
+    return [name for name in names if not any(bool(free[name].any()) for free in frees)]
+
+
 def encode(learners: Sequence[Learner], method: Method, stage: int) -> None:
     """Give every learner the latents of its task's rows, where the task is learnt from those."""
     if not method.replay(stage).latent:

@@ -24,7 +24,7 @@ from engram.learner.likeness import ByIdentity, likeness
 from engram.learner.tree import leaves, shapes, tree_map
 from engram.methods.base import Method
 
-OPTIONAL = ("fixed_batch", "_now", "_free", "_restore_all")
+OPTIONAL = ("fixed_batch", "_now", "_free", "_restore_all", "whole")
 
 
 class CompiledTrainer(LockstepTrainer):
@@ -126,7 +126,7 @@ class CompiledTrainer(LockstepTrainer):
             likeness(self.method), self.training, shapes(self._tensors()),
             ByIdentity(self.collate.feed),
             self.collate.alone, self._padded, self._uniform, self._touches,
-            self.phase,
+            self.phase, tuple(self.moving.names),
         )  # fmt: skip
 
     def _step_on(self, *tensors: Tensor) -> None:

@@ -19,7 +19,7 @@ from torch.func import vmap
 
 from engram import keys
 from engram.engine.batches.collate import Collate, Minibatch, at_step, no_padding, only_own_rows
-from engram.engine.batches.latents import stacked
+from engram.engine.batches.latents import stacked, still_root
 from engram.engine.batches.sampler import Minibatches
 from engram.engine.batches.values import empty_tables, tables_of, write_
 from engram.engine.groups.hyperparameters import as_tensors, varying, with_values
@@ -28,12 +28,12 @@ from engram.engine.trainers.cuda_graph import Captured
 from engram.engine.training import Training
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner, competing
+from engram.learner.moving import Moving
 from engram.learner.net import FunctionalNet
 from engram.learner.tree import leaves, pick, stack, tree_map
 from engram.methods.answers import named_terms, next_state
 from engram.methods.base import Method, overrides, pace_of
 
-LEAD = 1 << 18  # parameters in front that stand still, from which on it pays to leave them out
 # update, gradient through the networks, loss terms, buffers, what is remembered
 Gradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor]]
 
@@ -60,10 +60,19 @@ class LockstepTrainer:
         self.learners, self.method, self.training = list(learners), methods[0], training
         self.phase = phase
         self.networks, self.optimizer = first.networks, optimizer_of(training, first.networks)
+        self._projects = overrides(self.method, "gradient")
+        self._follows, self._clip = overrides(self.method, "step"), training.clip
+        self.moving = self._movable()
+        self.whole: Tensor | None = None  # [R, P] where `vector` holds the moving part of it only
         self.vector = torch.stack([one.vector for one in learners])  # [R, P]
         self.buffers = stack([one.buffers for one in learners])
         self.state = tree_map(torch.clone, stack([one.state for one in learners]))
         self.opt = stack([one.opt for one in learners])
+        self._whole_opt = self.opt
+        if not self.moving.all:
+            self.whole, take = self.vector, self.moving.take
+            self.vector = take(self.whole)  # [R, M]
+            self.opt = {k: v.clone() if k == "t" else take(v) for k, v in self.opt.items()}
         self.hyper = as_tensors(found, self.vector)
         device = first.device
         opened = torch.stack([one.opened for one in learners])
@@ -85,8 +94,6 @@ class LockstepTrainer:
         self.fixed_batch: Batch | None = None
         self.collate.values = tables_of(learners, slots) if first.values else {}
         self._slots, self._remembers = slots, bool(slots) and overrides(self.method, "remember")
-        self._projects = overrides(self.method, "gradient")
-        self._follows, self._clip = overrides(self.method, "step"), training.clip
         self._pace = math.gcd(*map(pace_of, methods))
         self._touches: bool | None = None  # whether the loss writes penalties on the vector
         self._padded = True
@@ -100,28 +107,21 @@ class LockstepTrainer:
         self._captured = Captured(step) if capture else None
         self._captured_interval = Captured(interval) if capture else None
 
+    def _movable(self) -> Moving:
+        """What may move: not a root that stands still, unless verbs speak of the whole vector."""
+        whole = self._projects or self._follows or not isinstance(self.optimizer, Optimizer)
+        return Moving(self.networks.layout, [] if whole else still_root(self.learners))
+
     def _freeze(self, training: Training) -> None:
-        free = torch.stack([one.free for one in self.learners])
+        free = self.moving.take(torch.stack([one.free for one in self.learners]))
         same = self.lists_frozen and bool((free == free[0]).all())
         frozen = (~free[0]).nonzero()[:, 0]
-        self._lead = self._frozen_lead(free[0]) if same else 0
-        frozen = frozen[self._lead :]
         self._free = None if same else free
         self._frozen = frozen if same and len(frozen) else None
         moves = self.optimizer.moves_still(training.optim_reset)
         back = self._frozen is not None and moves
         self._restore = self.vector[:, frozen].clone() if back else None
         self._restore_all = self.vector.clone() if self._free is not None and moves else None
-
-    def _frozen_lead(self, free: Tensor) -> int:
-        """How many parameters before the first one that moves; 0 where they are too few to care.
-
-        Roots stand in front. One that stands still is left out of the update, which would pass over
-        all its numbers, and their moments, for nothing.
-        """
-        moving = free.nonzero()
-        lead = int(moving[0]) if len(moving) else 0
-        return lead if lead >= LEAD and isinstance(self.optimizer, Optimizer) else 0
 
     # -- one chunk of steps ----------------------------------------------------------------------
     def load(self, rows: Minibatches, fixed: bool) -> None:
@@ -269,8 +269,6 @@ class LockstepTrainer:
         return next_state(self.method, "interval", found)
 
     def _mask_(self, vector: Tensor) -> None:
-        if self._lead:
-            vector[:, : self._lead] = 0.0
         if self._frozen is not None:
             vector.index_fill_(1, self._frozen, 0.0)
         elif self._free is not None:
@@ -280,9 +278,6 @@ class LockstepTrainer:
         return self._free if self._free is not None else torch.ones_like(self.vector).bool()
 
     def _update_uniform(self, total: Tensor) -> None:
-        if self._lead:
-            self._update_behind(total)
-            return
         steps = self.opt["t"]
         second = [self.opt["v"]] if "v" in self.opt else []
         if self.vector.is_cuda and self.vector.dtype != torch.float32:
@@ -294,16 +289,10 @@ class LockstepTrainer:
         self.optimizer.fused_([self.vector], [total], [self.opt["m"]], second, shared, rate)
         steps.copy_(shared.expand_as(steps).clone())
 
-    def _update_behind(self, total: Tensor) -> None:
-        """The step written out, for all parameters behind those in front that stand still."""
-        behind = slice(self._lead, None)
-        opt = {k: v if k == "t" else v[:, behind] for k, v in self.opt.items()}
-        self.optimizer.update_(self.vector[:, behind], total[:, behind], opt, self.lr)
-
     def _update_masked(self, total: Tensor, before: Tensor) -> None:
         """Learning rates per run; runs that are not live stay exactly as they are."""
         old = tree_map(torch.clone, self.opt)
-        self._update_behind(total)
+        self.optimizer.update_(self.vector, total, self.opt, self.lr)
         alive = self.live
         self.vector.copy_(torch.where(alive[:, None], self.vector, before))
         for new, before_step in zip(leaves(self.opt), leaves(old), strict=True):
@@ -332,14 +321,24 @@ class LockstepTrainer:
         """From `_arguments` to what `_results` takes apart, for all runs."""
         if self._projects:
             return vmap(self._projected_of_one)
-        apart = (0, 1) if self._touches is not False else 0
+        apart = (0, 1) if self._apart else 0
         return vmap(func_grad(self._loss_of_one, argnums=apart, has_aux=True))
 
+    @property
+    def _apart(self) -> bool:
+        """Whether the gradient of penalties is had beside that of the data terms."""
+        return self._touches is not False and self.whole is None
+
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
-        """Weights, the vector that penalties are on (or nothing), and all that a loss needs."""
-        vector = self.vector
-        penalised = vector if self._touches is not False and not self._projects else ()
-        return vector, penalised, self.buffers, self.state, batch, self.hyper
+        """Weights, what stands beside them, and all that a loss needs.
+
+        Beside weights that are all there are: the vector that penalties are on, or nothing. Beside
+        those that move: the whole vector.
+        """
+        beside: Any = self.vector if self._apart and not self._projects else ()
+        if self.whole is not None:
+            beside = self.whole
+        return self.vector, beside, self.buffers, self.state, batch, self.hyper
 
     def _results(self, found: Any) -> Gradients:
         """Update, gradient through the networks, loss terms, buffers, what is remembered."""
@@ -351,14 +350,15 @@ class LockstepTrainer:
         return data[0] + data[1], data[0], terms, buffers, remembered
 
     def _loss_of_one(
-        self, weights: Tensor, penalised: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
+        self, weights: Tensor, beside: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
         names: tuple[str, ...] = (), remembers: bool | None = None,
     ) -> tuple[Tensor, Any]:  # fmt: skip
         """The loss of one run, or some of its terms, and what comes with it."""
         method = with_values(self.method, hyper)
         net = FunctionalNet(
             self.networks, weights, buffers, key=batch.key,
-            penalty=weights.detach() if isinstance(penalised, tuple) else penalised,
+            penalty=weights.detach() if isinstance(beside, tuple) else beside,
+            still=None if self.whole is None else (self.moving, beside),
             real=() if self._padded else batch.row_weights,
         )  # fmt: skip
         net.phase = self.phase
@@ -420,10 +420,18 @@ class LockstepTrainer:
 
     def write_back(self) -> None:
         """Let the learners hold the present weights, as views of the stacked ones."""
+        vector, opt = self.vector, self.opt
+        if self.whole is not None:
+            vector, opt = self.whole, self._whole_opt
+            self.moving.put_(vector, self.vector)
+            for name, value in self.opt.items():
+                if name == "t":
+                    opt[name].copy_(value)
+                else:
+                    self.moving.put_(opt[name], value)
         for index, learner in enumerate(self.learners):
-            learner.vector = self.vector[index]
+            learner.vector, learner.opt = vector[index], pick(opt, index)
             learner.buffers, learner.state = pick(self.buffers, index), pick(self.state, index)
-            learner.opt = pick(self.opt, index)
 
     def state_dict(self, run: int) -> dict[str, Any]:
         """What a run that is interrupted needs besides its learner: sums of losses, values."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from engram.engine.batches.collate import Collate, Minibatch, one_step, only_own_rows
+from engram.engine.batches.latents import still_root
 from engram.engine.batches.sampler import Minibatches
 from engram.engine.batches.values import empty_tables, tables_of, write_
 from engram.engine.optim import Grouped, optimizer_of
@@ -22,6 +23,7 @@ from engram.engine.training import Training
 from engram.errors import bad
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner, competing
+from engram.learner.moving import Moving
 from engram.learner.net import BoundNet
 from engram.methods.answers import named_terms, next_state
 from engram.methods.base import Method, Terms, overrides, pace_of
@@ -47,9 +49,17 @@ class SingleTrainer:
         self.optimizer = optimizer_of(training, learner.networks)
         learner.vector = learner.vector.clone()  # methods may have kept the old tensor as an anchor
         device = learner.device
+        self._projects = overrides(method, "gradient")
+        self._follows, self._pace = overrides(method, "step"), pace_of(method)
+        self._grouped = isinstance(self.optimizer, Grouped)
+        # verbs, optimisers in parts and those written out speak of the whole vector
+        exact = learner.vector.is_cuda and learner.vector.dtype != torch.float32
+        whole = self._projects or self._follows or self._grouped or exact
+        still = [] if whole else still_root([learner])
+        self.moving = Moving(learner.networks.layout, still)
         self.net = BoundNet(
             learner.networks, learner.vector, learner.buffers,
-            channels_last=learner.networks.channels_last,
+            channels_last=learner.networks.channels_last, still=still,
         )  # fmt: skip
         opened, visible = learner.opened.to(device), learner.stream.visible.to(device)
         self.collate = Collate(
@@ -69,25 +79,33 @@ class SingleTrainer:
         self.collate.values = {name: table[0] for name, table in tables.items()}
         self._batch: Batch | None = None  # of the present step
         self._found: dict[str, Tensor] = {}  # what is remembered of it
-        self._projects = overrides(method, "gradient")
-        self._follows, self._pace = overrides(method, "step"), pace_of(method)
         self._clip = training.clip
-        self._grouped = isinstance(self.optimizer, Grouped)
         self._autocast = training.precision == "bf16"
         self._freeze(learner.free, training)
-        layout = learner.networks.layout
-        self._m = list(layout(learner.opt["m"]).values())
-        self._v = list(layout(learner.opt["v"]).values()) if "v" in learner.opt else []
-        self._views = list(layout(learner.vector).values())
+        self._m = self._parts(learner.opt["m"])
+        self._v = self._parts(learner.opt["v"]) if "v" in learner.opt else []
+        self._views = self._parts(learner.vector)
+
+    def _parts(self, vector: Tensor) -> list[Tensor]:
+        """Views of a vector, one for each parameter that moves."""
+        views = self.learner.networks.layout(vector)
+        return [views[name] for name in self.moving.names]
 
     def _freeze(self, free: Tensor, training: Training) -> None:
-        """Entries that may not move: no gradient, and put back where they could drift."""
+        """Entries that may not move: no gradient, and put back where they could drift.
+
+        Parameters that stand still as a whole cannot: they are not in the update.
+        """
         frozen = (~free).nonzero()[:, 0]
         self._frozen = frozen if len(frozen) else None
-        views = self.learner.networks.layout(free)
-        self._masks = [(i, v) for i, v in enumerate(views.values()) if not bool(v.all())]
-        moves = self.optimizer.moves_still(training.optim_reset)
-        self._restore = self.learner.vector[frozen].clone() if len(frozen) and moves else None
+        views = self._parts(free)
+        self._masks = [(i, v) for i, v in enumerate(views) if not bool(v.all())]
+        drifts = torch.zeros_like(free)
+        for mine, may_move in zip(self._parts(drifts), views, strict=True):
+            mine.copy_(~may_move)
+        self._drifts = drifts.nonzero()[:, 0]
+        moves = len(self._drifts) and self.optimizer.moves_still(training.optim_reset)
+        self._restore = self.learner.vector[self._drifts].clone() if moves else None
 
     def load(self, rows: Minibatches, fixed: bool) -> None:
         """Take the rows of the next steps."""
@@ -129,7 +147,7 @@ class SingleTrainer:
         learner, (parts, penalty, data, flat) = self.learner, gradient
         flattened = penalty is not None or self._follows or self._clip or self._grouped
         if flat is None and flattened:
-            data = learner.networks.layout.flatten(parts)
+            data = self.moving.gradient(parts)
             flat = data if penalty is None else data + penalty
         if isinstance(rows.into, Tensor):
             for name, value in self._found.items():
@@ -144,10 +162,11 @@ class SingleTrainer:
                 flat.index_fill_(0, self._frozen, 0.0)
             if self._clip:
                 flat = flat * (self._clip / flat.norm().clamp(min=1e-12)).clamp(max=1.0)
-            second = [learner.opt["v"]] if self._v else []
-            self._update([learner.vector], [flat], [learner.opt["m"]], second, lr)
+            of = self.moving.pieces
+            second = of(learner.opt["v"]) if self._v else []
+            self._update(of(learner.vector), of(flat), of(learner.opt["m"]), second, lr)
         if self._restore is not None:
-            learner.vector[self._frozen] = self._restore
+            learner.vector[self._drifts] = self._restore
         if before is not None and data is not None:
             if self._frozen is not None:
                 data = data.index_fill(0, self._frozen, 0.0)
