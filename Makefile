@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 PYTHON := $(BIN)/python
 STAMP := $(VENV)/.engram-installed
 
+# Tests start many interpreters; without bytecode each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test lint bench clean .venv
 
 help:
@@ -18,7 +21,8 @@ help:
 # Installed once, and again when the requirements change. An existing environment is kept.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(PYTHON) || $(PYTHON3) -m venv $(VENV)
-	$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(PYTHON) -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
+	$(PYTHON) -m compileall -qq -j $(JOBS) $(VENV)/lib || true  # some files are not for this Python
 	touch $@
 
 .venv: $(STAMP)
