@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from engram.cli import diff, reproduce
 from engram.cli.shell import Shell
 from engram.pools.sweep import sweep
+from engram.reproduce.papers import WRITTEN
 
 app = typer.Typer(cls=Shell, pretty_exceptions_enable=False)
 app.command("reproduce")(reproduce.command)
@@ -147,10 +148,9 @@ def test_nothing_to_reproduce_is_not_success(monkeypatch, tmp_path):
         assert f"mnist was not found under {tmp_path}" in " ".join(said.split())
 
 
-def test_papers_without_a_preset_are_not_offered():
+def test_papers_with_a_preset_are_offered():
     said = call("reproduce", "iirk/1").stderr
-    assert "Valid: cgl, confer, rwalk" in said
-    assert "did you mean" not in said
+    assert f"did you mean 'iirc'? Valid: {', '.join(sorted(WRITTEN))}" in said
 
 
 def test_embedded_rows_are_not_called_by_the_name_of_the_papers_data():

@@ -24,7 +24,8 @@ SMALL = {
 OF_CONFER = ("confer/fig3", "confer/fig18")  # of 24 that are made alike
 FIGURES = [
     name for name in table_names()
-    if "/fig" in name and (name in OF_CONFER or not name.startswith("confer/"))
+    if "/fig" in name and name.partition("/")[0] in SMALL
+    and (name in OF_CONFER or not name.startswith("confer/"))
 ]  # fmt: skip
 OVER_TIME = ("rwalk/fig2", "rwalk/fig6", *OF_CONFER)  # which show what is unfinished as well
 

@@ -178,7 +178,7 @@ def test_bad_choices_are_named(assignment, complaint):
         ("rwalk", "rwalk/TABLE with one of 1, 2"),
         ("rwalk/7", "unknown name '7'"),
         ("rwolk/1", "did you mean 'rwalk'"),
-        ("iirc/C.1", "no preset"),
+        ("cnd/1", "no preset"),
         ("../etc/passwd", "paper"),
         ("", "paper"),
     ],

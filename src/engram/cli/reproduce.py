@@ -183,7 +183,8 @@ def _refuse_nothing(planned: ReproductionPlan) -> None:
 
 def _possible(planned: ReproductionPlan) -> str:
     """How much of a table, and of its figures, can be made, and from how many runs."""
-    drawn, figures = len(planned.figures), len(planned.table.figures)
+    drawn = len(planned.figures)
+    figures = drawn + len(planned.missing_figures)
     parts = [f"{len(planned.runnable)} of {len(planned.cells)} cells"] if planned.cells else []
     if figures:
         parts.append(f"{drawn} of {figures} figure{'' if figures == 1 else 's'}")

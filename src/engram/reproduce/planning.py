@@ -172,7 +172,8 @@ def plan(
         Folder in which data sets are found by name; the environment variable ENGRAM_DATA by
         default.
     cells
-        Which cells, such as ``dataset=MNIST,method=Vanilla|PI``; "" means all.
+        Which cells, such as ``dataset=MNIST,method=Vanilla|PI``; "" means all, with the figures
+        that are drawn along with them.
     out
         Run directory; runs that are finished there cost nothing.
     measure
@@ -188,7 +189,7 @@ def plan(
     shelf = _Shelf(None if data_root is None else str(data_root), table.settings)
     _try_recipes(table, shelf)
     entries = tuple(_entry(table, cell, shelf) for cell in chosen)
-    figures, absent = _figures(table, shelf)
+    figures, absent = _figures(table.figures if not cells else (), shelf)
     runs, ids, orders = _runs(entries, figures, shelf)
     pending = _pending(runs, out)
     costs = []
@@ -241,9 +242,11 @@ def _counted(entry: Entry, shelf: _Shelf) -> Entry:
     return replace(entry, measure=constant(float(count(stream))))
 
 
-def _figures(table: PaperTable, shelf: _Shelf) -> tuple[tuple[PaperFigure, ...], dict[str, str]]:
-    absent = {figure.name: shelf.why_not(figure.recipes) for figure in table.figures}
-    found = tuple(figure for figure in table.figures if not absent[figure.name])
+def _figures(
+    figures: Sequence[PaperFigure], shelf: _Shelf
+) -> tuple[tuple[PaperFigure, ...], dict[str, str]]:
+    absent = {figure.name: shelf.why_not(figure.recipes) for figure in figures}
+    found = tuple(figure for figure in figures if not absent[figure.name])
     return found, {name: why for name, why in absent.items() if why}
 
 

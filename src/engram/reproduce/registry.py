@@ -58,9 +58,10 @@ def find_table(name: str, *, embedded: bool = False, assignments: Sequence[str] 
         raise bad("table", f"{paper}/TABLE with one of {', '.join(titles)}", name)
     short = table.removeprefix("table").removeprefix("tab").strip(" .-_")
     short = short.replace("figure", "fig")
-    if short not in titles:
+    spelt = {title.lower(): title for title in titles}
+    if short not in spelt:
         raise unknown(f"table of {paper}", table, titles)
-    return _paper(paper).build(short, embedded=embedded, assignments=assignments)
+    return _paper(paper).build(spelt[short], embedded=embedded, assignments=assignments)
 
 
 def _paper(name: str) -> Paper[Any]:

@@ -188,9 +188,9 @@ def _draw(
     from engram.records.files import write_text
     from engram.report.style import as_plot_text
 
-    if result is None:
+    if result is None and figure.recipes:
         return []
-    data = figure.data(result)
+    data = figure.data(result)  # type: ignore[arg-type]  # without recipes it reads nothing
     if not len(data):
         return []
     target = folder / "figures"

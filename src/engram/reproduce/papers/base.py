@@ -88,6 +88,8 @@ class Paper(Generic[PresetT]):
         Tables that need no data, and so no embedded stand-in.
     kept_cells
         Tables whose cells stay when the preset leaves their data set out.
+    with_figures
+        Tables to the figure that is drawn from their runs, and whose further runs they include.
     groups
         Names for several tables at once, which are then made by one call.
     folders
@@ -103,6 +105,7 @@ class Paper(Generic[PresetT]):
     notes: Callable[[str, PresetT, bool], tuple[str, ...]] = _nothing_to_note
     without_data: tuple[str, ...] = ()
     kept_cells: tuple[str, ...] = ()
+    with_figures: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
 
@@ -124,4 +127,8 @@ class Paper(Generic[PresetT]):
         if name not in self.kept_cells:
             cells = tuple(cell for cell in cells if cell["dataset"] not in preset.absent)
         makers = {table: self.tables[table](preset) for table in tables}
-        return PaperTable(cells=cells, entry=lambda cell: makers[cell.table](cell), **common)
+        drawn = self.with_figures.get(name)
+        return PaperTable(
+            cells=cells, entry=lambda cell: makers[cell.table](cell),
+            figures=self.figures(drawn, preset) if drawn else (), **common,
+        )  # fmt: skip

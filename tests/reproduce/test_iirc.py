@@ -1,0 +1,110 @@
+"""The tables and figures of IIRC."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from engram.data.core import Data
+from engram.errors import BadArgument
+from engram.reproduce import find_table, judge, plan
+from engram.reproduce.papers.iirc_preset import PAPER, ROWS, VARIANTS, Preset, recipe, recipes
+from engram.streams.published import iirc, published
+
+CIFAR = "IIRC-CIFAR"
+
+
+@pytest.fixture(scope="module")
+def official():
+    """IIRC-CIFAR over as many rows as CIFAR-100 has, each a single number."""
+    tree, orphans, _ = published("cifar")
+    names = [name for below in tree.values() for name in below] + orphans
+    train, test = names * 500, names * 100
+    data = Data.from_arrays(
+        torch.zeros(len(train), 1), train, test=(torch.zeros(len(test), 1), test)
+    )
+    return iirc(data, "cifar")
+
+
+def test_every_cell_of_c1_has_runs_and_all_nine_rows_are_run():
+    table = find_table("iirc/C.1", assignments=["configurations=1"])
+    assert len(table.cells) == 154
+    assert table.name == "iirc/C.1"
+    made = [table.entry(cell) for cell in table.cells]
+    assert all(len(entry.recipes) == 1 and not entry.missing for entry in made)
+    assert {one.label for one in table.recipes} == {f"{row} ({CIFAR})" for row in ROWS}
+    assert next(r.label for r in table.recipes).startswith("ER ")  # the cheap rows come first
+    assert len(find_table("iirc/c.1").recipes) == 90
+    assert table.settings == {"configurations": "1"}
+
+
+def test_the_two_schedules():
+    paper = recipe(PAPER, CIFAR, "ER").training
+    assert (paper.epochs, paper.length(0)[0], paper.plateau_patience) == (140, 280, 10)
+    assert paper.lr * 0.1 * 0.1 * (1 + 1e-12) > paper.min_lr > paper.lr * 0.1**3  # third cut ends
+    short = recipe(Preset(schedule="short"), CIFAR, "ER").training
+    assert (short.epochs, short.length(0)[0], short.plateau_patience) == (35, 70, 3)
+    assert recipe(Preset(cuts=0), CIFAR, "ER").training.min_lr == 0
+
+
+def test_rows_follow_the_protocol():
+    made = {row: recipe(PAPER, CIFAR, row) for row in [*ROWS, *VARIANTS]}
+    best = {row for row, one in made.items() if one.training.restore_best}
+    assert best == {"ER", "ER-infinite", "incremental joint", "finetune"}
+    kept = {row: one.method.memory_budget for row, one in made.items()}
+    herded = {row for row, memory in kept.items() if memory and memory.policy == "herding"}
+    assert herded == {"iCaRL-norm", "iCaRL-CNN", "LUCIR", "BiC", *VARIANTS}
+    assert made["LUCIR"].method.head == {"name": "cosine", "scale": 1.0}
+    assert made["AGEM"].method.masks
+    assert made["AGEM"].method.size == 128
+    assert made["BiC-distil"].method.variant == "distil"
+    assert {one.training.lr for one in made.values()} == {1.0}
+    full = {row: recipe(PAPER, "IIRC-ImageNet-full", row).training.lr for row in [*ROWS, *VARIANTS]}
+    slow = {row for row, lr in full.items() if lr == 0.5}
+    assert slow == {"iCaRL-norm", "iCaRL-CNN", "BiC", "BiC-distil"}
+
+
+def test_class_orders_are_repetitions_of_one_recipe():
+    several = recipes(PAPER, CIFAR, "LUCIR")
+    assert len({one.key for one in several}) == 1
+    assert len({one.order for one in several}) == 10
+    with pytest.raises(BadArgument, match="at most 10"):
+        recipes(Preset(configurations=11), CIFAR, "ER")
+
+
+@pytest.mark.parametrize(("name", "cells"), [("3.1", 6), ("3.2", 4), ("3.3", 7)])
+def test_printed_counts_are_those_of_the_stream(official, name, cells):
+    table = find_table(f"iirc/{name}")
+    checked = 0
+    for cell in table.cells:
+        if cell["dataset"] != CIFAR:
+            continue
+        entry = table.entry(cell)
+        _, count = entry.counted
+        assert judge(cell, entry, np.array([count(official)])).verdict == "agrees", cell
+        checked += 1
+    assert checked == cells
+
+
+def test_cells_alone_leave_the_figure_out():
+    table = find_table("iirc/C.1", embedded=True)
+    made = plan(table, cells="method=ER|iCaRL*", measure=False)
+    assert {run.label for run in made.runs} == {
+        "ER (shapes)", "iCaRL-CNN (shapes)", "iCaRL-norm (shapes)"
+    }  # fmt: skip
+    assert not made.figures
+    whole = plan(table, measure=False)
+    assert len(whole.runs) == 9
+    assert whole.figures[0].name == "fig4.2"
+    assert math.isclose(whole.seconds, 0)
+
+
+@pytest.mark.parametrize("name", ["fig4.9", "fig4.10", "fig4.11"])
+def test_ablations_share_the_plain_rows(name):
+    plain = {(r.key, r.order) for r in find_table("iirc/fig4.2", embedded=True).recipes}
+    own = {(r.key, r.order) for r in find_table(f"iirc/{name}", embedded=True).recipes}
+    assert own & plain
+    assert own - plain
