@@ -195,3 +195,11 @@ def hold_out(y: Tensor) -> tuple[Tensor, Tensor]:
     for label in y[:, 0].unique():
         held[(y[:, 0] == label).nonzero()[4::5, 0]] = True
     return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
+
+
+def check_crop(crop: tuple[int, int], shape: tuple[int, ...]) -> None:
+    """Refuse a crop of what is no image, or one that is larger than the images."""
+    if len(shape) != 3:
+        raise bad("crop", "None, since these are no images [C, H, W]", crop)
+    if not all(0 < part <= whole for part, whole in zip(crop, shape[1:], strict=True)):
+        raise bad("crop", f"at most {shape[1]} x {shape[2]} pixels, the size of the images", crop)

@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from engram.data.core import Data, Source
-from engram.data.drawn_faces import faces
-from engram.data.embedded import blobs, digits
 from engram.data.formats import Place, packed_place, packed_sets, place_of, places_under
-from engram.data.glyphs import glyphs
+from engram.data.known import KNOWN, Known
 from engram.data.normalised import normalised
-from engram.data.shapes import shapes
-from engram.data.skeleton_synthetic import skeletons
+from engram.data.pictures import cropped, read_resized
 from engram.errors import BadArgument, bad, nearest, unknown
-
-
-@dataclass(frozen=True)
-class Known:
-    """A set with a name of its own.
-
-    `places` are looked for under the search root, in that order, before packed files; `form` is
-    the form they must have. `rows` are the official numbers of training and test rows, in `classes`
-    of equal size if that is given.
-    """
-
-    summary: str
-    make: Callable[..., Data] | None = None
-    form: str = ""
-    places: tuple[str, ...] = ()
-    rows: tuple[int, int] | None = None
-    classes: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,74 +25,6 @@ class SetInfo:
     summary: str
     available: bool
     place: str = ""
-
-
-KNOWN: dict[str, Known] = {
-    "digits": Known("1797 real handwritten digits, 8x8, embedded", digits),
-    "blobs": Known("Gaussian classes, made on the spot", blobs),
-    "shapes": Known("kinds of shapes in several variations, drawn on the spot, 16x16", shapes),
-    "skeletons": Known("ten actions of a jointed figure, made on the spot", skeletons),
-    "faces": Known("eight expressions of drawn faces, 32x32 colour, made on the spot", faces),
-    "glyphs": Known("signs of an invented script, written on the spot, 28x28; outside set", glyphs),
-    "mnist": Known(
-        "handwritten digits, 28x28", form="idx", rows=(60000, 10000),
-        places=("mnist", "MNIST", "MNIST/raw", "mnist/MNIST/raw", "."),
-    ),
-    "fashion_mnist": Known(
-        "pictures of clothes, 28x28", form="idx", rows=(60000, 10000), classes=10,
-        places=("fashion_mnist", "fashion-mnist", "FashionMNIST", "FashionMNIST/raw",
-                "fashion_mnist/FashionMNIST/raw", "."),
-    ),
-    "cifar10": Known(
-        "ten kinds of objects, 32x32 colour", form="CIFAR", rows=(50000, 10000), classes=10,
-        places=("cifar-10-batches-py", "cifar-10-python.tar.gz", "cifar10",
-                "cifar10/cifar-10-batches-py", "cifar10/cifar-10-python.tar.gz"),
-    ),
-    "cifar100": Known(
-        "a hundred kinds of objects in twenty groups, 32x32 colour", form="CIFAR",
-        rows=(50000, 10000), classes=100,
-        places=("cifar-100-python", "cifar-100-python.tar.gz", "cifar100",
-                "cifar100/cifar-100-python", "cifar100/cifar-100-python.tar.gz"),
-    ),
-    "nw_ucla": Known(
-        "ten actions of 20 joints in three views, 52 frames", form="NW-UCLA",
-        places=("nw_ucla", "NW-UCLA/all_sqe", "NW-UCLA", "all_sqe", "nw_ucla/all_sqe"),
-    ),
-    "ntu60": Known(
-        "actions of 25 joints, two persons, 300 frames; ten of 60 classes by default", form="NTU",
-        places=("ntu60", "ntu60/xsub", "NTU60_CS.npz", "ntu60/NTU60_CS.npz", "ntu/NTU60_CS.npz",
-                "nturgb+d_skeletons", "nturgbd_raw/nturgb+d_skeletons", "NTU-RGB-D/xsub", "xsub"),
-    ),
-    "fer2013": Known(
-        "seven facial expressions, 48x48 grey; size=100 for RGB", form="FER", rows=(28709, 3589),
-        places=("fer2013.csv", "fer2013/fer2013.csv", "fer2013", "FER-2013", "FER2013"),
-    ),
-    "ck_plus": Known(
-        "eight facial expressions of 123 subjects, 100x100 colour", form="CK+",
-        places=("ck_plus", "CK+", "ck+", "CKPlus", "."),
-    ),
-    "raf_db": Known(
-        "seven facial expressions in the wild, 100x100 colour", form="RAF-DB", rows=(12271, 3068),
-        places=("raf_db", "RAF-DB", "RAF_DB", "raf-db", "RAFDB"),
-    ),
-    "affectnet": Known(
-        "eight facial expressions in the wild, 100x100 colour", form="AffectNet",
-        places=("affectnet", "AffectNet"),
-    ),
-    "icv_mefed": Known(
-        "eight facial expressions of 125 subjects by dominance, 100x100 colour", form="iCV-MEFED",
-        places=("icv_mefed", "iCV-MEFED", "iCV_MEFED"),
-    ),
-    "baum1": Known(
-        "eight spontaneous expressions, frames of clips, 100x100 colour", form="BAUM-1",
-        places=("baum1", "BAUM-1", "BAUM1"),
-    ),
-    "tiny_imagenet": Known(
-        "200 kinds of objects, 64x64 colour", form="Tiny", rows=(100000, 10000), classes=200,
-        places=("tiny-imagenet-200", "tiny_imagenet", "tiny_imagenet/tiny-imagenet-200"),
-    ),
-    "multi_domain": Known("flowers, scenes, birds, cars, letters, 64x64 colour (packed)"),
-}  # fmt: skip
 
 
 def search_root(root: str | Path | None = None) -> Path | None:
@@ -145,6 +57,8 @@ def load(
     name_or_path: str | Path,
     *,
     root: str | Path | None = None,
+    resize: int | Sequence[int] | None = None,
+    crop: int | Sequence[int] | None = None,
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
     **options: Any,
@@ -158,13 +72,16 @@ def load(
         ``.npz``, an official archive, or the folder of one set.
     root
         Folder in which names are looked for; the environment variable ENGRAM_DATA by default.
+    resize, crop
+        Of images, in pixels: one number for a square, or (height, width). All are resized, then
+        networks see the middle of that size; random crops of training come from the whole image.
     mean, std
         Normalise with these, one number for each channel (or one for all), in place of the set's
         own. Pixels lie in [0, 1] before that.
     options
-        Options of the set or form, such as ``verify=False`` (skip checksums), ``resize=(h, w)``
-        (image folders), ``size``, ``broken``, ``packed`` (faces), ``split``, ``repair``, ``frames``
-        (skeletons), ``classes`` (blobs, ntu60), ``persons`` (ntu60).
+        Options of the set or form, such as ``verify=False`` (skip checksums), ``size``, ``broken``,
+        ``packed`` (faces), ``split``, ``repair``, ``frames`` (skeletons), ``classes`` (blobs,
+        ntu60), ``persons`` (ntu60).
 
     Examples
     --------
@@ -175,10 +92,14 @@ def load(
     ...
     engram.errors.BadArgument: data: unknown name 'digts', did you mean 'digits'? Known: aff...
     """
+    if resize is not None:
+        options["resize"] = resize
     data, name = _loaded(name_or_path, root, options)
     given = dict(options)
+    if crop is not None:
+        data, given = cropped(data, crop), {**given, "crop": crop}
     if mean != () or std != ():
-        data, given = normalised(data, mean, std), {**options, "mean": mean, "std": std}
+        data, given = normalised(data, mean, std), {**given, "mean": mean, "std": std}
     found = Source(name, given, None if root is None else str(Path(root).absolute()))
     object.__setattr__(data, "source", found)
     return data
@@ -193,9 +114,9 @@ def _loaded(
     if known is not None and known.make is not None:
         valid = list(signature(known.make).parameters)
         for option in options:
-            if option not in valid:
+            if option not in (*valid, "resize"):
                 raise unknown(f"option of {name}", option, valid or ["(none)"])
-        return known.make(**options), name
+        return read_resized(known.make, valid, options), name
     path = Path(name).expanduser()
     looks_like_path = isinstance(name_or_path, Path) or os.sep in name or path.suffix != ""
     if not looks_like_path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.data.arrays import Inputs, class_ids, hold_out, inputs, refuse_twice
+from engram.data.arrays import Inputs, check_crop, class_ids, hold_out, inputs, refuse_twice
 from engram.data.copies import Copies, CopyTables, check_copies
+from engram.data.fingerprint import hashed
 from engram.data.labels import notes_on_names, refuse_unlabelled
 from engram.errors import bad
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
-_CHUNK = 4096  # rows hashed at a time, so that a memory map is never read whole
 
 
 class Source(NamedTuple):
@@ -56,6 +55,9 @@ class Data:
     copies
         Rows behind those of `x`: other rows' images, changed as they are read. They are in no part
         of the split; tasks have them, see `engram.balance`.
+    crop
+        (height, width) of the middle of every image, which is all that networks see of it; random
+        crops of training (`augment`) are cut from the whole image. None: networks see all of it.
 
     Examples
     --------
@@ -79,6 +81,7 @@ class Data:
     notes: tuple[str, ...] = ()
     attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     copies: Copies | None = None
+    crop: tuple[int, int] | None = None
     # Set by `engram.load`; no argument, so that a changed copy (`replace`) does not claim it.
     source: Source | None = field(init=False, default=None, repr=False)
 
@@ -86,7 +89,9 @@ class Data:
         if len(self.x) == 0:
             raise bad("x", "at least one row", "none")
         if self.copies is not None:
-            check_copies(self.copies, len(self.x), self.sample_shape)
+            check_copies(self.copies, len(self.x), self.stored_shape)
+        if self.crop is not None:
+            check_crop(self.crop, self.stored_shape)
         if self.y.ndim != 2 or len(self.y) != len(self):
             raise bad("y", f"labels of shape [{len(self)}, L]", tuple(self.y.shape))
         if self.y.shape[1] == 0:
@@ -122,7 +127,13 @@ class Data:
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
+        """Shape of one input, as networks see it."""
+        shape = self.stored_shape
+        return shape if self.crop is None else (shape[0], *self.crop)
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of one row of `x`."""
         return tuple(self.x.shape[1:])
 
     @property
@@ -141,7 +152,7 @@ class Data:
         return self.y[:, 0]
 
     def gather(self, rows: Tensor) -> Tensor:
-        """Raw inputs of some rows, from memory or from the memory map; copies are made."""
+        """Raw inputs of some rows as they are stored; copies are made."""
         if self.copies is None:
             return self.stored(rows)
         rows = rows.cpu()
@@ -175,7 +186,7 @@ class Data:
         state = tuple(one._version for one in parts if isinstance(one, Tensor))
         known: tuple[Any, str] | None = self.__dict__.get("_fingerprint")
         if known is None or known[0] != state:
-            known = state, self._hashed(parts)
+            known = state, hashed(self._facts(), parts)
             object.__setattr__(self, "_fingerprint", known)
         return known[1]
 
@@ -184,16 +195,10 @@ class Data:
         made = [] if self.copies is None else [self.copies.source, self.copies.key]
         return [self.x, self.y, self.train, self.test, self.valid, *attributes, *made]
 
-    def _hashed(self, parts: Sequence[Inputs]) -> str:
+    def _facts(self) -> tuple[Any, ...]:
         facts: tuple[Any, ...] = (self.classes, sorted(self.attributes), self.mean, self.std)
         facts += () if self.copies is None else (self.copies.options,)
-        digest = hashlib.blake2b(repr(facts).encode(), digest_size=8)
-        for part in parts:
-            array = part.cpu().numpy() if isinstance(part, Tensor) else part
-            digest.update(str((array.shape, array.dtype)).encode())
-            for start in range(0, len(array), _CHUNK):
-                digest.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)
-        return digest.hexdigest()
+        return facts if self.crop is None else (*facts, {"crop": self.crop})
 
     @classmethod
     def from_arrays(

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from engram.data.idx import find_idx, load_idx
 from engram.data.ntu import is_ntu, load_ntu
 from engram.data.nw_ucla import is_nw_ucla, load_nw_ucla
 from engram.data.packed import keys_of, load_packed
+from engram.data.pictures import read_resized
 from engram.data.raf_db import is_raf_db, load_raf_db
 from engram.data.skeleton import build, read_packed_sequences
 from engram.data.tiny_imagenet import is_tiny_imagenet, load_tiny_imagenet
@@ -63,11 +65,12 @@ class Place:
         valid = inspect.signature(self.read).parameters.values()
         names = [one.name for one in valid if one.kind is one.KEYWORD_ONLY and one.name != "name"]
         for option in options:
-            if option not in names:
+            if option not in (*names, "resize"):
                 raise unknown(f"option of the {self.form} form", option, names or ["(none)"])
         if name is not None:
             options = {**options, "name": name}
-        return self.read(list(self.files) if self.files else self.path, **options)
+        place = list(self.files) if self.files else self.path
+        return read_resized(partial(self.read, place), names, options)
 
 
 def _folder(path: Path, *, resize: tuple[int, int] | None = None, name: str | None = None) -> Data:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from engram.data.catalogue import (
-    KNOWN,
     SetInfo,
     datasets,
     find,
@@ -19,6 +18,7 @@ from engram.data.catalogue import (
 )
 from engram.data.core import Data
 from engram.data.formats import Place, place_of
+from engram.data.known import KNOWN
 from engram.data.nw_ucla import read_nw_ucla
 from engram.data.packing import write_npz, write_packed
 from engram.data.repeats import duplicates, repeats, said

@@ -48,7 +48,7 @@ _USAGE = np.array([TRAIN, VALID, TEST], np.uint8)
 RESERVED = {
     "x", "y", "label", "fine", "split", "usage", "jpeg", "webp", "offsets", "webp_offsets",
     "joints", "name", "notes", "mean", "std", "train_rows", "test_rows", "valid_rows", "mapped",
-    "stamp", *NAME_KEYS,
+    "stamp", "crop", *NAME_KEYS,
 }  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def _data(x: Inputs, files: Sequence[Path], parts: list[_Part], name: str | None
     return Data(
         x=x, y=y, classes=classes, name=name or _text(first, "name") or files[0].stem,
         **_rows(parts, y, classes), **_attributes(parts, len(x)),
-        mean=_floats(first, "mean"), std=_floats(first, "std"),
+        mean=_floats(first, "mean"), std=_floats(first, "std"), crop=_crop(first),
     )  # fmt: skip
 
 
@@ -252,3 +252,10 @@ def _text(keys: Mapping[str, Array], key: str) -> str:
 
 def _floats(keys: Mapping[str, Array], key: str) -> tuple[float, ...]:
     return tuple(map(float, keys[key])) if key in keys else ()
+
+
+def _crop(keys: Mapping[str, Array]) -> tuple[int, int] | None:
+    if "crop" not in keys:
+        return None
+    height, width = map(int, keys["crop"])
+    return height, width

@@ -65,7 +65,8 @@ def arrays_of(data: Data) -> dict[str, Any]:
         **{key: _small(value.cpu().numpy()) for key, value in data.attributes.items()},
         **{f"{key}_names": np.array(value) for key, value in data.attribute_names.items()},
     }
-    arrays |= {key: np.array(getattr(data, key)) for key in ("mean", "std") if getattr(data, key)}
+    arrays |= {key: np.array(getattr(data, key)) for key in ("mean", "std", "crop")
+               if getattr(data, key)}  # fmt: skip
     if data.notes:
         arrays["notes"] = np.array(data.notes)
     return arrays

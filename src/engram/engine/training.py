@@ -54,7 +54,8 @@ class Training:
     augment
         Of training images: ``crop`` (padded with 4 black pixels on each side, then cut at random),
         ``resized_crop`` (a part of 8 to 100 percent and of sides 3:4 to 4:3, resized to the whole),
-        ``flip``.
+        ``flip``. Where the data has a `crop`, the first two are cut to that size: ``crop`` from
+        anywhere in the image, without padding.
     precision
         ``float32``; ``tf32``: products and convolutions with 10 bits of mantissa on CUDA,
         elsewhere the same as float32; ``bf16`` where autocast allows it; ``float64``.

@@ -44,8 +44,11 @@ class Feed:
             raise bad("augment", "images of shape (channels, height, width)", data.sample_shape)
         self.data, self.view, self.augment = data, view, augment
         self.device, self.dtype = device, dtype
+        if data.crop is not None and {"crop", "resized_crop"} <= set(augment):
+            expected = f"crop or resized_crop, not both, for images cut to {data.crop}"
+            raise bad("augment", expected, list(augment))
         axes = tuple(range(len(data.sample_shape))) if axes is None else axes
-        self._stored = tuple(data.sample_shape[axis] for axis in axes)
+        self._stored = tuple(data.stored_shape[axis] for axis in axes)
         self._back = (0, *(1 + axes.index(axis) for axis in range(len(axes))))
         # rows as flat vectors: whatever the memory format of the images, a batch is dense
         self._x = self._flat(data.x, axes).to(device) if isinstance(data.x, Tensor) else None
@@ -66,14 +69,37 @@ class Feed:
 
     def __call__(self, rows: Tensor, stages: Tensor | None = None) -> Tensor:
         """Inputs [..., *sample] of rows [...]; `stages` matter where tasks have a view."""
-        flat = rows.reshape(-1)
+        x = self._pictures(rows.reshape(-1))
+        if self.data.crop is not None:
+            x = middle(x, self.data.crop)
+        x = self._viewed(x, stages)
+        return x.reshape(*rows.shape, *x.shape[1:])
+
+    def augmented(self, rows: Tensor, stages: Tensor | None, key: Tensor) -> Tensor:
+        """As a call, with the random flips and crops of a training step; `key` [...] per run."""
+        if not self.augment:
+            return self(rows, stages)
+        size = rows.shape[-1]
+        if self.data.crop is None:
+            x = self(rows, stages)
+            flat = self._moved(x.reshape(-1, *x.shape[rows.ndim :]), key, size)  # [R * B, C, H, W]
+        else:
+            flat = self._cut(self._pictures(rows.reshape(-1)), self.data.crop, key, size)
+            flat = self._viewed(flat, stages)
+        if "flip" in self.augment:
+            turn = keys.keep(keys.fold(key, "flip"), 0.5, size).reshape(-1, 1, 1, 1)
+            flat = torch.where(turn, flat.flip(-1), flat)
+        return flat.reshape(*rows.shape, *flat.shape[1:])
+
+    def _pictures(self, flat: Tensor) -> Tensor:
+        """Normalised inputs of rows [n], as large as they are stored."""
         source = flat if self._copies is None else self._copies.source[flat]
         if self._x is not None:
             raw = self._x.index_select(0, source).reshape(len(flat), *self._stored)
             raw = raw.permute(self._back)
         else:
             raw = self.data.stored(source).to(self.device)
-            raw = raw.reshape(len(flat), *self.data.sample_shape)
+            raw = raw.reshape(len(flat), *self.data.stored_shape)
         if self._copies is not None:
             raw = self._copies.apply(raw, flat)
         if raw.dtype != torch.uint8:
@@ -82,21 +108,17 @@ class Feed:
             x = raw * (1 / 255)  # one kernel instead of two; on the CPU the slower way
         else:
             x = raw.to(self.dtype).mul_(1 / 255)
-        if self.data.mean:
-            x = (x - self._mean) * self._scale
-        if self.view is not None:
-            if stages is None:
-                raise bad("stages", "the task of each row, because the stream has a view", None)
-            x = self.view(x, stages.reshape(-1))
-        return x.reshape(*rows.shape, *x.shape[1:])
+        return (x - self._mean) * self._scale if self.data.mean else x
 
-    def augmented(self, rows: Tensor, stages: Tensor | None, key: Tensor) -> Tensor:
-        """As a call, with the random flips and shifts of a training step; `key` [...] per run."""
-        x = self(rows, stages)
-        if not self.augment:
+    def _viewed(self, x: Tensor, stages: Tensor | None) -> Tensor:
+        if self.view is None:
             return x
-        size = rows.shape[-1]
-        flat = x.reshape(-1, *x.shape[rows.ndim :])  # [R * B, C, H, W]
+        if stages is None:
+            raise bad("stages", "the task of each row, because the stream has a view", None)
+        return self.view(x, stages.reshape(-1))
+
+    def _moved(self, flat: Tensor, key: Tensor, size: int) -> Tensor:
+        """Random crops as large as the images themselves: padded and shifted, or stretched."""
         if "crop" in self.augment:
             draw = keys.below(keys.fold(key, "crop"), 2 * CROP_PADDING + 1, size, 2)
             black = -self._mean * self._scale if self.data.mean else None
@@ -104,10 +126,31 @@ class Feed:
         if "resized_crop" in self.augment:
             draw = keys.uniform(keys.fold(key, "resized crop"), size, 4)
             flat = resized_crop(flat, draw.reshape(-1, 4).to(flat.dtype))
-        if "flip" in self.augment:
-            turn = keys.keep(keys.fold(key, "flip"), 0.5, size).reshape(-1, 1, 1, 1)
-            flat = torch.where(turn, flat.flip(-1), flat)
-        return flat.reshape(x.shape)
+        return flat
+
+    def _cut(self, flat: Tensor, crop: tuple[int, int], key: Tensor, size: int) -> Tensor:
+        """Random crops of a size that the data states, from anywhere in the images."""
+        if "resized_crop" in self.augment:
+            draw = keys.uniform(keys.fold(key, "resized crop"), size, 4)
+            return resized_crop(flat, draw.reshape(-1, 4).to(flat.dtype), crop)
+        if "crop" not in self.augment:
+            return middle(flat, crop)
+        spare = (flat.shape[-2] - crop[0], flat.shape[-1] - crop[1])
+        top, left = (keys.below(keys.fold(key, "crop", axis), spare[axis] + 1, size).reshape(-1, 1)
+                     for axis in range(2))  # fmt: skip
+        return _window(flat, top, left, crop)
+
+
+def middle(x: Tensor, size: tuple[int, int]) -> Tensor:
+    """The middle of images [B, C, H, W]; where it cannot be even, a pixel more to the left and top.
+
+    Examples
+    --------
+    >>> middle(torch.arange(5.0).expand(1, 1, 3, 5), (1, 2))[0, 0].tolist()
+    [[1.0, 2.0]]
+    """
+    top, left = ((whole - part) // 2 for whole, part in zip(x.shape[-2:], size, strict=True))
+    return x[..., top : top + size[0], left : left + size[1]]
 
 
 def _shift(x: Tensor, by: Tensor, black: Tensor | None = None) -> Tensor:
@@ -120,18 +163,23 @@ def _shift(x: Tensor, by: Tensor, black: Tensor | None = None) -> Tensor:
         shape = (*x.shape[:2], height + 2 * pad, width + 2 * pad)
         wide = black.to(x.dtype).expand(shape).clone()
         wide[..., pad:-pad, pad:-pad] = x
-    ys = torch.arange(height, device=x.device) + pad + by[:, :1]  # [B, H]
-    xs = torch.arange(width, device=x.device) + pad + by[:, 1:]  # [B, W]
+    return _window(wide, pad + by[:, :1], pad + by[:, 1:], (height, width))
+
+
+def _window(x: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> Tensor:
+    """Parts of images [B, C, H, W] of one size, each from its own place [B, 1]."""
+    ys = torch.arange(size[0], device=x.device) + top  # [B, h]
+    xs = torch.arange(size[1], device=x.device) + left  # [B, w]
     item = torch.arange(len(x), device=x.device)[:, None, None]
-    moved = wide.movedim(1, -1)[item, ys[:, :, None], xs[:, None, :]]  # [B, H, W, C]
-    return moved.movedim(-1, 1)
+    found = x.movedim(1, -1)[item, ys[:, :, None], xs[:, None, :]]  # [B, h, w, C]
+    return found.movedim(-1, 1)
 
 
-def resized_crop(x: Tensor, draw: Tensor) -> Tensor:
-    """Parts of images [B, C, H, W], stretched to their size; `draw` [B, 4] in [0, 1) decides.
+def resized_crop(x: Tensor, draw: Tensor, size: tuple[int, int] | None = None) -> Tensor:
+    """Parts of images [B, C, H, W], stretched to `size`; `draw` [B, 4] in [0, 1) decides.
 
     Area from 8 to 100 percent, sides from 3:4 to 4:3 evenly on a log scale, anywhere; a side that
-    would exceed the image is as long as the image.
+    would exceed the image is as long as the image. Without `size`, that of the image.
     """
     area = AREA[0] + (AREA[1] - AREA[0]) * draw[:, 0]
     low, high = math.log(SIDES[0]), math.log(SIDES[1])
@@ -140,5 +188,7 @@ def resized_crop(x: Tensor, draw: Tensor) -> Tensor:
     across, down = ((2 * draw[:, 2] - 1) * (1 - wide), (2 * draw[:, 3] - 1) * (1 - tall))
     zero = torch.zeros_like(wide)
     rows = [torch.stack(row, -1) for row in ((wide, zero, across), (zero, tall, down))]
-    grid = F.affine_grid(torch.stack(rows, 1), list(x.shape), align_corners=False)
+    grid = F.affine_grid(
+        torch.stack(rows, 1), [*x.shape[:2], *(size or x.shape[2:])], align_corners=False
+    )
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)

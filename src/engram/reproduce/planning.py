@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engram.data.catalogue import KNOWN, find, missing_rows, search_root
+from engram.data.catalogue import find, missing_rows, search_root
 from engram.data.core import Data
+from engram.data.known import KNOWN
 from engram.errors import BadArgument
 from engram.models import build as build_model
 from engram.recipes import Plan, Recipe

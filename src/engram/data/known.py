@@ -1,0 +1,98 @@
+"""The sets that have a name of their own: where their files lie, or what makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engram.data.core import Data
+from engram.data.drawn_faces import faces
+from engram.data.embedded import blobs, digits
+from engram.data.glyphs import glyphs
+from engram.data.shapes import shapes
+from engram.data.skeleton_synthetic import skeletons
+
+
+@dataclass(frozen=True)
+class Known:
+    """A set with a name of its own.
+
+    `places` are looked for under the search root, in that order, before packed files; `form` is
+    the form they must have. `rows` are the official numbers of training and test rows, in `classes`
+    of equal size if that is given.
+    """
+
+    summary: str
+    make: Callable[..., Data] | None = None
+    form: str = ""
+    places: tuple[str, ...] = ()
+    rows: tuple[int, int] | None = None
+    classes: int = 0
+
+
+KNOWN: dict[str, Known] = {
+    "digits": Known("1797 real handwritten digits, 8x8, embedded", digits),
+    "blobs": Known("Gaussian classes, made on the spot", blobs),
+    "shapes": Known("kinds of shapes in several variations, drawn on the spot, 16x16", shapes),
+    "skeletons": Known("ten actions of a jointed figure, made on the spot", skeletons),
+    "faces": Known("eight expressions of drawn faces, 32x32 colour, made on the spot", faces),
+    "glyphs": Known("signs of an invented script, written on the spot, 28x28; outside set", glyphs),
+    "mnist": Known(
+        "handwritten digits, 28x28", form="idx", rows=(60000, 10000),
+        places=("mnist", "MNIST", "MNIST/raw", "mnist/MNIST/raw", "."),
+    ),
+    "fashion_mnist": Known(
+        "pictures of clothes, 28x28", form="idx", rows=(60000, 10000), classes=10,
+        places=("fashion_mnist", "fashion-mnist", "FashionMNIST", "FashionMNIST/raw",
+                "fashion_mnist/FashionMNIST/raw", "."),
+    ),
+    "cifar10": Known(
+        "ten kinds of objects, 32x32 colour", form="CIFAR", rows=(50000, 10000), classes=10,
+        places=("cifar-10-batches-py", "cifar-10-python.tar.gz", "cifar10",
+                "cifar10/cifar-10-batches-py", "cifar10/cifar-10-python.tar.gz"),
+    ),
+    "cifar100": Known(
+        "a hundred kinds of objects in twenty groups, 32x32 colour", form="CIFAR",
+        rows=(50000, 10000), classes=100,
+        places=("cifar-100-python", "cifar-100-python.tar.gz", "cifar100",
+                "cifar100/cifar-100-python", "cifar100/cifar-100-python.tar.gz"),
+    ),
+    "nw_ucla": Known(
+        "ten actions of 20 joints in three views, 52 frames", form="NW-UCLA",
+        places=("nw_ucla", "NW-UCLA/all_sqe", "NW-UCLA", "all_sqe", "nw_ucla/all_sqe"),
+    ),
+    "ntu60": Known(
+        "actions of 25 joints, two persons, 300 frames; ten of 60 classes by default", form="NTU",
+        places=("ntu60", "ntu60/xsub", "NTU60_CS.npz", "ntu60/NTU60_CS.npz", "ntu/NTU60_CS.npz",
+                "nturgb+d_skeletons", "nturgbd_raw/nturgb+d_skeletons", "NTU-RGB-D/xsub", "xsub"),
+    ),
+    "fer2013": Known(
+        "seven facial expressions, 48x48 grey; size=100 for RGB", form="FER", rows=(28709, 3589),
+        places=("fer2013.csv", "fer2013/fer2013.csv", "fer2013", "FER-2013", "FER2013"),
+    ),
+    "ck_plus": Known(
+        "eight facial expressions of 123 subjects, 100x100 colour", form="CK+",
+        places=("ck_plus", "CK+", "ck+", "CKPlus", "."),
+    ),
+    "raf_db": Known(
+        "seven facial expressions in the wild, 100x100 colour", form="RAF-DB", rows=(12271, 3068),
+        places=("raf_db", "RAF-DB", "RAF_DB", "raf-db", "RAFDB"),
+    ),
+    "affectnet": Known(
+        "eight facial expressions in the wild, 100x100 colour", form="AffectNet",
+        places=("affectnet", "AffectNet"),
+    ),
+    "icv_mefed": Known(
+        "eight facial expressions of 125 subjects by dominance, 100x100 colour", form="iCV-MEFED",
+        places=("icv_mefed", "iCV-MEFED", "iCV_MEFED"),
+    ),
+    "baum1": Known(
+        "eight spontaneous expressions, frames of clips, 100x100 colour", form="BAUM-1",
+        places=("baum1", "BAUM-1", "BAUM1"),
+    ),
+    "tiny_imagenet": Known(
+        "200 kinds of objects, 64x64 colour", form="Tiny", rows=(100000, 10000), classes=200,
+        places=("tiny-imagenet-200", "tiny_imagenet", "tiny_imagenet/tiny-imagenet-200"),
+    ),
+    "multi_domain": Known("flowers, scenes, birds, cars, letters, 64x64 colour (packed)"),
+}  # fmt: skip
