@@ -10,12 +10,14 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks.reproduce import split_mnist
+from benchmarks.reproduce import search, split_mnist
+from benchmarks.reproduce.searches import SEARCHES, Search
 from benchmarks.speed import study, throughput
 from benchmarks.speed.throughput import Enough, Lockstep, Stopwatch, Work
 from engram.data import load
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
+from engram.reproduce import choose_cells, find_table
 from tests.reproduce.invented import invented_table
 
 
@@ -177,3 +179,41 @@ def test_the_kept_table_reaches_what_it_should():
     kept = pd.read_csv(Path(split_mnist.__file__).with_suffix(".csv"))
     assert list(kept["method"]) == [type(one).__name__ for one in split_mnist.METHODS]
     assert (kept["accuracy"] >= kept["at least"]).all()
+
+
+# -- searches ------------------------------------------------------------------------------------
+def test_readings_side_by_side(tmp_path, monkeypatch, capsys):
+    """Trials share runs; a budget of nothing shows what is there; only settings differ."""
+    table = find_table("rwalk/1", embedded=True, assignments=["seeds=1", "mnist.epochs=1"])
+    cells = "method=Vanilla-S,metric=A(%)|F"
+    asked = []
+
+    def find(name, assignments):
+        asked.append(assignments)
+        return table
+
+    monkeypatch.setattr(search, "find_table", find)
+    one = Search("rwalk/1", cells, {"plain": (), "same": ("mix=union",)}, common=("seeds=1",))
+    given = ["one", "--out", str(tmp_path / "runs"), "--device", "cpu", "--set", "batch_size=32"]
+    search.main([*given, "--budget", "0s"], {"one": one})
+    assert "nothing is recorded" in capsys.readouterr().out
+    search.main([*given, "--save", str(tmp_path / "new" / "found.csv")], {"one": one})
+    assert asked[:2] == [["seeds=1", "batch_size=32"], ["seeds=1", "mix=union", "batch_size=32"]]
+    found = pd.read_csv(tmp_path / "new" / "found.csv")
+    assert list(found.columns) == list(search.COLUMNS)
+    assert found["trial"].tolist() == ["plain", "plain", "same", "same"]
+    assert found["ours"][:2].tolist() == found["ours"][2:].tolist()
+    assert found["repetitions"].tolist() == [1] * 4
+    assert "2 trials" in capsys.readouterr().out
+    with pytest.raises(BadArgument, match="trial: unknown name 'plane'"):
+        search.plans_of(one, None, only=["plane"])
+
+
+@pytest.mark.parametrize("name", list(SEARCHES))
+def test_trials_are_presets(name):
+    """Every assignment of a search is one that the preset takes."""
+    asked = SEARCHES[name]
+    for trial in asked.trials.values():
+        table = find_table(asked.table, assignments=[*asked.common, *trial])
+        chosen = choose_cells(table.cells, asked.cells)
+        assert all(not table.entry(cell).missing for cell in chosen)

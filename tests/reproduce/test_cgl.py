@@ -398,3 +398,14 @@ def test_page_names_every_choice_and_erratum():
         for setting in ("task-order", "class-order-aggregated"):
             pair = " / ".join(printed[method + setting + metric] for metric in ("AOPD", "MOPD"))
             assert re.search(rf"^\| {method} (\|.*)?\| {re.escape(pair)} \|", text, re.M)
+
+
+def test_the_loss_of_replay_alone():
+    table = find_table("cgl/2", assignments=["replay_loss=ce", "replay.mix=paired"])
+    losses = {}
+    for method in ("REPLAY", "BARE"):
+        cell = choose_cells(table.cells, f"dataset=UCLA-CIL,method={method}")[0]
+        losses[method] = table.entry(cell).recipes[0].training.loss
+    assert losses == {"REPLAY": "ce", "BARE": "balanced"}
+    with pytest.raises(BadArgument, match="did you mean 'ce'"):
+        find_table("cgl/2", assignments=["replay_loss=cee"])

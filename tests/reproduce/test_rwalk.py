@@ -258,3 +258,26 @@ def test_embedded_preset_is_small():
     assert EMBEDDED.cifar is None
     assert EMBEDDED.mnist.data == "digits"
     assert len(cells_of("rwalk", "1")) == 78
+
+
+# -- how samples are trained -----------------------------------------------------------------------
+def of_row(method, *assignments):
+    table = find_table("rwalk/1", assignments=assignments)
+    cells = choose_cells(table.cells, f"dataset=MNIST,setting=single-head,method={method},metric=F")
+    return table.entry(cells[0]).recipes[0]
+
+
+def test_settings_of_samples_touch_rows_with_samples_only():
+    given = ("sample_epochs=2", "mix=paired", "sample_rows=10", "sample_reduce=sum")
+    plain, kept, joined = (of_row(one, *given) for one in ("Vanilla", "Vanilla-S", "PI-S"))
+    assert plain.key == of_row("Vanilla").key
+    assert (kept.training.epochs, plain.training.epochs) == (2, 10)
+    assert (kept.method.mix, kept.method.size, kept.method.reduce) == ("paired", 10, "sum")
+    assert joined.method.parts[0] == kept.method
+    assert not of_row("Vanilla", "optim_reset=false").training.optim_reset
+
+
+@pytest.mark.parametrize("text", ["sample_rows=10", "sample_reduce=sum"])
+def test_settings_of_paired_batches_need_them(text):
+    with pytest.raises(BadArgument, match="unless mix is 'paired'"):
+        of_row("Vanilla-S", text)

@@ -9,9 +9,11 @@ from engram.memory.herding import Herding
 from engram.memory.plane import Plane
 from engram.memory.random import Random
 from engram.memory.source import Policy, Ranking
+from engram.memory.stratified import Stratified
 
 _LINES = {
     "random": "uniform choice without replacement",
+    "stratified": "uniform choice in which every class of a task has its share",
     "reservoir": "uniform sample of all rows that passed by, classes as they come (total only)",
     "herding": "mean of features: the running mean of the chosen follows the class mean",
     "entropy": "chances proportional to the entropy of the prediction over seen classes",
@@ -25,7 +27,7 @@ def policies() -> dict[str, str]:
     Examples
     --------
     >>> sorted(policies())
-    ['entropy', 'herding', 'plane', 'random', 'reservoir']
+    ['entropy', 'herding', 'plane', 'random', 'reservoir', 'stratified']
     """
     return dict(_LINES)
 
@@ -52,6 +54,8 @@ def ranking_of(
     """The ranking function; answers of a user's own policy are checked."""
     if policy == "random":
         return Random().rank
+    if policy == "stratified":
+        return Stratified().rank
     if policy == "herding":
         return Herding(normalize=normalize, dedupe=dedupe, rule=rule).rank
     if policy == "entropy":

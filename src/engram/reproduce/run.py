@@ -111,19 +111,24 @@ def reproduce(
     result = _train(made, folder, device, callback, deadline, group_size, compile, again)
     ended = {} if result is None else ended_stages(result.ends().frame())
     result = None if result is None else by_key(result, made.ids, made.orders)
-    ends = None if result is None else result.ends()  # no cell is about a curve
-    lines = tuple(
-        replace(
-            _line(cell, entry, ends), settings=made.table.settings_of(cell), data=stand_in(entry)
-        )
-        for cell, entry in zip(made.cells, made.entries, strict=True)
-    )
+    lines = lines_of(made, result)
     if lines:  # before the figures, which may fail for want of a drawing library
         merge_lines(folder / FILE, lines)
     changed = words(made.table.settings)
     figures = [p for figure in made.figures for p in _draw(figure, result, folder, changed)]
     left = sum(len(ended.get(r.key, ())) < len(r.run.stream) for r in made.runs)
     return Reproduction(made, folder, lines, tuple(figures), left)
+
+
+def lines_of(made: ReproductionPlan, result: Result | None) -> tuple[Line, ...]:
+    """One line per cell of a plan; `result` knows recipes by their keys, see `by_key`."""
+    ends = None if result is None else result.ends()  # no cell is about a curve
+    return tuple(
+        replace(
+            _line(cell, entry, ends), settings=made.table.settings_of(cell), data=stand_in(entry)
+        )
+        for cell, entry in zip(made.cells, made.entries, strict=True)
+    )
 
 
 def _train(

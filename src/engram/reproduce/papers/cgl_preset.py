@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from engram.errors import choose, number, unknown, whole
 from engram.learner.learner import SCOPES
+from engram.learner.objectives import OBJECTIVES
 from engram.recipes import Recipe
 from engram.reproduce.papers.base import PaperPreset
 from engram.streams.orders import all_task_orders, class_order, random_class_orders
@@ -75,6 +76,8 @@ class Preset(PaperPreset[Protocol]):
         first one's gradient, LwF's cross-entropy covers the new classes only.
     gem_scope
         Which classes compete for GEM's memories: those open ``then``.
+    replay_loss
+        The loss of REPLAY where it is not `loss`: ``ce`` is without the balance of classes.
     precision
         As in `Training`; ``tf32`` makes the products of the ST-GCN quicker on CUDA.
     gcn, stgcn
@@ -102,6 +105,7 @@ class Preset(PaperPreset[Protocol]):
     loss: str = "balanced"
     scope: str = "seen"
     gem_scope: str = "then"
+    replay_loss: str = ""
     optim_reset: bool = False
     precision: str = "float32"
     ewc: Mapping[str, Any] = field(
@@ -136,6 +140,8 @@ class Preset(PaperPreset[Protocol]):
         whole("epochs", self.epochs, 1)
         whole("batch_size", self.batch_size)
         number("lr", self.lr, open_low=True)
+        for name in filter(None, (self.loss, self.replay_loss)):
+            choose("loss", name, ("auto", *OBJECTIVES))
         for name in ("scope", "gem_scope"):
             choose(name, getattr(self, name), ("auto", *SCOPES))
         for name in ("widths", "depths"):
@@ -219,13 +225,14 @@ def recipe(
     # left out where it is the default, so that ids of recipes stay as they were
     precision = {} if preset.precision == "float32" else {"precision": preset.precision}
     scope = preset.gem_scope if method == "GEM" else preset.scope
+    loss = preset.replay_loss if method == "REPLAY" and preset.replay_loss else preset.loss
     return Recipe.of({
         "stream": {"kind": "class_incremental", "data": protocol.data,
                    "classes_per_task": PER_TASK, **({"data_options": options} if options else {})},
         "model": {"edges": protocol.edges, **(model or {"name": "gcn", **preset.gcn})},
         "method": method_spec(preset, method, best if values is None else values),
         "training": {"epochs": preset.epochs, "batch_size": preset.batch_size, "lr": preset.lr,
-                     "optimizer": "adam", "loss": preset.loss, "scope": scope,
+                     "optimizer": "adam", "loss": loss, "scope": scope,
                      "optim_reset": preset.optim_reset, **precision},
         "seeds": seeds or preset.seeds, "keep": preset.keep, "average": "macro",
         "label": f"{method} ({preset.shown(dataset)}{', ' if note else ''}{note})",

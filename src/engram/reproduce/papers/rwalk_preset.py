@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from engram.errors import choose, number, unknown, whole
+from engram.errors import bad, choose, number, unknown, whole
 from engram.learner.learner import SCOPES
 from engram.memory.catalogue import policies
+from engram.methods.er import REDUCTIONS
 from engram.recipes import Recipe
 from engram.reproduce.papers.base import PaperPreset
 
@@ -63,6 +64,13 @@ class Preset(PaperPreset[Protocol]):
     mix
         How exemplars enter a batch: ``union`` shuffles them into the task's rows (section 4.2),
         ``paired`` adds as many as the batch has new rows.
+    sample_rows, sample_reduce
+        Of ``paired`` batches: exemplars in each, 0 for as many as new rows; and whether new rows
+        and exemplars share one mean, or the ``sum`` of a mean over each is trained.
+    sample_epochs
+        Epochs of the rows with samples; 0 for those of the protocol.
+    optim_reset
+        A fresh optimiser at every task, as in the authors' released code.
     policy, normalize
         Mean of features is herding; the authors' code does not normalise features.
     ewc, pi, rwalk, icarl
@@ -95,6 +103,10 @@ class Preset(PaperPreset[Protocol]):
     scope_samples: str = "seen"
     weigh_samples: bool = True
     mix: str = "union"
+    sample_rows: int = 0
+    sample_reduce: str = "mean"
+    sample_epochs: int = 0
+    optim_reset: bool = True
     policy: str = "herding"
     normalize: bool = False
     ewc: Mapping[str, Any] = field(
@@ -111,14 +123,25 @@ class Preset(PaperPreset[Protocol]):
 
     def __post_init__(self) -> None:
         choose("mix", self.mix, MIXES)
+        choose("sample_reduce", self.sample_reduce, REDUCTIONS)
         choose("reference", self.reference, REFERENCES)
         choose("policy", self.policy, policies())
         for name in ("scope_multi", "scope_single", "scope_samples"):
             choose(name, getattr(self, name), ("auto", *SCOPES))
         for name in ("seeds", "per_class_20", "epochs_20"):
             whole(name, getattr(self, name), 1)
-        whole("batch_size", self.batch_size)
+        for name in ("batch_size", "sample_rows", "sample_epochs"):
+            whole(name, getattr(self, name))
+        self._need_paired()
         number("strength_20", self.strength_20)
+
+    def _need_paired(self) -> None:
+        """Refuse settings of paired batches where there are none: they would do nothing."""
+        if self.mix == "paired":
+            return
+        for name, plain in (("sample_rows", 0), ("sample_reduce", "mean")):
+            if getattr(self, name) != plain:
+                raise bad(name, f"{plain!r} unless mix is 'paired'", getattr(self, name))
 
 
 PAPER = Preset()
@@ -163,6 +186,8 @@ def recipe(preset: Preset, row: Row) -> Recipe:
         training["scope"] = preset.scope_samples
         # iCaRL's loss is its own, class by class
         training["class_weights"] = preset.weigh_samples and "iCaRL" not in row.method
+    if row.samples and preset.sample_epochs:
+        training["epochs"] = preset.sample_epochs
     return Recipe.of(
         {
             "stream": _stream(protocol, row.setting, protocol.classes_per_task),
@@ -223,9 +248,11 @@ def _stream(protocol: Protocol, setting: str, sizes: int | list[int]) -> dict[st
 
 
 def _training(preset: Preset, protocol: Protocol, scope: str) -> dict[str, Any]:
+    # left out where it is the default, so that ids of recipes stay as they were
+    kept = {} if preset.optim_reset else {"optim_reset": False}
     return {
         "epochs": protocol.epochs, "batch_size": preset.batch_size, "optimizer": "adam",
-        "lr": protocol.lr, "scope": scope,
+        "lr": protocol.lr, "scope": scope, **kept,
     }  # fmt: skip
 
 
@@ -240,14 +267,19 @@ def method_spec(preset: Preset, protocol: Protocol, row: Row) -> dict[str, Any]:
         return {"name": "ICaRL", "memory": memory, "variant": variant, **preset.icarl}
     if row.method == "Vanilla" and not row.samples:
         return {"name": "Finetune"}
+    replay: dict[str, Any] = {"name": "ER", "memory": memory, "mix": preset.mix}
+    if preset.sample_rows:
+        replay["size"] = preset.sample_rows
+    if preset.sample_reduce != "mean":
+        replay["reduce"] = preset.sample_reduce
     if row.method == "Vanilla":
-        return {"name": "ER", "memory": memory, "mix": preset.mix}
+        return replay
     penalty = _penalty(preset, protocol, row)
     if not row.samples:
         return penalty
     if preset.mix == "union":
         return {**penalty, "memory": memory}
-    return {"name": "Join", "parts": [{"name": "ER", "memory": memory, "mix": "paired"}, penalty]}
+    return {"name": "Join", "parts": [replay, penalty]}
 
 
 def _penalty(preset: Preset, protocol: Protocol, row: Row) -> dict[str, Any]:
