@@ -168,6 +168,25 @@ def test_interrupted_run_goes_on(engram, monkeypatch):
     np.testing.assert_array_equal(part.full_matrix, whole.full_matrix)
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_signals_that_end_are_said_and_leave_a_checkpoint(engram, monkeypatch, name):
+    number, usual = getattr(signal, name), progress.Meter.step
+
+    def step(self, plans, stage, done, total):
+        usual(self, plans, stage, done, total)
+        if stage == 1:
+            signal.raise_signal(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(progress.Meter, "step", step)
+        done = engram("run", *SMALL, "-s", "epochs=30", "-o", "out", code=128 + number)
+    assert f"Ended by {name}. Kept in out: 0 of 1 run complete, 1 in part" in done.stderr
+    assert len(list(Path("out/checkpoint/steps").glob("*.safetensors"))) == 1
+    monkeypatch.setattr("engram.cli.train.Work", lambda **_: signal.raise_signal(number))
+    done = engram("run", *SMALL, "-o", "early", code=128 + number)  # before anything trains
+    assert f"engram: Ended by {name}" in done.stderr
+
+
 def test_resume_knows_all_requests(engram, tmp_path):
     engram("run", *SMALL, "-m", "Finetune", "-o", "out")
     engram("run", *SMALL, "-m", "ER", "-o", "out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -93,20 +94,38 @@ def test_changed_experiments_are_noted_once_by_processes(tmp_path: Path) -> None
     assert "the data" in told.notes[0]
 
 
-def test_a_worker_that_is_killed_is_noticed(
+FATAL = """
+import os, signal
+from engram.methods import Finetune
+class Fatal(Finetune):
+    def start(self, learner, task):
+        if not os.path.exists({mark!r}):
+            open({mark!r}, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+class Always(Finetune):
+    def start(self, learner, task):
+        os._exit(9)
+"""
+
+
+def test_another_worker_goes_on_for_one_that_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "fatal_method.py").write_text(
-        "import os\n"
-        "from engram.methods import Finetune\n"
-        "class Fatal(Finetune):\n"
-        "    def start(self, learner, task):\n"
-        "        os._exit(9)\n"
-    )
+    """Though the others never stop talking, and what the dead one had begun is done once."""
+    (tmp_path / "fatal_method.py").write_text(FATAL.format(mark=str(tmp_path / "died")))
     monkeypatch.syspath_prepend(tmp_path)
-    recipe = BASE | {"method": "fatal_method:Fatal"}
-    with pytest.raises(EngramError, match=r"worker process ended early \(exit code 9\)"):
-        engram.sweep([recipe, RECIPES[1]], pool="processes", out=tmp_path / "out", workers=1)
+    recipes, told = [BASE | {"method": "fatal_method:Fatal"}, RECIPES[1]], Notes()
+    result = engram.sweep(
+        recipes, pool="processes", out=tmp_path / "out", workers=2, callback=told, device="cpu"
+    )
+    assert result.labels == ["Fatal", "Finetune"]
+    assert told.notes == [
+        "Fatal: its worker process ended early (exit code -9); another one goes on with it"
+    ]
+    np.testing.assert_array_equal(result.matrix[:2], result.matrix[2:])
+    monkeypatch.setattr("engram.pools.processes.TRIES", 1)
+    with pytest.raises(EngramError, match=r"Always: its worker process ended early .*code 9\); wh"):
+        engram.sweep([BASE | {"method": "fatal_method:Always"}], pool="processes", out=tmp_path)
 
 
 def test_what_goes_wrong_in_a_worker_is_said_and_the_rest_is_kept(tmp_path: Path) -> None:
@@ -124,11 +143,13 @@ def test_unknown_pools_and_what_processes_need() -> None:
         engram.sweep(RECIPES, pool="processes")
 
 
-def test_processes_that_are_ended_go_on_at_their_last_step(tmp_path: Path) -> None:
-    """SIGTERM ends the workers too; they save inside the task, and the same call goes on there."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_their_parent_and_leave_a_checkpoint(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     script = tmp_path / "long.py"
     script.write_text(
-        "import sys, time\n"
+        "import sys\n"
         "import engram\n"
         "from engram.recipes import Callback\n"
         "class Tell(Callback):\n"
@@ -136,16 +157,16 @@ def test_processes_that_are_ended_go_on_at_their_last_step(tmp_path: Path) -> No
         "        print(stage, done, flush=True)\n"
         "if __name__ == '__main__':\n"
         "    recipe = {'stream': {'data': 'blobs'}, 'method': 'ER', 'seeds': 1,\n"
-        "              'training': {'epochs': int(sys.argv[2])}}\n"
+        "              'training': {'epochs': 100000}}\n"
         "    engram.sweep([recipe], pool='processes', out=sys.argv[1], device='cpu', workers=1,\n"
         "                 callback=Tell())\n"
     )
     out = tmp_path / "out"
-    command = [sys.executable, str(script), str(out), "100000"]
+    command = [sys.executable, str(script), str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()  # it trains
-        process.terminate()
-        process.communicate(timeout=60)
+        process.send_signal(number)
+        process.communicate(timeout=120)  # a worker holds the pipe open as long as it lives
     assert process.returncode != 0
     assert list((out / "checkpoint" / "steps").glob("*.safetensors"))

@@ -138,7 +138,7 @@ def _run(
     group_size: int, compile: bool, again: bool,
 ) -> Reproduction:  # fmt: skip
     from engram.cli.progress import meter
-    from engram.cli.shell import INTERRUPTED, say
+    from engram.cli.shell import exit_code, say, why_stopped
     from engram.reproduce import reproduce
 
     try:
@@ -147,9 +147,10 @@ def _run(
                 table, planned=planned, budget=limit, out=folder, device=device, callback=callback,
                 group_size=group_size, compile=compile, again=again,
             )  # fmt: skip
-    except KeyboardInterrupt:
-        say("\nInterrupted. Finished tasks are kept; the same command continues.", style="yellow")
-        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt as error:
+        why = why_stopped(error)
+        say(f"\n{why}. Finished tasks are kept; the same command continues.", style="yellow")
+        raise typer.Exit(exit_code(error)) from None
 
 
 def _question(planned: ReproductionPlan, folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
+from engram.ending import Ended, end, on_ending
 from engram.errors import EngramError, in_own_code, nearest
 
 if TYPE_CHECKING:
@@ -63,9 +64,12 @@ class Shell(TyperGroup):
         return super().parse_args(ctx, kept)
 
     def invoke(self, ctx: Any) -> Any:
-        with short_warnings():
+        with short_warnings(), on_ending(end):
             try:
                 return super().invoke(ctx)
+            except Ended as error:
+                say(f"engram: {why_stopped(error)}", style="yellow")
+                raise typer.Exit(exit_code(error)) from None
             except Exception as error:
                 if hasattr(error, "option_name"):
                     offer_options(error)
@@ -78,6 +82,16 @@ class Shell(TyperGroup):
                     raise
                 say(f"engram: {describe(error)}", style="red")
                 raise typer.Exit(BAD_INPUT) from None
+
+
+def exit_code(error: KeyboardInterrupt) -> int:
+    """128 and the number of the signal, as shells have it."""
+    return 128 + error.number if isinstance(error, Ended) else INTERRUPTED
+
+
+def why_stopped(error: KeyboardInterrupt) -> str:
+    """In words, what ended a command early."""
+    return f"Ended by {error.name}" if isinstance(error, Ended) else "Interrupted"
 
 
 def offer_options(error: Any) -> None:

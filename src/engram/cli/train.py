@@ -14,7 +14,7 @@ import typer
 from engram.cli import arguments, show
 from engram.cli.progress import meter
 from engram.cli.request import Request
-from engram.cli.shell import ALL_DIVERGED, INTERRUPTED, say
+from engram.cli.shell import ALL_DIVERGED, exit_code, say, why_stopped
 from engram.pools import find_pool
 from engram.pools.base import Work
 from engram.recipes import Callback, Plan, Recipe
@@ -77,9 +77,9 @@ def train(
             with meter() as callback:
                 work.callback = _Announcing(callback)
                 result = find_pool(request.pool)(work)
-        except KeyboardInterrupt:
-            _stopped("Interrupted", _stages(plans, target), folder)
-            raise typer.Exit(INTERRUPTED) from None
+        except KeyboardInterrupt as error:
+            _stopped(why_stopped(error), _stages(plans, target), folder)
+            raise typer.Exit(exit_code(error)) from None
     late = work.deadline is not None and time.monotonic() > work.deadline
     stages = _stages(plans, target) if late else []
     if any(n < len(plan.run.stream) for plan, n in stages):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import queue
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import Any
 
+from engram.ending import end, on_ending
 from engram.engine.backend import device_of
 from engram.engine.trainers.tracing import need_compiler
 from engram.errors import EngramError, bad, in_own_code
@@ -23,8 +25,9 @@ from engram.recipes.duration import seconds
 from engram.recipes.recorder import Recorder
 from engram.records import Result, Rows
 
-QUIET = 0.5  # seconds without news after which it is asked whether everybody is alive
 STEP_EVERY = 0.1  # seconds between the steps of one worker that are passed on
+TRIES = 2  # workers that may die of a recipe before it is given up
+GRACE = 120.0  # seconds in which a worker that is told to end may save what is going on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,72 +76,109 @@ def train(work: Work) -> Result:
 
 def _spread(recipes: Sequence[dict[str, Any]], job: Job, count: int, recorder: Recorder) -> None:
     """Run every recipe in one of `count` processes; complains when all have been tried."""
-    context = multiprocessing.get_context("spawn")
-    jobs, news = context.Queue(), context.Queue()
-    for content in [*recipes, *[None] * count]:
-        jobs.put(content)
-    workers = [context.Process(target=_worker, args=(jobs, news, job)) for _ in range(count)]
-    for worker in workers:
-        worker.start()
+    team = Team(recipes, job, recorder)
     try:
-        with _ended_as_interrupted():
-            failures = _listen(news, len(recipes), workers, recorder)
+        with on_ending(end):  # as Ctrl-C does, so that the workers end, too
+            team.work(count)
     finally:
-        for worker in workers:  # they save what is going on
-            worker.terminate()
-        for worker in workers:
-            worker.join()
-    if failures:
-        raise EngramError("; ".join(failures))
+        team.dismiss()
+    if team.failures:
+        raise EngramError("; ".join(team.failures))
 
 
-@contextmanager
-def _ended_as_interrupted() -> Iterator[None]:
-    """SIGTERM interrupts this process as Ctrl-C does, so that it ends its workers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class Team:
+    """Worker processes, each on a pipe of its own: one that dies leaves no other waiting."""
 
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
+    def __init__(self, recipes: Sequence[dict[str, Any]], job: Job, recorder: Recorder) -> None:
+        self.job, self.callback = job, recorder.callback
+        self.plans = {plan.key: plan for plan in recorder.plans}
+        self.failures: list[str] = []
+        self._waiting = deque((content, 1) for content in recipes)  # with the number of the try
+        self._busy: dict[Any, tuple[Any, dict[str, Any], int]] = {}  # by pipe: process, recipe, try
+        self._context = multiprocessing.get_context("spawn")
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def work(self, count: int) -> None:
+        """Keep `count` workers busy until every recipe is through."""
+        for _ in range(count):
+            self._start()
+        while self._busy:
+            for pipe in wait([*self._busy]):
+                self._hear(pipe)
 
+    def _start(self) -> None:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_worker, args=(theirs, self.job))
+        process.start()
+        theirs.close()  # so that the pipe ends with the worker
+        self._give(ours, process)
 
-def _listen(news: Any, left: int, workers: Sequence[Any], recorder: Recorder) -> list[str]:
-    """Pass on what workers tell until every recipe is through; what went wrong, in words."""
-    plans = {plan.key: plan for plan in recorder.plans}
-    failures = []
-    while left:
+    def _give(self, pipe: Any, process: Any) -> None:
+        """The next recipe to a worker, or its leave."""
+        if not self._waiting:
+            self._busy.pop(pipe, None)
+            with suppress(OSError):  # it may have died after its last word
+                pipe.send(None)
+            process.join()
+            pipe.close()
+            return
+        content, tries = self._waiting.popleft()
+        self._busy[pipe] = process, content, tries
+        with suppress(OSError):  # then the pipe has ended, which is heard next
+            pipe.send(content)
+
+    def _hear(self, pipe: Any) -> None:
+        """Pass on what a worker tells."""
+        process, content, tries = self._busy[pipe]
         try:
-            kind, *told = news.get(timeout=QUIET)
-        except queue.Empty:
-            ended = [w.exitcode for w in workers if w.exitcode not in (None, 0)]
-            if ended:  # killed: nobody will tell how its recipe went
-                lost = f"a worker process ended early (exit code {ended[0]}); what it had recorded"
-                raise EngramError(f"{lost} is kept, the same call continues") from None
-            continue
+            kind, *told = pipe.recv()
+        except (EOFError, OSError):
+            self._lost(pipe, process, content, tries)
+            return
         if kind == "end":
-            left -= 1
-            failures += told
+            self.failures += told
+            self._give(pipe, process)
         elif kind == "step":
             keys, *where = told
-            here = [plans[key] for key in keys if key in plans]
-            recorder.callback.step(here, *where) if here else None
-        elif (plan := plans.get(told[0])) is not None:
-            recorder.callback.stage(plan, *told[1:])
-    return failures
+            here = [self.plans[key] for key in keys if key in self.plans]
+            self.callback.step(here, *where) if here else None
+        elif (plan := self.plans.get(told[0])) is not None:
+            self.callback.stage(plan, *told[1:])
+
+    def _lost(self, pipe: Any, process: Any, content: dict[str, Any], tries: int) -> None:
+        """A worker has died: another one tries its recipe, unless that is what kills them."""
+        del self._busy[pipe]
+        pipe.close()
+        process.join()
+        words = f"{content['label']}: its worker process ended early (exit code {process.exitcode})"
+        if tries < TRIES:
+            self.callback.note(f"{words}; another one goes on with it")
+            self._waiting.append((content, tries + 1))
+        else:
+            kept = "what it had recorded is kept, the same call continues"
+            self.failures.append(f"{words}{', again' if tries > 1 else ''}; {kept}")
+        if self._waiting:
+            self._start()
+
+    def dismiss(self) -> None:
+        """End workers that are still there; they save what is going on."""
+        left = [process for process, _, _ in self._busy.values()]
+        for pipe in self._busy:
+            pipe.close()  # nobody listens: a worker that has something to say must not wait
+        for process in left:
+            process.terminate()
+        until = time.monotonic() + GRACE
+        for process in left:
+            process.join(max(0.0, until - time.monotonic()))
+            if process.exitcode is None:
+                process.kill()
+                process.join()
 
 
 class _Telling(Callback):
     """Passes on what happens in a worker; notes were made before it started."""
 
-    def __init__(self, news: Any) -> None:
-        self.news = news
+    def __init__(self, pipe: Any) -> None:
+        self.pipe = pipe
         self._spoke = 0.0
 
     def note(self, text: str) -> None:
@@ -147,28 +187,39 @@ class _Telling(Callback):
     def step(self, plans: Sequence[Plan], stage: int, done: int, total: int) -> None:
         if time.monotonic() - self._spoke >= STEP_EVERY:
             self._spoke = time.monotonic()
-            self.news.put(("step", [plan.key for plan in plans], stage, done, total))
+            self._tell("step", [plan.key for plan in plans], stage, done, total)
 
     def stage(self, plan: Plan, stage: int, rows: Rows) -> None:
-        self.news.put(("stage", plan.key, stage, rows))
+        self._tell("stage", plan.key, stage, rows)
+
+    def _tell(self, *words: Any) -> None:
+        with suppress(OSError):  # nobody listens any more: SIGTERM is on its way
+            self.pipe.send(words)
 
 
-def _worker(jobs: Any, news: Any, job: Job) -> None:
+def _worker(pipe: Any, job: Job) -> None:
     """Run recipes until there are no more."""
     import torch
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(job.threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it answers, with SIGTERM
     deadline = None if job.until is None else time.monotonic() + job.until - time.time()
-    callback = _Telling(news)
+    callback = _Telling(pipe)
     try:
-        while (content := jobs.get()) is not None:
-            if deadline is None or time.monotonic() < deadline:
-                news.put(("end", *_failure(content, job, callback, deadline)))
-            else:
-                news.put(("end",))
-    except KeyboardInterrupt:  # told to end; nobody listens any more
-        news.cancel_join_thread()
+        while (content := pipe.recv()) is not None:
+            late = deadline is not None and time.monotonic() >= deadline
+            pipe.send(("end", *([] if late else _failure(content, job, callback, deadline))))
+    except (KeyboardInterrupt, EOFError, OSError):  # told to end; nobody listens any more
+        pass
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed saves what is going on and ends, as at SIGTERM."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _failure(

@@ -54,7 +54,7 @@ def execute(
     )  # fmt: skip
     _check_probes(recorder.open, engine)
     recorder.prepare()
-    with recorder.at_sigterm(), determinism(deterministic, recorder.device):
+    with recorder.at_signals(), determinism(deterministic, recorder.device):
         for stage in engine.stages(
             resume=recorder.resume, progress=recorder.progress, deadline=deadline,
             stop_inside=recorder.folder is not None, checkpointer=recorder.saver,
@@ -63,8 +63,8 @@ def execute(
             if recorder.ending and recorder.between:
                 break
     recorder.close()
-    if recorder.ending:  # it came while nothing trained; who called must not go on either
-        raise KeyboardInterrupt
+    if recorder.saver is not None and recorder.ending:
+        recorder.saver.end()  # told so while nothing trained; who called must not go on either
     return recorder
 
 

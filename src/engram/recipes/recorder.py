@@ -143,9 +143,9 @@ class Recorder:
         """Whether all that was added is recorded: no group has runs to come."""
         return not self._pending
 
-    def at_sigterm(self) -> AbstractContextManager[None]:
-        """While this lasts, SIGTERM saves what is going on, where there is a directory."""
-        return nullcontext() if self.saver is None else self.saver.at_sigterm()
+    def at_signals(self) -> AbstractContextManager[None]:
+        """While this lasts, signals that end save what is going on, where there is a directory."""
+        return nullcontext() if self.saver is None else self.saver.at_signals()
 
     def progress(self, places: Sequence[int], stage: int) -> Callable[[int, int], None]:
         """What to call after steps of a stage of runs that train together."""

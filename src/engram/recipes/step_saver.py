@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from engram.ending import Ended, on_ending
 from engram.engine.checkpoints import single as checkpoint
 from engram.engine.checkpoints.group import name_of
 from engram.engine.checkpoints.resume_point import ResumePoint
@@ -36,7 +35,7 @@ class StepSaver:
         self.shelf = folder.path / "checkpoint" / "steps"
         self._names = [folder.checkpoint_path(*plan.key).name for plan in plans]
         self._last = time.monotonic()
-        self._ending = False
+        self._signal = 0  # that told the process to end
         self._held: dict[Path, dict[str, Any]] = {}  # by file: the facts of its runs
         for path in sorted(self.shelf.glob("[!.]*.safetensors")):
             if (found := _facts(path)) is not None:
@@ -51,12 +50,16 @@ class StepSaver:
     @property
     def ending(self) -> bool:
         """Whether the process was told to end."""
-        return self._ending
+        return self._signal > 0
+
+    def end(self) -> None:
+        """End the process as it was told to."""
+        raise Ended(self._signal)
 
     # -- writing ---------------------------------------------------------------------------------
     def due(self) -> bool:
         """Whether it is time to save, or to end."""
-        return self._ending or time.monotonic() - self._last >= self.every
+        return self.ending or time.monotonic() - self._last >= self.every
 
     def wait(self) -> None:
         """Begin the interval again: the state was written elsewhere."""
@@ -79,8 +82,8 @@ class StepSaver:
         checkpoint.write(path, tensors, facts)
         self._held[path] = facts
         self.wait()
-        if self._ending:
-            raise KeyboardInterrupt
+        if self.ending:
+            self.end()
 
     # -- reading ---------------------------------------------------------------------------------
     def load(self, place: int, learner: Learner, finished: Collection[int]) -> int | None:
@@ -128,20 +131,12 @@ class StepSaver:
                 path.unlink(missing_ok=True)
                 del self._held[path]
 
-    @contextmanager
-    def at_sigterm(self) -> Iterator[None]:
-        """While this lasts, SIGTERM means: save what is going on, then stop."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = signal.signal(signal.SIGTERM, lambda *_: self._end())
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    def at_signals(self) -> AbstractContextManager[None]:
+        """While this lasts, SIGTERM and SIGHUP mean: save what is going on, then stop."""
+        return on_ending(self._told)
 
-    def _end(self) -> None:
-        self._ending = True
+    def _told(self, number: int) -> None:
+        self._signal = number
 
 
 def _facts(path: Path) -> dict[str, Any] | None:
