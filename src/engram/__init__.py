@@ -63,7 +63,8 @@ __version__ = "0.1.0"
 _HOME = {
     **dict.fromkeys(
         (
-            "checks", "data", "ending", "engine", "errors", "keys", "learner", "losses", "memory", "methods",
+            "checks", "data", "ending", "engine", "errors", "keys", "learner", "losses", "memory",
+            "methods",
             "metrics", "models", "novelty", "pools", "probes", "recipes", "records", "report",
             "reproduce", "shares", "streams", "yaml_text",
         ),
