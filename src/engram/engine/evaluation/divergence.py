@@ -81,10 +81,10 @@ def sound_losses(
     if not logs:
         return [True] * len(units)
     taken = np.maximum(steps, 1)
-    totals = {  # a sum that is not finite stays so
-        name: torch.stack([sums[name].double() for sums in logs]).sum(0).cpu().numpy() / taken
-        for name in logs[0]
-    }
+    totals = {}  # a sum that is not finite stays so
+    for name, last in logs[-1].items():  # those of before an interruption lie on the CPU
+        parts = torch.stack([sums[name].to(last.device, torch.float64) for sums in logs])
+        totals[name] = parts.sum(0).cpu().numpy() / taken
     found = []
     for run, unit in enumerate(units):
         sizes = {name: abs(float(total[run])) for name, total in totals.items()}

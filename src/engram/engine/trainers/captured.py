@@ -35,9 +35,8 @@ class CapturedTrainer(SingleTrainer):
         vector = learner.vector
         self._lr = torch.zeros((), device=vector.device, dtype=vector.dtype)
         self._number = torch.zeros(1, dtype=torch.long, device=vector.device)  # of the step
-        self._pool = torch.cuda.graph_pool_handle()  # recordings never run side by side
         self._recorded: dict[int, Captured] = {}
-        self._recorded_interval = Captured(super()._interval, self._pool)
+        self._forget()
 
     def load(self, rows: Minibatches, fixed: bool) -> None:
         self._prepare(rows)
@@ -117,7 +116,10 @@ class CapturedTrainer(SingleTrainer):
     def _forget(self) -> None:
         """Shapes changed, or the stage is over: what was recorded does not hold any more."""
         self._recorded.clear()
-        self._recorded_interval.forget()
+        # recordings share memory, for they never run side by side; once the last of them is gone,
+        # CUDA takes no further one into its pool
+        self._pool = torch.cuda.graph_pool_handle()
+        self._recorded_interval = Captured(super()._interval, self._pool)
 
 
 def _tensors(rows: Minibatches | None) -> dict[str, Any]:
