@@ -22,7 +22,7 @@ def check_replayed_classes_meet_new_ones(method: Method) -> None:
     """Old classes that a generator replays are still known among the new ones."""
     _need_generator(method)
     stream = class_incremental(clouds(SIZES), classes_per_task=2)
-    trained = train(runs_of(tame(method), [stream], training=LONG))
+    trained = train(runs_of(tame(method, LONG), [stream], training=LONG))
     found = accuracies(trained[0, 1])[0]
     require(
         found > ENOUGH,

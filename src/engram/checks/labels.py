@@ -52,7 +52,7 @@ def check_label_sets(method: Method) -> None:
     """Where rows carry two labels, both are learnt; or the method says it decides by argmax."""
     if DECISIONS["set"] not in method.decides:
         raise DoesNotApply("it decides by argmax, so streams with label sets are refused")
-    trained = train(runs_of(tame(method), [label_sets()], training=LEARNS))
+    trained = train(runs_of(tame(method, LEARNS), [label_sets()], training=LEARNS))
     found = score(trained[0, 0])  # of the first task: later ones have a past to be kept
     require(
         found > ENOUGH,

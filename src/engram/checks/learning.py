@@ -58,7 +58,7 @@ def check_one_class_first(method: Method) -> None:
 def check_task_incremental(method: Method) -> None:
     """With known tasks (one head each) the method runs and learns."""
     stream = task_incremental(clouds(), order=list(ORDERS[1]))
-    trained = train(runs_of(tame(method), [stream], training=LEARNS))
+    trained = train(runs_of(tame(method, LEARNS), [stream], training=LEARNS))
     found = [accuracies(after)[-1] for after in trained.values()]
     mean = sum(found) / len(stream)
     require(mean > ENOUGH + 0.1, f"learns {mean:.2f} of each new task where chance is 0.5")
@@ -66,7 +66,7 @@ def check_task_incremental(method: Method) -> None:
 
 def check_beats_chance(method: Method) -> None:
     """Right after its training, a task is known far better than by guessing."""
-    trained = train(runs_of(tame(method), streams()[:1], training=LEARNS))
+    trained = train(runs_of(tame(method, LEARNS), streams()[:1], training=LEARNS))
     found = [accuracies(after)[-1] for after in trained.values()]
     mean = sum(found) / len(streams()[0])
     if mean <= ENOUGH:

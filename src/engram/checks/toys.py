@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -91,6 +91,15 @@ def model_for(method: Method, kind: str) -> Any:
     """A network of the given kind that the method accepts: some know graphs only."""
     if any(method.replay(stage).latent for stage in range(2)):
         return SPLIT[kind]
+    try:
+        graphs = _asks_for_graphs(method)
+    except TypeError:  # not hashable: fields of the method may be anything
+        graphs = _asks_for_graphs.__wrapped__(method)
+    return (GRAPHS if graphs else MODELS)[kind]
+
+
+@lru_cache(maxsize=64)
+def _asks_for_graphs(method: Method) -> bool:
     stream = class_incremental(clouds((2, 2)))
     run = Run(stream=stream, method=method, model=MODELS["plain"], training=EXACT)
     learner = Engine([run], device="cpu").learner(run)
@@ -98,9 +107,8 @@ def model_for(method: Method, kind: str) -> Any:
     try:
         call(method.start, learner)
     except BadArgument as error:
-        if str(error).startswith("model:"):
-            return GRAPHS[kind]
-    return MODELS[kind]
+        return str(error).startswith("model:")
+    return False
 
 
 def clouds(sizes: Sequence[int] = SIZES, *, rename: Sequence[int] | None = None) -> Data:
@@ -225,10 +233,11 @@ def each_part(method: Method, change: Any) -> Method:
     return changed
 
 
-def tame(method: Method) -> Method:
-    """The method with every float field above 10 set to 0.1.
+def tame(method: Method, training: Training = EXACT) -> Method:
+    """The method with every float field above 10 set to 0.1, and with phases that are not long.
 
-    A stiff penalty and a plain gradient step of fixed size explode, whoever wrote the method.
+    A stiff penalty and a plain gradient step of fixed size explode, whoever wrote the method. And
+    a whole number that makes a phase longer than the training's epochs is set to these.
     """
 
     def calmer(part: Method) -> Method:
@@ -236,9 +245,18 @@ def tame(method: Method) -> Method:
             value = getattr(part, field.name)
             if field.init and isinstance(value, float) and value > 10:
                 part = changed(part, field.name, 0.1)
+            elif field.init and type(value) is int and value > training.epochs:
+                brief = changed(part, field.name, training.epochs)
+                part = brief if _lengths(brief) < _lengths(part) else part
         return part
 
     return short(each_part(method, calmer))
+
+
+def _lengths(method: Method) -> int:
+    """How long the phases of three tasks last, where the method itself says so."""
+    phases = [phase for stage in range(3) for phase in method.phases(stage)]
+    return sum(phase.epochs + phase.iterations for phase in phases)
 
 
 SHORT = 10  # steps of a prologue
