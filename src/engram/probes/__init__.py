@@ -10,6 +10,7 @@ from engram.probes.chance import Chance
 from engram.probes.cost import Cost
 from engram.probes.curve import Curve
 from engram.probes.divergence import Divergence
+from engram.probes.features import Features
 from engram.probes.generated import Generated
 from engram.probes.held_out import HeldOut
 from engram.probes.losses import Losses
@@ -27,6 +28,7 @@ __all__ = [
     "Cost",
     "Curve",
     "Divergence",
+    "Features",
     "Generated",
     "HeldOut",
     "Losses",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from engram.errors import RecordError
 from engram.records.files import appearing
 from engram.records.parts import Problem
-from engram.records.predictions import StageKey
+from engram.records.predictions import RunName, StageKey
 from engram.records.superseded import Marks
 
 PREFIX = "arrays-"
@@ -84,6 +84,22 @@ class Arrays:
             whole._memory |= one._memory
             whole._marks |= one._marks
         return whole
+
+    def renamed(self, runs: Mapping[RunName, RunName]) -> Arrays:
+        """The arrays of some runs under other names: new to old."""
+        found, index = Arrays(), {}
+        places: dict[RunName, list[tuple[StageKey, str]]] = {}
+        for place in self:
+            places.setdefault(place[0][:3], []).append(place)
+        for new, old in runs.items():
+            for key, probe in places.get(old, ()):
+                named = StageKey(*new, key.stage), probe
+                if (key, probe) in self._memory:
+                    found._memory[named] = replace(self._memory[key, probe], key=named[0])
+                else:
+                    index[named] = self._places()[key, probe]
+        found._index = index
+        return found
 
     def __len__(self) -> int:
         return len(set(self))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from engram.records.superseded import Marks
 
 KEEP = ("scores", "labels", "counts", "parameters")
 _FORMAT = "engram-predictions-1"
+RunName = tuple[str, int, str]  # recipe, seed, order
 _FIELDS = ("scores", "exponent", "single", "multi", "parameters", "exemplars")
 
 
@@ -213,6 +214,21 @@ class Predictions:
             whole._memory |= one._memory
             whole._marks |= one._marks
         return whole
+
+    def renamed(self, runs: Mapping[RunName, RunName]) -> Predictions:
+        """The predictions of some runs under other names: new to old."""
+        found = Predictions(memory=[
+            replace(one, key=StageKey(*new, key.stage))
+            for new, old in runs.items() for key, one in self._memory.items() if key[:3] == old
+        ])  # fmt: skip
+        stages: dict[RunName, list[tuple[int, tuple[Path, int]]]] = {}
+        for key, place in self._places().items():
+            stages.setdefault(key[:3], []).append((key.stage, place))
+        found._index = {
+            StageKey(*new, stage): place
+            for new, old in runs.items() for stage, place in stages.get(old, ())
+        }  # fmt: skip
+        return found
 
     def _places(self) -> dict[StageKey, tuple[Path, int]]:
         if self._index is None:

@@ -14,7 +14,7 @@ import numpy as np
 from engram.errors import EngramError, number
 from engram.recipes import Callback, execute
 from engram.records import Result, RunDirectory, read
-from engram.records.arrange import ended_stages
+from engram.records.arrange import RunKey, ended_stages
 from engram.reproduce.output import merge_lines, read_lines
 from engram.reproduce.planning import ReproductionPlan, plan
 from engram.reproduce.registry import find_table
@@ -160,10 +160,14 @@ def by_key(
 
     frame = result.frame()
     codes = frame["recipe"].astype(str)
-    parts = []
+    parts, known = [], {}
     for key, found in ids.items():
         part = frame[(codes == found).to_numpy()].assign(recipe=key)
         spelt = {recorded: own for (of, recorded), own in (orders or {}).items() if of == key}
+        known |= {
+            RunKey(key, run.seed, spelt.get(run.order, run.order)): run
+            for run in result.runs if run.recipe == found
+        }  # fmt: skip
         if spelt:
             part["order"] = (
                 part["order"].astype(str).map(lambda one, spelt=spelt: spelt.get(one, one))
@@ -171,9 +175,12 @@ def by_key(
         parts.append(part)
     recipes = {key: result.recipes[found] for key, found in ids.items() if found in result.recipes}
     whole = pd.concat(parts) if parts else frame.iloc[:0]
+    tested = {(new.recipe, new.order): (old.recipe, old.order) for new, old in known.items()}
     return Result(
         whole, recipes=recipes, problems=result.problems, ledger=result.ledger,
-        environment=result.environment,
+        environment=result.environment, predictions=result.predictions.renamed(known),
+        arrays=result.stored.renamed(known),
+        items=lambda recipe, order: result.items(*tested.get((recipe, order), (recipe, order))),
     )  # fmt: skip
 
 

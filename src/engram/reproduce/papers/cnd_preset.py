@@ -1,0 +1,245 @@
+"""Every choice that the continual-novelty paper leaves open, in one object, and its recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from engram.errors import choose, number, unknown, whole
+from engram.metrics.definitions import DEFINITIONS
+from engram.recipes import Recipe
+from engram.reproduce.papers.base import PaperPreset
+
+TINY, EIGHT = "TinyImageNet", "Eight-Task"
+RESNET, VGG = "ResNet", "VGG"
+MULTI, SHARED = "multi-head", "shared-head"
+HEAD = {MULTI: "multi", SHARED: "single"}
+KIND = {MULTI: "task_incremental", SHARED: "class_incremental"}
+# Row to method, head and the preset's field with its options; what is trained first comes first.
+ROWS = {
+    "FineTune": ("Finetune", MULTI, ""), "LwF": ("LwF", MULTI, "lwf"),
+    "MAS": ("MAS", MULTI, "mas"), "ER-25s": ("ER", SHARED, "er"),
+    "SSIL-25s": ("SSIL", SHARED, "ssil"), "ER-50s": ("ER", SHARED, "er"),
+    "SSIL-50s": ("SSIL", SHARED, "ssil"),
+}  # fmt: skip
+PLAIN, COSINE, BIASED = "plain", "cosine", "biased"  # which last layer a row is trained with
+IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+# What a pass over ResNet stores besides the features: the inputs of its four stages.
+LAYERS = ("stem", "lower.0", "lower.1", "lower.2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """One sequence of the paper.
+
+    `models` are the networks by their names in the paper, `layers` those layers of each that
+    Mahalanobis reads besides the features.
+    """
+
+    data: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    stages: int = 10
+    classes_per_task: int = 20
+    batch_size: int = 64
+    learning_rate: float = 0.01
+    models: Mapping[str, Any] = field(default_factory=dict)
+    layers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("stages", "classes_per_task", "batch_size"):
+            whole(name, getattr(self, name), 1)
+        number("learning_rate", self.learning_rate, open_low=True)
+
+
+def _detectors() -> dict[str, Any]:
+    return {
+        "Softmax": {}, "ODIN": {}, "Mahalanobis": {}, "VAE": {}, "B1": {}, "B2": {},
+        "Energy": {}, "KNN": {},
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset(PaperPreset[Protocol]):
+    """The choices of all rows; N1 to N18 are entries of the page about the protocol.
+
+    Parameters
+    ----------
+    seeds
+        The paper has ten for table 1, its code five, and novelty detection one (N7).
+    order_seed
+        Draws the classes of each stage.
+    valid
+        Share of the training rows for early stopping, tuning and thresholds; not augmented (N17).
+    epochs, patience, restore_best
+        Longest training of a stage, epochs without a better validation accuracy after which it
+        ends, and whether the best epoch counts (N8).
+    plateau_patience
+        Epochs without a lower validation loss after which the learning rate falls to a tenth.
+    head, shared_head, control
+        The last layer of all rows, of the shared-head rows of table 3 (normalised, as the paper
+        says of them), and of the row that is trained again with a bias.
+    lwf, mas, er, ssil
+        Fields of the methods beside their defaults: MAS in the form of the paper's code (N11), SSIL
+        distils on all rows (N10).
+    few, many
+        Exemplars of the rows 25s and 50s in all, shared by tasks (N6).
+    detectors
+        Detectors and their options; null leaves one out.
+    features
+        Test items whose features are stored whole after each stage, for figure 6.
+    forgetting
+        Definition behind Forg. of table 1.
+    """
+
+    parts: ClassVar = {"tiny": TINY, "eight": EIGHT}
+    official: ClassVar = {TINY: "tiny_imagenet", EIGHT: "eight_task"}
+
+    tiny: Protocol | None = Protocol(
+        data="tiny_imagenet", options=dict(IMAGENET),
+        models={RESNET: {"name": "resnet18_slim", "nf": 40}, VGG: {"name": "vgg11_slim"}},
+        layers={RESNET: LAYERS},
+    )  # fmt: skip
+    eight: Protocol | None = Protocol(
+        data="eight_task", stages=8, batch_size=200, learning_rate=1e-4,
+        models={"AlexNet": {"name": "alexnet"}},
+    )  # fmt: skip
+    seeds: int = 1
+    order_seed: int = 0
+    valid: float = 0.2
+    epochs: int = 30
+    patience: int = 5
+    restore_best: bool = True
+    plateau_patience: int = 3
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    augment: tuple[str, ...] = ("resized_crop", "flip")
+    precision: str = "tf32"
+    head: Mapping[str, Any] = field(default_factory=lambda: {"name": "linear", "bias": False})
+    shared_head: Mapping[str, Any] = field(default_factory=lambda: {"name": "cosine"})
+    control: Mapping[str, Any] = field(default_factory=lambda: {"name": "linear"})
+    lwf: Mapping[str, Any] = field(default_factory=lambda: {"strength": 1.0, "temperature": 2.0})
+    mas: Mapping[str, Any] = field(
+        default_factory=lambda: {
+            "strength": 4.0, "importance": "batch_abs", "half": True, "group": 64,
+        }
+    )  # fmt: skip
+    er: Mapping[str, Any] = field(default_factory=lambda: {"mix": "paired", "reduce": "sum"})
+    ssil: Mapping[str, Any] = field(default_factory=lambda: {"kd_inputs": "all"})
+    few: int = 4500
+    many: int = 9000
+    detectors: Mapping[str, Any] = field(default_factory=_detectors)
+    features: int = 500
+    forgetting: str = "diagonal"
+    keep: str = "labels"
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "epochs", "few", "many"):
+            whole(name, getattr(self, name), 1)
+        for name in ("order_seed", "patience", "plateau_patience", "features"):
+            whole(name, getattr(self, name))
+        number("valid", self.valid, 0.0, 1.0)
+        number("weight_decay", self.weight_decay)
+        choose("forgetting", self.forgetting, list(DEFINITIONS))
+
+    def stages(self, dataset: str) -> int:
+        """How many stages a sequence has."""
+        return self.protocol(dataset).stages
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of a table: who learns what with which network and last layer."""
+
+    dataset: str
+    method: str
+    backbone: str = RESNET
+    head: str = PLAIN
+
+    @property
+    def setting(self) -> str:
+        if self.method not in ROWS:
+            raise unknown("method", self.method, ROWS)
+        return ROWS[self.method][1]
+
+
+def recipe(preset: Preset, row: Row) -> Recipe:
+    """The recipe of a row.
+
+    Examples
+    --------
+    >>> made = recipe(PAPER, Row(dataset="TinyImageNet", method="ER-25s"))
+    >>> made.method.memory.per_task, made.training.epochs, made.stream["kind"]
+    (4500, 30, 'class_incremental')
+    >>> [probe.name for probe in made.probes][:3]
+    ['features', 'softmax', 'odin']
+    """
+    protocol, setting = preset.protocol(row.dataset), row.setting
+    return Recipe.of({
+        "stream": {
+            "data": protocol.data, "data_options": dict(protocol.options), "kind": KIND[setting],
+            "classes_per_task": protocol.classes_per_task, "seed": preset.order_seed,
+            "valid": preset.valid,
+        },
+        "model": {**protocol.models[row.backbone], "head": dict(_head(preset, row.head))},
+        "method": method_spec(preset, row.method),
+        "training": {
+            "epochs": preset.epochs, "patience": preset.patience,
+            "restore_best": preset.restore_best, "batch_size": protocol.batch_size,
+            "optimizer": "sgd", "lr": protocol.learning_rate, "momentum": preset.momentum,
+            "weight_decay": preset.weight_decay, "schedule": "plateau", "factor": 0.1,
+            "plateau_patience": preset.plateau_patience, "augment": list(preset.augment),
+            "scope": "own" if setting == MULTI else "seen", "precision": preset.precision,
+        },
+        "detectors": detector_specs(preset, row), "seeds": preset.seeds, "keep": preset.keep,
+        "probes": [{"name": "engram.probes:Features", "items": preset.features}],
+        "label": label(preset, row),
+    })  # fmt: skip
+
+
+def label(preset: Preset, row: Row) -> str:
+    """What a row is called in records and reports."""
+    words = [preset.shown(row.dataset), row.backbone, *([row.head] if row.head != PLAIN else [])]
+    return f"{row.method} ({', '.join(words)})"
+
+
+def _head(preset: Preset, head: str) -> Mapping[str, Any]:
+    heads = {PLAIN: preset.head, COSINE: preset.shared_head, BIASED: preset.control}
+    return heads[choose("head", head, heads)]
+
+
+def method_spec(preset: Preset, method: str) -> dict[str, Any]:
+    """The plain form of a row's method."""
+    if method not in ROWS:
+        raise unknown("method", method, ROWS)
+    name, setting, owner = ROWS[method]
+    spec = {"name": name, **(getattr(preset, owner) if owner else {})}
+    if setting == SHARED:
+        spec["memory"] = {"per_task": preset.few if method.endswith("25s") else preset.many}
+    return spec
+
+
+def detector_specs(preset: Preset, row: Row) -> list[dict[str, Any]]:
+    """The detectors of a row; B1 and B2 need a last layer without bias."""
+    layers = list(preset.protocol(row.dataset).layers.get(row.backbone, ()))
+    more = {"Mahalanobis": {"layers": layers} if layers else {}}
+    return [
+        {"name": name, **more.get(name, {}), **options}
+        for name, options in preset.detectors.items()
+        if options is not None and not (row.head == BIASED and name in ("B1", "B2"))
+    ]
+
+
+PAPER = Preset()
+
+# The same rows on drawn shapes and networks that two cores train in minutes.
+EMBEDDED = Preset(
+    tiny=Protocol(
+        data="shapes", options={"kinds": 5, "orphans": 0, "per_class": 60}, classes_per_task=2,
+        batch_size=32,
+        models={RESNET: {"name": "cnn", "dropout": 0.0}, VGG: {"name": "mlp", "hidden": [64, 64]}},
+        layers={RESNET: ("lower",)},
+    ),
+    eight=None, epochs=10, patience=0, plateau_patience=3, augment=(), few=180, many=360,
+    features=200,
+)  # fmt: skip
