@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 STATISTICS = ("norm", "mean", "deviation")  # [n] each, of an item's features
 PLACES, SAMPLE = "places", "sample"  # [m] test items, and [m, F] their features
-# Inside items of the first task, of the newest, and of those between.
-GROUPS = ("first inside", "inside between", "newest inside", "forgotten", "outside")
+# Inside items of the first task, of those between it and the newest, and of the newest.
+DRAWN = ("first inside", "inside between", "newest inside", "forgotten", "outside")
+GROUPS = ("inside", *DRAWN)
 
 
 class FeatureSample(NamedTuple):
@@ -41,11 +42,12 @@ def grouped(found: Sets) -> dict[str, npt.NDArray[np.int64]]:
     >>> from engram.records.novelty import sets_of
     >>> found = sets_of([1, 1, 1, 1, 0], [1, 0, 1, 1, 0], task=[0, 0, 1, 2, 3], stage=2)
     >>> {name: places.tolist() for name, places in grouped(found).items()}
-    {'first inside': [0], 'inside between': [2], 'newest inside': [3], 'forgotten': [1], ...}
+    {'inside': [0, 2, 3], 'first inside': [0], 'inside between': [2], 'newest inside': [3], ...}
     """
     t = found.stage
     none: list[Any] = [np.empty(0, np.int64)]
-    parts = (found.inside[:1], found.inside[1:t], found.inside[t:] if t else [])
+    newest = found.inside[t:] if t else []  # the first task is no newest one
+    parts = (found.inside, found.inside[:1], found.inside[1:t], newest)
     every = (*parts, found.forgotten, found.outside)
     return {name: np.concatenate([*none, *part]) for name, part in zip(GROUPS, every, strict=True)}
 

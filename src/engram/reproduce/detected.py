@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from engram.metrics.novelty import auroc
 from engram.records.arrange import RunKey
 from engram.records.novelty import FAMILIARITY, compare, sets
 from engram.reproduce.table import Floats, Measure
@@ -80,3 +81,25 @@ def _mean(found: Comparisons, detector: str, metric: str, stages: Sequence[int])
     values = np.array([found[detector, stage].get(metric, np.nan) for stage in stages])
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")
+
+
+def last_outside(result: Result, recipe: Recipe) -> dict[tuple[str, int], list[float]]:
+    """By detector and task: AUC of the task's inside items against the last task, before that.
+
+    One value for every run that got so far.
+    """
+    found: dict[tuple[str, int], list[float]] = {}
+    own = {run for run in result.runs if (run.recipe, run.order) == (recipe.key, recipe.order)}
+    for moment, name in sorted(result.stored):
+        run = RunKey(*moment[:3])
+        scores = result.stored.get(moment, name).get(FAMILIARITY) if run in own else None
+        if scores is None:
+            continue
+        there = sets(result, run, moment.stage)
+        if len(there.outside) != 1:
+            continue
+        for task, inside in enumerate(there.inside):
+            under = scores[task if len(scores) > 1 else 0]
+            value = auroc(under[inside], under[there.outside[0]]) if len(inside) else np.nan
+            found.setdefault((class_of(name), task), []).append(float(value))
+    return found

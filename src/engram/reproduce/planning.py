@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,7 @@ def plan(
     _try_recipes(table, shelf)
     entries = tuple(_entry(table, cell, shelf) for cell in chosen)
     figures, absent = _figures(table.figures if not cells else (), shelf)
-    runs, ids, orders = _runs(entries, figures, shelf)
+    runs, ids, orders = _runs(entries, figures, shelf, table.rank)
     pending = _pending(runs, out)
     costs = []
     if measure:
@@ -246,22 +246,25 @@ def _counted(entry: Entry, shelf: _Shelf) -> Entry:
 def _figures(
     figures: Sequence[PaperFigure], shelf: _Shelf
 ) -> tuple[tuple[PaperFigure, ...], dict[str, str]]:
-    absent = {figure.name: shelf.why_not(figure.recipes) for figure in figures}
+    absent = {one.name: one.missing or shelf.why_not(one.recipes) for one in figures}
     found = tuple(figure for figure in figures if not absent[figure.name])
     return found, {name: why for name, why in absent.items() if why}
 
 
 def _runs(
-    entries: Sequence[Entry], figures: Sequence[PaperFigure], shelf: _Shelf
+    entries: Sequence[Entry],
+    figures: Sequence[PaperFigure],
+    shelf: _Shelf,
+    rank: Callable[[Recipe], int],
 ) -> tuple[list[Plan], dict[str, str], dict[tuple[str, str], str]]:
-    """All runs once, one data set after the other, in the order of the cells; ids and orders."""
+    """All runs once, one data set after the other, by rank, then as the cells; ids and orders."""
     every = [r for entry in entries for r in entry.recipes]
     every += [r for figure in figures for r in figure.recipes]
     distinct = {run_key(recipe): recipe for recipe in every}
     places: dict[str, int] = {}
     for recipe in distinct.values():
         places.setdefault(str(recipe.stream["data"]), len(places))
-    ordered = sorted(distinct.values(), key=lambda r: places[str(r.stream["data"])])
+    ordered = sorted(distinct.values(), key=lambda r: (places[str(r.stream["data"])], rank(r)))
     runs = {run.key: run for recipe in ordered for run in shelf.runs(recipe)}
     ids = {recipe.key: run.recipe for recipe in ordered for run in shelf.runs(recipe)}
     orders = {(recipe.key, run.order): recipe.order for recipe in ordered

@@ -160,7 +160,8 @@ def by_key(
 
     frame = result.frame()
     codes = frame["recipe"].astype(str)
-    parts, known = [], {}
+    parts: list[pd.DataFrame] = []
+    known: dict[tuple[str, int, str], tuple[str, int, str]] = {}
     for key, found in ids.items():
         part = frame[(codes == found).to_numpy()].assign(recipe=key)
         spelt = {recorded: own for (of, recorded), own in (orders or {}).items() if of == key}
@@ -175,7 +176,7 @@ def by_key(
         parts.append(part)
     recipes = {key: result.recipes[found] for key, found in ids.items() if found in result.recipes}
     whole = pd.concat(parts) if parts else frame.iloc[:0]
-    tested = {(new.recipe, new.order): (old.recipe, old.order) for new, old in known.items()}
+    tested = {(new[0], new[2]): (old[0], old[2]) for new, old in known.items()}
     return Result(
         whole, recipes=recipes, problems=result.problems, ledger=result.ledger,
         environment=result.environment, predictions=result.predictions.renamed(known),

@@ -97,13 +97,21 @@ def stand_in(entry: Entry) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperFigure:
-    """A figure: what has to be run, the numbers it shows, and the drawing."""
+    """A figure: what has to be run, the numbers it shows, and the drawing.
+
+    `missing` says why it cannot be made at all, "" if it can.
+    """
 
     name: str
     title: str
     recipes: tuple[Recipe, ...]
     data: Callable[[Result], pd.DataFrame]
     draw: Callable[[pd.DataFrame], Any]  # a plotly figure
+    missing: str = ""
+
+
+def _any_order(recipe: Recipe) -> int:
+    return 0
 
 
 def _no_entry(cell: Cell) -> Entry:
@@ -128,6 +136,8 @@ class PaperTable:
         Fields of the preset that matter for one data set only: field to the data set's name.
     folder
         Name of the run directory, where it is shared with other tables; "" for one of its own.
+    rank
+        Which recipes of a data set are run first, the lowest; equal ones in the order of the cells.
     """
 
     name: str
@@ -140,6 +150,7 @@ class PaperTable:
     parts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=())
     folder: str = ""
+    rank: Callable[[Recipe], int] = _any_order
 
     def settings_of(self, cell: Cell) -> str:
         """The settings that a cell is made with, as text; those of other data sets do not matter.

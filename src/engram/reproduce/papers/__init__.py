@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-WRITTEN = ("rwalk", "cgl", "confer", "iirc")  # modules here, whose `TABLES` are a `Paper`
+WRITTEN = ("rwalk", "cgl", "confer", "iirc", "cnd")  # modules here, whose `TABLES` are a `Paper`

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from engram.errors import bad
+from engram.recipes import Recipe
 from engram.reproduce.cells import Cell, cells_of
 from engram.reproduce.papers.assign import assign, changes
 from engram.reproduce.table import OTHER_DATA, Entry, PaperFigure, PaperTable
@@ -63,6 +64,10 @@ PresetT = TypeVar("PresetT", bound=PaperPreset[Any])
 Maker = Callable[[Cell], Entry]
 
 
+def _in_order_of_cells(preset: Any) -> Callable[[Recipe], int]:
+    return lambda recipe: 0
+
+
 def _nothing_to_note(name: str, preset: Any, embedded: bool) -> tuple[str, ...]:
     return ()
 
@@ -91,9 +96,11 @@ class Paper(Generic[PresetT]):
     with_figures
         Tables to the figure that is drawn from their runs, and whose further runs they include.
     groups
-        Names for several tables at once, which are then made by one call.
+        Names for several tables and figures at once, which are then made by one call.
     folders
         Tables, figures and groups to the run directory they share with others.
+    rank
+        From a preset to which recipes are run first, see `PaperTable`.
     """
 
     name: str
@@ -108,6 +115,7 @@ class Paper(Generic[PresetT]):
     with_figures: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
+    rank: Callable[[PresetT], Callable[[Recipe], int]] = _in_order_of_cells
 
     def build(
         self, name: str, *, embedded: bool = False, assignments: Sequence[str] = ()
@@ -119,10 +127,12 @@ class Paper(Generic[PresetT]):
             "name": f"{self.name}/{name}", "title": self.titles[name], "preset": preset,
             "settings": changes(base, preset), "parts": preset.parts,
             "notes": self.notes(name, preset, embedded), "folder": self.folders.get(name, ""),
+            "rank": self.rank(preset),
         }  # fmt: skip
-        tables = self.groups.get(name, (name,))
-        if tables[0] not in self.tables:
-            return PaperTable(figures=self.figures(name, preset), **common)
+        every = self.groups.get(name, (name,))
+        tables = [one for one in every if one in self.tables]
+        drawn = [one for one in every if one not in self.tables]
+        common["figures"] = tuple(f for one in drawn for f in self.figures(one, preset))
         cells = tuple(cell for table in tables for cell in cells_of(self.name, table))
         if name not in self.kept_cells:
             cells = tuple(cell for cell in cells if cell["dataset"] not in preset.absent)

@@ -12,7 +12,7 @@ from engram.recipes import Recipe
 from engram.reproduce.papers.base import PaperPreset
 
 TINY, EIGHT = "TinyImageNet", "Eight-Task"
-RESNET, VGG = "ResNet", "VGG"
+RESNET, VGG, ALEXNET = "ResNet", "VGG", "AlexNet"
 MULTI, SHARED = "multi-head", "shared-head"
 HEAD = {MULTI: "multi", SHARED: "single"}
 KIND = {MULTI: "task_incremental", SHARED: "class_incremental"}
@@ -102,7 +102,7 @@ class Preset(PaperPreset[Protocol]):
     )  # fmt: skip
     eight: Protocol | None = Protocol(
         data="eight_task", stages=8, batch_size=200, learning_rate=1e-4,
-        models={"AlexNet": {"name": "alexnet"}},
+        models={ALEXNET: {"name": "alexnet"}},
     )  # fmt: skip
     seeds: int = 1
     order_seed: int = 0
@@ -197,6 +197,20 @@ def recipe(preset: Preset, row: Row) -> Recipe:
     })  # fmt: skip
 
 
+def trained(dataset: str) -> list[Row]:
+    """Every row of a sequence, in the order in which they are trained where time is short."""
+    multi = [name for name in ROWS if ROWS[name][1] == MULTI]
+    shared = [name for name in ROWS if ROWS[name][1] == SHARED]
+    if dataset == EIGHT:
+        return [Row(dataset=dataset, method=name, backbone=ALEXNET) for name in multi]
+    return [
+        *(Row(dataset=dataset, method=name) for name in ROWS),
+        *(Row(dataset=dataset, method=name, backbone=VGG) for name in multi),
+        Row(dataset=dataset, method="FineTune", head=BIASED),
+        *(Row(dataset=dataset, method=name, head=COSINE) for name in shared),
+    ]
+
+
 def label(preset: Preset, row: Row) -> str:
     """What a row is called in records and reports."""
     words = [preset.shown(row.dataset), row.backbone, *([row.head] if row.head != PLAIN else [])]
@@ -235,10 +249,10 @@ PAPER = Preset()
 # The same rows on drawn shapes and networks that two cores train in minutes.
 EMBEDDED = Preset(
     tiny=Protocol(
-        data="shapes", options={"kinds": 5, "orphans": 0, "per_class": 60}, classes_per_task=2,
+        data="shapes", options={"kinds": 5, "orphans": 0, "per_class": 125}, classes_per_task=2,
         batch_size=32,
-        models={RESNET: {"name": "cnn", "dropout": 0.0}, VGG: {"name": "mlp", "hidden": [64, 64]}},
-        layers={RESNET: ("lower",)},
+        models={RESNET: {"name": "resnet18_slim", "nf": 8}, VGG: {"name": "mlp", "hidden": [64, 64]}},
+        layers={RESNET: LAYERS},
     ),
     eight=None, epochs=10, patience=0, plateau_patience=3, augment=(), few=180, many=360,
     features=200,

@@ -1,0 +1,159 @@
+"""What the continual-novelty paper finds, as comparisons that can fail, tried on recorded runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engram.recipes import Recipe
+from engram.records.features import feature_table
+from engram.reproduce import measures
+from engram.reproduce.detected import detected, last_outside
+from engram.reproduce.papers.cnd_numbers import name_of
+from engram.reproduce.papers.cnd_preset import BIASED, COSINE, HEAD, MULTI, PLAIN, RESNET, Row
+from engram.reproduce.papers.drawing import frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from engram.records import Result
+    from engram.reproduce.table import Measure
+
+COLUMNS = ("finding", "row", "first", "first_value", "second", "second_value", "paper_first",
+           "paper_second", "holds")  # fmt: skip
+SIMILAR = 3.0  # points of accuracy
+Rows = Mapping[Row, Recipe]
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The first measure is larger than the second, or at least as large (`ties`)."""
+
+    finding: str
+    row: str
+    first: tuple[str, Measure]
+    second: tuple[str, Measure]
+    paper: tuple[float, float] = (NAN, NAN)
+    ties: bool = False
+    slack: float = 0.0  # how far the first may stay below
+
+    def tried(self, result: Result) -> dict[str, Any]:
+        """The claim with both numbers, means over repetitions, and whether it holds."""
+        a, b = (_mean(measure(result)) for _, measure in (self.first, self.second))
+        larger = a + self.slack >= b if self.ties else a + self.slack > b
+        return {
+            "finding": self.finding, "row": self.row, "first": self.first[0], "first_value": a,
+            "second": self.second[0], "second_value": b, "paper_first": self.paper[0],
+            "paper_second": self.paper[1],
+            "holds": "not run" if np.isnan(a) or np.isnan(b) else "yes" if larger else "no",
+        }  # fmt: skip
+
+
+def _mean(values: Any) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else NAN
+
+
+def findings(result: Result, rows: Rows) -> pd.DataFrame:
+    """Every claim with its numbers, in percent where they are shares; one line per comparison."""
+    if not len(result):
+        return frame([], COLUMNS)
+    stages = int(result.tasks.max())
+    made = [*_detectors(rows, stages), *_methods(rows, stages), *_sets(rows)]
+    return frame([claim.tried(result) for claim in made], COLUMNS)
+
+
+def _of(rows: Rows, **wanted: str) -> Iterator[tuple[Row, Recipe]]:
+    for row, made in rows.items():
+        if all(getattr(row, name) == value for name, value in wanted.items()):
+            yield row, made
+
+
+def _detectors(rows: Rows, stages: int) -> Iterator[Claim]:
+    """One detector against another, on the same runs; means over stages."""
+    until = range(stages - 1)
+    for row, made in _of(rows, head=PLAIN):
+        softmax = ("Softmax", detected(made, "softmax", "combined_auroc", until))
+        for other in ("ODIN", "Mahalanobis", "VAE") if row.setting == MULTI else ():
+            second = (other, detected(made, other.lower(), "combined_auroc", until))
+            yield Claim("Softmax at or above the others in C.AUC", name_of(row), softmax, second,
+                        ties=True)  # fmt: skip
+    for row, made in _of(rows, head=PLAIN, backbone=RESNET):
+        der = "forgotten_outside_detection_error"
+        both = {name: detected(made, name.lower(), der, until) for name in ("Softmax", "ODIN")}
+        yield Claim("ODIN below Softmax in Forg/Out DER", name_of(row),
+                    ("Softmax", both["Softmax"]), ("ODIN", both["ODIN"]))  # fmt: skip
+    for row, made in _of(rows, backbone=RESNET):
+        if row.head != (PLAIN if row.setting == MULTI else COSINE):
+            continue
+        softmax = ("Softmax", detected(made, "softmax", "mean_auroc", until))
+        for name in ("B1", "B2"):
+            first = (name, detected(made, name.lower(), "mean_auroc", until))
+            yield Claim("B1 and B2 at or above Softmax in mAUC", name_of(row), first, softmax,
+                        ties=True)  # fmt: skip
+
+
+def _methods(rows: Rows, stages: int) -> Iterator[Claim]:
+    """One method against FineTune, Softmax, after the last stage that has tasks to come."""
+    own = {row.method: made for row, made in _of(rows, head=PLAIN, backbone=RESNET)}
+    printed = {"LwF": (77.0, 18.5, 77.0), "MAS": (75.0, 18.9, 74.0), "FineTune": (64.0, 35.6, 80.0)}
+
+    def softmax(method: str, metric: str) -> tuple[str, Measure]:
+        return method, detected(own[method], "softmax", metric, stages - 2)
+
+    for place, (finding, metric, above) in enumerate((
+        ("P.AUC of LwF and MAS above FineTune's", "previous_auroc", True),
+        ("In/Forg DER of LwF and MAS below FineTune's", "inside_forgotten_detection_error", False),
+        ("R.AUC of LwF and MAS below FineTune's", "recent_auroc", False),
+    )):  # fmt: skip
+        for name in ("LwF", "MAS"):
+            if {name, "FineTune"} <= set(own):
+                pair = (name, "FineTune") if above else ("FineTune", name)
+                first, second = (softmax(one, metric) for one in pair)
+                paper = (printed[pair[0]][place], printed[pair[1]][place])
+                yield Claim(finding, name, first, second, paper)
+    for _, biased in _of(rows, head=BIASED):
+        without, bias = (
+            measures.metric("average_accuracy", one, head="multi", percent=True)
+            for one in (own["FineTune"], biased)
+        )
+        yield Claim(
+            f"without bias as accurate as with it (within {SIMILAR:g} points)", "FineTune",
+            ("without", without), ("with", bias), ties=True, slack=SIMILAR,
+        )  # fmt: skip
+
+
+def _sets(rows: Rows) -> Iterator[Claim]:
+    """One set of items against another."""
+    for row, made in _of(rows, head=PLAIN, backbone=RESNET):
+        first, second = ((f"task {task + 1}", _against_last(made, task)) for task in (0, 1))
+        if row.method != "LwF":  # the paper's exception
+            yield Claim("first In above second, AUC against the last task", name_of(row), first,
+                        second)  # fmt: skip
+        inside, forgotten = ((name, _norm(row, made, name)) for name in ("inside", "forgotten"))
+        yield Claim("norm of Forg's features below In's", name_of(row), inside, forgotten)
+
+
+def _against_last(made: Recipe, task: int) -> Measure:
+    return lambda result: 100 * np.array(last_outside(result, made).get(("softmax", task), [NAN]))
+
+
+def _norm(row: Row, made: Recipe, name: str) -> Measure:
+    """Mean over the stages in which something is forgotten."""
+
+    def measure(result: Result) -> Any:
+        runs = measures.runs_of(result, [made], HEAD[row.setting])
+        if runs is None:
+            return np.array([NAN])
+        table = feature_table(runs, "recipe", [run.recipe for run in runs.runs])
+        norms = table[table["statistic"] == "norm"].pivot(index="stage", columns="set",
+                                                          values="mean")  # fmt: skip
+        if "forgotten" not in norms:
+            return np.array([NAN])
+        return norms.dropna(subset=["forgotten"])[[name]].mean().to_numpy(np.float64)
+
+    return measure
