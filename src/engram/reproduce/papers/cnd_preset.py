@@ -98,7 +98,7 @@ class Preset(PaperPreset[Protocol]):
     tiny: Protocol | None = Protocol(
         data="tiny_imagenet", options=dict(IMAGENET),
         models={RESNET: {"name": "resnet18_slim", "nf": 40}, VGG: {"name": "vgg11_slim"}},
-        layers={RESNET: LAYERS},
+        layers={RESNET: LAYERS, VGG: ("convolutions.11", "convolutions.13", "connected.2")},
     )  # fmt: skip
     eight: Protocol | None = Protocol(
         data="eight_task", stages=8, batch_size=200, learning_rate=1e-4,
@@ -116,7 +116,9 @@ class Preset(PaperPreset[Protocol]):
     augment: tuple[str, ...] = ("resized_crop", "flip")
     precision: str = "tf32"
     head: Mapping[str, Any] = field(default_factory=lambda: {"name": "linear", "bias": False})
-    shared_head: Mapping[str, Any] = field(default_factory=lambda: {"name": "cosine"})
+    shared_head: Mapping[str, Any] = field(
+        default_factory=lambda: {"name": "cosine", "scale": 10.0}
+    )
     control: Mapping[str, Any] = field(default_factory=lambda: {"name": "linear"})
     lwf: Mapping[str, Any] = field(default_factory=lambda: {"strength": 1.0, "temperature": 2.0})
     mas: Mapping[str, Any] = field(
@@ -246,14 +248,16 @@ def detector_specs(preset: Preset, row: Row) -> list[dict[str, Any]]:
 
 PAPER = Preset()
 
-# The same rows on drawn shapes and networks that two cores train in minutes.
+# The same rows on drawn shapes, perceptrons for both networks, on two cores.
 EMBEDDED = Preset(
     tiny=Protocol(
-        data="shapes", options={"kinds": 5, "orphans": 0, "per_class": 125}, classes_per_task=2,
-        batch_size=32,
-        models={RESNET: {"name": "resnet18_slim", "nf": 8}, VGG: {"name": "mlp", "hidden": [64, 64]}},
-        layers={RESNET: LAYERS},
+        data="shapes", options={"kinds": 5, "orphans": 0, "size": 12}, classes_per_task=2,
+        batch_size=32, learning_rate=0.02,
+        models={RESNET: {"name": "mlp", "hidden": [128, 64]},
+                VGG: {"name": "mlp", "hidden": [64, 64, 64]}},
+        layers={RESNET: ("lower",), VGG: ("lower",)},
     ),
-    eight=None, epochs=10, patience=0, plateau_patience=3, augment=(), few=180, many=360,
-    features=200,
+    eight=None, seeds=5, epochs=20, augment=(), few=180, many=360, features=500,
+    mas={"strength": 1.0, "importance": "batch_abs", "half": True, "group": 32},
+    shared_head={"name": "cosine", "scale": 8.0},
 )  # fmt: skip
