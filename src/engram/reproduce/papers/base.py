@@ -132,13 +132,12 @@ class Paper(Generic[PresetT]):
         every = self.groups.get(name, (name,))
         tables = [one for one in every if one in self.tables]
         drawn = [one for one in every if one not in self.tables]
-        common["figures"] = tuple(f for one in drawn for f in self.figures(one, preset))
+        drawn += [self.with_figures[name]] if name in self.with_figures else []
         cells = tuple(cell for table in tables for cell in cells_of(self.name, table))
         if name not in self.kept_cells:
             cells = tuple(cell for cell in cells if cell["dataset"] not in preset.absent)
         makers = {table: self.tables[table](preset) for table in tables}
-        drawn = self.with_figures.get(name)
         return PaperTable(
             cells=cells, entry=lambda cell: makers[cell.table](cell),
-            figures=self.figures(drawn, preset) if drawn else (), **common,
+            figures=tuple(f for one in drawn for f in self.figures(one, preset)), **common,
         )  # fmt: skip

@@ -12,6 +12,9 @@ from engram.recipes import Recipe
 from engram.reproduce.papers.base import PaperPreset
 
 TINY, EIGHT = "TinyImageNet", "Eight-Task"
+EIGHT_SETS = ("Flowers", "Scenes (MIT-67)", "CUB-200", "Cars", "Aircraft", "Actions (VOC 2012)",
+              "Letters (Chars74K)", "SVHN")  # fmt: skip
+NOT_HERE = f"the sequence of {', '.join(EIGHT_SETS)} is not at hand, and none is put together here"
 RESNET, VGG, ALEXNET = "ResNet", "VGG", "AlexNet"
 MULTI, SHARED = "multi-head", "shared-head"
 HEAD = {MULTI: "multi", SHARED: "single"}
@@ -96,7 +99,7 @@ class Preset(PaperPreset[Protocol]):
     official: ClassVar = {TINY: "tiny_imagenet", EIGHT: "eight_task"}
 
     tiny: Protocol | None = Protocol(
-        data="tiny_imagenet", options=dict(IMAGENET),
+        data="tiny_imagenet", options={"resize": 64, "crop": 56, **IMAGENET},
         models={RESNET: {"name": "resnet18_slim", "nf": 40}, VGG: {"name": "vgg11_slim"}},
         layers={RESNET: LAYERS, VGG: ("convolutions.11", "convolutions.13", "connected.2")},
     )  # fmt: skip

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engram.errors import BadArgument
+from engram.metrics.novelty import auroc
+from engram.records import read
+from engram.reproduce import cells_of, choose_cells, default_out, find_table, plan, reproduce
+from engram.reproduce.papers import cnd_figures, cnd_numbers
+from engram.reproduce.papers.cnd_findings import Claim, findings
+from engram.reproduce.papers.cnd_preset import EMBEDDED, PAPER, TINY, Row, recipe, trained
+from engram.reproduce.run import by_key
+
+QUICK = ("seeds=2", "epochs=1", "tiny.options.per_class=20", "features=60", "detectors.VAE=null",
+         "detectors.KNN=null", "detectors.Mahalanobis=null", "few=90")  # fmt: skip
+CELLS = "method=FineTune|ER-25s,nd_method=Softmax|ODIN"
+
+
+def row(method, **more):
+    return Row(dataset=TINY, method=method, **more)
+
+
+def test_every_cell_has_a_way_or_a_reason():
+    table = find_table("cnd/all")
+    tiny = [table.entry(cell) for cell in table.cells if cell["dataset"] == TINY]
+    eight = [table.entry(cell) for cell in table.cells if cell["dataset"] != TINY]
+    assert (len(tiny), len(eight)) == (1217, 378)
+    assert all(e.recipes and e.measure and e.reasons and not e.missing for e in tiny)
+    assert all("Flowers" in e.missing and not e.recipes for e in eight)
+    assert len({r.label for e in tiny for r in e.recipes}) == len(trained(TINY)) - 1  # the control
+    missing = {f.name for f in table.figures if f.missing}
+    assert missing == {"fig2", "fig12", "fig17", "fig22"}
+    assert {f"fig{n}" for n in range(2, 35)} <= {f.name for f in table.figures}
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "values"),
+    [
+        ("FineTune", "Finetune", {}),
+        ("LwF", "LwF", {"strength": 1.0, "temperature": 2.0, "scale": False}),
+        ("MAS", "MAS", {"importance": "batch_abs", "half": True}),
+        ("ER-25s", "ER", {"memory.per_task": 4500, "mix": "paired", "reduce": "sum"}),
+        ("SSIL-50s", "SSIL", {"memory.per_task": 9000, "kd_inputs": "all"}),
+    ],
+)
+def test_rows(method, kind, values):
+    made = recipe(PAPER, row(method))
+    assert type(made.method).__name__ == kind
+    for path, value in values.items():
+        found = made.method
+        for name in path.split("."):
+            found = getattr(found, name)
+        assert found == value, path
+    shared = method.startswith(("ER", "SSIL"))
+    assert made.stream["kind"] == ("class_incremental" if shared else "task_incremental")
+    assert made.training.scope == ("seen" if shared else "own")
+    assert (made.training.epochs, made.training.patience, made.training.batch_size) == (30, 5, 64)
+    assert made.model["head"] == {"name": "linear", "bias": False}
+
+
+def test_last_layers():
+    cell = next(c for c in cells_of("cnd", "3") if c["method"] == "ER-25s")
+    (made,) = find_table("cnd/3").entry(cell).recipes
+    assert made.model["head"]["name"] == "cosine"
+    biased = recipe(PAPER, row("FineTune", head="biased"))
+    assert biased.model["head"] == {"name": "linear"}
+    names = {type(probe).__name__ for probe in biased.probes}
+    assert "Softmax" in names
+    assert not names & {"B1", "B2"}
+
+
+def test_what_is_wanted_most_is_trained_first():
+    planned = plan(find_table("cnd/all", embedded=True, assignments=["seeds=1"]), measure=False)
+    short = [one.label.replace("shapes, ", "") for one in planned.runs]
+    assert short[:7] == [
+        f"{name} (ResNet)"
+        for name in ("FineTune", "LwF", "MAS", "ER-25s", "SSIL-25s", "ER-50s", "SSIL-50s")
+    ]
+    assert short[7:11] == [
+        "FineTune (VGG)", "LwF (VGG)", "MAS (VGG)", "FineTune (ResNet, biased)",
+    ]  # fmt: skip
+    assert len(short) == 15
+    assert not any(entry.missing for entry in planned.entries)
+    assert len(planned.cells) == 1217
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("cnd")
+    table = find_table("cnd/4", embedded=True, assignments=QUICK)
+    return reproduce(table, out=out, cells=CELLS, device="cpu")
+
+
+def test_numbers_are_those_of_the_records(made):
+    table = read(made.out).novelty()
+    known = table.set_index(["label", "detector", "metric", "stage"])["mean"]
+    metrics = {"DER_F_vs_N": "inside_forgotten", "DER_F_vs_O": "forgotten_outside"}
+    for line in made.lines:
+        cell = line.cell
+        place = (f"{cell['method']} (shapes, ResNet)", cell["nd_method"].lower(),
+                 f"{metrics[cell['metric']]}_detection_error", int(cell["stage"]) - 1)  # fmt: skip
+        assert line.ours == pytest.approx(100 * known[place], nan_ok=True)
+        assert line.verdict == ("not comparable" if line.ours == line.ours else "not run")
+    assert len(made.lines) == 2 * 2 * 17
+    assert sum(line.ours == line.ours for line in made.lines) > 20
+
+
+def test_other_tables_train_nothing(made):
+    third = find_table("cnd/3", embedded=True, assignments=QUICK)
+    assert default_out(third) == default_out(find_table("cnd/fig3", embedded=True))
+    cells = "method=FineTune,nd_method=B2,metric=m.*|mAUC"
+    planned = plan(third, out=made.out, cells=cells, measure=False)
+    assert (planned.done, len(planned.runs)) == (2, 2)
+    again = reproduce(third, out=made.out, cells=cells, planned=planned, device="cpu")
+    table = read(made.out).novelty()
+    mine = table[table["label"].str.startswith("FineTune") & (table["detector"] == "b2")]
+    means = mine.groupby("metric")["mean"].mean()  # over stages
+    names = {"m.P.AUC": "previous_auroc", "m.R.AUC": "recent_auroc", "mAUC": "mean_auroc"}
+    assert {line.cell["metric"] for line in again.lines} == {*names}
+    for line in again.lines:
+        assert line.ours == pytest.approx(100 * means[names[line.cell["metric"]]])
+        assert len(line.values) == 2
+
+
+@pytest.fixture(scope="module")
+def seen(made):
+    """The result by key, and the recipes of two rows."""
+    preset = made.plan.table.preset
+    rows = {one: recipe(preset, one) for one in (row("FineTune"), row("ER-25s"))}
+    return by_key(read(made.out), made.plan.ids, made.plan.orders).ends(), rows
+
+
+def test_figures_show_what_was_recorded(made, seen):
+    result, rows = seen
+    table = cnd_numbers.by_stage(result, rows, ("previous_auroc",))
+    known = read(made.out).novelty().set_index(["label", "detector", "metric", "stage"])["mean"]
+    for one in table.itertuples():
+        place = (f"{one.row} (shapes, ResNet)", one.line.lower(), "previous_auroc", one.x - 1)
+        assert one.value == pytest.approx(100 * known[place])
+    run = next(r for r in result.runs if r.recipe == rows[row("FineTune")].key)
+    sets = result.sets(run, 8)
+    scores = result.arrays("softmax", run, stage=8)["familiarity"]
+    expected = auroc(scores[2][sets.inside[2]], scores[2][sets.outside[0]])
+    own = {row("FineTune"): rows[row("FineTune")].change(seeds=(run.seed,))}
+    last = cnd_numbers.last_task(result.select(seed=run.seed), own)
+    found = last[(last["line"] == "Softmax") & (last["x"] == 3)]["value"].item()
+    assert found == pytest.approx(100 * expected)
+    for name in ("fig3", "fig7", "fig23", "fig26", "fig6", "findings"):
+        drawing = cnd_figures.DRAWINGS[name]
+        data = drawing.data(result, rows)
+        assert len(data)
+        assert drawing.draw(data).data, name
+
+
+def test_norms_are_means_over_the_items_of_a_set(seen):
+    result, rows = seen
+    one = {row("ER-25s"): rows[row("ER-25s")]}
+    table = cnd_numbers.features("norm")(result, one).set_index(["line", "x"])["value"]
+    values = []
+    for run in (r for r in result.runs if r.recipe == rows[row("ER-25s")].key):
+        norms = result.arrays("features items=60", run, stage=4)["norm"]
+        places = np.concatenate(result.sets(run, 4).outside)
+        values.append(norms[places].mean())
+    assert table["outside", 5] == pytest.approx(np.mean(values), rel=1e-5)
+
+
+def test_findings_can_fail(seen):
+    result, rows = seen
+    table = findings(result, rows)
+    assert set(table["holds"]) <= {"yes", "no", "not run"}
+    tried = table[table["holds"] != "not run"]
+    odin = tried[tried["finding"].str.startswith("ODIN below")]
+    assert len(odin) == 2
+    for one in odin.itertuples():
+        assert one.holds == ("yes" if one.first_value > one.second_value else "no")
+    without = table[(table["second"] == "VAE") & (table["row"] == "FineTune")]
+    assert set(without["holds"]) == {"not run"}  # no such detector was asked
+
+    def said(a, b, **options):
+        first, second = (("x", lambda result, v=v: np.array([v, np.nan])) for v in (a, b))
+        return Claim("", "", first, second, **options).tried(result)["holds"]
+
+    assert [said(2, 1), said(1, 1), said(1, 2)] == ["yes", "no", "no"]
+    assert said(1, 1, ties=True) == said(1, 3, ties=True, slack=2) == "yes"
+    assert said(np.nan, 1) == "not run"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "complaint"),
+    [
+        ("seeds=0", "seeds: expected"),
+        ("forgetting=diag", "forgetting: unknown name"),
+        ("tiny.batch_size=0", "batch_size: expected"),
+        ("nothing=1", "unknown name 'nothing'"),
+    ],
+)
+def test_bad_choices_are_named(assignment, complaint):
+    with pytest.raises(BadArgument, match=complaint):
+        find_table("cnd/1", assignments=[assignment])
+
+
+def test_a_detector_that_is_none_is_named_before_anything_runs():
+    table = find_table("cnd/1", embedded=True, assignments=["detectors={Sofmax: {}}"])
+    with pytest.raises(BadArgument, match=r"'Sofmax', did you mean 'Softmax'"):
+        plan(table, measure=False)
+    assert EMBEDDED.absent == {"Eight-Task"}
+    chosen = choose_cells(find_table("cnd/1").cells, "method=LwF,backbone=VGG,metric=Acc")
+    assert [cell.value for cell in chosen] == [61.7]
