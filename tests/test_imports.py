@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "learner": STATE,
     "methods": STATE | {"learner"},
     "metrics": {"errors"},
-    "novelty": STATE | {"learner", "probes", "records"},
+    "novelty": STATE | {"learner", "metrics", "probes", "records"},
     "engine": ENGINE,
     "records": {"errors", "metrics", "yaml_text"},
     "probes": STATE | {"learner", "methods", "metrics", "records"},

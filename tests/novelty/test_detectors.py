@@ -14,7 +14,7 @@ from engram import novelty
 from engram.checks import check
 from engram.errors import BadArgument, RecordError
 from engram.models.output import Output
-from engram.novelty.base import Facts
+from engram.novelty.facts import Facts
 from engram.records.novelty import compare, sets_of
 
 EVERY = (
@@ -293,7 +293,7 @@ def test_by_name_and_from_the_command_line(tmp_path):
 
 @pytest.mark.parametrize("name", sorted(novelty.detectors()))
 def test_every_detector_keeps_the_contract(name):
-    report = check(name)
+    report = check(novelty.VAE(epochs=2, latent=4) if name == "VAE" else name)
     assert report.ok, str(report)
 
 

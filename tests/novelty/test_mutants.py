@@ -40,12 +40,12 @@ def test_sign_flipped(monkeypatch):
 def test_old_means_refreshed(monkeypatch):
     rule = test_detectors.TestWorkedExamples().test_old_means_are_not_renewed
     rule()
-    usual = mahalanobis._closed
+    usual = mahalanobis.closed
 
-    def fresh(state):
-        return usual({**state, "known": state["known"] & (state["counts"] == 0)})
+    def fresh(state, shrink):
+        return usual({**state, "known": state["known"] & (state["counts"] == 0)}, shrink)
 
-    monkeypatch.setattr(mahalanobis, "_closed", fresh)
+    monkeypatch.setattr(mahalanobis, "closed", fresh)
     killed(rule)
 
 

@@ -9,7 +9,7 @@ import torch
 from engram import novelty
 from engram.errors import BadArgument
 from engram.models.output import Output
-from engram.novelty.base import Facts
+from engram.novelty.facts import Facts
 from engram.novelty.vae import adam, beginning, module
 from engram.novelty.vae_nets import Convolutional, Dense, divergence
 from tests.novelty.test_detectors import Rows, scores, train

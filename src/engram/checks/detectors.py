@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from engram.checks.probes import KEY, fresh, measured, stages_of_runs
-from engram.checks.report import require
+from engram.checks.probes import KEY, fresh, measured, other_tests, stages_of_runs
+from engram.checks.report import DoesNotApply, require
 from engram.checks.toys import CLOSE, gap
-from engram.novelty import Detector
+from engram.metrics.novelty import auroc
+from engram.novelty import Detector, Tuned
 from engram.probes import RunStage, StageView
 
 
@@ -47,4 +48,55 @@ def check_finite_on_constant_features(detector: Detector) -> None:
         require(bool(torch.isfinite(found).all()), "a score is no number, or infinite")
 
 
-DETECTOR_CHECKS = (check_scores_row_by_row, check_finite_on_constant_features)
+def check_beats_chance(detector: Detector) -> None:
+    """After the first task its rows are more familiar than those of an outside set, on average.
+
+    Average over three runs whose networks have learnt the task, validation rows against the set.
+    """
+    runs = next(stages_of_runs())
+    view = StageView(runs, needs=detector.needs, state=None)
+    state = detector.fitted(view)
+    inside = detector.calibrated(view, state)
+    assert inside is not None  # the toys have validation rows
+    outside = detector.outside_scores(view, state)
+    areas = [
+        auroc(near[~near.isnan()].numpy(), far.numpy())
+        for near, far in zip(inside, outside, strict=True)
+    ]
+    mean = sum(areas) / len(areas)
+    require(mean > 0.5, f"rows it was fitted on look more foreign than foreign ones ({mean:.2f})")
+
+
+def check_tuned_once(detector: Detector) -> None:
+    """Its options are chosen after the first stage, without test rows, and stay.
+
+    Later stages read nothing of the outside set for that.
+    """
+    if isinstance(detector, Tuned):
+        tuned = detector
+    elif detector.searched:
+        name, values = next(iter(detector.searched.items()))
+        tuned = Tuned(detector, {name: values[:2]})
+    else:
+        raise DoesNotApply("it declares no values to choose among (searched)")
+    states, chosen = fresh(), []
+    for number, runs in enumerate(stages_of_runs()):
+        _, found = measured(tuned, runs, states)
+        other = [other_tests(run, number) for run in runs]
+        # after the first stage nothing depends on the outside set, unless the detector itself does
+        if number and not tuned.detector.outside:
+            other = [replace(run, outside=None) for run in other]
+        _, again = measured(tuned, other, states)
+        chosen.append([int(one[KEY]["choice"]) for one in found])
+        require(chosen[-1] == chosen[0], "an option was chosen anew after a later stage")
+        same_choice = chosen[-1] == [int(one[KEY]["choice"]) for one in again]
+        require(same_choice, "the choice depends on test rows")
+        states = found
+
+
+DETECTOR_CHECKS = (
+    check_scores_row_by_row,
+    check_finite_on_constant_features,
+    check_beats_chance,
+    check_tuned_once,
+)

@@ -124,10 +124,12 @@ def clouds(sizes: Sequence[int] = SIZES, *, rename: Sequence[int] | None = None)
     return Data.from_arrays(x[: len(y)], names[y], test=rest, name="clouds")
 
 
-def streams(data: Data | None = None, orders: Sequence[Sequence[int]] = ORDERS) -> list[Stream]:
+def streams(
+    data: Data | None = None, orders: Sequence[Sequence[int]] = ORDERS, *, valid: float = 0.0
+) -> list[Stream]:
     """One stream per order, three tasks of two classes each."""
     data = clouds() if data is None else data
-    return [class_incremental(data, order=list(order)) for order in orders]
+    return [class_incremental(data, order=list(order), valid=valid) for order in orders]
 
 
 class After(NamedTuple):

@@ -20,7 +20,7 @@ from engram.yaml_text import key_values
 def contents(
     *, recipe: Path | None = None, data: str | None = None, methods: Sequence[str] = (),
     model: str | None = None, stream: str | None = None, seeds: str | None = None,
-    keep: str | None = None, probes: Sequence[str] = (), detectors: Sequence[str] = (),
+    keep: str | None = None, probes: Sequence[str] = (), detectors: Sequence[Any] = (),
     outside: str | None = None,
 ) -> list[Content]:  # fmt: skip
     """One plain recipe per method: the file's, or the default one, with what the options change.
@@ -45,8 +45,7 @@ def contents(
     if probes:
         base["probes"] = [*(base.get("probes") or ()), *probes]
     if detectors:
-        named_here = [name.strip() for name in detectors]
-        base["detectors"] = [*(base.get("detectors") or ()), *named_here]
+        base["detectors"] = [*(base.get("detectors") or ()), *detectors]
     if outside is not None:
         base["outside"] = outside
     if seeds is not None:
@@ -55,6 +54,26 @@ def contents(
     if methods:
         base.pop("label", None)  # it spoke of the file's own method
     return [{**copy.deepcopy(base), "method": method} for method in wanted]
+
+
+def detector_specs(names: str | None, tune: bool = False) -> list[Any]:
+    """Detectors from names with commas between; with `tune`, those that can be tuned are.
+
+    Examples
+    --------
+    >>> detector_specs("Softmax, ODIN", tune=True)
+    ['Softmax', {'name': 'Tuned', 'detector': 'ODIN'}]
+    """
+    from engram.novelty import detectors
+
+    known, found = detectors(), [name.strip() for name in (names or "").split(",") if name.strip()]
+    if not tune:
+        return list(found)
+    able = [name for name in found if name in known and known[name].searched]
+    if not able:
+        others = ", ".join(name for name, one in known.items() if one.searched)
+        raise bad("--tune", f"one of {others} among --detectors", names)
+    return [{"name": "Tuned", "detector": name} if name in able else name for name in found]
 
 
 def method_spec(text: str) -> Content:

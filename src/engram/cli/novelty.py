@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,6 +42,10 @@ def command(
             metavar="NAME|PATH", help="Data by which --detectors are tuned (default: as before)."
         ),
     ] = None,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Tune --detectors after the first task, against --outside."),
+    ] = False,
     device: Device = "auto",
     csv: Annotated[bool, typer.Option("--csv", help="As CSV: every stage and metric.")] = False,
 ) -> None:  # fmt: skip
@@ -50,12 +54,14 @@ def command(
     Detectors that are named here score finished runs from what was kept of them
     (engram run --keep parameters); nothing is trained.
     """
+    from engram.cli.arguments import detector_specs
     from engram.errors import whole
     from engram.records import read
+    from engram.records.tuning import tuned_in_words
 
     if detectors is not None:
         for directory in directories:
-            _score(directory, [name.strip() for name in detectors.split(",")], outside, device)
+            _score(directory, detector_specs(detectors, tune), outside, device)
     result = read(*directories)
     if false_alarms is not None:
         _print_alarms(result.false_alarms(false_alarms), stage, csv)
@@ -67,6 +73,8 @@ def command(
     if stage is not None:
         table = _at_stage(table, whole("--stage", stage, 1) - 1)
     _print(table, "mean over stages" if stage is None else f"after task {stage}")
+    for line in tuned_in_words(result):
+        emit(line)
 
 
 def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
@@ -85,7 +93,7 @@ def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
     show_table(f"false alarms, {when}", shown.rename_axis("detector"))
 
 
-def _score(directory: Path, names: Sequence[str], outside: str | None, device: str) -> None:
+def _score(directory: Path, names: Sequence[Any], outside: str | None, device: str) -> None:
     """Measure what the detectors have not seen of a directory's runs."""
     from engram.cli import arguments
     from engram.cli.request import requests

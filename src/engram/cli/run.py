@@ -70,6 +70,10 @@ def command(
             metavar="NAME|PATH", help="Data never trained on, by which detectors are tuned."
         ),
     ] = None,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Tune detectors after the first task, against --outside."),
+    ] = False,
     compile: Compile = False,
     deterministic: Deterministic = False,
     checkpoint_every: CheckpointEvery = "5m",
@@ -88,7 +92,7 @@ def command(
 
     plain = arguments.contents(
         recipe=recipe, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
-        keep=keep, probes=probe or (), detectors=detectors.split(",") if detectors else (),
+        keep=keep, probes=probe or (), detectors=arguments.detector_specs(detectors, tune),
         outside=outside,
     )  # fmt: skip
     for assignment in assignments or ():

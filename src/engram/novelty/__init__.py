@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from engram.novelty.b1 import B1
 from engram.novelty.b2 import B2
-from engram.novelty.base import Detector, Facts, OutputDetector
+from engram.novelty.base import Detector, OutputDetector
 from engram.novelty.energy import Energy
+from engram.novelty.facts import Facts
 from engram.novelty.knn import KNN
 from engram.novelty.mahalanobis import Mahalanobis
 from engram.novelty.odin import ODIN
 from engram.novelty.softmax import Softmax
+from engram.novelty.tuned import Tuned
 from engram.novelty.vae import VAE
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "Mahalanobis",
     "OutputDetector",
     "Softmax",
+    "Tuned",
     "detectors",
 ]
 
@@ -34,7 +37,7 @@ def detectors() -> dict[str, type[Detector]]:
     Examples
     --------
     >>> sorted(detectors())
-    ['B1', 'B2', 'Energy', 'KNN', 'Mahalanobis', 'ODIN', 'Softmax', 'VAE']
+    ['B1', 'B2', 'Energy', 'KNN', 'Mahalanobis', 'ODIN', 'Softmax', 'Tuned', 'VAE']
     """
-    every = (Softmax, ODIN, Mahalanobis, VAE, B1, B2, Energy, KNN)
+    every = (Softmax, ODIN, Mahalanobis, VAE, B1, B2, Energy, KNN, Tuned)
     return {one.__name__: one for one in every}

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from engram.errors import bad
 from engram.models.output import Output
-from engram.novelty.base import Facts, OutputDetector, State, among
+from engram.novelty.base import OutputDetector, State
+from engram.novelty.facts import Facts, among
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from torch import Tensor
 from engram.errors import bad, choose, number, whole
 from engram.models.output import Output
 from engram.novelty.b1 import cosines, expected_cosine, no_bias
-from engram.novelty.base import Facts, OutputDetector, State, among
+from engram.novelty.base import OutputDetector, State
+from engram.novelty.facts import Facts, among
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ class B2(OutputDetector):
         no_bias(type(self).__name__, facts)
         if self.rank > facts.columns:
             raise bad("rank", f"at most {facts.columns}, the number of classes", self.rank)
+
+    @property
+    def only_scores(self) -> tuple[str, ...]:
+        return ("step", "rank", "logits")
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
         near = among(cosines(output.features, rows), columns).topk(self.rank, -1).indices

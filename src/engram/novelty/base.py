@@ -2,46 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from engram import keys
-from engram.errors import EngramError, bad, choose
+from engram.errors import bad
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet, Net
+from engram.learner.net import Net
 from engram.learner.tree import leaves, stack, tree_map
 from engram.models.output import Output
+from engram.novelty.facts import Facts, among, class_rows, facts_of
+from engram.novelty.passes import (
+    SIZE,
+    Head,
+    heads_of,
+    outside_outputs,
+    shuffled,
+    train_outputs,
+    valid_outputs,
+)
 from engram.probes.base import Probe
 from engram.probes.view import StageView
 from engram.records.novelty import CALIBRATION, FAMILIARITY
 from engram.records.stage_rows import StageRows
 
 State = Mapping[str, Any]
-SIZE = 256  # rows of a batch
-
-
-class Facts(NamedTuple):
-    """What a detector may know of a run before it has seen anything."""
-
-    columns: int  # C, output columns
-    features: int  # F, what the last layer sees
-    std: Tensor  # deviation by which inputs were divided, broadcast to a sample; 1 if they were not
-    like: Tensor  # a tensor of the network's device and precision
-    bias: bool  # whether the last layer adds a bias
-    sample: tuple[int, ...] = ()  # shape of an input
-    seed: int = 0  # of the run
-    learner: Learner | None = None  # only to be asked about its network
-
-    def width(self, layer: str) -> int:
-        """How many numbers a layer of the model gives, averaged over places; checks its name."""
-        return layer_width(self.learner, layer)
 
 
 @dataclass(frozen=True)
@@ -56,6 +48,10 @@ class Detector(Probe):
     ----------
     fits
         Whether `fit` reads training rows.
+    by_head
+        Whether a score depends on the head's columns; if not, one pass serves all heads.
+    searched
+        Options and values among which `Tuned` chooses where it is given no others.
 
     Examples
     --------
@@ -69,6 +65,8 @@ class Detector(Probe):
 
     needs: ClassVar[tuple[str, ...]] = ("networks",)
     fits: ClassVar[bool] = False
+    by_head: ClassVar[bool] = True
+    searched: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     def start(self, facts: Facts) -> State:
         """The state before the first stage: a tree of tensors."""
@@ -87,6 +85,11 @@ class Detector(Probe):
     def rows_at_once(self) -> int:
         """The most rows of a batch of `fit`."""
         return SIZE
+
+    @property
+    def only_scores(self) -> tuple[str, ...]:
+        """Options that `fit` does not look at: one fit serves a search over them."""
+        return ()
 
     def digest(self, net: Net, x: Tensor) -> Tensor:
         """[B, ...] what `fit` gets as ``batch.x`` where it makes several passes; computed once."""
@@ -118,159 +121,147 @@ class Detector(Probe):
     # -- over all runs ---------------------------------------------------------------------------
     def after_stage(self, view: StageView) -> StageRows | Mapping[str, Any]:
         began = time.perf_counter()
-        state = self._fitted(view)
+        return self.recorded(view, self.fitted(view), began)
+
+    def recorded(self, view: StageView, state: Any, began: float) -> dict[str, Any]:
+        """Keep the state, store the scores; seconds since `began` and bytes of each run."""
         view.keep(state)
-        heads = _heads(view)  # [R, H, C]
-        view.store(FAMILIARITY, torch.stack([self._scored(view, h, state) for h in heads], 1))
-        parts = list(self._calibrated(view, heads[-1][0], state))
-        if parts:
-            view.store(CALIBRATION, torch.cat(parts, 1))
+        view.store(FAMILIARITY, torch.stack(self._scores(view, state), 1))
+        calibration = self.calibrated(view, state)
+        if calibration is not None:
+            view.store(CALIBRATION, calibration)
         size = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves(state))
         seconds = (time.perf_counter() - began) / len(view)
         return {"seconds": np.full(len(view), seconds), "bytes": np.full(len(view), float(size))}
 
-    def _fitted(self, view: StageView) -> Any:
+    def fitted(self, view: StageView) -> Any:
+        """The state after the stage, [R, ...]."""
         state = view.state
         if not view.stage:
             state = stack([dict(self.start(facts_of(one))) for one in view.learners])
         if self.fits:
             state = view.map(lambda net, state: self.begin(state, view.stage), state)
-            for batch in self._batches(view):
-                state = tree_map(torch.detach, view.map(self.fit, batch, state))
+            state = self._fit_all(view, state)
             state = view.map(lambda net, state: self.finish(state), state)
         return tree_map(torch.detach, state)
 
+    def _fit_all(self, view: StageView, state: Any) -> Any:
+        """The state after all batches."""
+        for batch in self._batches(view):
+            state = tree_map(torch.detach, view.map(self.fit, batch, state))
+        return state
+
     def _batches(self, view: StageView) -> Iterator[Batch]:
-        if self.passes == 1:
+        if self.passes == 1 and type(self).digest is Detector.digest:
             yield from view.batches(self.rows_at_once)
             return
         parts = [batch._replace(x=view.map(self.digest, batch.x)) for batch in view.batches(SIZE)]
         for again in range(self.passes):
             yield from shuffled(parts, view, again, self.rows_at_once)
 
-    def _calibrated(self, view: StageView, columns: Tensor, state: Any) -> Iterator[Tensor]:
-        """[R, B] scores of validation rows that the network gets right, NaN for the others."""
+    def calibrated(self, view: StageView, state: Any) -> Tensor | None:
+        """[R, V] scores of validation rows that the network gets right, NaN for the others."""
+        columns = heads_of(view)[-1].columns
+        parts = []
+        for (batch, output), x in zip(valid_outputs(view), self._validation(view), strict=False):
+            right = view.map(_right, batch, output, columns)
+            scores = self._of_rows(view, x, output, columns, state)
+            parts.append(torch.where(right, scores.float(), torch.nan))
+        return torch.cat(parts, 1) if parts else None
 
-        def one_run(net: Net, batch: Batch, columns: Tensor, state: State) -> Tensor:
-            right = among(net(batch.x).logits, columns).argmax(-1) == batch.target
-            scores = self.score(net, batch.x, columns, state).float()
-            return torch.where(right & (batch.w > 0), scores, torch.nan)
+    def _validation(self, view: StageView) -> Iterator[Any]:
+        """Inputs of the validation rows; what is counted is their first reading."""
+        return (batch.x for batch in view.of(view.needs, None).validation(SIZE))
 
-        for batch in view.validation(SIZE):
-            yield view.map(one_run, batch, columns, state)
+    def _of_rows(
+        self, view: StageView, x: Any, output: Output, columns: Tensor, state: Any
+    ) -> Tensor:
+        found: Tensor = view.map(self.score, x, columns, state)
+        return found
 
-    def _scored(self, view: StageView, head: tuple[Tensor, Tensor], state: Any) -> Tensor:
-        """[R, n] scores under one head, NaN for items that are never compared under it."""
-        columns, wanted = head
-        found = torch.full(wanted.shape, torch.nan, device=view.device)
+    def outside_scores(self, view: StageView, state: Any) -> Tensor:
+        """[R, M] scores of the outside set's validation rows under the newest head."""
+        columns = heads_of(view)[-1].columns
+        parts = [view.map(self.score, x, columns, state) for x in view.outside("valid", SIZE)]
+        return torch.cat(parts, 1).float()
+
+    def _scores(self, view: StageView, state: Any) -> list[Tensor]:
+        """[R, n] under every head, NaN for items that are never compared under it."""
+        heads = heads_of(view)
+        if self.by_head:
+            return [self._scored(view, head, state) for head in heads]
+        wanted = torch.stack([head.wanted for head in heads]).any(0)
+        whole = self._scored(view, Head(heads[-1].columns, wanted), state)
+        return [torch.where(head.wanted, whole, torch.nan) for head in heads]
+
+    def _scored(self, view: StageView, head: Head, state: Any) -> Tensor:
+        found = torch.full(head.wanted.shape, torch.nan, device=view.device)
         for part, x in view.inputs(SIZE):
-            if wanted[:, part].any():
-                scores = view.map(self.score, x, columns, state).float()
-                found[:, part] = torch.where(wanted[:, part], scores, torch.nan)
+            wanted = head.wanted[:, part]
+            if wanted.any():
+                scores = view.map(self.score, x, head.columns, state).float()
+                found[:, part] = torch.where(wanted, scores, torch.nan)
         return found
 
 
 @dataclass(frozen=True)
 class OutputDetector(Detector):
-    """A detector that only reads features and logits: all of them share one pass per stage."""
+    """A detector that only reads features and logits: all of them share one pass over any rows.
+
+    Write `familiarity`, and `learn` where something is fitted.
+    """
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
         """[B] from features [B, F], logits [B, C] and the last layer's class rows [C, F]."""
         raise NotImplementedError(f"{type(self).__name__}.familiarity is not written")
 
+    def learn(self, output: Output, batch: Batch, state: State) -> State:
+        """As `fit`, from what the network says of the rows."""
+        return state
+
+    def fit(self, net: Net, batch: Batch, state: State) -> State:
+        return self.learn(_flat(net(batch.x)), batch, state)
+
     def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
         return self._of(net, net(x), columns, state)
 
     def _of(self, net: Net, output: Output, columns: Tensor, state: State) -> Tensor:
-        flat = output._replace(features=output.features.flatten(1))
-        return self.familiarity(flat, class_rows(net), columns, state)
+        return self.familiarity(_flat(output), class_rows(net), columns, state)
 
-    def _scored(self, view: StageView, head: tuple[Tensor, Tensor], state: Any) -> Tensor:
-        columns, wanted = head
+    def _fit_all(self, view: StageView, state: Any) -> Any:
+        if type(self).fit is not OutputDetector.fit:  # it looks at inputs after all
+            return super()._fit_all(view, state)
+        for batch, output in train_outputs(view):
+            state = view.map(lambda net, *args: self.learn(*args), output, batch, state)
+        return state
+
+    def _validation(self, view: StageView) -> Iterator[Any]:
+        return itertools.repeat(None)
+
+    def _of_rows(
+        self, view: StageView, x: Any, output: Output, columns: Tensor, state: Any
+    ) -> Tensor:
+        found: Tensor = view.map(self._of, output, columns, state)
+        return found
+
+    def outside_scores(self, view: StageView, state: Any) -> Tensor:
+        columns = heads_of(view)[-1].columns
+        parts = [view.map(self._of, output, columns, state) for output in outside_outputs(view)]
+        return torch.cat(parts, 1).float()
+
+    def _scored(self, view: StageView, head: Head, state: Any) -> Tensor:
         features, logits, _ = view.outputs
-        size = 16 * SIZE
-        parts = []
+        size, parts = 16 * SIZE, []
         for start in range(0, features.shape[1], size):
-            some = features[:, start : start + size], logits[:, start : start + size]
-            parts.append(
-                view.map(
-                    lambda net, f, z, columns, state: self._of(net, Output(f, z), columns, state),
-                    *some, columns, state,
-                )
-            )  # fmt: skip
-        return torch.where(wanted, torch.cat(parts, 1).float(), torch.nan)
+            some = Output(features[:, start : start + size], logits[:, start : start + size])
+            parts.append(view.map(self._of, some, head.columns, state))
+        return torch.where(head.wanted, torch.cat(parts, 1).float(), torch.nan)
 
 
-def shuffled(parts: list[Batch], view: StageView, again: int, size: int) -> Iterator[Batch]:
-    """The rows of some batches [R, B, ...] in an order of each run's own, padding behind."""
-    names = Batch._fields[: len(parts[0].per_row)]
-    rows: dict[str, Any] = {
-        name: torch.cat([getattr(part, name) for part in parts], 1) for name in names
-    }
-    drawn = [keys.fold(seed, "detector", view.stage, again) for seed in view.seeds]
-    count = (rows["w"] > 0).sum(1)
-    order = keys.order(torch.tensor(drawn, device=view.device), rows["w"].shape[1], count)
-    run = torch.arange(len(view), device=view.device)[:, None]
-    for start in range(0, order.shape[1], size):
-        index = order[:, start : start + size]
-        yield parts[0]._replace(**{name: value[run, index] for name, value in rows.items()})
+def _flat(output: Output) -> Output:
+    return Output(output.features.flatten(1), output.logits)
 
 
-def class_rows(net: Net) -> Tensor:
-    """[C, F] the weights of the last layer."""
-    rows = net.params.get("net.head.weight")
-    if rows is None:
-        raise EngramError("detectors: the network has no head.weight with one row per class")
-    return rows
-
-
-def among(logits: Tensor, columns: Tensor) -> Tensor:
-    """Logits [B, C] of the columns [C] that compete, minus infinity for the others."""
-    return logits.masked_fill(~columns, -torch.inf)
-
-
-def facts_of(learner: Learner) -> Facts:
-    """What is known of a run."""
-    net: Any = learner.networks.eval.get_submodule("net")
-    data, names = learner.stream.data, learner.networks.layout.shapes
-    std = torch.ones(1) if not data.std else torch.tensor(data.std)
-    std = std.reshape(-1, *[1] * (len(data.sample_shape) - 1)).to(learner.vector)
-    return Facts(
-        columns=len(learner.stream.order), features=int(net.features), std=std,
-        like=learner.vector, bias="net.head.bias" in names,
-        sample=tuple(data.sample_shape), seed=learner.seed, learner=learner,
-    )  # fmt: skip
-
-
-def layer_width(learner: Learner | None, layer: str) -> int:
-    """See `Facts.width`."""
-    if learner is None:
-        raise EngramError("layers: no network is known here")
-    model = learner.networks.eval.get_submodule("net.backbone")
-    choose("layers", layer, [name for name, _ in model.named_modules() if name])
-    net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
-    x, path = (
-        learner.vector.new_zeros(1, *learner.stream.data.sample_shape),
-        f"net.backbone.{layer}",
-    )
-    with torch.no_grad():
-        found = net(x, want=(path,)).layers.get(path)
-    if not isinstance(found, Tensor) or found.ndim < 2:
-        raise bad("layers", "layers that give one tensor [B, F, ...] in a forward pass", layer)
-    return found.shape[1]
-
-
-def _heads(view: StageView) -> list[tuple[Tensor, Tensor]]:
-    """For each head: its columns [R, C], and which items [R, n] are compared under it.
-
-    Streams with a head per task have one for each task learnt, others one for all classes seen.
-    """
-    task, later = view.task, view.task > view.stage
-    if view.streams[0].head == "single":
-        return [(view.open, torch.ones_like(later))]
-    found = []
-    for i in range(view.stage + 1):
-        visible = np.stack([one.visible[i] for one in view.items])
-        columns = torch.from_numpy(visible).to(view.device)
-        found.append((columns, (task == i) | later))
-    return found
+def _right(net: Net, batch: Batch, output: Output, columns: Tensor) -> Tensor:
+    """[B] whether the largest logit of the head is that of a row's class."""
+    return (among(output.logits, columns).argmax(-1) == batch.target) & (batch.w > 0)

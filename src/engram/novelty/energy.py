@@ -8,7 +8,8 @@ from torch import Tensor
 
 from engram.errors import number
 from engram.models.output import Output
-from engram.novelty.base import OutputDetector, State, among
+from engram.novelty.base import OutputDetector, State
+from engram.novelty.facts import among
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class Energy(OutputDetector):
 
     def __post_init__(self) -> None:
         number("temperature", self.temperature, 0.0, float("inf"), open_low=True)
+
+    @property
+    def only_scores(self) -> tuple[str, ...]:
+        return ("temperature",)
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
         t = self.temperature

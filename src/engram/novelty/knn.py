@@ -12,9 +12,9 @@ from torch import Tensor
 from engram import keys
 from engram.errors import bad, whole
 from engram.learner.batch import Batch
-from engram.learner.net import Net
 from engram.models.output import Output
-from engram.novelty.base import Facts, OutputDetector, State
+from engram.novelty.base import OutputDetector, State
+from engram.novelty.facts import Facts
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class KNN(OutputDetector):
     """
 
     fits: ClassVar[bool] = True
+    by_head: ClassVar[bool] = False
     k: int = 10
     keep: int = 500
 
@@ -40,6 +41,14 @@ class KNN(OutputDetector):
         whole("keep", self.keep, 1)
         if self.k > self.keep:
             raise bad("k", f"at most {self.keep}, the rows kept of a task", self.k)
+
+    @property
+    def only_scores(self) -> tuple[str, ...]:
+        return ("k",)
+
+    def refuse(self, facts: Facts) -> None:
+        if self.k > facts.rows:
+            raise bad("k", f"at most {facts.rows}, the training rows of the first task", self.k)
 
     def start(self, facts: Facts) -> State:
         empty = facts.like.new_zeros
@@ -54,9 +63,9 @@ class KNN(OutputDetector):
             "count": torch.zeros_like(state["count"]),
         }
 
-    def fit(self, net: Net, batch: Batch, state: State) -> State:
+    def learn(self, output: Output, batch: Batch, state: State) -> State:
         real = batch.w > 0
-        features = F.normalize(net(batch.x).features.flatten(1), dim=-1) * real[:, None]
+        features = F.normalize(output.features, dim=-1) * real[:, None]
         # a draw per row, from its place among the task's rows: those drawn highest are kept
         place = state["count"] + torch.arange(len(features), device=features.device)
         key = keys.fold(batch.now, "knn", place.long())

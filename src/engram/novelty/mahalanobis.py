@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,11 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engram.errors import bad, number
+from engram.errors import bad, choose, number
 from engram.learner.batch import Batch
 from engram.learner.net import Net
-from engram.novelty.base import Detector, Facts, State, among
+from engram.models.output import Output
+from engram.novelty.base import Detector, State
+from engram.novelty.facts import Facts, among
+from engram.novelty.gaussian import add, closed, combined, logistic, nearest, nothing, pooled
 from engram.novelty.odin import towards
+from engram.novelty.passes import SIZE
+from engram.probes.view import StageView
 
 
 @dataclass(frozen=True)
@@ -28,15 +34,24 @@ class Mahalanobis(Detector):
     ----------
     epsilon
         Size of a step of the input towards the nearest mean, in units of the raw input.
+    shrink
+        Part of the covariance's mean variance that is added to every variance. Without, directions
+        of less than a millionth of the largest variance (unused units, fewer rows than
+        dimensions) are left out, as the pseudo-inverse does: distances along them mean nothing.
     right
         Fit on training rows that the network classifies correctly, as the benchmark does.
     layers
         Further layers, by their names in the model; maps are averaged over their places. Each layer
         has means, a covariance and a step of its own.
+    combine
+        How layers are combined. ``mean``: minus half the squared distance per dimension, which is
+        about -1/2 in every layer for inputs like those fitted on. ``logistic``: a logistic
+        regression of the task's training rows against the training rows of the outside set, fitted
+        anew after every stage with a cross-validated penalty; the score is its log odds, in the
+        order of its probability, which would not tell apart what is very likely.
     weights, bias
-        How layers are combined: a logistic regression, the features' weight last. Without weights
-        the score is the mean over layers of minus half the squared distance per dimension, which is
-        about -1/2 in every layer for inputs like those fitted on.
+        A given logistic regression instead, the features' weight last; the score is its
+        probability.
 
     Examples
     --------
@@ -47,14 +62,22 @@ class Mahalanobis(Detector):
     """
 
     fits: ClassVar[bool] = True
+    by_head: ClassVar[bool] = False
+    searched: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "epsilon": (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)
+    }
     epsilon: float = 0.0
     right: bool = True
     layers: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()
     bias: float = 0.0
+    combine: str = "mean"
+    shrink: float = 0.0
 
     def __post_init__(self) -> None:
         number("epsilon", self.epsilon, 0.0, float("inf"))
+        number("shrink", self.shrink, 0.0, float("inf"))
+        choose("combine", self.combine, ("mean", "logistic"))
         for name in ("layers", "weights"):  # lists of a recipe
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if len(set(self.layers)) < len(self.layers):
@@ -62,6 +85,16 @@ class Mahalanobis(Detector):
         if self.weights and len(self.weights) != len(self.layers) + 1:
             expected = f"{len(self.layers) + 1}, one per layer and the features' last"
             raise bad("weights", expected, len(self.weights))
+        if self.weights and self.combine == "logistic":
+            raise bad("weights", "none where a logistic regression is fitted", self.weights)
+
+    @property
+    def outside(self) -> bool:
+        return self.combine == "logistic"
+
+    @property
+    def only_scores(self) -> tuple[str, ...]:
+        return () if self.combine == "logistic" else ("epsilon", "weights", "bias")
 
     def refuse(self, facts: Facts) -> None:
         for name in self.layers:
@@ -70,47 +103,89 @@ class Mahalanobis(Detector):
     def start(self, facts: Facts) -> State:
         widths = [*(facts.width(name) for name in self.layers), facts.features]
         like = facts.like.double()
-        more = {str(i): _nothing(like, facts.columns, f) for i, f in enumerate(widths[:-1])}
-        last = _nothing(like, facts.columns, widths[-1])
-        return {**last, "std": facts.std, **({"layers": more} if more else {})}
+        more = {str(i): nothing(like, facts.columns, f) for i, f in enumerate(widths[:-1])}
+        last = nothing(like, facts.columns, widths[-1])
+        found = {**last, "std": facts.std, **({"layers": more} if more else {})}
+        if self.combine == "logistic":
+            found |= {"weights": like.new_zeros(len(widths)), "bias": like.new_zeros(())}
+        return found
 
     def fit(self, net: Net, batch: Batch, state: State) -> State:
-        *below, f = self._seen(net, batch.x)
-        w = (batch.w > 0).to(f)
-        if self.right:
-            said = among(net(batch.x).logits, batch.open).argmax(-1)
-            w = w * (said == batch.target).to(f)
+        output = self._output(net, batch.x)
+        *below, f = self._seen(output)
+        w = self._fitted_on(output, batch).to(f)
         which = F.one_hot(batch.target, len(state["counts"])).to(f) * w[:, None]  # [B, C]
-        return self._each(state, lambda own, i: _add(own, (*below, f)[i], which, w))
+        return self._each(state, lambda own, i: add(own, (*below, f)[i], which, w))
+
+    def _fitted_on(self, output: Output, batch: Batch) -> Tensor:
+        """[B] which rows count: no padding and, if wanted, no mistakes."""
+        if not self.right:
+            return batch.w > 0
+        return (among(output.logits, batch.open).argmax(-1) == batch.target) & (batch.w > 0)
 
     def finish(self, state: State) -> State:
-        return self._each(state, lambda own, i: _closed(own))
+        return self._each(state, lambda own, i: closed(own, self.shrink))
 
-    def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
-        parts = [self._familiarity(net, x, state, i) for i in range(len(self.layers) + 1)]
-        if self.weights:
-            return combined(torch.stack(parts, -1), self.weights, self.bias)
-        if not self.layers:
-            return parts[0]
-        widths = [own["means"].shape[-1] for own in self._parts(state)]
-        return torch.stack([m / f for m, f in zip(parts, widths, strict=True)]).mean(0)
+    def fitted(self, view: StageView) -> Any:
+        state = super().fitted(view)
+        if self.combine != "logistic":
+            return state
 
-    def _familiarity(self, net: Net, x: Tensor, state: State, place: int) -> Tensor:
-        own = self._parts(state)[place]
+        def familiar(net: Net, batch: Batch, state: State) -> tuple[Tensor, Tensor]:
+            real = self._fitted_on(self._output(net, batch.x), batch)
+            return self.by_layer(net, batch.x, state), real
+
+        # the rows were counted when they were fitted on
+        rows = view.of(view.needs, None).batches(self.rows_at_once)
+        each = [view.map(familiar, batch, state) for batch in rows]
+        inside, real = (torch.cat(parts, 1) for parts in zip(*each, strict=True))
+        other = [view.map(self.by_layer, x, state) for x in view.outside("train", SIZE)]
+        outside = torch.cat(other, 1)
+        found = [logistic(own[kept], far) for own, kept, far in zip(inside, real, outside)]
+        weights, bias = (torch.stack(parts).to(inside) for parts in zip(*found))
+        return {**state, "weights": weights, "bias": bias}
+
+    def by_layer(self, net: Net, x: Tensor, state: State) -> Tensor:
+        """[B, L] minus half the squared distance in every layer, the features last."""
+        own = self._parts(state)
 
         def familiarity(x: Tensor) -> Tensor:
-            return nearest(self._seen(net, x)[place], own)
+            seen = self._seen(self._output(net, x))
+            return torch.stack([nearest(f, one) for f, one in zip(seen, own, strict=True)], -1)
 
-        if self.epsilon:
-            slope = torch.func.grad(lambda x: -familiarity(x).sum())(x)
-            x = x - self.epsilon * towards(slope) / state["std"]
-        return familiarity(x)
+        if not self.epsilon:
+            return familiarity(x)
+        # one pass forward; for every layer one back, and one of the input that it moved
+        usual, back = torch.func.vjp(familiarity, x)[:2]
+        moved = []
+        for i in range(len(own)):
+            (slope,) = back(-F.one_hot(torch.tensor(i), len(own)).to(usual).expand_as(usual))
+            near = x - self.epsilon * towards(slope) / state["std"]
+            moved.append(familiarity(near)[:, i])
+        return torch.stack(moved, -1)
 
-    def _seen(self, net: Net, x: Tensor) -> list[Tensor]:
+    def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
+        parts = self.by_layer(net, x, state)
+        if self.combine == "logistic":
+            odds: Tensor = parts @ state["weights"] + state["bias"]
+            return odds
+        if self.weights:
+            return combined(parts, self.weights, self.bias)
+        if not self.layers:
+            return parts[:, 0]
+        widths = [own["means"].shape[-1] for own in self._parts(state)]
+        return (parts / torch.tensor(widths).to(parts)).mean(-1)
+
+    @property
+    def _paths(self) -> tuple[str, ...]:
+        return tuple(f"net.backbone.{name}" for name in self.layers)
+
+    def _output(self, net: Net, x: Tensor) -> Output:
+        return net(x, want=self._paths) if self.layers else net(x)
+
+    def _seen(self, output: Output) -> list[Tensor]:
         """[B, F] of every layer, the features last."""
-        names = tuple(f"net.backbone.{name}" for name in self.layers)
-        output = net(x, want=names) if names else net(x)
-        found = [pooled(output.layers[name]) for name in names]
+        found = [pooled(output.layers[name]) for name in self._paths]
         return [one.double() for one in (*found, output.features.flatten(1))]
 
     def _parts(self, state: State) -> list[State]:
@@ -120,70 +195,3 @@ class Mahalanobis(Detector):
         *below, last = (change(own, i) for i, own in enumerate(self._parts(state)))
         more = {"layers": {str(i): own for i, own in enumerate(below)}} if below else {}
         return {**state, **last, **more}
-
-
-def combined(parts: Tensor, weights: tuple[float, ...], bias: float) -> Tensor:
-    """[B] probability that an input is familiar, from the scores [B, L] of layers.
-
-    Examples
-    --------
-    >>> round(combined(torch.tensor([[-1.0, -3.0]]), (0.5, -0.2), 0.1).item(), 6)
-    0.549834
-    """
-    return torch.sigmoid(parts @ torch.tensor(weights).to(parts) + bias)
-
-
-def pooled(layer: Tensor) -> Tensor:
-    """[B, F] the output of a layer, averaged over places where it has some."""
-    return layer.flatten(2).mean(-1) if layer.ndim > 2 else layer
-
-
-def _nothing(like: Tensor, columns: int, f: int) -> dict[str, Tensor]:
-    empty = like.new_zeros
-    return {
-        "means": empty(columns, f), "known": empty(columns).bool(),
-        "covariance": empty(f, f), "precision": empty(f, f), "rows": empty(()),
-        "sums": empty(columns, f), "counts": empty(columns), "squares": empty(f, f),
-    }  # fmt: skip
-
-
-def _add(state: State, f: Tensor, which: Tensor, w: Tensor) -> dict[str, Tensor]:
-    """Sums over rows f [B, F] with classes [B, C] and weights [B]."""
-    return {
-        **state, "sums": state["sums"] + which.mT @ f, "counts": state["counts"] + which.sum(0),
-        "squares": state["squares"] + (f * w[:, None]).mT @ f,
-    }  # fmt: skip
-
-
-def _closed(state: State) -> dict[str, Tensor]:
-    """Means of new classes and the covariance of all rows so far, from the sums of a stage."""
-    sums, counts = state["sums"], state["counts"]
-    fresh = sums / counts.clamp(min=1)[:, None]
-    means = torch.where(state["known"][:, None], state["means"], fresh)
-    # sum over the rows of (f - mean)(f - mean)', from sums of f and of f f'
-    cross = means.mT @ sums
-    spread = state["squares"] - cross - cross.mT + (means * counts[:, None]).mT @ means
-    rows = state["rows"] + counts.sum()
-    covariance = (state["covariance"] * state["rows"] + spread) / rows.clamp(min=1)
-    return {
-        **state, "means": means, "known": state["known"] | (counts > 0), "rows": rows,
-        "covariance": covariance, "precision": torch.linalg.pinv(covariance, hermitian=True),
-        "sums": torch.zeros_like(sums), "counts": torch.zeros_like(counts),
-        "squares": torch.zeros_like(spread),
-    }  # fmt: skip
-
-
-def nearest(features: Tensor, state: State) -> Tensor:
-    """[B] minus half the squared distance to the nearest known mean.
-
-    Examples
-    --------
-    >>> state = {"means": torch.tensor([[1.0, 0.0], [4.0, 5.0]]).double(),
-    ...          "known": torch.ones(2, dtype=torch.bool), "precision": 2 * torch.eye(2).double()}
-    >>> nearest(torch.tensor([[1.0, 1.0]]), state).item()
-    -1.0
-    """
-    away = features.double()[:, None] - state["means"]  # [B, C, F]
-    far = ((away @ state["precision"]) * away).sum(-1)
-    best: Tensor = (-0.5 * far).masked_fill(~state["known"], -torch.inf).amax(-1)
-    return best.nan_to_num(neginf=0.0)  # nothing is known yet

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from engram.errors import number
 from engram.learner.net import Net
-from engram.novelty.base import Detector, Facts, State, among
+from engram.novelty.base import Detector, State
+from engram.novelty.facts import Facts, among
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,19 @@ class ODIN(Detector):
         deviation where inputs are normalised.
     """
 
+    searched: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "epsilon": (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.01)
+    }
     temperature: float = 1000.0
     epsilon: float = 0.0014
 
     def __post_init__(self) -> None:
         number("temperature", self.temperature, 0.0, float("inf"), open_low=True)
         number("epsilon", self.epsilon, 0.0, float("inf"))
+
+    @property
+    def only_scores(self) -> tuple[str, ...]:
+        return ("temperature", "epsilon")
 
     def start(self, facts: Facts) -> State:
         return {"std": facts.std}

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engram.models.output import Output
-from engram.novelty.base import OutputDetector, State, among
+from engram.novelty.base import OutputDetector, State
+from engram.novelty.facts import among
 
 
 @dataclass(frozen=True)

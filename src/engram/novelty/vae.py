@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -15,7 +15,8 @@ from engram import keys
 from engram.errors import choose, number, whole
 from engram.learner.batch import Batch
 from engram.learner.net import Net
-from engram.novelty.base import Detector, Facts, State, facts_of
+from engram.novelty.base import Detector, State
+from engram.novelty.facts import Facts, facts_of
 from engram.novelty.vae_nets import Convolutional, Dense
 from engram.probes.view import StageView
 
@@ -53,6 +54,12 @@ class VAE(Detector):
     """
 
     fits: ClassVar[bool] = True
+    by_head: ClassVar[bool] = False
+    searched: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "of": ("features", "inputs"),
+        "latent": (8, 16, 32, 64, 128),
+        "epochs": (10, 20, 30, 50, 100),
+    }
     of: str = "features"
     latent: int = 32
     epochs: int = 10
@@ -76,6 +83,10 @@ class VAE(Detector):
     @property
     def rows_at_once(self) -> int:
         return self.batch_size
+
+    @property
+    def only_scores(self) -> tuple[str, ...]:
+        return ("form", "z")
 
     def start(self, facts: Facts) -> State:
         shape = self._shape(facts)
@@ -122,11 +133,10 @@ class VAE(Detector):
     def _shape(self, facts: Facts) -> tuple[int, ...]:
         return (facts.features,) if self.of == "features" else facts.sample
 
-    def _fitted(self, view: StageView) -> Any:
-        module(
-            self._shape(facts_of(view.learners[0])), self.latent
-        )  # layers cannot be made in vmap
-        return super()._fitted(view)
+    def fitted(self, view: StageView) -> Any:
+        # layers cannot be made in vmap
+        module(self._shape(facts_of(view.learners[0])), self.latent)
+        return super().fitted(view)
 
     def _ask(
         self, weights: Weights, x: Tensor, noise: Tensor | None, key: Tensor | None = None

@@ -43,12 +43,19 @@ class StageView:
         # rows read [R], by their kind in the ledger
         self.reads = {kind: np.zeros(len(runs), np.int64) for kind in ("probe", "outside")}
         self._known: dict[str, Tensor] = {}  # what was computed once for all probes
-        self._outputs: dict[str, Tensor] = {}
+        self.shared: dict[str, Any] = {}  # passes over rows, likewise
+        self.whole: tuple[StageView, list[int]] | None = None  # of which this is a part
 
     def of(self, needs: Sequence[str], state: Any) -> StageView:
         """The same view for one probe, with what it may use and what it kept before."""
         other = StageView(self.members, needs=needs, state=state)
-        other._known, other._outputs = self._known, self._outputs
+        other._known, other.shared, other.whole = self._known, self.shared, self.whole
+        return other
+
+    def only(self, places: Sequence[int], state: Any) -> StageView:
+        """A view of some of the runs, which takes shared passes from this one."""
+        other = StageView([self.members[r] for r in places], needs=self.needs, state=state)
+        other.whole = self, list(places)
         return other
 
     def __len__(self) -> int:
@@ -177,11 +184,16 @@ class StageView:
 
         Not rounded as `scores` are, and not what a method makes of them; asks for ``networks``.
         """
-        if "features" not in self._outputs:
+        if self.whole is not None:
+            view, places = self.whole
+            whole = view.outputs
+            return Output(whole.features[places], whole.logits[places])
+        if "test" not in self.shared:
             parts = [self.map(_forward, x) for _, x in self.inputs()]
-            features, logits = (torch.cat(every, 1) for every in zip(*parts, strict=True))
-            self._outputs["features"], self._outputs["logits"] = features, logits
-        return Output(self._outputs["features"], self._outputs["logits"])
+            features, logits = (torch.cat(each, 1) for each in zip(*parts, strict=True))
+            self.shared["test"] = Output(features, logits)
+        found: Output = self.shared["test"]
+        return found
 
     # -- the networks ----------------------------------------------------------------------------
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 from engram.errors import bad, choose
 from engram.probes import Probe
@@ -37,9 +37,21 @@ def _build(spec: Any) -> Any:
     name = spec.get("name")
     if not isinstance(name, str) or ":" not in name:
         raise bad("probes", "a name such as module:Class, or a mapping with one", name or spec)
-    cls = own_class(name, Probe, what="probes")
+    return _from_values(own_class(name, Probe, what="probes"), spec, "probes")
+
+
+def _from_values(cls: type[Any], spec: Mapping[str, Any], path: str) -> Any:
+    """A probe from its options; one that holds a detector has that by name or as a mapping."""
     values = {k: v for k, v in spec.items() if k != "name"}
-    return from_plain(cls, values, path=f"probes.{cls.__name__}")
+    if isinstance(values.get("detector"), (str, Mapping)) and _holds_detector(cls):
+        (values["detector"],) = build_detectors({"detectors": [values["detector"]]})
+    return from_plain(cls, values, path=f"{path}.{cls.__name__}")
+
+
+def _holds_detector(cls: type[Any]) -> bool:
+    from engram.novelty import Detector
+
+    return get_type_hints(cls).get("detector") is Detector
 
 
 def build_detectors(content: Mapping[str, Any]) -> tuple[Probe, ...]:
@@ -56,8 +68,7 @@ def build_detectors(content: Mapping[str, Any]) -> tuple[Probe, ...]:
         named = {"name": spec} if isinstance(spec, str) else spec
         if isinstance(named, Mapping) and ":" not in str(named.get("name")):
             cls = known[choose("detectors", str(named.get("name")), known)]
-            values = {k: v for k, v in named.items() if k != "name"}
-            found.append(from_plain(cls, values, path=f"detectors.{cls.__name__}"))
+            found.append(_from_values(cls, named, "detectors"))
         else:
             found.append(_build(named))
         if not isinstance(found[-1], Detector):
@@ -67,7 +78,12 @@ def build_detectors(content: Mapping[str, Any]) -> tuple[Probe, ...]:
 
 def plain_probe(probe: Probe) -> dict[str, Any]:
     """The mapping that `build_probes` takes back."""
-    return {"name": code_name(type(probe)), **to_plain(probe)}
+    values = to_plain(probe)
+    for name in values:
+        inner = getattr(probe, name)
+        if isinstance(inner, Probe):
+            values[name] = plain_probe(inner)
+    return {"name": code_name(type(probe)), **values}
 
 
 def keyed(probes: Iterable[Probe], outside: Outside | None = None) -> dict[str, Probe]:

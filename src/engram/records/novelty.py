@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 FAMILIARITY = "familiarity"  # the array [heads, n] that a detector stores; higher is more familiar
 CALIBRATION = "calibration"  # [V] scores of validation rows that the network gets right, else NaN
+TUNING = "tuning"  # [G] area under the curve of each combination that was tried for a detector
+GRID = "grid"  # the combinations: text in bytes
 Ints = npt.NDArray[np.int64]
 
 

@@ -286,6 +286,16 @@ class Result:
 
         return false_alarms(self, rate)
 
+    def tuned(self) -> pd.DataFrame:
+        """What was chosen for detectors that were tuned (`engram.novelty.Tuned`).
+
+        One line per run, detector and option: its value, and the area under the ROC curve of that
+        choice on validation rows of the first task against the outside set.
+        """
+        from engram.records.tuning import tuned
+
+        return tuned(self)
+
     def class_accuracy(self, *, stage: int | None = None) -> pd.DataFrame:
         """Accuracy of each class (columns: class ids) of each run after a stage (default: last)."""
         from engram.records.summary import class_accuracy

@@ -1,0 +1,178 @@
+"""Options of a detector, chosen after the first stage against an outside set and then fixed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.errors import bad, unknown
+from engram.learner.learner import Learner
+from engram.learner.net import Net
+from engram.learner.tree import pick, stack
+from engram.metrics.novelty import auroc
+from engram.novelty.base import Detector, State
+from engram.novelty.odin import ODIN
+from engram.novelty.parts import Part, apart, joined
+from engram.probes.view import StageView
+from engram.records.novelty import GRID, TUNING
+from engram.records.tuning import best
+
+
+@dataclass(frozen=True)
+class Tuned(Detector):
+    """Another detector with the options that tell the first task from an outside set best.
+
+    After the first stage every combination scores the task's validation rows that the network gets
+    right, and the validation rows of the recipe's `outside` set; that of the largest area under the
+    ROC curve is kept for the rest of the stream (the first one where several are equal). Tasks to
+    come are never looked at. `Result.tuned` tells what was chosen.
+
+    Parameters
+    ----------
+    detector
+        What to tune, with the options that stay as they are.
+    grid
+        Values of some of its options; without, those that it declares itself (`searched`).
+
+    Examples
+    --------
+    >>> Tuned(ODIN(), {"epsilon": [0, 0.001], "temperature": [1, 1000]}).name
+    'tuned odin over epsilon, temperature'
+    >>> Tuned(ODIN(), {"epsilom": [0, 0.001]})
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: grid: unknown name 'epsilom', did you mean 'epsilon'? ...
+    """
+
+    detector: Detector = field(default_factory=ODIN)
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.detector, Detector) or isinstance(self.detector, Tuned):
+            raise bad("detector", "a detector, which is not tuned yet", self.detector)
+        options = [one.name for one in fields(self.detector) if one.init]
+        for name, values in self.grid.items():
+            if name not in options:
+                raise unknown("grid", name, options)
+            if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+                raise bad(f"grid.{name}", "a list of values", values)
+        if not self.searched_values:
+            name = type(self.detector).__name__
+            raise bad("grid", f"options of {name} with lists of values, it declares none", {})
+        object.__setattr__(self, "grid", {name: tuple(own) for name, own in self.grid.items()})
+        self.candidates  # noqa: B018 - a value that cannot be is refused here
+
+    @property
+    def name(self) -> str:
+        over = f" over {', '.join(self.grid)}" if self.grid else ""
+        return f"tuned {self.detector.name}{over}"
+
+    @property
+    def outside(self) -> bool:
+        return True
+
+    @property
+    def searched_values(self) -> Mapping[str, Sequence[Any]]:
+        """Options and values that are combined."""
+        return self.grid or self.detector.searched
+
+    @cached_property
+    def points(self) -> list[dict[str, Any]]:
+        """Every combination of values."""
+        names, values = zip(*self.searched_values.items(), strict=True)
+        return [dict(zip(names, point, strict=True)) for point in itertools.product(*values)]
+
+    @cached_property
+    def candidates(self) -> list[Detector]:
+        """The detector with every combination."""
+        return [replace(self.detector, **point) for point in self.points]
+
+    def check(self, learner: Learner) -> None:
+        for one in self.candidates:
+            one.check(learner)
+        if not len(learner.stream.tasks[0].valid):
+            expected = f"validation rows to tune {self.detector.name!r} on, such as valid=0.2"
+            raise bad("stream.valid", expected, 0)
+
+    def fitted(self, view: StageView) -> Any:
+        """For one run: the state of the detector that was chosen, and which it is."""
+        own = view.only(range(len(view)), view.state)
+        self.after_stage(own)
+        assert own.kept is not None
+        return stack(own.kept)
+
+    def calibrated(self, view: StageView, state: Any) -> Tensor | None:
+        """Of runs of one choice."""
+        return self._of(state).calibrated(view, state["own"])
+
+    def outside_scores(self, view: StageView, state: Any) -> Tensor:
+        """Of runs of one choice."""
+        return self._of(state).outside_scores(view, state["own"])
+
+    def _of(self, state: Any) -> Detector:
+        (choice,) = set(state["choice"].tolist())
+        return self.candidates[int(choice)]
+
+    def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
+        """As the detector that was chosen; for one run."""
+        return self.candidates[int(state["choice"])].score(net, x, columns, state["own"])
+
+    # -- over all runs ---------------------------------------------------------------------------
+    def after_stage(self, view: StageView) -> Mapping[str, Any]:
+        began = time.perf_counter()
+        if view.stage:
+            choice, own = view.state["choice"].tolist(), [None] * len(view)
+        else:
+            choice, own = self._choose(view)
+        spent, parts = (time.perf_counter() - began) / len(view), []
+        for c in sorted(set(choice)):
+            began, one = time.perf_counter(), self.candidates[c]
+            places = [r for r in range(len(view)) if choice[r] == c]
+            here = view.only(places, None)
+            if view.stage:
+                here = apart(view, places, view.state["own"])
+            state = one.fitted(here) if view.stage else stack([own[r] for r in places])
+            rows = one.recorded(here, state, began)
+            parts.append(Part(places, here, {**rows, "seconds": rows["seconds"] + spent}))
+        found = joined(view, parts)
+        assert view.kept is not None
+        view.kept = [
+            {"choice": torch.tensor(c, device=view.device), "own": state}
+            for c, state in zip(choice, view.kept, strict=True)
+        ]
+        return found
+
+    def _choose(self, view: StageView) -> tuple[list[int], list[Any]]:
+        """For every run the best candidate, and its state after the first stage."""
+        fitted: dict[str, Any] = {}
+        by_candidate, areas = [], np.empty((len(view), len(self.candidates)))
+        for c, (one, point) in enumerate(zip(self.candidates, self.points, strict=True)):
+            matters = repr({k: v for k, v in point.items() if k not in one.only_scores})
+            if matters not in fitted:
+                fitted[matters] = one.fitted(view)
+            by_candidate.append(matters)
+            areas[:, c] = self._areas(view, one, fitted[matters])
+        choice = [best(own) for own in areas]
+        view.store(TUNING, areas)
+        text = np.frombuffer(json.dumps(self.points).encode(), np.uint8)
+        view.store(GRID, np.tile(text, (len(view), 1)))
+        return choice, [pick(fitted[by_candidate[c]], r) for r, c in enumerate(choice)]
+
+    def _areas(self, view: StageView, one: Detector, state: Any) -> list[float]:
+        """[R] areas under the curve; NaN where the network gets no validation row right."""
+        inside = one.calibrated(view, state)
+        outside = one.outside_scores(view, state).nan_to_num(nan=-torch.inf)
+        assert inside is not None  # there are validation rows
+        return [
+            auroc(near[~near.isnan()].cpu().numpy(), far.cpu().numpy())
+            for near, far in zip(inside, outside, strict=True)
+        ]
