@@ -80,6 +80,8 @@ class KNN(OutputDetector):
         }
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
-        far = torch.cdist(F.normalize(output.features, dim=-1), state["bank"])
+        # in double precision: a matrix product in single loses distances below 3e-4
+        seen = F.normalize(output.features.double(), dim=-1)
+        far = torch.cdist(seen, state["bank"].double())
         far = far.masked_fill(state["rank"] <= 0, torch.inf)
         return -far.topk(self.k, largest=False).values[..., -1]
