@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from engram.errors import bad
 
 MOST_VALUES = 1_000_000  # references within references grow without bound
+MOST_LEVELS = 2000  # of a nested text that libyaml gets to see
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
@@ -31,7 +33,8 @@ def parse_yaml(argument: str, text: str) -> Any:
     import yaml
 
     try:
-        value = yaml.load(text, Loader=_loader())
+        value = _loaded(text)
+        values = _size(value, {})
     except _Twice as found:
         raise bad(argument, "every key once", _Words(found)) from None
     except yaml.YAMLError as problem:
@@ -43,7 +46,7 @@ def parse_yaml(argument: str, text: str) -> Any:
     ) as problem:  # dates that are none
         why = "nested too deeply" if isinstance(problem, RecursionError) else str(problem)
         raise bad(argument, "YAML", _Words(f"{_start(text)} ({why})")) from None
-    if _size(value, {}) > MOST_VALUES:
+    if values > MOST_VALUES:
         expected = f"at most {MOST_VALUES} values, none of which contains itself"
         raise bad(argument, expected, _Words(_start(text)))
     return value
@@ -141,11 +144,44 @@ def _reason(text: str, problem: Any) -> str:
     return f"{_start(text)} ({place}column {mark.column + 1}: {why})"
 
 
-@cache
-def _loader() -> Any:
+def dump_yaml(value: Any) -> str:
+    """A plain value as YAML text, keys in the order given.
+
+    Examples
+    --------
+    >>> print(dump_yaml({"lr": 0.1, "hidden": [32, 16]}), end="")
+    lr: 0.1
+    hidden:
+    - 32
+    - 16
+    """
     import yaml
 
-    class Strict(yaml.SafeLoader):
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _loaded(text: str) -> Any:
+    """The value of a text, by libyaml where both are sure to agree: it is ten times as fast.
+
+    To the loader written in Python are left: tabs, tags and blocks of text, where libyaml takes
+    what YAML refuses; deep nesting, to which libyaml knows no end; and the words for what is wrong.
+    """
+    import yaml
+
+    levels = sum(text.count(sign) for sign in "[{-?:")  # no text is nested more deeply
+    if yaml.__with_libyaml__ and levels < MOST_LEVELS and not set("\t!|>") & set(text):
+        with suppress(yaml.YAMLError):
+            return yaml.load(text, Loader=_loader("CSafeLoader"))
+    return yaml.load(text, Loader=_loader("SafeLoader"))
+
+
+@cache
+def _loader(base: str) -> Any:
+    import yaml
+
+    class Strict(getattr(yaml, base)):  # type: ignore[misc]
         """The safe loader, which takes the last of equal keys; this one takes none."""
 
         def flatten_mapping(self, node: Any) -> None:

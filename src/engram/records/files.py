@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engram.errors import BadArgument, RecordError
-from engram.yaml_text import parse_yaml
+from engram.yaml_text import dump_yaml, parse_yaml
 
 MOST_INDENTED = 100  # entries of a list in a JSON file
 _counter = itertools.count()  # two threads of one process may write the same name
@@ -84,9 +84,7 @@ def write_json(path: str | os.PathLike[str], content: Any) -> Path:
 
 def write_yaml(path: str | os.PathLike[str], content: Any) -> Path:
     """Write YAML atomically, keys in the order given."""
-    import yaml
-
-    return write_text(path, yaml.safe_dump(plain(content), sort_keys=False, allow_unicode=True))
+    return write_text(path, dump_yaml(plain(content)))
 
 
 def plain(value: Any) -> Any:
