@@ -150,7 +150,7 @@ def test_first_task_is_plain_binary_cross_entropy() -> None:
 
 
 def test_norm_has_a_cosine_head_whose_scale_is_carried_on() -> None:
-    stages = train(ICaRL(memory=FEW, variant="norm"), STREAM, **LEARN)
+    stages = train(ICaRL(memory=FEW, variant="norm", scale=1.0), STREAM, **LEARN)
     scale = next(v for k, v in stages[-1].learner.params.items() if k.endswith("scale"))
     assert scale > 1.5  # it started from 1 and was never reset
     logits = stages[-1].learner.outputs(STREAM.tasks[-1].train).logits
@@ -161,8 +161,8 @@ def test_norm_has_a_cosine_head_whose_scale_is_carried_on() -> None:
 
 def test_the_scale_begins_anew_where_asked() -> None:
     wide = {"name": "mlp", "hidden": (10,), "head": {"name": "cosine", "scale": 4.0}}
-    for reset, wanted in ((True, 1.0), (False, 4.0)):
-        method = ICaRL(memory=FEW, variant="norm", reset_scale=reset)
+    for reset, wanted in ((True, 2.0), (False, 4.0)):
+        method = ICaRL(memory=FEW, variant="norm", scale=2.0, reset_scale=reset)
         run = Run(stream=STREAM, method=method, model=wide, training=Training(**SGD | {"lr": 1e-9}))
         found = [
             stage.learner.params["net.head.scale"].item()  # hardly a step: how the task began

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engram.errors import bad, choose
+from engram.errors import bad, choose, number
 from engram.learner.batch import Batch
 from engram.learner.learner import EVAL_ROWS, Learner
 from engram.learner.net import Net
@@ -75,9 +76,13 @@ class ICaRL(Method):
         Mean over the classes seen, or their sum, as in the original.
     nme_flip
         Class means over exemplars and their mirror images (images only).
+    scale
+        ``norm``: what cosines are multiplied with at first; it is learnt from there on. IIRC begins
+        at 1 and trains for long with a large rate; in few or small steps a scale of 1 ends in
+        saying no to every label, because a loss that is a mean over many classes gains more there.
     reset_scale
-        ``norm``: the head's scale begins at 1 again wherever classes are added, as the released
-        code of IIRC has it; otherwise it carries over.
+        ``norm``: the scale begins anew wherever classes are added, as the released code of IIRC has
+        it; otherwise it carries over.
 
     Notes
     -----
@@ -89,25 +94,27 @@ class ICaRL(Method):
     >>> ICaRL().memory
     Memory(per_class=20, policy='herding')
     >>> ICaRL().head, ICaRL(variant="norm").head
-    ('linear', 'cosine')
+    ('linear', {'name': 'cosine', 'scale': 10.0})
     """
 
     memory: Memory = field(default=Memory(per_class=20, policy="herding"))
     variant: str = "nme"
     bce_reduction: str = "mean"
     nme_flip: bool = False
+    scale: float = 10.0
     reset_scale: bool = False
 
     def __post_init__(self) -> None:
         choose("variant", self.variant, VARIANTS)
         choose("bce_reduction", self.bce_reduction, REDUCTIONS)
         check_memory(self.memory)
+        number("scale", self.scale, open_low=True)
         if self.reset_scale and self.variant != "norm":
             raise bad("reset_scale", "False unless the variant is norm", True)
 
     @property
-    def head(self) -> str:  # type: ignore[override]
-        return "cosine" if self.variant == "norm" else "linear"
+    def head(self) -> str | dict[str, Any]:  # type: ignore[override]
+        return {"name": "cosine", "scale": self.scale} if self.variant == "norm" else "linear"
 
     @property
     def decides(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -126,7 +133,7 @@ class ICaRL(Method):
             shown = learner.stream.visible[learner.stage].to(learner.device)
             learner.state = {"teacher": learner.snapshot(), "shown": shown}
             if self.reset_scale and bool(learner.new.any()):
-                learner.params["net.head.scale"].fill_(1.0)  # the teacher keeps its own
+                learner.params["net.head.scale"].fill_(self.scale)  # the teacher keeps its own
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         logits = net(batch.x, batch.w).logits

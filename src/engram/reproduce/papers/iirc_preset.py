@@ -129,7 +129,7 @@ class Preset(PaperPreset[Protocol]):
     sizes: tuple[int, ...] = (20, 50, 100, 200)
     er: Mapping[str, Any] = field(default_factory=lambda: {"mix": "union"})
     icarl_cnn: Mapping[str, Any] = field(default_factory=lambda: {"variant": "cnn"})
-    icarl_norm: Mapping[str, Any] = field(default_factory=lambda: {"variant": "norm"})
+    icarl_norm: Mapping[str, Any] = field(default_factory=lambda: {"variant": "norm", "scale": 1.0})
     lucir: Mapping[str, Any] = field(default_factory=lambda: {"scale": 1.0})
     agem: Mapping[str, Any] = field(default_factory=lambda: {"size": 128, "masks": True})
     bic: Mapping[str, Any] = field(default_factory=lambda: {"variant": "sigmoid"})
@@ -247,13 +247,9 @@ def method_spec(preset: Preset, row: str, per_class: int) -> dict[str, Any]:
 PAPER = Preset()
 
 
-def _drawn(epochs: int) -> Protocol:
-    return Protocol(
-        data="shapes", configurations=1, stream={"kind": "hierarchical", "hierarchy": "kind"},
-        model={"name": "resnet18_slim", "nf": 4, "last_relu": False}, epochs=epochs, patience=4,
-        lr=0.3, batch_size=32, augment=(),
-    )  # fmt: skip
-
-
+DRAWN = Protocol(
+    data="shapes", configurations=1, stream={"kind": "hierarchical", "hierarchy": "kind"},
+    model="lenet", epochs=10, patience=3, lr=0.1, batch_size=32, augment=(),
+)  # fmt: skip
 # The same rows on drawn shapes, which stand for every data set, on two cores.
-EMBEDDED = Preset(cifar=_drawn(12), full=_drawn(12), lite=_drawn(12), sizes=(5, 10, 20, 40))
+EMBEDDED = Preset(cifar=DRAWN, full=DRAWN, lite=DRAWN, sizes=(5, 10, 20, 40))
