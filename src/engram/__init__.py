@@ -63,10 +63,10 @@ __version__ = "0.1.0"
 _HOME = {
     **dict.fromkeys(
         (
-            "checks", "data", "ending", "engine", "errors", "keys", "learner", "losses", "memory",
-            "methods",
+            "checks", "data", "disk", "ending", "engine", "errors", "keys", "learner", "losses",
+            "memory", "methods",
             "metrics", "models", "novelty", "pools", "probes", "recipes", "records", "report",
-            "reproduce", "shares", "streams", "yaml_text",
+            "reproduce", "shares", "streams", "tensor_file", "yaml_text",
         ),
         "",
     ),

@@ -40,6 +40,19 @@ def test_every_definition_side_by_side(engram, ran):
     assert "forgetting (max)" not in engram("metrics", "out", "--definition", "cglb").stdout
 
 
+def test_files_that_were_passed_over_and_labels_that_command_a_terminal(engram):
+    engram("run", *SMALL, "-s", r'label="a\x1b[31mred\u202e"', "-o", "out")
+    assert package.read("out").labels == ["a\x1b[31mred\u202e"]
+    for done in (engram("metrics", "out"), engram("metrics", "out", "--csv")):
+        assert r"a\x1b[31mred\u202e" in done.stdout
+        assert not {"\x1b", "\u202e"} & set(done.output)
+    first = sorted(Path("out").glob("results-*"))[0]
+    content = bytearray(first.read_bytes())
+    content[300] ^= 1
+    first.write_bytes(content)
+    assert f"not read: {first}: is damaged" in engram("metrics", "out").stderr
+
+
 def test_metrics_where_all_runs_diverged_are_dashes(engram):
     engram("run", *SMALL, "-m", "Finetune", "-s", "lr=1e10", "--seeds", 2, "-o", "out", code=1)
     lines = engram("metrics", "out", "--matrix", "--classes").stdout.splitlines()

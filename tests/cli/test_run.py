@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -208,6 +209,10 @@ def test_resume_of_what_python_wrote(engram):
     assert "holds no recipes" in engram("resume", "empty", code=2).stderr
 
 
+def named():
+    return package.class_incremental(package.load("blobs"), classes_per_task=5)
+
+
 def from_arrays(name="mine"):
     x, y = np.eye(40, 8, dtype="float32"), [0, 1, 2, 3] * 10
     return package.Data.from_arrays(x, y, name=name)
@@ -215,10 +220,9 @@ def from_arrays(name="mine"):
 
 def test_resume_says_what_only_python_can_go_on_with(engram):
     stream = package.class_incremental(from_arrays())
-    named = package.class_incremental(package.load("blobs"), classes_per_task=5)
     package.run(stream, out="memory")
-    package.run(named[:1], out="sliced")
-    package.run(named, model=lambda shape: torch.nn.Linear(16, 8), out="own")
+    package.run(named()[:1], out="sliced")
+    package.run(named(), model=lambda shape: torch.nn.Linear(16, 8), out="own")
     package.orders(
         package.Recipe.of({"stream": {"data": "blobs", "classes_per_task": 5}, "method": "ER"}),
         out="study",
@@ -250,6 +254,60 @@ def test_resume_goes_on_with_what_python_began(engram, tmp_path):
     for run in whole.runs:
         pair = [one.select(seed=run.seed, order=run.order).matrix for one in (whole, again)]
         np.testing.assert_array_equal(*pair)
+
+
+def test_reading_runs_no_code_and_going_on_needs_a_word(engram, tmp_path):
+    Path("quiet.py").write_text(
+        "from pathlib import Path\nfrom engram.methods import Finetune\n"
+        "Path('imported').touch()\nclass Quiet(Finetune):\n    pass\n"
+    )
+    engram("run", *SMALL, "-m", "quiet:Quiet", "-o", "out")
+    package.run(named(), method=sys.modules["quiet"].Quiet(), out="made")
+    for file in tmp_path.glob("*/results-*"):
+        file.unlink()
+    for out in ("out", "made"):
+        Path("imported").unlink()
+        del sys.modules["quiet"]
+        assert "method.name" in engram("diff", out, "rwalk/1").stdout
+        said = engram("resume", out, code=2).stderr
+        assert "quiet:Quiet: the directory names code of its own" in said
+        said = engram("novelty", out, "--detectors", "Softmax", code=2).stderr
+        assert "to run it, say so: engram novelty --trust" in said
+        assert not Path("imported").exists()
+        engram("resume", out, "--trust")
+        assert Path("imported").exists()
+        assert package.read(out).labels == ["Quiet"]
+
+
+def test_one_request_that_is_refused_does_not_stop_the_others(engram, tmp_path):
+    write_packed(from_arrays(), Path("mine.npz"))
+    engram("run", "--data", "mine.npz", "-o", "out")
+    engram("run", *SMALL, "-o", "out")
+    Path("out/requests/0broken.yaml").write_text("recipes: [")
+    Path("mine.npz").unlink()
+    for file in tmp_path.glob("out/results-*"):
+        file.unlink()
+    said = engram("resume", "out", code=2).stderr
+    assert "mine.npz" in said
+    assert "0broken.yaml: expected YAML" in said
+    assert "2 of 3 requests in out could not be continued" in said
+    assert stages_of("out") == 2
+
+
+def test_a_damaged_checkpoint_is_named_and_the_rest_goes_on(engram, monkeypatch):
+    command = ("run", *SMALL, "-m", "ER", "--seeds", 2, "--no-together", "-s", "epochs=2", "-o")
+    engram(*command, "whole")
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 1)
+        engram(*command, "part", code=130)
+    (path,) = Path("part").glob("checkpoint/*/stage-0000.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    said = engram("resume", "part").stderr
+    assert f"note: {path.absolute()}: is damaged" in said
+    whole, part = package.read("whole"), package.read("part")
+    np.testing.assert_array_equal(part.full_matrix, whole.full_matrix)
 
 
 def test_resume_refuses_an_experiment_that_has_changed(engram):

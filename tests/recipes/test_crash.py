@@ -184,9 +184,9 @@ def survived(out, number):
     return whole
 
 
-# Recipe and items; checkpoints of two seeds, predictions and results of two stages; ledger, which
-# is written before the last results; environment.
-FILES = 2 + 2 * 4 + 1 + 1
+# Items, recipe, list of recipes and environment; checkpoints or weights of two seeds, predictions
+# and results of two stages; ledger, which is written before the last results; environment anew.
+FILES = 4 + 2 * 4 + 1 + 1
 
 
 def test_death_at_every_file(tmp_path):
@@ -254,7 +254,7 @@ def test_a_large_group_goes_on_after_its_last_stage(tmp_path):
     for stage in (0, 1):
         out = tmp_path / str(stage)
         known = died_after(out, stage)
-        assert len(list(out.glob("checkpoint/groups/*"))) == 1
+        assert len(list(out.glob("checkpoint/groups/*"))) == stage + 1
         noting = Noting()
         again = train_many(out, noting)
         assert noting.trained == dict.fromkeys(range(stage + 1, 3), MANY)
@@ -286,9 +286,9 @@ def die_at_many(out, number):
     train_many(out)
 
 
-# Recipe and items; checkpoint, predictions and results of two stages, the last without checkpoint
-# and with the ledger; environment.
-@pytest.mark.parametrize("number", [3, 4, 5, 6, 8, 11])
+# Four files of the directory; checkpoint, predictions and results of two stages, the last without
+# checkpoint and with the ledger; environment.
+@pytest.mark.parametrize("number", [5, 6, 7, 8, 10, 13])
 def test_death_of_a_large_group_at_a_file(tmp_path, number):
     child = FORKS.Process(target=die_at_many, args=(str(tmp_path), number))
     child.start()

@@ -61,17 +61,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         files.read_json(tmp_path / "gone.json")
 
 
-def test_only_old_leftovers_are_removed(tmp_path: Path) -> None:
-    old, young, data = tmp_path / ".a.tmp-1-0", tmp_path / ".b.tmp-2-0", tmp_path / "c.json"
-    for path in (old, young, data):
-        path.write_text("")
-    os.utime(old, (1, 1))
-    os.utime(data, (1, 1))
-    assert files.remove_leftovers(tmp_path) == [old]
-    assert young.exists()
-    assert data.exists()
-
-
 def test_long_lists_are_written_compactly(tmp_path):
     long = {"runs": [{"seed": seed} for seed in range(200)]}
     short = {"runs": long["runs"][:3]}

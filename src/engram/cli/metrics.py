@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from engram.cli.options import Directories
-from engram.cli.shell import emit, say, screen
+from engram.cli.shell import emit, say, screen, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,6 +90,13 @@ def command(
         else:
             show_table(title, table)
     _say_what_is_missing(result, tables["metrics"])
+    say_unread(result)
+
+
+def say_unread(result: Result) -> None:
+    """Files that were passed over: what they hold is missing above."""
+    for problem in result.problems:
+        say(f"not read: {problem}", style="yellow")
 
 
 def numbers(
@@ -250,7 +257,7 @@ def show_table(title: str, table: pd.DataFrame) -> None:
     for block in _blocks(cells, screen().width):
         shown = plain_table(str(table.index.name or ""), *map(str, block.columns))
         for name, row in block.iterrows():
-            shown.add_row(Text(str(name)), *row)
+            shown.add_row(Text(visible(str(name))), *row)
         screen().print(shown)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from engram.cli.options import Device, Directories
+from engram.cli.options import Device, Directories, Trust
 from engram.cli.shell import emit
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def command(
     ] = False,
     device: Device = "auto",
     csv: Annotated[bool, typer.Option("--csv", help="As CSV: every stage and metric.")] = False,
+    trust: Trust = False,
 ) -> None:  # fmt: skip
     """How well detectors tell what a model knows from what is new, and from what it forgot.
 
@@ -61,7 +62,7 @@ def command(
 
     if detectors is not None:
         for directory in directories:
-            _score(directory, detector_specs(detectors, tune), outside, device)
+            _score(directory, detector_specs(detectors, tune), outside, device, trust)
     result = read(*directories)
     if false_alarms is not None:
         _print_alarms(result.false_alarms(false_alarms), stage, csv)
@@ -93,23 +94,27 @@ def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
     show_table(f"false alarms, {when}", shown.rename_axis("detector"))
 
 
-def _score(directory: Path, names: Sequence[Any], outside: str | None, device: str) -> None:
+def _score(
+    directory: Path, names: Sequence[Any], outside: str | None, device: str, trust: bool
+) -> None:
     """Measure what the detectors have not seen of a directory's runs."""
     from engram.cli import arguments
     from engram.cli.request import requests
     from engram.cli.resume import from_recipes
-    from engram.cli.train import find_modules
+    from engram.cli.train import find_modules, trusted
     from engram.recipes import plans_of
+    from engram.recipes.probing import build_detectors
     from engram.recipes.remeasure import remeasure
     from engram.records import RunDirectory
 
-    for request in requests(directory) or from_recipes(directory):
-        find_modules(request.folder)
-        recipes = [{**one, "detectors": names, "probes": ()} for one in request.recipes]
-        if outside is not None:
-            recipes = [{**one, "outside": outside} for one in recipes]
-        plans = plans_of(arguments.build(recipes), request.root)
-        remeasure(plans, RunDirectory(directory), device=device, together=None)
+    made = build_detectors({"detectors": names})  # given here, not found in the directory
+    more = {} if outside is None else {"outside": outside}
+    with trusted("engram novelty", trust):
+        for request in requests(directory) or from_recipes(directory):
+            find_modules(request.folder)
+            recipes = [{**one, "detectors": made, "probes": (), **more} for one in request.recipes]
+            plans = plans_of(arguments.build(recipes), request.root)
+            remeasure(plans, RunDirectory(directory), device=device, together=None)
 
 
 def _at_stage(table: pd.DataFrame, stage: int) -> pd.DataFrame:

@@ -51,3 +51,7 @@ Seeds = Annotated[
     typer.Option("--seeds", "-n", metavar="N|LIST", help="Number of seeds, or a list: 4,5,6."),
 ]
 Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run directories.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Run own methods and probes (module:Class) of the directory."),
+]

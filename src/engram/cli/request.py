@@ -60,7 +60,11 @@ class Request:
         return cls(**content)
 
 
+def request_files(out: Path) -> list[Path]:
+    """The files of everything that was asked of a directory, oldest first."""
+    return sorted((out / FOLDER).glob("[!.]*.yaml"), key=lambda path: path.stat().st_mtime)
+
+
 def requests(out: Path) -> list[Request]:
     """Everything that was asked of a directory, oldest first."""
-    files = sorted((out / FOLDER).glob("*.yaml"), key=lambda path: path.stat().st_mtime)
-    return [Request.read(path) for path in files]
+    return [Request.read(path) for path in request_files(out)]

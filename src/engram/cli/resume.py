@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from engram.cli.options import Budget
+from engram.cli.options import Budget, Trust
 from engram.errors import EngramError, RecordError, bad
 
 if TYPE_CHECKING:
@@ -37,20 +37,47 @@ def command(
         ),
     ] = None,
     budget: Budget = None,
+    trust: Trust = False,
 ) -> None:  # fmt: skip
-    """Continue an interrupted run: only what is missing is trained."""
-    from engram.cli.request import requests
-    from engram.cli.train import refuse_diverged, run_request
+    """Continue an interrupted run: only what is missing is trained.
+
+    What was asked of the directory in several commands is continued one by one; one that cannot be
+    is said, and the others go on. Exit code 2 then.
+    """
+    from engram.cli.train import trusted
 
     if not directory.is_dir():
         raise bad("DIR", "an existing run directory", str(directory))
-    found = requests(directory) or from_recipes(directory)
     how = {
         "device": device, "deterministic": deterministic, "checkpoint_every": checkpoint_every,
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in how.items() if value is not None}
-    chosen = [replace(one, **given) for one in found]
-    refuse_diverged([run_request(one, directory, same=True, budget=budget) for one in chosen])
+    with trusted("engram resume", trust):
+        _resume(directory, given, budget)
+
+
+def _resume(directory: Path, how: Mapping[str, Any], budget: str | None) -> None:
+    """Everything that was asked of a directory, each by itself."""
+    from engram.cli.request import Request, request_files
+    from engram.cli.shell import BAD_INPUT, describe, mends, say
+    from engram.cli.train import refuse_diverged, run_request
+
+    asked: Sequence[Any] = request_files(directory) or from_recipes(directory)
+    results, failures = [], 0
+    for one in asked:
+        try:
+            request = one if isinstance(one, Request) else Request.read(one)
+            again = replace(request, **how)
+            results.append(run_request(again, directory, same=True, budget=budget))
+        except Exception as error:
+            if len(asked) == 1 or not mends(error):
+                raise
+            say(f"engram: {describe(error)}", style="red")
+            failures += 1
+    if failures:
+        say(f"{failures} of {len(asked)} requests in {directory} could not be continued")
+        raise typer.Exit(BAD_INPUT)
+    refuse_diverged(results)
 
 
 def from_recipes(directory: Path) -> list[Request]:
@@ -76,6 +103,7 @@ def from_recipes(directory: Path) -> list[Request]:
 def _plain(directory: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded recipe as it is written in a file, if what it names can be had again."""
     from engram.recipes import Recipe
+    from engram.recipes.names import Untrusted
 
     stream = {k: v for k, v in content["stream"].items() if k != "head"}
     if "kind" not in stream:
@@ -89,6 +117,8 @@ def _plain(directory: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         raise _only_python(directory, f"the outside set ({plain['outside']['data']!r}) was there")
     try:
         Recipe.of(plain)
+    except Untrusted:
+        raise
     except EngramError as error:
         raise _only_python(directory, str(error)) from error
     return plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from contextlib import contextmanager
@@ -37,8 +38,16 @@ def aside() -> Console:
 
 def _console(*, stderr: bool) -> Console:
     from rich.console import Console
+    from rich.segment import Segment
 
-    console = Console(stderr=stderr, highlight=False)
+    class Safe(Console):
+        """A console on which nothing but this program moves the cursor or changes colours."""
+
+        def render(self, *args: Any, **options: Any) -> Iterator[Segment]:
+            for one in super().render(*args, **options):
+                yield one if one.control else one._replace(text=visible(one.text))
+
+    console = Safe(stderr=stderr, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     return console
@@ -51,7 +60,23 @@ def say(text: str, *, style: str = "") -> None:
 
 def emit(text: str) -> None:
     """Print text that other programs may read."""
+    text = visible(text)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+# control characters but line ends and tabs, and those that turn the direction of writing
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    r"""Text as it can be printed: what would command a terminal is spelt out.
+
+    Examples
+    --------
+    >>> visible("ER \x1b[31mred\x1b[0m")
+    'ER \\x1b[31mred\\x1b[0m'
+    """
+    return _UNSEEN.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 class Shell(TyperGroup):
@@ -73,15 +98,18 @@ class Shell(TyperGroup):
             except Exception as error:
                 if hasattr(error, "option_name"):
                     offer_options(error)
-                mends = (
-                    isinstance(error, EngramError | OSError)
-                    or is_memory(error)
-                    or in_own_code(error)
-                )
-                if ctx.meta["engram.debug"] or isinstance(error, BrokenPipeError) or not mends:
+                if ctx.meta["engram.debug"] or not mends(error):
                     raise
                 say(f"engram: {describe(error)}", style="red")
                 raise typer.Exit(BAD_INPUT) from None
+
+
+def mends(error: BaseException) -> bool:
+    """Whether one line says all that a user needs to mend it."""
+    if isinstance(error, BrokenPipeError):
+        return False
+    known = isinstance(error, EngramError | OSError)
+    return known or is_memory(error) or bool(in_own_code(error))
 
 
 def exit_code(error: KeyboardInterrupt) -> int:

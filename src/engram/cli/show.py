@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from engram.cli.shell import aside, say, screen
+from engram.cli.metrics import say_unread
+from engram.cli.shell import aside, say, screen, visible
 from engram.models.weights import starting_weights
 from engram.recipes import Plan
 from engram.records import Result
@@ -50,8 +51,7 @@ def outcome(result: Result, folder: Path, *, page: Path | None = None) -> None:
     screen().print(summary_table(result))
     footnotes(result)
     findings(diagnose(own_view(result), result.class_names))
-    for problem in result.problems:
-        say(f"not read: {problem}", style="yellow")
+    say_unread(result)
     say(f"Results:  {folder}")
     say(f"Report:   {page or f'engram report {shlex.quote(str(folder))} -o report.html'}")
 
@@ -158,7 +158,7 @@ def plain_table(*columns: str) -> Table:
     """A table without boxes; numbers to the right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for place, column in enumerate(columns):
-        heading = Text(column)  # as a string, "[b112]" of a label would be taken for a style
+        heading = Text(visible(column))  # as a string, "[b112]" of a label would be taken for a style
         table.add_column(heading, justify="left" if place == 0 else "right", overflow="fold")
     return table
 

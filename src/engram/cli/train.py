@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import chdir, nullcontext
+from contextlib import AbstractContextManager, chdir, nullcontext
 from pathlib import Path
 
 import typer
@@ -15,11 +15,13 @@ from engram.cli import arguments, show
 from engram.cli.progress import meter
 from engram.cli.request import Request
 from engram.cli.shell import ALL_DIVERGED, exit_code, say, why_stopped
+from engram.errors import OWN_MODULES
 from engram.pools import find_pool
 from engram.pools.base import Work
 from engram.recipes import Callback, Plan, Recipe
 from engram.recipes.changes import recorded, refuse_changed
 from engram.recipes.duration import seconds
+from engram.recipes.names import without_own_code
 from engram.records import Result, RunDirectory
 
 
@@ -39,6 +41,12 @@ def run_request(
     if len(result):
         show.outcome(result, folder)
     return result
+
+
+def trusted(command: str, trust: bool) -> AbstractContextManager[None]:
+    """While this lasts, code that a directory names runs only if the user trusts it."""
+    words = f"the directory names code of its own; to run it, say so: {command} --trust"
+    return nullcontext() if trust else without_own_code(words)
 
 
 def refuse_diverged(results: Sequence[Result]) -> None:
@@ -112,7 +120,8 @@ def _stopped(why: str, stages: Sequence[tuple[Plan, int]], folder: Path) -> None
         f"{part} in part ({sum(n for _, n in stages)} stages in all).",
         style="yellow",
     )
-    say(f"Continue:  engram resume {shlex.quote(str(folder))}")
+    trust = " --trust" if OWN_MODULES else ""  # code of the user's own was named
+    say(f"Continue:  engram resume {shlex.quote(str(folder))}{trust}")
 
 
 def _stages(plans: Sequence[Plan], folder: Path) -> list[tuple[Plan, int]]:

@@ -29,10 +29,10 @@ class Checkpoints:
     comes first. What the next task makes anew is not written. A finished run leaves its weights.
     """
 
-    def __init__(self, folder: RunDirectory) -> None:
-        self.folder = folder
+    def __init__(self, folder: RunDirectory, note: checkpoint.Note) -> None:
+        self.folder, self.note = folder, note
         self.shared = folder.path / "checkpoint" / "groups"
-        self._group_files = group_checkpoint.GroupFiles(self.shared)
+        self._group_files = group_checkpoint.GroupFiles(self.shared, note)
         self._since: dict[str, float] = {}  # by run: when it was written, or its training began
 
     def load(self, plan: Plan, learner: Learner) -> int:
@@ -40,7 +40,7 @@ class Checkpoints:
         finished = self.folder.finished(*plan.key)
         own = self.folder.checkpoint_path(*plan.key)
         self._since[own.name] = time.monotonic()
-        alone = checkpoint.load(learner, own, finished)
+        alone = checkpoint.load(learner, own, finished, self.note)
         shared = self._group_files.load(learner, own.name, finished) if not alone else 0
         return max(alone, shared)
 
@@ -86,14 +86,16 @@ class Checkpoints:
         runs = [self._name(plan) for plan, _, _ in done]
         written = self.shared / f"{group_checkpoint.name_of(runs)}-{stage.stage:04d}.safetensors"
         if stage.stage == len(plan.run.stream) - 1:
-            group_checkpoint.prune(runs, self.shared, below=stage.stage + 1)
+            group_checkpoint.prune(runs, self.shared, finished=True)
         elif written.is_file():
-            group_checkpoint.prune(runs, self.shared, below=stage.stage)
+            group_checkpoint.prune(runs, self.shared)
 
     def close(self, plans: Sequence[Plan]) -> None:
         """Remove files that nobody will go on from."""
         done = [p for p in plans if self.folder.ended(*p.key, stages=len(p.run.stream))]
-        group_checkpoint.GroupFiles(self.shared).remove_finished([self._name(p) for p in done])
+        group_checkpoint.GroupFiles(self.shared, self.note).remove_finished(
+            [self._name(p) for p in done]
+        )
         for plan in done:
             checkpoint.prune(self.folder.checkpoint_path(*plan.key), finished=True)
 

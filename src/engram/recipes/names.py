@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 from engram import methods
-from engram.errors import OWN_MODULES, bad, own_place, unknown
+from engram.errors import OWN_MODULES, EngramError, bad, own_place, unknown
 from engram.methods.base import Method
 from engram.recipes.plain import from_plain, to_plain
 
@@ -31,11 +33,41 @@ def method_class(name: str) -> type[Method]:
     return found
 
 
+class Untrusted(EngramError):
+    """A recipe names code that is not the library's, where nobody said that it may run."""
+
+
+_forbidden: ContextVar[str] = ContextVar("forbidden", default="")  # why, in words
+
+
+@contextmanager
+def without_own_code(why: str) -> Iterator[None]:
+    """While this lasts, names of code that is not the library's are refused: `Untrusted`.
+
+    For recipes that are found, not given: importing a module runs it.
+
+    Examples
+    --------
+    >>> with without_own_code("reading runs no code"):
+    ...     own_class("antigravity:Method", Method)
+    Traceback (most recent call last):
+    ...
+    engram.recipes.names.Untrusted: antigravity:Method: reading runs no code
+    """
+    token = _forbidden.set(why)
+    try:
+        yield
+    finally:
+        _forbidden.reset(token)
+
+
 def own_class(name: str, base: type[Any], *, what: str = "method") -> type[Any]:
     """A user's class ``module:Class``; the module may be a file path ending in .py."""
     module_name, _, class_name = name.partition(":")
     if not module_name or not class_name:
         raise bad(what, "a name, or module:Class", name)
+    if (why := _forbidden.get()) and module_name.partition(".")[0] != "engram":
+        raise Untrusted(f"{name}: {why}")
     usual = list(sys.path)
     sys.path.insert(0, str(Path.cwd()))
     try:

@@ -30,7 +30,6 @@ from engram.records import (
     read,
 )
 from engram.records.arrays import Arrays, StoredArrays
-from engram.records.files import remove_leftovers
 
 
 class Recorder:
@@ -68,7 +67,7 @@ class Recorder:
             self.open = [plan for plan in plans if not self._finished(plan)]
             self._say_diverged()
         self._again, self._deadline, self._every = again, deadline, checkpoint_every
-        self._began = time.perf_counter()
+        self._began, self._environment = time.perf_counter(), ""
         self._items: dict[tuple[str, str], Items] = {}
         self._rows: list[Rows] = []
         self._predictions: list[Prediction] = []
@@ -108,12 +107,14 @@ class Recorder:
             if self.folder is not None and plan.keep != "counts":
                 self.folder.write_items(*where, self._items[where])
         if self.folder is not None:
-            remove_leftovers(self.folder.path)
+            self.folder.tidy()
             for recipe, content in {plan.recipe: plan.content for plan in self.open}.items():
                 self.folder.write_recipe(recipe, content)
             self.folder.list_recipes(plan.recipe for plan in self.plans)
-            self.checkpoints = Checkpoints(self.folder)
-            self.saver = StepSaver(self.folder, self.open, self._every)
+            # now, in case the process is killed; at the end once more, with the time it took
+            self._environment = self.folder.write_environment(environment(self.device))
+            self.checkpoints = Checkpoints(self.folder, self.callback.note)
+            self.saver = StepSaver(self.folder, self.open, self._every, self.callback.note)
             if self._again:
                 self.saver.forget()
 
@@ -195,7 +196,7 @@ class Recorder:
             self.checkpoints.close(self.open)
             seconds = time.perf_counter() - self._began
             facts = environment(self.device, seconds=seconds)
-            self.folder.append(None, environment=facts)
+            self.folder.write_environment(facts, self._environment)
 
     # -- afterwards ------------------------------------------------------------------------------
     def result(self) -> Result:

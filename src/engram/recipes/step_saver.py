@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -17,6 +16,7 @@ from engram.errors import RecordError
 from engram.learner.learner import Learner
 from engram.recipes.plan import Plan
 from engram.records import RunDirectory
+from engram.tensor_file import TensorFile
 
 EVERY = "5m"  # unless told otherwise
 
@@ -30,16 +30,22 @@ class StepSaver:
         Seconds between two files of a group; what a dying process loses is no more than that.
     """
 
-    def __init__(self, folder: RunDirectory, plans: Sequence[Plan], every: float) -> None:
-        self.folder, self.every = folder, every
+    def __init__(
+        self, folder: RunDirectory, plans: Sequence[Plan], every: float, note: checkpoint.Note
+    ) -> None:
+        self.folder, self.every, self.note = folder, every, note
         self.shelf = folder.path / "checkpoint" / "steps"
         self._names = [folder.checkpoint_path(*plan.key).name for plan in plans]
         self._last = time.monotonic()
         self._signal = 0  # that told the process to end
         self._held: dict[Path, dict[str, Any]] = {}  # by file: the facts of its runs
         for path in sorted(self.shelf.glob("[!.]*.safetensors")):
-            if (found := _facts(path)) is not None:
-                self._held[path] = found
+            try:
+                file = TensorFile(path, what="checkpoint", framework="pt")
+                self._held[path] = checkpoint.facts_of(file)
+            except RecordError as problem:
+                if path.exists():  # else another process has removed it just now
+                    self._pass_over(path, problem)
         recorded = folder.finished_runs() if self._held else {}
         self._drop(
             (folder.checkpoint_path(*run).name, stage)
@@ -88,27 +94,38 @@ class StepSaver:
     # -- reading ---------------------------------------------------------------------------------
     def load(self, place: int, learner: Learner, finished: Collection[int]) -> int | None:
         """Put a run where it was inside a stage, given those recorded; returns that stage."""
-        from safetensors import safe_open
-
         name, found = self._names[place], []
         for path, runs in self._held.items():
             facts = runs.get(name)
             if facts is None or facts["stage"] in finished:
                 continue
-            if "resume" not in facts:
-                raise RecordError(f"{path}: of an older version; remove it to begin the task again")
             if set(range(facts["stage"])) <= set(finished):
-                found.append((facts["resume"]["position"], path, facts))
-        if not found:
-            return None
-        # those it trained with may have been others at first: the furthest file counts
-        _, path, facts = max(found, key=lambda one: one[0])
-        with safe_open(path, framework="pt") as handle:
-            mine = [key for key in handle.keys() if key.startswith(f"{name}/")]  # noqa: SIM118
-            tensors = {key.removeprefix(f"{name}/"): handle.get_tensor(key) for key in mine}
+                # those it trained with may have been others at first: the furthest file counts
+                found.append((facts.get("resume", {}).get("position", []), path))
+        for _, path in sorted(found, reverse=True):
+            facts = self._held[path][name]
+            try:
+                self._take(learner, path, name, facts)
+            except RecordError as problem:
+                self._pass_over(path, problem)
+                del self._held[path]
+                continue
+            return int(facts["stage"])
+        return None
+
+    def _take(self, learner: Learner, path: Path, name: str, facts: dict[str, Any]) -> None:
+        if "resume" not in facts:
+            raise RecordError(f"{path}: is of an older version")
+        file = TensorFile(path, what="checkpoint", framework="pt")
+        mine = [key for key in file.keys() if key.startswith(f"{name}/")]  # noqa: SIM118
+        tensors = {key.removeprefix(f"{name}/"): file.get(key) for key in mine}
         checkpoint.take(learner, path, tensors, facts)
         learner.resume_point = ResumePoint.unpacked(tensors, facts["resume"])
-        return int(facts["stage"])
+
+    def _pass_over(self, path: Path, problem: RecordError) -> None:
+        """Name a file that cannot be gone on from."""
+        checkpoint.put_aside(path)
+        self.note(f"{problem}; its runs go on from the state before")
 
     def prune(self, finished: Sequence[tuple[int, int]]) -> None:
         """Remove files of stages that are recorded by now: (place, stage) pairs."""
@@ -137,17 +154,3 @@ class StepSaver:
 
     def _told(self, number: int) -> None:
         self._signal = number
-
-
-def _facts(path: Path) -> dict[str, Any] | None:
-    """What a file says about its runs; None if another process has removed it just now."""
-    from safetensors import safe_open
-
-    try:
-        with safe_open(path, framework="pt") as handle:
-            found: dict[str, Any] = json.loads(handle.metadata()["facts"])
-    except FileNotFoundError:
-        return None
-    except Exception as error:
-        raise RecordError(f"{path}: unreadable checkpoint ({error})") from error
-    return found

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import RecordError
-from engram.records.files import appearing
 from engram.records.parts import Problem
 from engram.records.predictions import RunName, StageKey
 from engram.records.superseded import Marks
+from engram.tensor_file import TensorFile, save_tensors
 
 PREFIX = "arrays-"
 _FORMAT = "engram-arrays-1"
@@ -40,8 +40,6 @@ def write_arrays(
     path: str | os.PathLike[str], stored: Sequence[StoredArrays], *, alone: bool = False
 ) -> Path:
     """Write one part file, atomically; `alone` if no results belong to it."""
-    from safetensors.numpy import save_file
-
     named = {
         f"{i}/{name}": np.ascontiguousarray(value)
         for i, one in enumerate(stored)
@@ -49,9 +47,7 @@ def write_arrays(
     }
     places = [[*one.key, one.probe] for one in stored]
     facts = {"format": _FORMAT, "places": json.dumps(places), "alone": json.dumps(alone)}
-    with appearing(path) as temporary:
-        save_file(named, str(temporary), facts)
-    return Path(path)
+    return save_tensors(path, named, facts)
 
 
 class Arrays:
@@ -158,26 +154,14 @@ def stands_alone(path: Path) -> bool:
 
 
 def _header(path: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(path), framework="np") as file:
-            facts = file.metadata() or {}
-    except (SafetensorError, OSError, ValueError) as problem:
-        raise RecordError(f"{path}: is not a whole file of arrays ({problem})") from problem
+    facts = TensorFile(path, what="file of arrays").facts
     if facts.get("format") != _FORMAT:
         raise RecordError(f"{path}: is not a file of arrays of this version")
     return {"places": json.loads(facts["places"]), "alone": json.loads(facts["alone"])}
 
 
 def _load(path: Path, index: int, probe: str, key: StageKey) -> StoredArrays:
-    from safetensors import SafetensorError, safe_open
-
-    start = f"{index}/"
-    try:
-        with safe_open(str(path), framework="np") as file:
-            names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118
-            arrays = {name.removeprefix(start): file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError, ValueError) as problem:
-        raise RecordError(f"{path}: is not a whole file of arrays ({problem})") from problem
+    file, start = TensorFile(path, what="file of arrays"), f"{index}/"
+    names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118
+    arrays = {name.removeprefix(start): file.get(name) for name in names}
     return StoredArrays(key, probe, arrays)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import os
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from engram.disk import DiskError, remove_leftovers
 from engram.errors import RecordError, bad
 from engram.records.arrange import ended_stages, ends
 from engram.records.arrays import PREFIX as ARRAYS
@@ -74,7 +76,10 @@ class RunDirectory:
     def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
         self.path = Path(path)
         if create:
-            (self.path / "recipes").mkdir(parents=True, exist_ok=True)
+            try:
+                (self.path / "recipes").mkdir(parents=True, exist_ok=True)
+            except OSError as problem:
+                raise DiskError(problem, self.path) from problem
         elif not self.path.is_dir():
             raise bad("path", "an existing run directory", str(path))
         self._finished: dict[_Run, set[int]] = {}
@@ -83,6 +88,7 @@ class RunDirectory:
         self._marked: list[str] = []
         self._stamp = -1
         self._problems: dict[str, Problem] = {}
+        self._place = _place(self.path)
 
     def __repr__(self) -> str:
         return f"RunDirectory({str(self.path)!r})"
@@ -131,6 +137,7 @@ class RunDirectory:
         -------
         The part id.
         """
+        self.check_there()
         kept = [p for p in predictions if p is not None]
         if kept and not rows:
             raise bad("rows", "the rows that belong to the predictions", "none")
@@ -147,10 +154,26 @@ class RunDirectory:
             path = self.path / f"{ARRAYS}{part}.safetensors"
             write_arrays(path, arrays, alone=not rows)
         if environment is not None:
-            write_json(self.path / f"environment-{part}.json", environment)
+            self.write_environment(environment, part)
         if rows:
             write_part(self.path / f"results-{part}.parquet", rows)
         return part
+
+    def write_environment(self, facts: Any, part: str = "") -> str:
+        """Keep facts about software and device, of a part that may have some; its id."""
+        part = part or new_part()
+        write_json(self.path / f"environment-{part}.json", facts)
+        return part
+
+    def check_there(self) -> None:
+        """Complain if the directory was deleted since it was opened, or made anew by others."""
+        if _place(self.path) != self._place:
+            raise DiskError(FileNotFoundError(errno.ENOENT, "gone"), self.path)
+
+    def tidy(self) -> None:
+        """Remove temporary files of writers that were killed."""
+        for folder in (self.path, self.path / "recipes", *self.path.glob("checkpoint/*")):
+            remove_leftovers(folder)
 
     def compact(self) -> int:
         """Merge the results parts written so far into one, so that reading is fast; number merged.
@@ -325,6 +348,15 @@ class RunDirectory:
             if whole.pop("alone", False) or complete(part):
                 found.append({"part": part, **whole})
         return found, problems
+
+
+def _place(path: Path) -> tuple[int, int] | None:
+    """Which directory is under a name."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _without_runs(content: Any) -> Any:

@@ -1,63 +1,17 @@
-"""Files that appear whole or not at all, and readers that name the file that is broken."""
+"""Texts, JSON and YAML that appear whole or not at all; readers name the file that is broken."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from engram.disk import appearing
 from engram.errors import BadArgument, RecordError
 from engram.yaml_text import dump_yaml, parse_yaml
 
 MOST_INDENTED = 100  # entries of a list in a JSON file
-_counter = itertools.count()  # two threads of one process may write the same name
-
-
-@contextmanager
-def appearing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path to write to; on success it takes the place of `path` at once.
-
-    The content is on disk before the name is, so a reader never meets half a file, not even after
-    a power cut. If the block raises, `path` stays as it was.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> with appearing(folder / "note.txt") as temporary:
-    ...     _ = temporary.write_text("whole")
-    >>> [p.name for p in folder.iterdir()]
-    ['note.txt']
-    """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}-{next(_counter)}")
-    try:
-        yield temporary
-        _sync(temporary)
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync(target.parent)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on disk."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except PermissionError:  # a platform that cannot open directories has no such sync either
-        if path.is_dir():
-            return
-        raise
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
@@ -144,17 +98,3 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
         return parse_yaml(str(path), text)
     except BadArgument as problem:
         raise RecordError(f"{problem}") from problem
-
-
-def remove_leftovers(folder: str | os.PathLike[str], *, older_than: float = 86_400.0) -> list[Path]:
-    """Delete temporary files that killed writers left behind more than `older_than` seconds ago."""
-    limit = time.time() - older_than
-    removed = []
-    for path in Path(folder).glob(".*.tmp-*"):
-        try:
-            if path.stat().st_mtime <= limit:
-                path.unlink()
-                removed.append(path)
-        except FileNotFoundError:  # its writer was alive after all and finished it
-            continue
-    return removed

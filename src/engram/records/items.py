@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import RecordError, bad
-from engram.records.files import appearing
+from engram.tensor_file import TensorFile, save_tensors
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -156,8 +156,6 @@ class Items:
 
 def write_items(path: str | os.PathLike[str], items: Items, *, recipe: str, order: str) -> Path:
     """Write the items of one recipe and order, atomically."""
-    from safetensors.numpy import save_file
-
     small = {
         "rows": items.rows.astype(np.int32) if items.rows.max(initial=0) < 2**31 else items.rows,
         "task": items.task.astype(np.int16),
@@ -172,21 +170,13 @@ def write_items(path: str | os.PathLike[str], items: Items, *, recipe: str, orde
         "names": json.dumps(items.names), "multilabel": json.dumps(items.multilabel),
         "attribute_names": json.dumps(items.attribute_names),
     }  # fmt: skip
-    with appearing(path) as temporary:
-        save_file({k: np.ascontiguousarray(v) for k, v in small.items()}, str(temporary), facts)
-    return Path(path)
+    return save_tensors(path, {k: np.ascontiguousarray(v) for k, v in small.items()}, facts)
 
 
 def read_items(path: str | os.PathLike[str]) -> Items:
     """Read the items of one recipe and order; `RecordError` with its name for a broken file."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(path), framework="np") as file:
-            facts = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as problem:
-        raise RecordError(f"{path}: is not a whole items file ({problem})") from problem
+    file = TensorFile(path, what="items file")
+    facts, arrays = file.facts, {name: file.get(name) for name in file.keys()}  # noqa: SIM118
     if facts.get("format") != _FORMAT:
         raise RecordError(f"{path}: is not an items file of this version")
     names = json.loads(facts.get("attribute_names", "{}"))  # files of earlier versions have none

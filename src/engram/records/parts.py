@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from engram.disk import appearing
 from engram.errors import RecordError
-from engram.records.files import appearing
 from engram.records.superseded import Marks
 from engram.records.table import COLUMNS, NAMES, Rows, schema
 
@@ -20,18 +21,51 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RUN = ("recipe", "seed", "order")
+_SUM, _NO_SUM = "engram-crc32", "00000000"  # an entry of a part file's footer
+_BETWEEN = 2  # bytes
 _SMALL = 20_000  # rows; below this, compression costs more time than it saves space
 
 
 def write_part(path: str | os.PathLike[str], rows: Rows | pa.Table) -> Path:
     """Write rows as one part file, atomically."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     table = rows.arrow() if isinstance(rows, Rows) else rows
+    compression = "none" if len(table) < _SMALL else "zstd"
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, table.schema, compression=compression) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({_SUM: _NO_SUM})
     with appearing(path) as temporary:
-        compression = "none" if len(table) < _SMALL else "zstd"
-        pq.write_table(table, temporary, compression=compression)
+        temporary.write_bytes(_sealed(sink.getvalue()))
     return Path(path)
+
+
+def _sealed(content: pa.Buffer) -> bytearray:
+    """The bytes of a parquet file with their checksum where zeros keep the place for it."""
+    sealed = bytearray(content)
+    place = _place_of_sum(memoryview(sealed))
+    assert place is not None
+    sealed[place : place + len(_NO_SUM)] = _sum_around(memoryview(sealed), place)
+    return sealed
+
+
+def _place_of_sum(content: memoryview) -> int | None:
+    """Where the checksum of a parquet file stands in its footer; None in older files."""
+    footer = int.from_bytes(content[-8:-4], "little") + 8
+    start = max(len(content) - footer, 0)
+    end = bytes(content[start:])
+    found = end.rfind(_SUM.encode())
+    # between the name and the value: what the format says about the value's kind and length
+    return None if found < 0 else start + found + len(_SUM) + _BETWEEN
+
+
+def _sum_around(content: memoryview, place: int) -> bytes:
+    """The checksum of all bytes, zeros in its own place."""
+    value = zlib.crc32(content[:place])
+    value = zlib.crc32(_NO_SUM.encode(), value)
+    return f"{zlib.crc32(content[place + len(_NO_SUM) :], value):08x}".encode()
 
 
 @dataclass(frozen=True)
@@ -69,6 +103,11 @@ def read_part(path: str | os.PathLike[str]) -> pa.Table:
         # Small files are read at once: mapping each of thousands costs more than copying it.
         small = os.path.getsize(path) < 2**20
         source = pa.BufferReader(Path(path).read_bytes()) if small else pa.memory_map(str(path))
+        content = memoryview(source.read_buffer())
+        place = _place_of_sum(content)
+        if place is not None and content[place : place + 8] != _sum_around(content, place):
+            raise RecordError(f"{path}: is damaged, not as it was written (checksums differ)")
+        source.seek(0)
         table = pq.ParquetFile(source).reader.read_all(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as problem:
         raise RecordError(f"{path}: is not a whole results file ({problem})") from problem

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from engram.errors import RecordError, bad, choose
 from engram.records import judging, views
-from engram.records.files import appearing
 from engram.records.half import as_scores, halve, widen
 from engram.records.items import HEADS, Items
 from engram.records.parts import Problem
 from engram.records.superseded import Marks
+from engram.tensor_file import TensorFile, save_tensors
 
 KEEP = ("scores", "labels", "counts", "parameters")
 _FORMAT = "engram-predictions-1"
@@ -153,8 +153,6 @@ def _pack(said: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def write_predictions(path: str | os.PathLike[str], predictions: Sequence[Prediction]) -> Path:
     """Write the predictions of some runs and stages as one part file, atomically."""
-    from safetensors.numpy import save_file
-
     arrays = {
         f"{i}/{name}": np.ascontiguousarray(getattr(one, name))
         for i, one in enumerate(predictions)
@@ -167,20 +165,12 @@ def write_predictions(path: str | os.PathLike[str], predictions: Sequence[Predic
         for name, value in (one.buffers or {}).items()
     }
     facts = {"format": _FORMAT, "moments": json.dumps([list(p.key) for p in predictions])}
-    with appearing(path) as temporary:
-        save_file(arrays, str(temporary), facts)
-    return Path(path)
+    return save_tensors(path, arrays, facts)
 
 
 def _keys(path: Path) -> list[StageKey]:
     """The runs and stages of a part file, from its header alone."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(path), framework="np") as file:
-            facts = file.metadata() or {}
-    except (SafetensorError, OSError, ValueError) as problem:
-        raise RecordError(f"{path}: is not a whole predictions file ({problem})") from problem
+    facts = TensorFile(path, what="predictions file").facts
     if facts.get("format") != _FORMAT:
         raise RecordError(f"{path}: is not a predictions file of this version")
     return [StageKey(*one) for one in json.loads(facts["moments"])]
@@ -275,22 +265,10 @@ class Predictions:
 
 
 def _load(path: Path, index: int, key: StageKey) -> Prediction:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(path), framework="np") as file:
-            names = set(file.keys())
-            arrays = {
-                field: file.get_tensor(f"{index}/{field}")
-                for field in _FIELDS
-                if f"{index}/{field}" in names
-            }
-            start = f"{index}/buffers/"
-            buffers = {
-                name.removeprefix(start): file.get_tensor(name)
-                for name in names
-                if name.startswith(start)
-            }
-    except (SafetensorError, OSError, ValueError) as problem:
-        raise RecordError(f"{path}: is not a whole predictions file ({problem})") from problem
+    file = TensorFile(path, what="predictions file")
+    names, start = set(file.keys()), f"{index}/buffers/"
+    arrays = {
+        field: file.get(f"{index}/{field}") for field in _FIELDS if f"{index}/{field}" in names
+    }
+    buffers = {name.removeprefix(start): file.get(name) for name in names if name.startswith(start)}
     return Prediction(key=key, buffers=buffers, **arrays)

@@ -6,7 +6,6 @@ Names in the file begin with the run they belong to, so that each learner is rea
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from engram.engine.checkpoints import single as checkpoint
 from engram.errors import RecordError
 from engram.learner.learner import Learner
 from engram.learner.tree import flatten
+from engram.tensor_file import TensorFile
 
 
 def nbytes(learners: Collection[Learner], leave_out: Collection[str] = ()) -> int:
@@ -47,11 +47,11 @@ def name_of(runs: Collection[str]) -> str:
     return hashlib.sha256(" ".join(sorted(runs)).encode()).hexdigest()[:16]
 
 
-def prune(runs: Collection[str], folder: Path, *, below: int) -> None:
-    """Remove the files of a group of runs from before stage `below`."""
-    for path in folder.glob(f"{name_of(runs)}-*.safetensors"):
-        if stage_of(path) < below:
-            path.unlink(missing_ok=True)
+def prune(runs: Collection[str], folder: Path, *, finished: bool = False) -> None:
+    """Keep the newest files of a group of runs only; none where they are `finished`."""
+    files = sorted(folder.glob(f"{name_of(runs)}-*.safetensors"), key=stage_of)
+    for path in files if finished else files[: -checkpoint.KEPT]:
+        path.unlink(missing_ok=True)
 
 
 def stage_of(path: Path) -> int:
@@ -60,13 +60,20 @@ def stage_of(path: Path) -> int:
 
 
 class GroupFiles:
-    """The files of a folder, each opened once however many learners are read from it."""
+    """The files of a folder, each opened once however many learners are read from it.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._files: dict[Path, tuple[Any, dict[str, Any], dict[str, list[str]]]] = {}
+    A file that is damaged is named in a `note`; the state before it is taken.
+    """
+
+    def __init__(self, folder: Path, note: checkpoint.Note = checkpoint.warn) -> None:
+        self.folder, self.note = folder, note
+        self._files: dict[Path, tuple[TensorFile, dict[str, Any], dict[str, list[str]]]] = {}
         for path in sorted(folder.glob("[!.]*.safetensors")):
-            self._files[path] = _opened(path)
+            try:
+                self._files[path] = _opened(path)
+            except RecordError as problem:
+                if path.exists():  # else another process has just removed it
+                    self._pass_over(path, problem)
 
     def load(self, learner: Learner, run: str, finished: Collection[int]) -> int:
         """Load the newest state of a run whose stages are all recorded; the next stage to train."""
@@ -75,13 +82,22 @@ class GroupFiles:
             for path, (_, facts, _) in self._files.items()
             if run in facts and set(range(stage_of(path) + 1)) <= set(finished)
         ]
-        if not found:
-            return 0
-        path = max(found, key=stage_of)
-        handle, facts, names = self._files[path]
-        tensors = {name.removeprefix(f"{run}/"): handle.get_tensor(name) for name in names[run]}
-        checkpoint.take(learner, path, tensors, facts[run])
-        return learner.stage + 1
+        for path in sorted(found, key=stage_of, reverse=True):
+            file, facts, names = self._files[path]
+            try:
+                checkpoint.check_place(path, facts[run], run=run, stage=stage_of(path))
+                tensors = {name.removeprefix(f"{run}/"): file.get(name) for name in names[run]}
+                checkpoint.take(learner, path, tensors, facts[run])
+            except RecordError as problem:
+                self._pass_over(path, problem)
+                del self._files[path]
+                continue
+            return learner.stage + 1
+        return 0
+
+    def _pass_over(self, path: Path, problem: RecordError) -> None:
+        checkpoint.put_aside(path)
+        self.note(f"{problem}; the state before it is taken")
 
     def remove_finished(self, finished: Collection[str]) -> None:
         """Remove files none of whose runs will be gone on with."""
@@ -90,15 +106,9 @@ class GroupFiles:
                 path.unlink(missing_ok=True)
 
 
-def _opened(path: Path) -> tuple[Any, dict[str, Any], dict[str, list[str]]]:
-    from safetensors import safe_open
-
+def _opened(path: Path) -> tuple[TensorFile, dict[str, Any], dict[str, list[str]]]:
+    file = TensorFile(path, what="checkpoint", framework="pt")
     names: dict[str, list[str]] = {}
-    try:
-        handle: Any = safe_open(path, framework="pt")
-        facts = json.loads(handle.metadata()["facts"])
-        for name in handle.keys():  # noqa: SIM118
-            names.setdefault(name.partition("/")[0], []).append(name)
-    except Exception as error:
-        raise RecordError(f"{path}: unreadable checkpoint ({error})") from error
-    return handle, facts, names
+    for name in file.keys():  # noqa: SIM118
+        names.setdefault(name.partition("/")[0], []).append(name)
+    return file, checkpoint.facts_of(file), names

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Collection
+import warnings
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from engram.disk import make_folder
 from engram.errors import RecordError
 from engram.learner.learner import Learner
 from engram.learner.tree import flatten
 from engram.memory import Exemplars
 from engram.streams.ledger import Ledger
+from engram.tensor_file import TensorFile, save_tensors
 
 FORMAT = "engram-learner-2"
 WEIGHTS = "engram-weights-1"
+KEPT = 2  # checkpoints after a task: should the newest be damaged, there is one before it
+DAMAGED = ".damaged"
+Note = Callable[[str], None]
 EXEMPLARS = ("rows", "stages", "columns", "ranks")
 
 
@@ -102,9 +108,13 @@ def load_state_dict(learner: Learner, tensors: dict[str, Tensor], facts: dict[st
 
 
 def save(learner: Learner, folder: Path, leave_out: Collection[str] = ()) -> Path:
-    """Write the learner after its present stage; `prune` removes older ones later."""
+    """Write the learner after its present stage; `prune` removes older ones later.
+
+    The folder bears the name of the run; its parent must be in a run directory.
+    """
     tensors, facts = state_dict(learner, leave_out)
-    return write(folder / f"stage-{learner.stage:04d}.safetensors", tensors, facts)
+    path = folder / f"stage-{learner.stage:04d}.safetensors"
+    return write(path, tensors, {**facts, "run": folder.name})
 
 
 def save_weights(learner: Learner, folder: Path) -> Path:
@@ -119,49 +129,73 @@ def save_weights(learner: Learner, folder: Path) -> Path:
 
 
 def write(path: Path, tensors: dict[str, Tensor], facts: Any) -> Path:
-    """Write tensors and facts to `path`, which appears only once it is complete and on disk."""
-    from safetensors.torch import save_file
+    """Write tensors and facts to `path`, which appears only once it is complete and on disk.
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}.tmp-{os.getpid()}"
-    save_file(tensors, temporary, metadata={"facts": json.dumps(facts)})
-    with open(temporary, "rb+") as handle:
-        os.fsync(handle.fileno())
-    os.replace(temporary, path)
-    return path
+    Two folders are made for it where they are missing, ``checkpoint/RUN``; a run directory that has
+    vanished stays so.
+    """
+    make_folder(path.parent, inside=path.parents[2])
+    return save_tensors(path, tensors, {"facts": json.dumps(facts)})
 
 
 def prune(folder: Path, *, finished: bool = False) -> None:
-    """Keep the newest checkpoint only; none of a run that is `finished`."""
+    """Keep the newest checkpoints only; none of a run that is `finished`."""
     files = sorted(folder.glob("stage-*.safetensors"))
-    for old in files if finished else files[:-1]:
+    for old in files if finished else files[:-KEPT]:
         old.unlink(missing_ok=True)
+    if finished:
+        for broken in folder.glob(f"*{DAMAGED}"):
+            broken.unlink(missing_ok=True)
     if finished and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
 
 
-def load(learner: Learner, folder: Path, finished: Collection[int]) -> int:
+def warn(text: str) -> None:
+    """A note where nobody else takes it."""
+    warnings.warn(text, stacklevel=3)
+
+
+def load(learner: Learner, folder: Path, finished: Collection[int], note: Note = warn) -> int:
     """Load the newest checkpoint whose stages are all recorded; returns the next stage to train.
 
-    A checkpoint is written before the records of its stage, so the newest one may be too new.
+    A checkpoint is written before the records of its stage, so the newest one may be too new. One
+    that is damaged is named in a `note`, and the one before it is taken.
     """
-    from safetensors import safe_open
+    for path in sorted(folder.glob("stage-*.safetensors"), reverse=True):
+        stage = int(path.stem.split("-")[1])
+        if not set(range(stage + 1)) <= set(finished):
+            continue
+        try:
+            file = TensorFile(path, what="checkpoint", framework="pt")
+            facts = facts_of(file)
+            check_place(path, facts, run=folder.name, stage=stage)
+            take(learner, path, {name: file.get(name) for name in file.keys()}, facts)  # noqa: SIM118
+        except RecordError as problem:
+            put_aside(path)
+            note(f"{problem}; the state before it is taken")
+            continue
+        return learner.stage + 1
+    return 0
 
-    paths = [
-        path
-        for path in sorted(folder.glob("stage-*.safetensors"))
-        if set(range(int(path.stem.split("-")[1]) + 1)) <= set(finished)
-    ]
-    if not paths:
-        return 0
+
+def facts_of(file: TensorFile) -> Any:
+    """What was written beside the tensors of a checkpoint."""
     try:
-        with safe_open(paths[-1], framework="pt") as handle:
-            facts = json.loads(handle.metadata()["facts"])
-            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
-    except Exception as error:
-        raise RecordError(f"{paths[-1]}: unreadable checkpoint ({error})") from error
-    take(learner, paths[-1], tensors, facts)
-    return learner.stage + 1
+        return json.loads(file.facts["facts"])
+    except (KeyError, ValueError) as problem:
+        raise RecordError(f"{file.path}: unreadable checkpoint ({problem})") from problem
+
+
+def check_place(path: Path, facts: dict[str, Any], *, run: str, stage: int) -> None:
+    """Refuse a file that was put in the place of another one."""
+    if facts.get("run", run) != run or facts.get("stage") != stage:
+        raise RecordError(f"{path}: is the checkpoint of another run or stage")
+
+
+def put_aside(path: Path) -> None:
+    """Give a damaged checkpoint another name, so that it is named once and stays as evidence."""
+    with suppress(OSError):
+        path.rename(path.with_name(path.name + DAMAGED))
 
 
 def take(learner: Learner, path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:

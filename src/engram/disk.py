@@ -1,0 +1,169 @@
+"""Files that appear whole or not at all, and words for disks that are full, read-only or gone."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import itertools
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from engram.errors import RecordError
+
+_counter = itertools.count()  # two threads of one process may write the same name
+
+_WORDS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the disk is read-only",
+    errno.EACCES: "this user may not write there",
+    errno.EPERM: "this user may not write there",
+    errno.ENOENT: "the directory has vanished",
+    errno.ENOTDIR: "the directory has vanished",
+    errno.ESTALE: "the directory has vanished",
+    errno.EFBIG: "the file is larger than this disk or process may have",
+    errno.EIO: "the disk does not work (input/output error)",
+}
+
+
+class DiskError(RecordError, OSError):
+    """The disk cannot take what is to be written.
+
+    Examples
+    --------
+    >>> raise DiskError(OSError(errno.ENOSPC, "No space left on device"), "runs")
+    Traceback (most recent call last):
+    ...
+    engram.disk.DiskError: runs: the disk is full; what was written before is kept
+    """
+
+    def __init__(self, cause: OSError, path: str | os.PathLike[str]) -> None:
+        why = _WORDS.get(cause.errno or 0) or cause.strerror or str(cause)
+        super().__init__(f"{os.fspath(path)}: {why}; what was written before is kept")
+        self.errno = cause.errno
+
+
+@contextmanager
+def appearing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path to write to; on success it takes the place of `path` at once.
+
+    The content is on disk before the name is, so a reader never meets half a file, not even after
+    a power cut. If the block raises, `path` stays as it was.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with appearing(folder / "note.txt") as temporary:
+    ...     _ = temporary.write_text("whole")
+    >>> [p.name for p in folder.iterdir()]
+    ['note.txt']
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.tmp-{_machine()}-{os.getpid()}-{next(_counter)}")
+    try:
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, target)
+    except BaseException as problem:
+        _remove(temporary)
+        if isinstance(problem, OSError) and not isinstance(problem, DiskError):
+            raise DiskError(problem, target) from problem
+        raise
+    sync(target.parent)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # the disk that has just failed may not let go either
+        path.unlink()
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on disk."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except PermissionError:  # a platform that cannot open directories has no such sync either
+        if path.is_dir():
+            return
+        raise
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def make_folder(path: Path, inside: Path) -> None:
+    """Make a folder that lies inside another one, which must be there; the names are on disk.
+
+    A parent that was deleted meanwhile stays deleted: `DiskError`.
+    """
+    if path.is_dir():
+        return
+    missing = [one for one in (path, *path.parents) if one.is_relative_to(inside) and one != inside]
+    for one in reversed(missing):
+        try:
+            os.mkdir(one)
+        except FileExistsError:  # another process was faster, or it has been there
+            continue
+        except OSError as problem:
+            raise DiskError(problem, one) from problem
+        sync(one.parent)
+
+
+def remove_leftovers(folder: str | os.PathLike[str], *, older_than: float = 86_400.0) -> list[Path]:
+    """Delete temporary files of writers that were killed.
+
+    A writer of this machine is known to be gone by its process number; those of others are given
+    `older_than` seconds.
+    """
+    limit = time.time() - older_than
+    removed = []
+    for path in Path(folder).glob(".*.tmp-*"):
+        try:
+            if path.stat().st_mtime <= limit or _is_orphan(path.name):
+                path.unlink()
+                removed.append(path)
+        except FileNotFoundError:  # its writer was alive after all and finished it
+            continue
+    return removed
+
+
+def _is_orphan(name: str) -> bool:
+    """Whether the process of this machine that wrote a temporary file is no more."""
+    machine, _, rest = name.rpartition(".tmp-")[2].partition("-")
+    number = rest.partition("-")[0]
+    return machine == _machine() and number.isdigit() and not is_alive(int(number))
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process of this machine is there.
+
+    Examples
+    --------
+    >>> is_alive(os.getpid())
+    True
+    """
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # there, but another user's
+        return True
+    return True
+
+
+@functools.cache
+def _machine() -> str:
+    """A few letters that tell this machine, since it was started, from others; not its name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        boot = ""
+    spaces = "/proc/self/ns/pid"  # containers number their processes for themselves
+    space = os.readlink(spaces) if os.path.islink(spaces) else ""
+    return hashlib.blake2b(f"{platform.node()} {boot} {space}".encode(), digest_size=4).hexdigest()
