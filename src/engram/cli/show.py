@@ -158,7 +158,9 @@ def plain_table(*columns: str) -> Table:
     """A table without boxes; numbers to the right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for place, column in enumerate(columns):
-        heading = Text(visible(column))  # as a string, "[b112]" of a label would be taken for a style
+        heading = Text(
+            visible(column)
+        )  # as a string, "[b112]" of a label would be taken for a style
         table.add_column(heading, justify="left" if place == 0 else "right", overflow="fold")
     return table
 

@@ -21,7 +21,7 @@ from engram.pools.base import Work
 from engram.recipes import Callback, Plan, Recipe
 from engram.recipes.changes import recorded, refuse_changed
 from engram.recipes.duration import seconds
-from engram.recipes.names import without_own_code
+from engram.recipes.names import own_code_may_run, without_own_code
 from engram.records import Result, RunDirectory
 
 
@@ -154,6 +154,6 @@ def _duration(seconds: float) -> str:
 
 
 def find_modules(folder: str) -> None:
-    """Let worker processes import the user's own modules."""
-    if folder not in sys.path:
+    """Let worker processes import the user's own modules, where such may run."""
+    if own_code_may_run() and folder not in sys.path:
         sys.path.append(folder)

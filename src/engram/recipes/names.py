@@ -61,6 +61,11 @@ def without_own_code(why: str) -> Iterator[None]:
         _forbidden.reset(token)
 
 
+def own_code_may_run() -> bool:
+    """Whether nobody has forbidden code that is not the library's."""
+    return not _forbidden.get()
+
+
 def own_class(name: str, base: type[Any], *, what: str = "method") -> type[Any]:
     """A user's class ``module:Class``; the module may be a file path ending in .py."""
     module_name, _, class_name = name.partition(":")
