@@ -257,20 +257,20 @@ def test_resume_goes_on_with_what_python_began(engram, tmp_path):
 
 
 def test_reading_runs_no_code_and_going_on_needs_a_word(engram, tmp_path):
-    Path("quiet.py").write_text(
+    Path("foreign.py").write_text(
         "from pathlib import Path\nfrom engram.methods import Finetune\n"
         "Path('imported').touch()\nclass Quiet(Finetune):\n    pass\n"
     )
-    engram("run", *SMALL, "-m", "quiet:Quiet", "-o", "out")
-    package.run(named(), method=sys.modules["quiet"].Quiet(), out="made")
+    engram("run", *SMALL, "-m", "foreign:Quiet", "-o", "out")
+    package.run(named(), method=sys.modules["foreign"].Quiet(), out="made")
     for file in tmp_path.glob("*/results-*"):
         file.unlink()
     for out in ("out", "made"):
         Path("imported").unlink()
-        del sys.modules["quiet"]
+        del sys.modules["foreign"]
         assert "method.name" in engram("diff", out, "rwalk/1").stdout
         said = engram("resume", out, code=2).stderr
-        assert "quiet:Quiet: the directory names code of its own" in said
+        assert "foreign:Quiet: the directory names code of its own" in said
         said = engram("novelty", out, "--detectors", "Softmax", code=2).stderr
         assert "to run it, say so: engram novelty --trust" in said
         assert not Path("imported").exists()
