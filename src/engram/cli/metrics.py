@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from engram.cli.options import Directories
-from engram.cli.shell import emit, say, screen, visible
+from engram.cli.shell import emit, say, say_unread, screen, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,12 +91,6 @@ def command(
             show_table(title, table)
     _say_what_is_missing(result, tables["metrics"])
     say_unread(result)
-
-
-def say_unread(result: Result) -> None:
-    """Files that were passed over: what they hold is missing above."""
-    for problem in result.problems:
-        say(f"not read: {problem}", style="yellow")
 
 
 def numbers(

@@ -58,6 +58,12 @@ def say(text: str, *, style: str = "") -> None:
     aside().print(text, style=style or None, markup=False, soft_wrap=True)
 
 
+def say_unread(result: Any) -> None:
+    """Files that a result passed over: what they hold is missing in it."""
+    for problem in result.problems:
+        say(f"not read: {problem}", style="yellow")
+
+
 def emit(text: str) -> None:
     """Print text that other programs may read."""
     text = visible(text)

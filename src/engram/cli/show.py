@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from engram.cli.metrics import say_unread
-from engram.cli.shell import aside, say, screen, visible
+from engram.cli.shell import aside, say, say_unread, screen, visible
 from engram.models.weights import starting_weights
 from engram.recipes import Plan
 from engram.records import Result
