@@ -43,6 +43,14 @@ def test_runs_prints_and_saves(tmp_path):
     again = call("reproduce", "rwalk/1", *QUICK, *SOME, "--format", "csv")
     assert "1 run, 1 finished before" in again.stderr
     assert again.stdout.splitlines()[0].startswith("paper,table,cell")
+    counts = call("reproduce", "rwalk", "--embedded", "--format", "csv").stdout.splitlines()
+    assert counts[0] == "table,what,cells,made,agree,differ,not comparable,not run"
+    assert counts[1].endswith(",78,2,0,0,2,76")
+    assert (
+        call("reproduce", "rwalk", "--format", "csv")
+        .stdout.splitlines()[1]
+        .endswith(",78,0,0,0,0,78")
+    )
 
 
 def test_saved_tables_grow(tmp_path):
@@ -73,7 +81,13 @@ def test_dry_run_trains_nothing(tmp_path):
     assert done.exit_code == 0, done.output
     assert "in all" in done.stderr
     assert "timing a few steps, group 1 of 1: Vanilla (digits, single-head)" in done.stderr
-    assert "Vanilla (digits, single-head)" in done.stdout
+    cells, costs = done.stdout.split("runs that train together")
+    assert "Vanilla (digits, single-head)" in costs
+    lines = cells.splitlines()
+    assert lines[0].split() == ["cell", "metric", "paper", "can", "be", "made", "reason"]
+    wanted = "digits single-head Vanilla lambda=0 A(%) 38 yes other data; epochs unstated"
+    assert " ".join(lines[1].split()) == wanted
+    assert len(lines) == 3
     assert not (tmp_path / "runs").exists()
 
 
@@ -83,6 +97,13 @@ def test_dry_run_says_what_is_missing(monkeypatch):
     assert done.exit_code == 0, done.output
     assert "0 of 78 cells" in done.stderr
     assert "39 cells: data: mnist is not part of the package" in done.stderr
+    plain = call("reproduce", "rwalk/2", "--dry-run", "--device", "cpu", "--format", "csv")
+    rows = plain.stdout.splitlines()
+    assert rows[0] == "cell,metric,paper,can be made,reason"
+    assert rows[2].endswith(",A(%),65.4,no,quoted by the paper from the authors of GEM")
+    assert rows[3].split(",")[:4] == [
+        "CIFAR-100 multi-head RWalk total_samples=5000", "A(%)", "70.1", "no",
+    ]  # fmt: skip
 
 
 def test_figures_are_counted_as_figures():
@@ -110,6 +131,14 @@ def test_budget_of_nothing_says_how_to_go_on():
         (["reproduce", "rwalk/fig2", "--cells", "method=EWC"], "rwalk/fig2 is a figure"),
         (["reproduce", "rwalk/fig6", "--set", "cifar=null"], "cifar: expected CIFAR-100"),
         (["reproduce", "walk/1"], "did you mean 'rwalk'"),
+        (["reproduce", "walk"], "did you mean 'rwalk'"),
+        (["reproduce", "rwalk", "--dry-run"], "table: expected rwalk/TABLE"),
+        (["reproduce", "rwalk/1", "--dry-run", "--save", "x.csv"], "--save: expected nothing"),
+        (["reproduce", "rwalk/1", "--on", "skeletons"], "expected grey images or colour images"),
+        (["reproduce", "cgl/2", "--on", "digits"], "got 'digits: grey images'"),
+        (["reproduce", "cgl/5", "--on", "digits"], "cgl/5 needs no data"),
+        (["reproduce", "rwalk/1", "--on", "faces"], "got 'faces with 8 classes'"),
+        (["reproduce", "rwalk/1", "--on", "digts"], "did you mean 'digits'"),
         (["reproduce", "rwalk/1", "--set", "epoch=3"], "preset: unknown name"),
         (["diff", "nowhere", "rwalk/1"], "run directory"),
     ],
@@ -159,3 +188,19 @@ def test_embedded_rows_are_not_called_by_the_name_of_the_papers_data():
     assert cells
     assert all(cell.startswith("digits ") and "MNIST" not in cell for cell in cells)
     assert "made on digits, not on the paper's data" in done.stderr
+
+
+def test_on_other_data_of_the_same_kind(tmp_path):
+    """The protocol of MNIST, whose numbers stand beside; CIFAR-100 is of another kind."""
+    quick = ["--set", "mnist.epochs=1", "--set", "seeds=1", "--device", "cpu", "--on", "digits"]
+    done = call("reproduce", "rwalk/1", *quick, *SOME)
+    assert done.exit_code == 0, done.output
+    assert "2 of 2 cells can be made here" in done.stderr
+    assert "note: made on digits" in done.stderr
+    found = pd.read_csv(tmp_path / "runs" / "reproduce" / "rwalk-1-on-digits" / "reproduction.csv")
+    assert set(found["cell"]) == {"digits single-head Vanilla lambda=0"}
+    assert found["paper_value"].tolist() == [38.0, 0.62]
+    assert set(found["verdict"]) == {"not comparable"}
+    assert set(found["reason"]) == {"other data; epochs unstated"}
+    counts = call("reproduce", "rwalk", "--on", "digits", "--format", "csv").stdout.splitlines()
+    assert counts[1].endswith(",78,2,0,0,2,76")

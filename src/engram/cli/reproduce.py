@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,13 +13,16 @@ if TYPE_CHECKING:
     from engram.reproduce import PaperTable, Reproduction, ReproductionPlan
 
 STYLES = {"agrees": "green", "differs": "red", "not run": "dim", "not comparable": "yellow"}
-TELL_EVERY = 3.0  # seconds between lines of a forecast
-MOST_WHY = 400  # characters of a reason shown; messages may name many files
+ENDINGS = {".csv": "csv", ".tex": "latex", ".md": "markdown"}
 
 
 def command(
     name: Annotated[
-        str | None, typer.Argument(metavar="PAPER/TABLE", help="rwalk/1, say; without it: a list.")
+        str | None,
+        typer.Argument(
+            metavar="PAPER/TABLE",
+            help="rwalk/1, say. rwalk: its tables and how far they are made. Nothing: all tables.",
+        ),
     ] = None,
     root: Annotated[
         Path | None,
@@ -38,11 +40,17 @@ def command(
         typer.Option(metavar="TIME", help="Stop after 90s, 10m, 1h30m; repeat to continue."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would run and how long it would take.")
+        bool, typer.Option("--dry-run", help="Show the cells, what would run, how long it takes.")
     ] = False,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="On embedded data: offline, in minutes.")
     ] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA", help="On another data set of the same kind, embedded ones included."
+        ),
+    ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option(
@@ -72,65 +80,54 @@ def command(
 
     Only what is missing is run; the same command continues a stopped reproduction.
     """
-    from engram.errors import bad, choose
+    from engram.cli import reproduce_plan as plans
+    from engram.errors import choose
     from engram.recipes.duration import seconds
     from engram.reproduce import default_out, find_table, plan
-    from engram.reproduce.output import FORMATS, read_lines
+    from engram.reproduce.output import FORMATS
+    from engram.reproduce.planning import with_costs
+    from engram.reproduce.run import ending
 
     choose("--format", form, FORMATS)
-    endings = {".csv": "csv", ".tex": "latex", ".md": "markdown"}
-    if save is not None and save.suffix not in endings:
-        raise bad("--save", "a file that ends in .csv, .tex or .md", str(save))
-    if save is not None and save.suffix == ".csv":
-        read_lines(save)  # complains about a file of something else before anything runs
+    _check_save(save, dry_run)
     limit = None if budget is None else seconds(budget)
     if name is None:
-        return _list()
-    table = find_table(name, embedded=embedded, assignments=assignments or ())
-    folder = out if out is not None else default_out(table, embedded=embedded)
-    planned = plan(
-        table, root, cells=cells, out=None if again else folder, device=device, measure=dry_run,
-        group_size=group_size, tell=_teller(),
-    )  # fmt: skip
+        return plans.list_tables()
+    if "/" not in name and not (cells or dry_run or assignments or save or limit is not None):
+        return plans.list_paper(name.strip().lower(), out, end=ending(embedded, on), form=form)
+    table = find_table(name, embedded=embedded, assignments=assignments or (), on=on, root=root)
+    folder = out if out is not None else default_out(table, embedded=embedded, on=on)
+    done = None if again else folder
+    planned = plan(table, root, cells=cells, out=done, device=device, measure=False)
+    plans.question(planned, folder)
     if dry_run:
-        return _show_plan(planned, folder)
-    _question(planned, folder)
+        plans.show_cells(planned, form)
+        planned = with_costs(
+            planned, out=done, device=device, group_size=group_size, tell=plans.teller()
+        )
+        return plans.show_costs(planned, form)
     _refuse_nothing(planned)
     made = _run(table, planned, folder, device, limit, group_size, compile, again)
     _print(made, form)
     if save is not None:
-        _save(made, save, endings[save.suffix])
+        _save(made, save, ENDINGS[save.suffix])
     _close(made)
     return None
 
 
-def _teller() -> Callable[[str, int, int], None]:
-    """Says which runs are being timed: at first, and then whenever some seconds have passed."""
-    import time
+def _check_save(save: Path | None, dry_run: bool) -> None:
+    """Complain about the file before anything runs."""
+    from engram.errors import bad
+    from engram.reproduce.output import read_lines
 
-    from engram.cli.shell import say
-
-    last = -TELL_EVERY
-
-    def tell(label: str, place: int, groups: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= TELL_EVERY:
-            last = time.monotonic()
-            say(f"timing a few steps, group {place + 1} of {groups}: {label}", style="dim")
-
-    return tell
-
-
-def _list() -> None:
-    from engram.cli.shell import screen
-    from engram.cli.show import plain_table
-    from engram.reproduce import table_names
-
-    table = plain_table("table", "what")
-    table.columns[1].justify = "left"
-    for name, title in table_names().items():
-        table.add_row(name, title)
-    screen().print(table)
+    if save is None:
+        return
+    if dry_run:
+        raise bad("--save", "nothing beside --dry-run, which has no numbers (use --format)", save)
+    if save.suffix not in ENDINGS:
+        raise bad("--save", "a file that ends in .csv, .tex or .md", str(save))
+    if save.suffix == ".csv":
+        read_lines(save)  # a file of something else
 
 
 def _run(
@@ -153,23 +150,9 @@ def _run(
         raise typer.Exit(exit_code(error)) from None
 
 
-def _question(planned: ReproductionPlan, folder: Path) -> None:
-    from engram.cli.shell import say
-    from engram.reproduce.table import stand_in
-
-    say(f"{planned.table.name}: {planned.table.title}")
-    say(f"{_possible(planned)}, {planned.done} finished before; in {folder}")
-    others = dict.fromkeys(filter(None, map(stand_in, planned.entries)))
-    if others:
-        say(f"note: made on {', '.join(others)}, not on the paper's data", style="yellow")
-    for note in planned.notes:
-        say(f"note: {note}", style="yellow")
-    for figure, why in planned.missing_figures.items():
-        say(f"not run: {figure}: {why[:MOST_WHY]}", style="yellow")
-
-
 def _refuse_nothing(planned: ReproductionPlan) -> None:
     """A table of which nothing can be made is no result: say what is missing and how to get it."""
+    from engram.cli.reproduce_plan import MOST_WHY
     from engram.errors import EngramError
 
     if planned.runnable or planned.figures:
@@ -182,54 +165,10 @@ def _refuse_nothing(planned: ReproductionPlan) -> None:
     )
 
 
-def _possible(planned: ReproductionPlan) -> str:
-    """How much of a table, and of its figures, can be made, and from how many runs."""
-    drawn = len(planned.figures)
-    figures = drawn + len(planned.missing_figures)
-    parts = [f"{len(planned.runnable)} of {len(planned.cells)} cells"] if planned.cells else []
-    if figures:
-        parts.append(f"{drawn} of {figures} figure{'' if figures == 1 else 's'}")
-    runs = f"{len(planned.runs)} runs" if len(planned.runs) != 1 else "1 run"
-    return f"{' and '.join(parts)} can be made here, from {runs}"
-
-
-def _show_plan(planned: ReproductionPlan, folder: Path) -> None:
-    """What would run, group by group, and what cannot."""
-    from rich.text import Text
-
-    from engram.cli.shell import say, screen
-    from engram.cli.show import plain_table
-    from engram.recipes.duration import words
-
-    _question(planned, folder)
-    table = plain_table("runs that train together", "runs", "steps", "ms/step", "how", "time")
-    for cost in planned.costs:
-        more = f" and {len(cost.labels) - 1} more" if len(cost.labels) > 1 else ""
-        table.add_row(
-            Text(cost.label + more), str(cost.runs), f"{cost.steps:,}",
-            f"{1000 * cost.step_seconds:.2f}", "lockstep" if cost.lockstep else "one by one",
-            words(cost.seconds),
-        )  # fmt: skip
-    screen().print(table)
-    _show_missing(planned)
-    say(f"about {words(planned.seconds)} in all, from a few steps of each group on this device")
-
-
-def _show_missing(planned: ReproductionPlan) -> None:
-    from engram.cli.shell import say
-
-    reasons: dict[str, int] = {}
-    for entry in planned.entries:
-        if entry.missing:
-            reasons[entry.missing] = reasons.get(entry.missing, 0) + 1
-    for why, count in reasons.items():
-        cells = "1 cell" if count == 1 else f"{count} cells"
-        say(f"not run: {cells}: {why[:MOST_WHY]}", style="yellow")
-
-
 def _print(made: Reproduction, form: str) -> None:
     from rich.text import Text
 
+    from engram.cli.reproduce_plan import MOST_WHY
     from engram.cli.shell import emit, screen
     from engram.cli.show import plain_table
     from engram.reproduce.output import render, shown, texts

@@ -9,6 +9,7 @@ from engram.reproduce.planning import ReproductionPlan, plan
 from engram.reproduce.registry import find_table, table_names
 from engram.reproduce.run import Reproduction, default_out, reproduce
 from engram.reproduce.table import REASONS, Entry, PaperFigure, PaperTable
+from engram.reproduce.tally import Tally, tally
 from engram.reproduce.verdict import Line, judge
 
 __all__ = [
@@ -32,4 +33,6 @@ __all__ = [
     "read_side",
     "reproduce",
     "table_names",
+    "Tally",
+    "tally",
 ]

@@ -7,7 +7,7 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engram.errors import bad, unknown
@@ -54,6 +54,10 @@ class Cell:
     def name(self) -> str:
         """Row and column in words, without the metric."""
         return " ".join(self[k] for k in KEYS if self[k] and k not in ("metric", "stage"))
+
+    def name_on(self, data: str) -> str:
+        """The same on other data, whose name stands in for the paper's; "" for the paper's own."""
+        return replace(self, key={**self.key, "dataset": data}).name if data else self.name
 
     @property
     def percent(self) -> bool:

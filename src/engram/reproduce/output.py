@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engram.errors import RecordError, bad, choose
+from engram.reproduce.cells import Cell
 from engram.reproduce.verdict import Line
 
 if TYPE_CHECKING:
@@ -53,6 +54,14 @@ def _headers() -> list[str]:
     """First lines of files that can be read, of today's first."""
     gone = [LATER[len(LATER) - n :] for n in range(len(LATER) + 1)]
     return [",".join(name for name in COLUMNS if name not in lost) for lost in gone]
+
+
+def is_lines(path: Path) -> bool:
+    """Whether a file is a table of lines, by its first one."""
+    if not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline().strip() in _headers()
 
 
 def read_lines(path: Path) -> pd.DataFrame | None:
@@ -126,16 +135,26 @@ def _own_spread(line: Line) -> str:
     return f" ± {line.spread:.2f}" if line.cell.percent else f" ± {line.spread:.3g}"
 
 
+def printed(cell: Cell) -> str:
+    """The paper's number as it is printed, "-" where it is not legible.
+
+    Examples
+    --------
+    >>> printed(Cell("cgl", "2", {"metric": "AOPD"}, 58.21, 0.7))
+    '58.21 ± 0.7'
+    """
+    spread = "" if math.isnan(cell.std) else f" ± {cell.std:g}"
+    return "-" if math.isnan(cell.value) else f"{cell.value:g}{spread}"
+
+
 def texts(line: Line) -> dict[str, str]:
     """A line as a person reads it, the paper's number as printed."""
-    spread = "" if math.isnan(line.cell.std) else f" ± {line.cell.std:g}"
-    printed = "-" if math.isnan(line.cell.value) else f"{line.cell.value:g}{spread}"
     known = not math.isnan(line.ours)
     ends = () if math.isnan(line.low) else (line.low, line.high)
     gap = known and not math.isnan(line.cell.value)
     return {
         "cell": line.name, "stage": line.cell["stage"], "metric": line.cell["metric"],
-        "paper": printed,
+        "paper": printed(line.cell),
         "ours": f"{_number(line, line.ours)}{_own_spread(line)}" if known else "-",
         "difference": _number(line, line.difference, "+") if gap else "",
         "interval": " .. ".join(_number(line, end) for end in ends),
@@ -161,12 +180,18 @@ def render(lines: Sequence[Line], form: str) -> str:
         text = io.StringIO()
         to_frame(lines).to_csv(text, index=False, float_format=SHORT)
         return text.getvalue().rstrip("\n")
+    return written([texts(line) for line in lines], shown(lines), form)
+
+
+def written(rows: Sequence[Mapping[str, str]], names: Sequence[str], form: str) -> str:
+    """Rows of texts as ``csv``, ``latex`` or ``markdown``."""
     import pandas as pd
 
+    frame = pd.DataFrame(list(rows), columns=list(names), dtype=object)
+    if choose("format", form, FORMATS[1:]) == "csv":
+        return str(frame.to_csv(index=False)).rstrip("\n")
     from engram.report.tables import Column, Table
     from engram.report.tables import render as write
 
-    names = shown(lines)
-    frame = pd.DataFrame([texts(line) for line in lines], columns=list(names), dtype=object)
     columns = tuple(Column(name, name.capitalize()) for name in names)
     return write(Table("reproduction", "Reproduction", columns, frame), form)

@@ -192,15 +192,24 @@ def plan(
     entries = tuple(_entry(table, cell, shelf) for cell in chosen)
     figures, absent = _figures(table.figures if not cells else (), shelf)
     runs, ids, orders = _runs(entries, figures, shelf, table.rank)
-    pending = _pending(runs, out)
-    costs = []
-    if measure:
-        costs = estimate(pending, device=device, group_size=group_size, tell=tell)
-    return ReproductionPlan(
+    made = ReproductionPlan(
         table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
-        runs=tuple(runs), notes=(*table.notes, *shelf.notes), done=len(runs) - len(pending),
-        costs=tuple(costs), ids=ids, orders=orders,
+        runs=tuple(runs), notes=(*table.notes, *shelf.notes),
+        done=len(runs) - len(_pending(runs, out)), ids=ids, orders=orders,
     )  # fmt: skip
+    if not measure:
+        return made
+    return with_costs(made, out=out, device=device, group_size=group_size, tell=tell)
+
+
+def with_costs(
+    made: ReproductionPlan, *, out: str | os.PathLike[str] | None = None, device: Any = "auto",
+    group_size: int = 0, tell: Tell | None = None,
+) -> ReproductionPlan:  # fmt: skip
+    """The plan with the cost of what is not finished; arguments as in `plan`."""
+    pending = _pending(made.runs, out)
+    costs = estimate(pending, device=device, group_size=group_size, tell=tell)
+    return replace(made, costs=tuple(costs))
 
 
 def _try_recipes(table: PaperTable, shelf: _Shelf) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+from engram.data import load
 from engram.errors import BadArgument, bad, unknown
 from engram.records.papers import PAPERS
+from engram.reproduce.cells import Cell
 from engram.reproduce.papers import WRITTEN
 from engram.reproduce.papers.base import Paper
 from engram.reproduce.table import PaperTable
@@ -28,7 +31,14 @@ def table_names() -> dict[str, str]:
     }
 
 
-def find_table(name: str, *, embedded: bool = False, assignments: Sequence[str] = ()) -> PaperTable:
+def find_table(
+    name: str,
+    *,
+    embedded: bool = False,
+    assignments: Sequence[str] = (),
+    on: str | None = None,
+    root: str | Path | None = None,
+) -> PaperTable:
     """A table by its name, ``paper/table``.
 
     Parameters
@@ -37,6 +47,9 @@ def find_table(name: str, *, embedded: bool = False, assignments: Sequence[str] 
         Made on embedded data, for tests and first looks.
     assignments
         Changes of the preset, ``key=value`` each.
+    on
+        Another data set of the kind that the table is about, by name or path, looked for under
+        `root`: the table's protocol is then run on it.
 
     Examples
     --------
@@ -48,12 +61,7 @@ def find_table(name: str, *, embedded: bool = False, assignments: Sequence[str] 
     engram.errors.BadArgument: table of rwalk: unknown name '9'. Valid: 1, 2, 3, 4, fig2, ...
     """
     paper, slash, table = name.strip().lower().partition("/")
-    if paper not in PAPERS:
-        raise unknown("paper", paper, WRITTEN)
-    if paper not in WRITTEN:
-        raise BadArgument(f"paper: {paper} has no preset in this version; there are "
-                          f"{', '.join(table_names())}")  # fmt: skip
-    titles = _paper(paper).titles
+    titles = paper_titles(paper)
     if not slash or not table:
         raise bad("table", f"{paper}/TABLE with one of {', '.join(titles)}", name)
     short = table.removeprefix("table").removeprefix("tab").strip(" .-_")
@@ -61,7 +69,34 @@ def find_table(name: str, *, embedded: bool = False, assignments: Sequence[str] 
     spelt = {title.lower(): title for title in titles}
     if short not in spelt:
         raise unknown(f"table of {paper}", table, titles)
-    return _paper(paper).build(spelt[short], embedded=embedded, assignments=assignments)
+    other = None if on is None else load(on, root=root)
+    return _paper(paper).build(spelt[short], embedded=embedded, assignments=assignments, on=other)
+
+
+def paper_titles(paper: str) -> Mapping[str, str]:
+    """Tables, groups of tables and figures of a paper, each with a line about it.
+
+    Examples
+    --------
+    >>> list(paper_titles("cgl"))[:3]
+    ['1', '2', '3']
+    """
+    if paper not in PAPERS:
+        raise unknown("paper", paper, WRITTEN)
+    if paper not in WRITTEN:
+        raise BadArgument(f"paper: {paper} has no preset in this version; there are "
+                          f"{', '.join(table_names())}")  # fmt: skip
+    return _paper(paper).titles
+
+
+def paper_cells(paper: str, name: str) -> tuple[Cell, ...]:
+    """The printed cells of a table or group of a paper; none of a figure."""
+    return _paper(paper).cells(name)
+
+
+def paper_folders(paper: str) -> Mapping[str, str]:
+    """Tables, figures and groups to the run directory they share with others."""
+    return _paper(paper).folders
 
 
 def _paper(name: str) -> Paper[Any]:

@@ -52,10 +52,21 @@ class Reproduction:
         return {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
 
 
-def default_out(table: PaperTable, *, embedded: bool = False) -> Path:
+def default_out(table: PaperTable, *, embedded: bool = False, on: str | None = None) -> Path:
     """``runs/reproduce/<paper>-<table>``, or that of the tables which share their runs with it."""
-    end = "-embedded" if embedded else ""
-    return Path("runs") / "reproduce" / ((table.folder or table.name.replace("/", "-")) + end)
+    name = table.folder or table.name.replace("/", "-")
+    return Path("runs") / "reproduce" / (name + ending(embedded, on))
+
+
+def ending(embedded: bool, on: str | None) -> str:
+    """How names of run directories end where the data is not the paper's.
+
+    Examples
+    --------
+    >>> ending(False, "glyphs"), ending(True, None), ending(False, None)
+    ('-on-glyphs', '-embedded', '')
+    """
+    return ("-embedded" if embedded else "") + (f"-on-{Path(on).stem}" if on else "")
 
 
 def reproduce(
@@ -67,6 +78,7 @@ def reproduce(
     out: str | os.PathLike[str] | None = None,
     device: Any = "auto",
     embedded: bool = False,
+    on: str | None = None,
     callback: Callback | None = None,
     group_size: int = 0,
     compile: bool = False,
@@ -85,6 +97,8 @@ def reproduce(
         Run directory, see `default_out`.
     embedded
         The same table on embedded data: quick, offline, not comparable with the paper.
+    on
+        The table's protocol on another data set of the same kind, by name or path.
     group_size
         Largest number of runs in lockstep; 0 leaves it to the engine.
     compile
@@ -104,8 +118,11 @@ def reproduce(
     if budget is not None:
         number("budget", budget)
     deadline = None if budget is None else time.monotonic() + budget
-    whole = find_table(table, embedded=embedded) if isinstance(table, str) else table
-    folder = Path(out) if out is not None else default_out(whole, embedded=embedded)
+    place = None if data is None else str(data)
+    whole = (
+        find_table(table, embedded=embedded, on=on, root=place) if isinstance(table, str) else table
+    )
+    folder = Path(out) if out is not None else default_out(whole, embedded=embedded, on=on)
     made = planned or plan(whole, data, cells=cells, out=folder, device=device, measure=False)
     read_lines(folder / FILE)  # a file that cannot take our lines is better known now than later
     result = _train(made, folder, device, callback, deadline, group_size, compile, again)

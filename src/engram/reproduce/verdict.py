@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from engram.reproduce.cells import Cell
 from engram.reproduce.table import DOUBT, ORDER, OTHER_DATA, Entry, Floats
 
 AGREES, DIFFERS, NOT_RUN, NOT_COMPARABLE = "agrees", "differs", "not run", "not comparable"
+ILLEGIBLE = "printed value not legible"
 LEVEL = 0.95
 ENOUGH = 3  # repetitions for an interval that says something
 
@@ -42,9 +43,7 @@ class Line:
         >>> Line(cell, np.empty(0), 0.0, 0.0, NOT_COMPARABLE, OTHER_DATA, data="digits").name
         'digits EWC'
         """
-        if not self.data:
-            return self.cell.name
-        return replace(self.cell, key={**self.cell.key, "dataset": self.data}).name
+        return self.cell.name_on(self.data)
 
     @property
     def ours(self) -> float:
@@ -98,6 +97,20 @@ def _doubts(cell: Cell) -> list[str]:
     return [*order, *([DOUBT] if len(found) > len(order) else [])]
 
 
+def known_reasons(cell: Cell, entry: Entry) -> tuple[str, ...]:
+    """Reasons for a difference that are known before anything runs.
+
+    Examples
+    --------
+    >>> cell = Cell("rwalk", "1", {"metric": "F"}, math.nan)
+    >>> known_reasons(cell, Entry(reasons=("variant",)))
+    ('printed value not legible', 'variant')
+    """
+    other = OTHER_DATA in entry.reasons  # then there is nothing to compare, legible or not
+    illegible = [ILLEGIBLE] if math.isnan(cell.value) and not other else []
+    return (*illegible, *entry.reasons, *_doubts(cell))
+
+
 def judge(cell: Cell, entry: Entry, values: Floats) -> Line:
     """Compare our repetitions with the printed number.
 
@@ -116,13 +129,13 @@ def judge(cell: Cell, entry: Entry, values: Floats) -> Line:
         return Line(*line, NOT_RUN, entry.missing)
     if not len(known):
         return Line(*line, NOT_RUN, "no finished run")
-    reasons = [*entry.reasons, *_doubts(cell)]
+    reasons = [*known_reasons(cell, entry)]
     if len(known) < len(values):
         reasons.append(f"{len(known)} of {len(values)} runs")
     if OTHER_DATA in entry.reasons:
         return Line(*line, NOT_COMPARABLE, "; ".join(reasons))
     if math.isnan(cell.value):
-        return Line(*line, NOT_COMPARABLE, "; ".join(["printed value not legible", *reasons]))
+        return Line(*line, NOT_COMPARABLE, "; ".join(reasons))
     gap = abs(float(known.mean()) - cell.value)
     # 99.3 - 96.3 is a hair above 3 in binary
     agrees = gap <= allowed(cell, entry.tolerance, known) + 1e-9

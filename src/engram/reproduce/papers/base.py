@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from engram.data import Data
 from engram.errors import bad
 from engram.recipes import Recipe
 from engram.reproduce.cells import Cell, cells_of
 from engram.reproduce.papers.assign import assign, changes
+from engram.reproduce.papers.elsewhere import moved
 from engram.reproduce.table import OTHER_DATA, Entry, PaperFigure, PaperTable
 
 
@@ -54,6 +56,14 @@ class PaperPreset(Generic[DataT]):
         """The name of the data that stands for a data set of the paper: its own, or another."""
         data = self.protocol(dataset).data
         return dataset if data == self.official[dataset] else data
+
+    def on(self, data: Data) -> Self:
+        """The preset with another data set of the same kind; those of other kinds are left out."""
+        name = data.name if data.source is None else data.source.name
+        protocols = {f: (self.official[n], getattr(self, f)) for f, n in self.parts.items()}
+        changed: Any = moved(protocols, data, name)
+        found: Self = replace(self, **changed)  # type: ignore[type-var]
+        return found
 
     def reasons(self, dataset: str, *reasons: str) -> tuple[str, ...]:
         """Reasons for a difference, and before them that the data is not the paper's."""
@@ -117,11 +127,21 @@ class Paper(Generic[PresetT]):
     folders: Mapping[str, str] = field(default_factory=dict)
     rank: Callable[[PresetT], Callable[[Recipe], int]] = _in_order_of_cells
 
+    def cells(self, name: str) -> tuple[Cell, ...]:
+        """The printed cells of a table or group; none of a figure."""
+        tables = (one for one in self.groups.get(name, (name,)) if one in self.tables)
+        return tuple(cell for table in tables for cell in cells_of(self.name, table))
+
     def build(
-        self, name: str, *, embedded: bool = False, assignments: Sequence[str] = ()
-    ) -> PaperTable:
-        """A table or figure; `assignments` change the preset."""
+        self, name: str, *, embedded: bool = False, assignments: Sequence[str] = (),
+        on: Data | None = None,
+    ) -> PaperTable:  # fmt: skip
+        """A table or figure; `assignments` change the preset, `on` is data of the same kind."""
         base = self.embedded if embedded and name not in self.without_data else self.paper
+        if on is not None:
+            if name in self.without_data:
+                raise bad("on", f"nothing, because {self.name}/{name} needs no data", on.name)
+            base = base.on(on)
         preset = assign(base, assignments)
         common: dict[str, Any] = {
             "name": f"{self.name}/{name}", "title": self.titles[name], "preset": preset,
@@ -133,7 +153,7 @@ class Paper(Generic[PresetT]):
         tables = [one for one in every if one in self.tables]
         drawn = [one for one in every if one not in self.tables]
         drawn += [self.with_figures[name]] if name in self.with_figures else []
-        cells = tuple(cell for table in tables for cell in cells_of(self.name, table))
+        cells = self.cells(name)
         if name not in self.kept_cells:
             cells = tuple(cell for cell in cells if cell["dataset"] not in preset.absent)
         makers = {table: self.tables[table](preset) for table in tables}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, ClassVar
 
+from engram.data import Data
 from engram.errors import choose, number, unknown, whole
 from engram.learner.learner import SCOPES
 from engram.learner.objectives import OBJECTIVES
 from engram.recipes import Recipe
 from engram.reproduce.papers.base import PaperPreset
+from engram.reproduce.papers.elsewhere import need_classes
 from engram.streams.orders import all_task_orders, class_order, random_class_orders
 
 UCLA, NTU = "UCLA-CIL", "NTU-CIL"
@@ -57,6 +59,11 @@ class Protocol:
     edges: str
     data_options: Mapping[str, Any] = field(default_factory=dict)
     best: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: BEST)
+
+    def on(self, data: Data, name: str) -> Protocol:
+        """The protocol on another set with as many joints; orders and units are of ten classes."""
+        need_classes(data, name, CLASSES)
+        return replace(self, data=name, data_options={})
 
 
 @dataclass(frozen=True, kw_only=True)

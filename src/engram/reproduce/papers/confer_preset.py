@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from engram.data import Data
 from engram.errors import choose, number, unknown, whole
 from engram.learner.learner import SCOPES
 from engram.metrics.definitions import DEFINITIONS
 from engram.recipes import Recipe
 from engram.records.papers import document
 from engram.reproduce.papers.base import PaperPreset
+from engram.reproduce.papers.elsewhere import need_classes
 
 TASK, CLASS = "Task-IL", "Class-IL"
 HEAD = {TASK: "multi", CLASS: "single"}
@@ -53,6 +55,18 @@ class Protocol:
     def __post_init__(self) -> None:
         whole("batch_size", self.batch_size, 1)
         whole("size", self.size, 1)
+
+    def on(self, data: Data, name: str) -> Protocol:
+        """The protocol on other faces, in their own size; halves that a loader made are left out.
+
+        Contempt is learnt where both have it.
+        """
+        contempt = self.contempt and STARRED in data.classes
+        names = [one for task in _tasks("O1") for one in task]
+        need_classes(data, name, [one for one in names if contempt or one != STARRED])
+        conditions = {k: v for k, v in self.conditions.items() if "data_options" not in v}
+        return replace(self, data=name, contempt=contempt, size=data.sample_shape[-1],
+                       options={}, conditions=conditions)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -156,5 +156,5 @@ TABLES = Paper(
         "4": lambda preset: _layer,
     },
     figures=lambda name, preset: (figures.build(name, preset),), notes=_notes,
-    kept_cells=("2", "4"),
+    kept_cells=("2", "4"), without_data=("4",),
 )  # fmt: skip
