@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         blurry,
         class_incremental,
         domain_incremental,
+        eight_task,
         hierarchical,
         iirc,
         joint,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         reorder,
         rotated,
         task_incremental,
+        tinyimagenet_seq,
     )
 
 __version__ = "0.1.0"
@@ -78,8 +80,8 @@ _HOME = {
     **dict.fromkeys(
         (
             "Stream", "Task", "balance", "blurry", "class_incremental", "domain_incremental",
-            "hierarchical", "iirc", "joint", "new_instances", "online", "permuted", "reorder",
-            "rotated", "task_incremental",
+            "eight_task", "hierarchical", "iirc", "joint", "new_instances", "online", "permuted",
+            "reorder", "rotated", "task_incremental", "tinyimagenet_seq",
         ),
         "streams",
     ),
@@ -112,6 +114,7 @@ __all__ = [
     "class_incremental",
     "datasets",
     "domain_incremental",
+    "eight_task",
     "from_csv",
     "hierarchical",
     "iirc",
@@ -132,6 +135,7 @@ __all__ = [
     "run",
     "sweep",
     "task_incremental",
+    "tinyimagenet_seq",
 ]
 
 

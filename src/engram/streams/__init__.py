@@ -20,13 +20,14 @@ from engram.streams.orders import (
     reorder,
 )
 from engram.streams.published import iirc
+from engram.streams.sequences import eight_task, tinyimagenet_seq
 from engram.streams.tuning import for_tuning
 
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
         class_incremental, task_incremental, domain_incremental, permuted, rotated,
-        hierarchical, iirc, blurry, new_instances, joint,
+        hierarchical, iirc, tinyimagenet_seq, eight_task, blurry, new_instances, joint,
     )
 }  # fmt: skip
 
@@ -53,6 +54,7 @@ __all__ = [
     "class_incremental",
     "class_order",
     "domain_incremental",
+    "eight_task",
     "for_tuning",
     "hierarchical",
     "hierarchical_data",
@@ -67,4 +69,5 @@ __all__ = [
     "reorder",
     "rotated",
     "task_incremental",
+    "tinyimagenet_seq",
 ]
