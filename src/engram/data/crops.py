@@ -36,12 +36,14 @@ class Frame:
     """Where the face is in a picture: landmarks [n, 2] (x, y), a box, or neither.
 
     `margin` is added around the landmarks on every side, as a part of their extent: those of a
-    whole face end at the brows.
+    whole face end at the brows. `bottom` rows of pixels at the lower edge are no part of the
+    picture.
     """
 
     points: Array | None = None
     box: Box | None = None
     margin: float = 0.15
+    bottom: int = 0
 
 
 def cut_face(source: bytes | Path, size: int, frame: Frame | None = None, label: str = "") -> Cut:
@@ -71,6 +73,8 @@ def cut_image(image: Image, size: int, frame: Frame) -> Cut:
     """The face in an open picture."""
     from PIL import Image as Pillow
 
+    if frame.bottom:  # before all else: smoothing reads beyond the edge of what it is given
+        image = image.crop((0, 0, image.width, max(1, image.height - frame.bottom)))
     transparent = image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
     grey = image.mode in _GREY
     crop, square = _square(image.width, image.height, frame)

@@ -70,6 +70,7 @@ class FaceOptions:
 class _Counts:
     """What is told about the pictures of a set."""
 
+    noun: str = "faces"
     crops: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     broken: list[int] = field(default_factory=list)
@@ -82,12 +83,13 @@ class _Counts:
         self.kinds.update(kind for kind in ("grey", "transparent", "blank") if getattr(cut, kind))
 
     def notes(self) -> tuple[str, ...]:
-        words = {"landmarks": "cut by landmarks", "box": "cut by a face box",
+        box = "cut by a face box" if self.noun == "faces" else "cut by a box"
+        words = {"landmarks": "cut by landmarks", "box": box,
                  "centre": "cut at the centre", "whole": "square as they are"}  # fmt: skip
         crops = [f"{self.crops[one]:,} {words[one]}" for one in CROPS if self.crops[one]]
         kinds = {"grey": "grey images, made RGB", "transparent": "images whose transparency is "
                  "left out", "blank": "blank images of one colour, kept"}  # fmt: skip
-        found = [f"faces: {', '.join(crops)}"] if crops else []
+        found = [f"{self.noun}: {', '.join(crops)}"] if crops else []
         found += [f"{self.kinds[one]:,} {text}" for one, text in kinds.items() if self.kinds[one]]
         if self.broken:
             found.append(f"{len(self.broken):,} images that cannot be read are left out")
@@ -101,24 +103,27 @@ def read_faces(
     *,
     notes: Sequence[str] = (),
     names: Mapping[str, Sequence[str]] | None = None,
+    classes: Sequence[str] = EXPRESSIONS,
+    noun: str = "faces",
 ) -> Data:
     """Data of all faces, uint8 [N, 3, size, size], with the expressions that occur as classes.
 
     Row i is face i. Pictures that are left out keep their row, black and in no part. `names` are
-    the values of an attribute in their order; without them, those that occur, sorted.
+    the values of an attribute in their order; without them, those that occur, sorted. Other things
+    than faces have other `classes`, and are called by `noun`.
     """
     if not faces:
         raise bad(name, "at least one picture with a label", "none")
-    facts = _facts(name, faces, options.size, names or {})
+    facts = _facts(name, faces, options.size, names or {}, classes)
     notes = (*notes, *_shared_subjects(faces))
     if options.packed is None:
-        _refuse_too_many(name, len(faces), options.size)
+        refuse_too_many(name, noun, len(faces), options.size)
         x = np.zeros((len(faces), 3, options.size, options.size), np.uint8)
-        counts = _Counts()
+        counts = _Counts(noun)
         for start, chunk in _chunks(faces, options, counts):
             x[start : start + len(chunk)] = chunk
         return _data(torch.from_numpy(x), facts, counts.broken, (*notes, *counts.notes()))
-    return _mapped(Path(options.packed), faces, options, facts, notes)
+    return _mapped(Path(options.packed), faces, options, facts, notes, noun)
 
 
 @dataclass(frozen=True)
@@ -135,12 +140,17 @@ class _Facts:
 
 
 def _facts(
-    name: str, faces: Sequence[Face], size: int, given: Mapping[str, Sequence[str]]
+    name: str,
+    faces: Sequence[Face],
+    size: int,
+    given: Mapping[str, Sequence[str]],
+    known: Sequence[str],
 ) -> _Facts:
     present = {face.label for face in faces}
-    classes = tuple(one for one in EXPRESSIONS if one in present)
+    classes = tuple(one for one in known if one in present)
     if len(classes) < len(present):
-        raise bad(name, f"the labels {', '.join(EXPRESSIONS)}", sorted(present - set(EXPRESSIONS)))
+        raise bad(name, f"the labels {', '.join(known)}", sorted(present - set(known)))
+    place_of = {name: i for i, name in enumerate(classes)}
     attributes, titles = {}, {}
     for key in dict.fromkeys(key for face in faces for key in face.facts):
         found = [face.facts.get(key, "unknown") for face in faces]
@@ -150,7 +160,7 @@ def _facts(
         attributes[key] = np.array([place[one] for one in found], np.int64)
         titles[key] = tuple(values)
     return _Facts(
-        name, classes, np.array([classes.index(face.label) for face in faces], np.int64),
+        name, classes, np.array([place_of[face.label] for face in faces], np.int64),
         np.array([("train", "test", "valid").index(face.part) for face in faces], np.uint8),
         attributes, titles, _stamp(faces, size),
     )  # fmt: skip
@@ -163,7 +173,8 @@ def _stamp(faces: Sequence[Face], size: int) -> str:
         frame = face.frame or Frame()
         points = () if frame.points is None else frame.points.tolist()
         facts = (str(face.file), face.label, face.part, tuple(face.facts.items()))
-        digest.update(repr((facts, frame.box, frame.margin, points)).encode())
+        more = (frame.bottom,) if frame.bottom else ()
+        digest.update(repr((facts, frame.box, frame.margin, points, *more)).encode())
     return digest.hexdigest()
 
 
@@ -180,11 +191,16 @@ def _data(x: Tensor, facts: _Facts, broken: Sequence[int], notes: Sequence[str])
 
 
 def _mapped(
-    path: Path, faces: Sequence[Face], options: FaceOptions, facts: _Facts, notes: Sequence[str]
+    path: Path,
+    faces: Sequence[Face],
+    options: FaceOptions,
+    facts: _Facts,
+    notes: Sequence[str],
+    noun: str,
 ) -> Data:
     path = with_suffix(path)
     if not path.exists():
-        counts = _Counts()
+        counts = _Counts(noun)
         shape = (len(faces), 3, options.size, options.size)
         with MappedWriter(path, shape) as writer:
             for _, chunk in _chunks(faces, options, counts):
@@ -193,7 +209,7 @@ def _mapped(
             whole_set = _data(nothing, facts, counts.broken, (*notes, *counts.notes()))
             writer.finish(stamp=np.array(facts.stamp), **arrays_of(whole_set))
     if not is_mapped(path) or str(read_mapped(path)[1].get("stamp")) != facts.stamp:
-        raise bad("packed", f"a new file, or one with these faces of {facts.name} at this size",
+        raise bad("packed", f"a new file, or one with these {noun} of {facts.name} at this size",
                   f"{path}, which holds others")  # fmt: skip
     return load_packed([path], name=facts.name)
 
@@ -224,11 +240,12 @@ def _chunks(
             yield start, chunk
 
 
-def _refuse_too_many(name: str, count: int, size: int) -> None:
+def refuse_too_many(name: str, noun: str, count: int, size: int) -> None:
+    """Refuse pictures that would fill more than half of the memory."""
     needed = count * 3 * size * size
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory // 2:
-        raise bad(name, f"faces of at most {memory // 2:,} bytes, half of the memory (give "
+        raise bad(name, f"{noun} of at most {memory // 2:,} bytes, half of the memory (give "
                   'packed="FILE.npz", and they are kept there)', f"{needed:,} bytes")  # fmt: skip
 
 

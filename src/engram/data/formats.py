@@ -11,22 +11,31 @@ from pathlib import Path
 from typing import Any
 
 from engram.data.affectnet import is_affectnet, load_affectnet
+from engram.data.aircraft import is_aircraft, load_aircraft
 from engram.data.baum1 import is_baum1, load_baum1
+from engram.data.chars74k import is_chars74k, load_chars74k
 from engram.data.cifar import find_cifar, load_cifar
 from engram.data.ck_plus import is_ck_plus, load_ck_plus
 from engram.data.core import Data
+from engram.data.cub200 import is_cub200, load_cub200
+from engram.data.eight_sets import is_eight_sets, load_eight_sets
 from engram.data.expressions import FACE_SETS
 from engram.data.fer import is_fer, is_fer_folder, load_fer, load_fer_folder, load_packed_faces
+from engram.data.flowers102 import is_flowers, load_flowers
 from engram.data.folder import class_folders
 from engram.data.icv_mefed import is_icv_mefed, load_icv_mefed
 from engram.data.idx import find_idx, load_idx
+from engram.data.mit67 import is_mit67, load_mit67
 from engram.data.ntu import is_ntu, load_ntu
 from engram.data.nw_ucla import is_nw_ucla, load_nw_ucla
 from engram.data.packed import keys_of, load_packed
 from engram.data.pictures import read_resized
 from engram.data.raf_db import is_raf_db, load_raf_db
 from engram.data.skeleton import build, read_packed_sequences
+from engram.data.stanford_cars import is_stanford_cars, load_stanford_cars
+from engram.data.svhn import is_svhn, load_svhn
 from engram.data.tiny_imagenet import is_tiny_imagenet, load_tiny_imagenet
+from engram.data.voc_actions import is_voc_actions, load_voc_actions
 from engram.errors import bad, unknown
 
 _PART = re.compile(r"([_-](full|sub|train\d*|test|val|valid|part\d*|\d+(mb)?))+$", re.IGNORECASE)
@@ -43,11 +52,20 @@ _FOLDERS: tuple[_Form, ...] = (
     ("RAF-DB", is_raf_db, load_raf_db),
     ("AffectNet", is_affectnet, load_affectnet),
     ("BAUM-1", is_baum1, load_baum1),
+    ("Flowers", is_flowers, load_flowers),
+    ("MIT-67", is_mit67, load_mit67),
+    ("CUB-200", is_cub200, load_cub200),
+    ("Stanford Cars", is_stanford_cars, load_stanford_cars),
+    ("FGVC-Aircraft", is_aircraft, load_aircraft),
+    ("VOC actions", is_voc_actions, load_voc_actions),
+    ("Chars74K", is_chars74k, load_chars74k),
+    ("SVHN", is_svhn, load_svhn),
 )
 # Folders that might hold anything, read so where the set is asked for by its name.
 _BY_NAME: dict[str | None, _Form] = {
     "fer2013": ("FER folders", is_fer_folder, load_fer_folder),
     "icv_mefed": ("iCV-MEFED", is_icv_mefed, load_icv_mefed),
+    "eight_task": ("Eight-Task", is_eight_sets, load_eight_sets),
 }
 
 
@@ -144,11 +162,11 @@ def place_of(path: Path, name: str | None = None) -> Place | None:
         return Place("CIFAR archive", path, load_cifar) if _is_tar(path) else None
     if not path.is_dir():
         return None
+    if name in _BY_NAME and _BY_NAME[name][1](path):
+        return Place(_BY_NAME[name][0], path, _BY_NAME[name][2])
     for form, fits, read in _FOLDERS:
         if fits(path):
             return Place(form, path, read)
-    if name in _BY_NAME and _BY_NAME[name][1](path):
-        return Place(_BY_NAME[name][0], path, _BY_NAME[name][2])
     sets = packed_sets(path)
     if len(sets) == 1:
         return packed_place(next(iter(sets.values())), name)

@@ -94,5 +94,41 @@ KNOWN: dict[str, Known] = {
         "200 kinds of objects, 64x64 colour", form="Tiny", rows=(100000, 10000), classes=200,
         places=("tiny-imagenet-200", "tiny_imagenet", "tiny_imagenet/tiny-imagenet-200"),
     ),
+    "flowers102": Known(
+        "102 kinds of flowers, 64x64 colour", form="Flowers", rows=(1020, 6149),
+        places=("flowers102", "flowers-102", "oxford_flowers", "Flowers", "Flower"),
+    ),
+    "mit67": Known(
+        "67 kinds of indoor scenes, 64x64 colour", form="MIT-67", rows=(5360, 1340),
+        places=("mit67", "MIT67", "indoorCVPR_09", "Scenes", "scenes"),
+    ),
+    "cub200": Known(
+        "200 kinds of birds, 64x64 colour", form="CUB-200", rows=(5994, 5794),
+        places=("CUB_200_2011", "cub200", "cub200/CUB_200_2011"),
+    ),
+    "stanford_cars": Known(
+        "196 models of cars, 64x64 colour", form="Stanford Cars", rows=(8144, 8041),
+        places=("stanford_cars", "cars", "Cars"),
+    ),
+    "aircraft": Known(
+        "100 variants of aircraft, 64x64 colour", form="FGVC-Aircraft", rows=(3334, 3333),
+        places=("fgvc-aircraft-2013b", "aircraft", "fgvc_aircraft", "AirCraft"),
+    ),
+    "voc_actions": Known(
+        "eleven actions of persons, 64x64 colour", form="VOC actions",
+        places=("VOCdevkit/VOC2012", "VOC2012", "voc_actions", "voc2012/VOCdevkit/VOC2012"),
+    ),
+    "chars74k": Known(
+        "52 letters in photographs or fonts, 64x64 colour", form="Chars74K",
+        places=("chars74k", "Chars74K", "English", "EnglishImg", "EnglishFnt"),
+    ),
+    "svhn": Known(
+        "digits of house numbers, 32x32 colour", form="SVHN", rows=(73257, 26032),
+        places=("svhn", "SVHN", "."),
+    ),
+    "eight_task": Known(
+        "flowers102, mit67, cub200, ..., svhn as one set, 64x64 colour", form="Eight-Task",
+        places=("eight_task", "."),
+    ),
     "multi_domain": Known("flowers, scenes, birds, cars, letters, 64x64 colour (packed)"),
 }  # fmt: skip

@@ -99,7 +99,8 @@ def eight_task(data: Data, *, seed: int = 0, valid: float = 0.2) -> Stream:
     tasks = class_tasks(data, list(groups.values()), valid, check_seed(seed))
     titles = [f"stand-in for {name}" if stands_in else name for name in groups]
     tasks = [replace(task, domain=title) for task, title in zip(tasks, titles, strict=True)]
-    name = f"eight_task (stand-in: {data.name})" if stands_in else "eight_task"
+    part = f"stand-in: {data.name}" if stands_in else f"{len(groups)} of {len(EIGHT)} sets"
+    name = "eight_task" if len(groups) == len(EIGHT) and not stands_in else f"eight_task ({part})"
     return Stream(data=data, tasks=tuple(tasks), name=name, head="multi")
 
 
