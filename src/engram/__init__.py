@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from engram.pools.sweep import sweep
     from engram.probes.base import Probe
     from engram.recipes import Recipe, run
+    from engram.recipes.open_world import open_world
     from engram.recipes.orders import orders
     from engram.records import Result, from_csv, read
     from engram.streams import (
@@ -88,6 +89,7 @@ _HOME = {
     "Memory": "memory",
     "Detector": "novelty.base",
     "Probe": "probes.base",
+    "open_world": "recipes.open_world",
     "orders": "recipes.orders",
     "sweep": "pools.sweep",
     "Training": "engine.training",
@@ -125,6 +127,7 @@ __all__ = [
     "models",
     "new_instances",
     "online",
+    "open_world",
     "orders",
     "permuted",
     "read",

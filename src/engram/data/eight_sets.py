@@ -5,32 +5,53 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from engram.data.aircraft import is_aircraft, load_aircraft
 from engram.data.arrays import Array
+from engram.data.chars74k import is_chars74k, load_chars74k
 from engram.data.core import Data
+from engram.data.cub200 import is_cub200, load_cub200
 from engram.data.faces import refuse_too_many
+from engram.data.flowers102 import is_flowers, load_flowers
+from engram.data.known import KNOWN
 from engram.data.mapped import MappedWriter, is_mapped, read_mapped
+from engram.data.mit67 import is_mit67, load_mit67
 from engram.data.packed import load_packed
 from engram.data.packing import arrays_of, with_suffix
 from engram.data.photos import SIZE
 from engram.data.pictures import resized
+from engram.data.stanford_cars import is_stanford_cars, load_stanford_cars
+from engram.data.svhn import is_svhn, load_svhn
+from engram.data.voc_actions import is_voc_actions, load_voc_actions
 from engram.errors import bad, choose, whole
 
-if TYPE_CHECKING:
-    from engram.data.formats import Place
 
-# In the order of the benchmark: what a task shows, and the set that shows it.
+class Member(NamedTuple):
+    """One of the eight sets: its name, whether a folder has its form, and who reads that."""
+
+    name: str
+    fits: Callable[[Path], bool]
+    read: Callable[..., Data]
+
+
+# In the order of the benchmark, by what a task shows.
 SETS = {
-    "flowers": "flowers102", "scenes": "mit67", "birds": "cub200", "cars": "stanford_cars",
-    "aircraft": "aircraft", "actions": "voc_actions", "letters": "chars74k", "digits": "svhn",
-}  # fmt: skip
+    "flowers": Member("flowers102", is_flowers, load_flowers),
+    "scenes": Member("mit67", is_mit67, load_mit67),
+    "birds": Member("cub200", is_cub200, load_cub200),
+    "cars": Member("stanford_cars", is_stanford_cars, load_stanford_cars),
+    "aircraft": Member("aircraft", is_aircraft, load_aircraft),
+    "actions": Member("voc_actions", is_voc_actions, load_voc_actions),
+    "letters": Member("chars74k", is_chars74k, load_chars74k),
+    "digits": Member("svhn", is_svhn, load_svhn),
+}
 _CHUNK = 1024  # pictures made larger at a time
 
 
@@ -94,10 +115,10 @@ class _Parts:
     notes: list[str] = field(default_factory=list)
     rows: int = 0
 
-    def read(self, kind: str, place: Place, size: int, broken: str) -> Iterator[Array]:
+    def read(self, kind: str, place: Path, size: int, broken: str) -> Iterator[Array]:
         """All pictures of one set, some at a time."""
         options = {} if kind == "digits" else {"size": size, "broken": broken}
-        data = place.load(SETS[kind], options)
+        data = SETS[kind].read(place, **options)
         self._add(kind, data)
         for start in range(0, len(data), _CHUNK):
             some = torch.arange(start, min(start + _CHUNK, len(data)))
@@ -128,7 +149,7 @@ class _Parts:
 
 
 def _write(
-    file: Path, places: dict[str, Place], parts: _Parts, size: int, broken: str, stamp: str
+    file: Path, places: dict[str, Path], parts: _Parts, size: int, broken: str, stamp: str
 ) -> None:
     """Read all sets one after the other into a file that can be mapped."""
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -146,25 +167,28 @@ def _write(
             writer.finish(stamp=np.array(stamp), **arrays_of(parts.data(nothing)))
 
 
-def _places(path: Path) -> dict[str, Place]:
-    from engram.data.catalogue import find  # which knows all forms, this one among them
+def _places(path: Path) -> dict[str, Path]:
+    """Where each of the sets lies that are under a folder."""
+    found = {}
+    for kind, one in SETS.items():
+        here = [path / place for place in KNOWN[one.name].places if one.fits(path / place)]
+        if here:
+            found[kind] = here[0]
+    return found
 
-    found = {kind: find(name, path) for kind, name in SETS.items()}
-    return {kind: place for kind, place in found.items() if place is not None}
 
-
-def _wanted(path: Path, sets: Sequence[str] | None) -> dict[str, Place]:
+def _wanted(path: Path, sets: Sequence[str] | None) -> dict[str, Path]:
     if sets is not None and (isinstance(sets, str) or not len(sets)):
         raise bad("sets", f"a list of {', '.join(SETS)}", sets)
     kinds = list(SETS) if sets is None else [choose("sets", one, SETS) for one in sets]
     here = _places(path)
-    missing = [f"{kind} ({SETS[kind]})" for kind in SETS if kind in kinds and kind not in here]
+    missing = [f"{kind} ({SETS[kind].name})" for kind in SETS if kind in kinds and kind not in here]
     if missing:
         way_out = f" (or sets={list(here)}, which are here)" if sets is None else ""
         raise bad("data", f"the sets {', '.join(missing)} under {path}{way_out}", "none of them")
     return {kind: here[kind] for kind in SETS if kind in kinds}
 
 
-def _stamp(places: dict[str, Place], size: int) -> str:
-    told = repr((size, [(kind, str(place.path.resolve())) for kind, place in places.items()]))
+def _stamp(places: dict[str, Path], size: int) -> str:
+    told = repr((size, [(kind, str(place.resolve())) for kind, place in places.items()]))
     return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,67 @@
+"""``engram open-world``: flag, have some labelled, learn, go on; against random flags."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from engram.cli.options import Assignments, Device, Root, Seeds
+from engram.cli.shell import emit
+
+
+def command(
+    data: Annotated[
+        str, typer.Option("--data", "-d", metavar="NAME|PATH", help="Data set.")
+    ],
+    detector: Annotated[
+        str, typer.Option(metavar="NAME", help="Who flags (engram list detectors).")
+    ] = "Softmax",
+    method: Annotated[
+        str, typer.Option("--method", "-m", metavar="NAME", help="Who learns.")
+    ] = "ER",
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Network.")] = None,
+    known: Annotated[int, typer.Option(help="Classes that are known at the start.")] = 4,
+    classes_per_round: Annotated[int, typer.Option(help="New classes in each round.")] = 2,
+    novel_share: Annotated[
+        float, typer.Option(help="Share of the rows of new classes that arrive.")
+    ] = 1.0,
+    budget: Annotated[int, typer.Option(help="Labels that may be spent in a round.")] = 40,
+    rate: Annotated[float, typer.Option(help="False alarms that the threshold allows.")] = 0.1,
+    assignments: Assignments = None,
+    seeds: Seeds = None,
+    outside: Annotated[
+        str | None, typer.Option(metavar="NAME|PATH", help="Data by which the detector is tuned.")
+    ] = None,
+    root: Root = None,
+    device: Device = "auto",
+    csv: Annotated[bool, typer.Option("--csv", help="As CSV: every round.")] = False,
+) -> None:  # fmt: skip
+    """Let a learner find new classes by itself, and compare with labels spent at random.
+
+    In every round rows arrive without labels; those that the detector finds novel are labelled, as
+    far as the budget goes, and learnt.
+    """
+    from dataclasses import asdict
+
+    from engram.cli import arguments
+    from engram.cli.metrics import show_table
+    from engram.recipes import Recipe
+    from engram.recipes.assign import set_values
+    from engram.recipes.open_world import open_world
+
+    plain = arguments.contents(data=data, methods=[method], model=model, seeds=seeds)
+    for assignment in assignments or ():
+        set_values(plain, assignment)
+    recipe = Recipe.of(plain[0])
+    world = open_world(
+        recipe.data(str(root.absolute()) if root else None), known=known, budget=budget, rate=rate,
+        classes_per_round=classes_per_round, novel_share=novel_share, detector=detector,
+        method=recipe.method, seeds=recipe.seeds, model=recipe.model, device=device,
+        outside=outside, **asdict(recipe.training),
+    )  # fmt: skip
+    if csv:
+        emit(world.table.to_csv(index=False))
+        return
+    runs = f"mean over {len(recipe.seeds)} seeds" if len(recipe.seeds) > 1 else "one seed"
+    show_table(f"open world after {world.table['round'].max()} rounds, {runs}", world.summary())
