@@ -13,7 +13,9 @@ from engram.errors import bad
 from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.learner.tree import stack
-from engram.novelty.base import SIZE, Detector, State, among, facts_of
+from engram.novelty.base import Detector, State
+from engram.novelty.facts import among, facts_of
+from engram.novelty.passes import SIZE
 from engram.novelty.softmax import Softmax
 from engram.probes.base import Probe
 from engram.probes.view import StageView
