@@ -52,9 +52,13 @@ def compare(runs: Sequence[Run]) -> None:
     match(runs)
 
 
-def match(runs: Sequence[Run]) -> None:
-    """Each run ends every stage alone, in an engine of its own, as it does beside the others."""
-    alone, together = train_each(runs), train(runs, together=True)
+def match(runs: Sequence[Run], alone: Trained | None = None) -> None:
+    """Each run ends every stage alone, in an engine of its own, as it does beside the others.
+
+    `alone` is what `train_each` gives, where that is known.
+    """
+    alone = train_each(runs) if alone is None else alone
+    together = train(runs, together=True)
     for key, one in alone.items():
         require(finite(one.vector), TAME)
         other = together[key]

@@ -8,9 +8,10 @@ from typing import Any
 
 from engram.checks.equality import match
 from engram.checks.report import DoesNotApply
-from engram.checks.toys import changed, each_part, runs_of, streams, tame, train
+from engram.checks.toys import Trained, changed, each_part, runs_of, streams, tame, train
 from engram.learner.likeness import likeness
 from engram.methods.base import Method
+from engram.streams import Stream
 
 # whole numbers and switches decide shapes and ways, real numbers what a network computes
 CHANGES: dict[type, Callable[[Any], Any]] = {
@@ -35,20 +36,25 @@ def check_other_settings_beside_it(method: Method) -> None:
     """Other settings of the method, and other seeds, in one engine: each run ends as alone."""
     mine = tame(method)
     others = [altered(mine, *kinds) for kinds in ((float,), (int, bool), (float, int, bool))]
-    tried = [one for one in others if likeness(one) != likeness(mine) and _works(one)]
-    if not tried:
-        raise DoesNotApply("no number or switch among its fields")
-    stream = streams()[1]
+    stream, known = streams()[1], {likeness(mine)}
     # the same seed: what runs of one seed share must not hide what tells them apart
-    runs = [runs_of(one, [stream])[0] for one in (mine, *tried)]
+    runs, alone = runs_of(mine, [stream]), list[Trained]()
+    for one in others:
+        key = likeness(one)
+        if key not in known and (found := _works(one, stream)) is not None:
+            runs.append(runs_of(one, [stream])[0])
+            alone.append(found)
+        known.add(key)
+    if not alone:
+        raise DoesNotApply("no number or switch among its fields")
     runs.append(runs_of([mine, mine], [stream, stream])[1])
-    match(runs)
+    every = [train(runs[:1]), *alone, train(runs[-1:])]
+    match(runs, {(p, k): after for p, one in enumerate(every) for (_, k), after in one.items()})
 
 
-def _works(method: Method) -> bool:
-    """Whether the method takes these settings: some are refused when a run begins only."""
+def _works(method: Method, stream: Stream) -> Trained | None:
+    """The method trained alone; some settings are refused when a run begins only."""
     try:
-        train(runs_of(method, streams()[1:2]))
+        return train(runs_of(method, [stream]))
     except Exception:  # alone, as well: nothing to compare
-        return False
-    return True
+        return None
