@@ -63,7 +63,8 @@ def test_every_extra_is_used_and_described():
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(extras())
     source = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
     # MLflow needs the last two for its database; nobody else imports them.
-    modules = {"mlflow-skinny": "mlflow", "torch-geometric": "torch_geometric"}
+    modules = {"mlflow-skinny": "mlflow", "torch-geometric": "torch_geometric",
+               "pytorch-ood": "pytorch_ood"}  # fmt: skip
     for extra in set(extras()) - {"dev"}:
         for each in map(name_of, extras()[extra]):
             if each not in ("sqlalchemy", "alembic"):

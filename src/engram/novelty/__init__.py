@@ -13,6 +13,7 @@ from engram.novelty.odin import ODIN
 from engram.novelty.softmax import Softmax
 from engram.novelty.tuned import Tuned
 from engram.novelty.vae import VAE
+from engram.novelty.wrapped import Wrapped
 
 __all__ = [
     "B1",
@@ -27,6 +28,7 @@ __all__ = [
     "OutputDetector",
     "Softmax",
     "Tuned",
+    "Wrapped",
     "detectors",
 ]
 
@@ -37,7 +39,7 @@ def detectors() -> dict[str, type[Detector]]:
     Examples
     --------
     >>> sorted(detectors())
-    ['B1', 'B2', 'Energy', 'KNN', 'Mahalanobis', 'ODIN', 'Softmax', 'Tuned', 'VAE']
+    ['B1', 'B2', 'Energy', 'KNN', 'Mahalanobis', 'ODIN', 'Softmax', 'Tuned', 'VAE', 'Wrapped']
     """
-    every = (Softmax, ODIN, Mahalanobis, VAE, B1, B2, Energy, KNN, Tuned)
+    every = (Softmax, ODIN, Mahalanobis, VAE, B1, B2, Energy, KNN, Tuned, Wrapped)
     return {one.__name__: one for one in every}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -50,6 +50,8 @@ class Detector(Probe):
         Whether `fit` reads training rows.
     by_head
         Whether a score depends on the head's columns; if not, one pass serves all heads.
+    mapped
+        Whether all of it can be mapped over runs with `torch.func.vmap`; if not, they take turns.
     searched
         Options and values among which `Tuned` chooses where it is given no others.
 
@@ -66,6 +68,7 @@ class Detector(Probe):
     needs: ClassVar[tuple[str, ...]] = ("networks",)
     fits: ClassVar[bool] = False
     by_head: ClassVar[bool] = True
+    mapped: ClassVar[bool] = True
     searched: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     def start(self, facts: Facts) -> State:
@@ -134,28 +137,40 @@ class Detector(Probe):
         seconds = (time.perf_counter() - began) / len(view)
         return {"seconds": np.full(len(view), seconds), "bytes": np.full(len(view), float(size))}
 
+    def _map(self, view: StageView, function: Callable[..., Any], *args: Any) -> Any:
+        """`view.map`, or one run after the other where nothing can be mapped."""
+        if self.mapped or len(view) == 1:
+            return view.map(function, *args)
+        each = []
+        for r in range(len(view)):
+            own = (tree_map(lambda leaf, r=r: leaf[r : r + 1], arg) for arg in args)
+            each.append(view.only([r], None).map(function, *own))
+        return tree_map(lambda *parts: torch.cat(parts), *each)
+
     def fitted(self, view: StageView) -> Any:
         """The state after the stage, [R, ...]."""
         state = view.state
         if not view.stage:
             state = stack([dict(self.start(facts_of(one))) for one in view.learners])
         if self.fits:
-            state = view.map(lambda net, state: self.begin(state, view.stage), state)
+            state = self._map(view, lambda net, state: self.begin(state, view.stage), state)
             state = self._fit_all(view, state)
-            state = view.map(lambda net, state: self.finish(state), state)
+            state = self._map(view, lambda net, state: self.finish(state), state)
         return tree_map(torch.detach, state)
 
     def _fit_all(self, view: StageView, state: Any) -> Any:
         """The state after all batches."""
         for batch in self._batches(view):
-            state = tree_map(torch.detach, view.map(self.fit, batch, state))
+            state = tree_map(torch.detach, self._map(view, self.fit, batch, state))
         return state
 
     def _batches(self, view: StageView) -> Iterator[Batch]:
         if self.passes == 1 and type(self).digest is Detector.digest:
             yield from view.batches(self.rows_at_once)
             return
-        parts = [batch._replace(x=view.map(self.digest, batch.x)) for batch in view.batches(SIZE)]
+        parts = [
+            batch._replace(x=self._map(view, self.digest, batch.x)) for batch in view.batches(SIZE)
+        ]
         for again in range(self.passes):
             yield from shuffled(parts, view, again, self.rows_at_once)
 
@@ -164,7 +179,7 @@ class Detector(Probe):
         columns = heads_of(view)[-1].columns
         parts = []
         for (batch, output), x in zip(valid_outputs(view), self._validation(view), strict=False):
-            right = view.map(_right, batch, output, columns)
+            right = self._map(view, _right, batch, output, columns)
             scores = self._of_rows(view, x, output, columns, state)
             parts.append(torch.where(right, scores.float(), torch.nan))
         return torch.cat(parts, 1) if parts else None
@@ -176,13 +191,15 @@ class Detector(Probe):
     def _of_rows(
         self, view: StageView, x: Any, output: Output, columns: Tensor, state: Any
     ) -> Tensor:
-        found: Tensor = view.map(self.score, x, columns, state)
+        found: Tensor = self._map(view, self.score, x, columns, state)
         return found
 
     def outside_scores(self, view: StageView, state: Any) -> Tensor:
         """[R, M] scores of the outside set's validation rows under the newest head."""
         columns = heads_of(view)[-1].columns
-        parts = [view.map(self.score, x, columns, state) for x in view.outside("valid", SIZE)]
+        parts = [
+            self._map(view, self.score, x, columns, state) for x in view.outside("valid", SIZE)
+        ]
         return torch.cat(parts, 1).float()
 
     def _scores(self, view: StageView, state: Any) -> list[Tensor]:
@@ -199,7 +216,7 @@ class Detector(Probe):
         for part, x in view.inputs(SIZE):
             wanted = head.wanted[:, part]
             if wanted.any():
-                scores = view.map(self.score, x, head.columns, state).float()
+                scores = self._map(view, self.score, x, head.columns, state).float()
                 found[:, part] = torch.where(wanted, scores, torch.nan)
         return found
 
@@ -232,7 +249,7 @@ class OutputDetector(Detector):
         if type(self).fit is not OutputDetector.fit:  # it looks at inputs after all
             return super()._fit_all(view, state)
         for batch, output in train_outputs(view):
-            state = view.map(lambda net, *args: self.learn(*args), output, batch, state)
+            state = self._map(view, lambda net, *args: self.learn(*args), output, batch, state)
         return state
 
     def _validation(self, view: StageView) -> Iterator[Any]:
@@ -241,12 +258,14 @@ class OutputDetector(Detector):
     def _of_rows(
         self, view: StageView, x: Any, output: Output, columns: Tensor, state: Any
     ) -> Tensor:
-        found: Tensor = view.map(self._of, output, columns, state)
+        found: Tensor = self._map(view, self._of, output, columns, state)
         return found
 
     def outside_scores(self, view: StageView, state: Any) -> Tensor:
         columns = heads_of(view)[-1].columns
-        parts = [view.map(self._of, output, columns, state) for output in outside_outputs(view)]
+        parts = [
+            self._map(view, self._of, output, columns, state) for output in outside_outputs(view)
+        ]
         return torch.cat(parts, 1).float()
 
     def _scored(self, view: StageView, head: Head, state: Any) -> Tensor:
@@ -254,7 +273,7 @@ class OutputDetector(Detector):
         size, parts = 16 * SIZE, []
         for start in range(0, features.shape[1], size):
             some = Output(features[:, start : start + size], logits[:, start : start + size])
-            parts.append(view.map(self._of, some, head.columns, state))
+            parts.append(self._map(view, self._of, some, head.columns, state))
         return torch.where(head.wanted, torch.cat(parts, 1).float(), torch.nan)
 
 
