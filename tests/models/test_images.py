@@ -235,7 +235,8 @@ def test_slim_vgg_published_size():
     assert size(net) == 4_500_864 + 12_544_500 + 250_500
     with torch.no_grad():
         x = draw(2, 3, 56, 56).float()
-        assert net.convolutions(x).shape == (2, 512, 7, 7)  # so that the average changes nothing
+        assert net.convolutions(x).shape == (2, 512, 7, 7)  # so that no average is needed
+        assert isinstance(net.pool, nn.Identity)
         assert torch.equal(net.root(x), net.convolutions(x).flatten(1))
         assert net(x).shape == (2, 500)
     with pytest.raises(BadArgument, match="at least 8 x 8"):
@@ -251,6 +252,11 @@ def test_alexnet_published_size():
     assert size(net.convolutions) + published == 61_100_840
     with torch.no_grad():
         assert net.convolutions(torch.zeros(1, 3, 224, 224)).shape == (1, 256, 6, 6)
+        assert isinstance(net.pool, nn.Identity)
+        for side in (63, 95, 200):  # of other sizes the average leaves as many places
+            small = AlexNet((3, side, side), hidden=8).eval()
+            assert small(torch.zeros(1, 3, side, side)).shape == (1, 8)
+            assert isinstance(small.pool, nn.AdaptiveAvgPool2d)
     with pytest.raises(BadArgument, match="at least 63 x 63"):
         AlexNet((3, 62, 62))
 

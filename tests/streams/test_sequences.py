@@ -30,7 +30,7 @@ def test_ten_tasks_of_twenty_classes_and_a_fifth_for_validation():
         counts = stream.data.labels[task.valid].bincount(minlength=200)
         assert counts[list(task.new)].tolist() == [2] * 20
     assert stream.head == "multi"
-    assert tinyimagenet_seq(tiny(), head="single").head == "single"
+    assert tinyimagenet_seq(tiny(), shared_head=True).head == "single"
     assert tinyimagenet_seq(tiny(), seed=1).order != stream.order
     assert tinyimagenet_seq(tiny()).fingerprint() == stream.fingerprint()
 
@@ -39,9 +39,19 @@ def test_other_data_and_options_are_refused():
     for data in (tiny(WNIDS[:199]), tiny([f"class {i}" for i in range(200)])):
         with pytest.raises(engram.BadArgument, match="200 classes of Tiny ImageNet, by WordNet"):
             tinyimagenet_seq(data)
-    for options in ({"head": "shared"}, {"seed": -1}, {"valid": 1.0}):
+    for options in ({"shared_head": "yes"}, {"seed": -1}, {"valid": 1.0}):
         with pytest.raises(engram.BadArgument, match=next(iter(options))):
             tinyimagenet_seq(tiny(), **options)
+
+
+def test_recipes_tell_heads_apart():
+    section = {"data": "tiny_imagenet", "kind": "tinyimagenet_seq"}
+    one, other = (
+        engram.Recipe.of({"stream": {**section, "shared_head": shared}, "method": "ER"})
+        for shared in (False, True)
+    )
+    assert one.key != other.key
+    assert engram.Recipe.of(other.plain()).key == other.key
 
 
 def several(name: str, domains: tuple[str, ...]) -> Data:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from engram.errors import whole
 from engram.models.layers import Dropout
-from engram.models.shapes import image
+from engram.models.shapes import averaged, image
 from engram.models.weights import check_weights, fill, read_weights
 
 _POOLED = 6  # places of the last map on each side, whatever the size of the images
@@ -51,7 +51,7 @@ class AlexNet(nn.Module):
         sha256: str | None = None,
     ) -> None:
         super().__init__()
-        channels, _, _ = image("alexnet", sample_shape, least=_LEAST)
+        channels, height, width = image("alexnet", sample_shape, least=_LEAST)
         check_weights(weights, sha256)
         self.convolutions = nn.Sequential(
             nn.Conv2d(channels, 64, 11, stride=4, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2),
@@ -60,7 +60,7 @@ class AlexNet(nn.Module):
             nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(),
             nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2),
         )  # fmt: skip
-        self.pool = nn.AdaptiveAvgPool2d(_POOLED)
+        self.pool = averaged((_after(height), _after(width)), _POOLED)
         self.connected = nn.Sequential(
             Dropout(dropout), nn.Linear(256 * _POOLED**2, whole("hidden", hidden, 1)), nn.ReLU(),
             Dropout(dropout), nn.Linear(hidden, hidden), nn.ReLU(),
@@ -80,3 +80,11 @@ class AlexNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.body(self.root(x))
+
+
+def _after(size: int) -> int:
+    """Edge length after all convolutions and poolings."""
+    size = (size + 2 * 2 - 11) // 4 + 1
+    for _ in range(3):
+        size = (size - 3) // 2 + 1
+    return size

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 from engram.errors import bad
 
 
@@ -34,3 +36,16 @@ def skeleton(model: str, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
         expected = f"skeletons [C, T, V] or [C, T, V, persons] for {model}"
         raise bad("sample_shape", expected, shape)
     return shape[0], shape[1], shape[2], shape[3] if len(shape) == 4 else 1
+
+
+def averaged(found: tuple[int, int], wanted: int) -> nn.Module:
+    """An average over places that leaves `wanted` x `wanted` of them; none where there are as many.
+
+    Then it would change nothing, but has no deterministic gradient on CUDA.
+
+    Examples
+    --------
+    >>> averaged((7, 7), 7), averaged((8, 8), 7)
+    (Identity(), AdaptiveAvgPool2d(output_size=7))
+    """
+    return nn.Identity() if found == (wanted, wanted) else nn.AdaptiveAvgPool2d(wanted)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from engram.errors import whole
 from engram.models.layers import Dropout
-from engram.models.shapes import image
+from engram.models.shapes import averaged, image
 
 # Convolutions of each stage as multiples of the width; stages but the last end in a pooling.
 _STAGES = ((1,), (2,), (4, 4), (8, 8))
@@ -47,7 +47,7 @@ class VGG11Slim(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        inputs, _, _ = image("vgg11_slim", sample_shape, least=8)
+        inputs, height, wide = image("vgg11_slim", sample_shape, least=8)
         layers: list[nn.Module] = []
         for stage, factors in enumerate(_STAGES):
             if stage:
@@ -56,7 +56,7 @@ class VGG11Slim(nn.Module):
                 layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
                 inputs = outputs
         self.convolutions = nn.Sequential(*layers)
-        self.pool = nn.AdaptiveAvgPool2d(_POOLED)
+        self.pool = averaged((height // 8, wide // 8), _POOLED)
         self.connected = nn.Sequential(
             nn.Linear(inputs * _POOLED**2, whole("hidden", hidden, 1)), nn.ReLU(), Dropout(dropout),
             nn.Linear(hidden, hidden), nn.ReLU(), Dropout(dropout),

@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 
 from engram.data.core import Data
-from engram.errors import bad, choose
+from engram.errors import bad
 from engram.streams._classes import check_seed, class_tasks, cut, ordered_classes
-from engram.streams.core import HEADS, Stream
+from engram.streams.core import Stream
 from engram.streams.origin import scenario
 
 EIGHT = (
@@ -22,7 +22,7 @@ _TINY_CLASSES, _TINY_STEP = 200, 20
 
 @scenario
 def tinyimagenet_seq(
-    data: Data, *, seed: int = 0, valid: float = 0.2, head: str = "multi"
+    data: Data, *, seed: int = 0, valid: float = 0.2, shared_head: bool = False
 ) -> Stream:
     """Tiny ImageNet in ten tasks of 20 classes each, drawn by the seed.
 
@@ -35,9 +35,9 @@ def tinyimagenet_seq(
         Draws which classes come together, and the validation rows.
     valid
         Share of each class's training rows held out as in-task validation rows.
-    head
-        ``multi`` (FineTune, LwF and MAS of the benchmark) or ``single``, shared by all tasks (ER,
-        SSIL).
+    shared_head
+        One head for all tasks (ER and SSIL of the benchmark), or a head for each (FineTune, LwF,
+        MAS).
 
     Notes
     -----
@@ -50,13 +50,15 @@ def tinyimagenet_seq(
     >>> tinyimagenet_seq(Data.from_arrays([[0.0]] * 2000, names * 10))
     Stream('tinyimagenet_seq': 10 tasks, 200 classes, multi head)
     """
-    choose("head", head, HEADS)
+    if not isinstance(shared_head, bool):
+        raise bad("shared_head", "True or False", shared_head)
     if data.n_classes != _TINY_CLASSES or not all(map(_WNID.fullmatch, data.classes)):
         expected = f"the {_TINY_CLASSES} classes of Tiny ImageNet, by WordNet id"
         raise bad("data", expected, f"{data.name!r} with {data.n_classes} classes")
     ids = ordered_classes(data, None, check_seed(seed))
     groups = cut(ids, [_TINY_STEP] * (_TINY_CLASSES // _TINY_STEP))
     tasks = class_tasks(data, groups, valid, seed)
+    head = "single" if shared_head else "multi"
     return Stream(data=data, tasks=tuple(tasks), name="tinyimagenet_seq", head=head)
 
 
