@@ -8,13 +8,18 @@ import pytest
 import torch
 from torch import nn
 
-from engram import keys
+from engram import joint, keys
+from engram.data.core import Data
+from engram.engine.engine import Engine
+from engram.engine.run import Run
 from engram.errors import BadArgument
+from engram.methods import Finetune
 from engram.models import CNN, MLP, LeNet, build, forward_context, resnet18_slim, resnet32
 from engram.models.alexnet import AlexNet
 from engram.models.layers import BatchNorm
 from engram.models.resnet import ResNet50
 from engram.models.vgg import VGG11Slim
+from engram.novelty.facts import layer_width
 from engram.recipes import Recipe
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
@@ -286,6 +291,27 @@ def test_alexnet_begins_with_the_weights_of_a_file(tmp_path):
     ):  # fmt: skip
         with pytest.raises(BadArgument, match=message):
             build({**spec, **wrong}, seed=0, **options)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "layers"),
+    [
+        ({"name": "vgg11_slim", "width": 2, "hidden": 8}, (1, 8, 8),
+         {"convolutions.11": 16, "convolutions.13": 16, "pool": 16, "connected.2": 8}),
+        ({"name": "alexnet", "hidden": 8}, (3, 63, 63),
+         {"convolutions.8": 256, "convolutions.10": 256, "pool": 256, "connected.3": 8}),
+    ],
+    ids=lambda one: one.get("name", "") if isinstance(one, dict) else "",
+)  # fmt: skip
+def test_layers_that_detectors_read(spec, shape, layers):
+    data = Data.from_arrays(
+        torch.zeros(8, *shape), [0, 1] * 4, test=(torch.zeros(2, *shape), [0, 1])
+    )
+    run = Run(stream=joint(data), method=Finetune(), model=spec)
+    learner = Engine([run], device="cpu").learner(run)
+    assert {name: layer_width(learner, name) for name in layers} == layers
+    with pytest.raises(BadArgument, match="did you mean 'pool'"):
+        layer_width(learner, "pol")
 
 
 def test_an_experiment_is_the_weights_not_the_place_of_their_file():
