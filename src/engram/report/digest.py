@@ -90,7 +90,8 @@ class Digest:
 
     @property
     def _figures(self) -> list[str]:
-        return [name for name in FIGURES if name in set(self.runs["figure"])] or ["accuracy"]
+        known = set(self.runs["figure"].unique())
+        return [name for name in FIGURES if name in known] or ["accuracy"]
 
 
 def digest(inputs: ReportInput) -> Digest:

@@ -135,9 +135,12 @@ def lines(
         figure.update_yaxes(range=[-0.02, 1.04])
     if log:
         figure.update_yaxes(type="log", exponentformat="power", dtick=1, nticks=6)
-    for border in range(1, borders):
-        rule = {"width": 1, "dash": "dot", "color": "#8A8A8A"}
-        figure.add_vline(x=border, line=rule, opacity=0.6)
+    rule = {"width": 1, "dash": "dot", "color": "#8A8A8A"}
+    figure.update_layout(shapes=[  # at once: add_vline looks at all lines before it
+        {"type": "line", "x0": border, "x1": border, "xref": "x", "y0": 0, "y1": 1,
+         "yref": "y domain", "line": rule, "opacity": 0.6}
+        for border in range(1, borders)
+    ])  # fmt: skip
     return figure
 
 

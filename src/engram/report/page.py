@@ -214,4 +214,5 @@ def _recipes(inputs: ReportInput, facts: Digest) -> list[dict[str, str]]:
 
 def _yaml(value: Any) -> str:
     plain = json.loads(json.dumps(value, default=str))
-    return yaml.safe_dump(plain, allow_unicode=True, sort_keys=False, width=100)
+    dumper = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper  # ten times as quick
+    return str(yaml.dump(plain, Dumper=dumper, allow_unicode=True, sort_keys=False, width=100))
