@@ -16,10 +16,14 @@ from engram.records import (
     Rows,
     RunDirectory,
     environment,
+    merging,
     new_part,
     read,
     run_id,
 )
+from engram.records.claims import Claims
+from engram.records.merging import merge
+from engram.records.parts import read_part
 from tests.records.synthetic import RECIPES, fill, make_items, make_scores
 
 
@@ -167,20 +171,99 @@ def test_merged_parts_hold_the_same_numbers(tmp_path: Path) -> None:
     assert result.full_matrix[0, 0, 0] == 0.2
 
 
+CLAIMER = """
+import os, signal, sys
+from pathlib import Path
+from engram.records.claims import Claims
+claims = Claims(Path(sys.argv[1]))
+assert claims.take("a run")
+print("taken", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_what_another_process_claimed_is_free_when_it_dies(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CLAIMER, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        mine = Claims(tmp_path)
+        assert not mine.take("a run")
+        assert mine.take("another")
+        process.kill()
+    assert mine.take("a run")
+
+
 def test_an_interrupted_merge_counts_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = fill(tmp_path)
     rows = len(read(tmp_path).frame())
 
-    def killed(_: Path) -> None:
+    def killed(_: Path, **__: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "unlink", killed)
-    with pytest.raises(KeyboardInterrupt):
-        folder.compact()
-    assert len(folder.result_files()) == 13
+    with monkeypatch.context() as patch:
+        assert merge(tmp_path, later=0.0) == 12
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):  # parts are removed by a later call
+            merge(tmp_path, later=0.0)
+    assert len(list(tmp_path.glob("results-*"))) == 13
+    assert len(folder.result_files()) == 1
     assert len(read(tmp_path).frame()) == rows
+    merge(tmp_path, later=0.0)
+    assert len(list(tmp_path.glob("results-*"))) == 1
+    assert len(read(tmp_path).frame()) == rows
+
+
+def test_parts_of_killed_writers_stay_incomplete_after_a_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, items = RunDirectory(tmp_path), make_items()
+    kept = Prediction.of(make_scores(items, 0), items, recipe="r", seed=7, stage=0)
+    with monkeypatch.context() as patch:
+        patch.setattr("engram.records.directory.write_part", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            folder.append(one_row(7), predictions=[kept], ledger={"seed": 7})
+    folder.append(one_row(0), ledger={"seed": 0})
+    folder.append(one_row(1), ledger={"seed": 1})
+    assert folder.compact() == 2
+    assert [one["seed"] for one in read(tmp_path).ledger] == [0, 1]
+    assert len(folder.predictions()) == 0
+
+
+def test_many_parts_are_merged_by_themselves_and_readers_see_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engram.records.directory.MANY", 8)
+    folder, reader, copied = RunDirectory(tmp_path), RunDirectory(tmp_path), 0
+    usual = merging._merge
+
+    def counting(where: Path, files: list[Path]) -> int:
+        nonlocal copied
+        copied += sum(len(read_part(path)) for path in files)
+        return usual(where, files)
+
+    monkeypatch.setattr(merging, "_merge", counting)
+    for seed in range(64):
+        folder.append(one_row(seed))
+        assert len(reader.finished_runs()) == seed + 1
+    assert len(folder.result_files()) < 16
+    assert copied < 64 * 6  # every row a few times, not 64 times
+    assert len(read(tmp_path)) == 64
+    assert reader.problems == ()
+
+
+def test_lists_of_recipes_become_one_in_the_same_order(tmp_path: Path) -> None:
+    folder = RunDirectory(tmp_path)
+    for number in range(70):
+        folder.list_recipes([f"{(number * 37) % 101:03d}"])
+    before = folder.listed()
+    merge(tmp_path)
+    assert len(list(tmp_path.glob("listed-*"))) == 1
+    assert folder.listed() == before
 
 
 def test_environment_has_versions_and_no_host_name() -> None:

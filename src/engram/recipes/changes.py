@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engram.errors import BadArgument, RecordError
@@ -10,14 +10,31 @@ from engram.recipes.identity import FORM, PARTS
 from engram.recipes.plan import Plan
 from engram.records import RunDirectory
 
-Contents = Mapping[str, Mapping[str, Any]]
+
+class Recorded(Mapping[str, Mapping[str, Any]]):
+    """The recipes of a directory by their ids, each read when it is asked for."""
+
+    def __init__(self, folder: RunDirectory) -> None:
+        self.folder = folder
+        self.identities = {name: folder.identity(name) for name in folder.recipes()}
+
+    def __getitem__(self, name: str) -> Mapping[str, Any]:
+        if name not in self.identities:
+            raise KeyError(name)
+        return self.folder.recipe(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.identities)
+
+    def __len__(self) -> int:
+        return len(self.identities)
 
 
-def recorded(folder: RunDirectory) -> Contents:
+def recorded(folder: RunDirectory) -> Recorded:
     """The recipes of a directory by their ids; one whose ids mean something else is refused."""
-    found = {name: folder.recipe(name) for name in folder.recipes()}
-    for content in found.values():
-        if content.get("identity", {}).get("form") != FORM:
+    found = Recorded(folder)
+    for identity in found.identities.values():
+        if identity.get("form") != FORM:
             raise RecordError(
                 f"{folder.path}: was written by an earlier version, whose ids stand for names, "
                 "not for data and source. It can be read (engram report, engram metrics), but "
@@ -26,7 +43,7 @@ def recorded(folder: RunDirectory) -> Contents:
     return found
 
 
-def changed(plans: Sequence[Plan], known: Contents) -> list[str]:
+def changed(plans: Sequence[Plan], known: Recorded) -> list[str]:
     """One sentence for every experiment that is recorded under the same names but was another.
 
     Its numbers stay apart: the experiment of today has an id of its own.
@@ -50,9 +67,9 @@ def refuse_changed(plans: Sequence[Plan], folder: RunDirectory) -> None:
         )
 
 
-def _pairs(plans: Sequence[Plan], known: Contents) -> list[tuple[Plan, str]]:
+def _pairs(plans: Sequence[Plan], known: Recorded) -> list[tuple[Plan, str]]:
     """Plans that are not recorded, with the last recorded experiment of the same names."""
-    by_names = {content["identity"]["asked"]: old for old, content in known.items()}
+    by_names = {identity["asked"]: old for old, identity in known.identities.items()}
     fresh = {plan.recipe: plan for plan in plans if plan.recipe not in known}
     matched = [(plan, by_names.get(plan.content["identity"]["asked"])) for plan in fresh.values()]
     return [(plan, old) for plan, old in matched if old is not None]

@@ -54,17 +54,21 @@ def execute(
     )  # fmt: skip
     _check_probes(recorder.open, engine)
     recorder.prepare()
-    with recorder.at_signals(), determinism(deterministic, recorder.device):
-        for stage in engine.stages(
-            resume=recorder.resume, progress=recorder.progress, deadline=deadline,
-            stop_inside=recorder.folder is not None, checkpointer=recorder.saver,
-        ):  # fmt: skip
-            recorder.add(stage)
-            if recorder.ending and recorder.between:
-                break
-    recorder.close()
+    try:
+        with recorder.at_signals(), determinism(deterministic, recorder.device):
+            for stage in engine.stages(
+                resume=recorder.resume, progress=recorder.progress, deadline=deadline,
+                stop_inside=recorder.folder is not None, checkpointer=recorder.saver,
+            ):  # fmt: skip
+                recorder.add(stage)
+                if recorder.ending and recorder.between:
+                    break
+        recorder.close()
+    finally:
+        recorder.let_go()
     if recorder.saver is not None and recorder.ending:
         recorder.saver.end()  # told so while nothing trained; who called must not go on either
+    recorder.say_elsewhere()
     return recorder
 
 

@@ -12,6 +12,7 @@ import torch
 
 from engram.engine.backend import device_of
 from engram.engine.engine import FinishedStage
+from engram.errors import RecordError
 from engram.learner.learner import Learner
 from engram.recipes.callback import Callback
 from engram.recipes.changes import changed, recorded
@@ -28,8 +29,10 @@ from engram.records import (
     RunDirectory,
     environment,
     read,
+    run_id,
 )
 from engram.records.arrays import Arrays, StoredArrays
+from engram.records.claims import Claims
 
 
 class Recorder:
@@ -54,6 +57,8 @@ class Recorder:
         self.device = device_of(device)
         self.callback = callback or Callback()
         self.folder = None if out is None else RunDirectory(out)
+        self.claims = None if self.folder is None else Claims(self.folder.path)
+        self.elsewhere: list[Plan] = []  # another process is at work on them
         self.checkpoints: Checkpoints | None = None
         self.saver: StepSaver | None = None
         self.open = self.plans
@@ -61,6 +66,7 @@ class Recorder:
             for note in changed(plans, recorded(self.folder)):
                 self.callback.note(note)
             if again:
+                self._refuse_busy()
                 self.folder.supersede(plan.key for plan in plans)
             # probes that were named since the runs were recorded
             remeasure(plans, self.folder, device=device, together=together)
@@ -126,6 +132,8 @@ class Recorder:
         if self.folder is None or self.checkpoints is None or self.saver is None:
             return 0
         plan = self.open[place]
+        if not self._claim(plan):
+            return len(plan.run.stream)  # nothing to do here
         stages = self.saver.load(place, learner, self.folder.finished(*plan.key))
         stages = self.checkpoints.load(plan, learner) if stages is None else stages
         new = {k: one for k, one in plan.probes.items() if k not in learner.probes}
@@ -133,6 +141,42 @@ class Recorder:
             found = states_of(plan, new, stages, self.folder, self.device)
             learner.probes = {**learner.probes, **found}
         return stages
+
+    def _claim(self, plan: Plan) -> bool:
+        """Whether a run is ours to train: nobody else is at it, or has finished it meanwhile."""
+        assert self.folder is not None and self.claims is not None  # noqa: PT018
+        if not self.claims.take(run_id(*plan.key)):
+            self.elsewhere.append(plan)
+            return False
+        return not self._finished(plan)
+
+    def _refuse_busy(self) -> None:
+        """Complain where another process trains what is to be run anew."""
+        assert self.claims is not None
+        busy = [plan for plan in self.plans if not self.claims.free(run_id(*plan.key))]
+        if busy:
+            raise RecordError(f"{self._busy_in_words(busy)}; wait for it before you run it anew")
+
+    def _busy_in_words(self, busy: Sequence[Plan]) -> str:
+        assert self.folder is not None
+        first = f"{busy[0].label}, seed {busy[0].run.seed}"
+        which = first if len(busy) == 1 else f"{len(busy)} of these runs ({first}, ...)"
+        return f"{self.folder.path}: another process is training {which}"
+
+    def let_go(self) -> None:
+        """Whatever happened: what was claimed is free for others."""
+        if self.claims is not None:
+            self.claims.close()
+
+    def say_elsewhere(self) -> None:
+        """Runs that were left to others and are not finished: never in silence."""
+        busy = [plan for plan in self.elsewhere if not self._finished(plan)]
+        if not busy:
+            return
+        words = self._busy_in_words(busy)
+        if len(busy) == len(self.plans):
+            raise RecordError(f"{words}; wait for it, or give another directory")
+        self.callback.note(f"{words}; it is left to it, and missing in the result")
 
     @property
     def ending(self) -> bool:
@@ -197,12 +241,13 @@ class Recorder:
             seconds = time.perf_counter() - self._began
             facts = environment(self.device, seconds=seconds)
             self.folder.write_environment(facts, self._environment)
+            self.folder.merge_if_many()
 
     # -- afterwards ------------------------------------------------------------------------------
     def result(self) -> Result:
         """The runs of the plans, finished now or before, in the order of the plans."""
         if self.folder is not None and self.folder.result_files():
-            found = read(self.folder.path)
+            found = read(self.folder.path, recipes={plan.recipe for plan in self.plans})
         else:
             found = Result(
                 Rows.joined(self._rows).frame(),

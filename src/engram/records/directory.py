@@ -18,9 +18,17 @@ from engram.errors import RecordError, bad
 from engram.records.arrange import ended_stages, ends
 from engram.records.arrays import PREFIX as ARRAYS
 from engram.records.arrays import Arrays, StoredArrays, stands_alone, write_arrays
-from engram.records.files import plain, read_json, read_yaml, write_json, write_yaml
+from engram.records.files import (
+    plain,
+    read_json,
+    read_text,
+    read_yaml,
+    write_json,
+    write_yaml,
+)
 from engram.records.items import Items, read_items, write_items
 from engram.records.listed import add_listed, read_listed
+from engram.records.merging import MANY, MERGED, merge, names, part_of, parts_in, result_files
 from engram.records.parts import Problem, read_parts, write_part
 from engram.records.predictions import Prediction, Predictions, write_predictions
 from engram.records.superseded import PREFIX, Marks, mark_files, write_mark
@@ -29,6 +37,7 @@ from engram.records.table import Rows, to_frame
 _Run = tuple[str, int, str]  # recipe, seed, order
 _counter = itertools.count()
 _IDENTITY = ("method", "stream", "model", "training", "memory")
+_IDENTITY_LINES = re.compile(r"^identity:\n((?:  \w+: '?\w+'?\n)+)(?! )", re.MULTILINE)
 _SETTLED = 100_000_000  # ns after which a directory's time stamp surely shows its last change
 
 
@@ -89,6 +98,7 @@ class RunDirectory:
         self._stamp = -1
         self._problems: dict[str, Problem] = {}
         self._place = _place(self.path)
+        self._appended = 0
 
     def __repr__(self) -> str:
         return f"RunDirectory({str(self.path)!r})"
@@ -157,7 +167,14 @@ class RunDirectory:
             self.write_environment(environment, part)
         if rows:
             write_part(self.path / f"results-{part}.parquet", rows)
+            self._appended += 1
+            if self._appended % (MANY // 4) == 0:
+                self.merge_if_many()
         return part
+
+    def merge_if_many(self) -> None:
+        """Merge results files where there are so many that reading them takes long."""
+        merge(self.path, least=MANY)
 
     def write_environment(self, facts: Any, part: str = "") -> str:
         """Keep facts about software and device, of a part that may have some; its id."""
@@ -178,25 +195,10 @@ class RunDirectory:
     def compact(self) -> int:
         """Merge the results parts written so far into one, so that reading is fast; number merged.
 
-        Safe beside other writers and if interrupted: readers count a number once. Only one
-        process should merge at a time.
+        Safe beside other writers and readers, and if interrupted: a number counts once. What was
+        merged is removed by a later call. `append` merges by itself where there are many.
         """
-        files = self.result_files()
-        if len(files) < 2:
-            return 0
-        parts = read_parts(files)
-        # Named after the newest part: ids of parts written meanwhile still sort after it.
-        newest = max(p.stem for p in files).removesuffix("-merged")
-        target = self.path / f"{newest}-merged.parquet"
-        if parts.superseded is not None and len(parts.superseded):
-            write_part(
-                self.path / f"{newest.replace('results-', PREFIX)}.parquet", parts.superseded
-            )
-        write_part(target, parts.table)
-        for path in parts.files:  # broken files stay, as evidence
-            if path != target:
-                path.unlink()
-        return len(parts.files)
+        return merge(self.path)
 
     def supersede(self, runs: Iterable[tuple[str, int, str]]) -> int:
         """Let what is recorded of some runs count no more, so that they are run anew; how many.
@@ -230,7 +232,8 @@ class RunDirectory:
         return self.path / "checkpoint" / run_id(recipe, seed, order)
 
     def result_files(self) -> list[Path]:
-        return sorted(self.path.glob("results-*.parquet"), key=lambda p: p.name)
+        """Results files that count, oldest first."""
+        return result_files(self.path)
 
     def finished(self, recipe: str, seed: int, order: str = "") -> set[int]:
         """Stages of a run that are completely recorded."""
@@ -278,8 +281,12 @@ class RunDirectory:
         if marked != self._marked:  # what was read may count no more
             self._marked, self._read, self._finished = marked, set(), {}
             self._diverged = set()
-        fresh = [p for p in self.result_files() if p.name not in self._read]
-        found, diverged = _stages(fresh, self._problems)
+        for _ in range(5):  # a file that vanishes before it is read is in a merged one: look again
+            fresh = [p for p in self.result_files() if p.name not in self._read]
+            found, diverged, problems = _stages(fresh)
+            if all(Path(one.file).exists() for one in problems):
+                break
+        self._problems.update({one.file: one for one in problems})
         for run, stages in found.items():
             self._finished.setdefault(run, set()).update(stages)
         self._diverged |= diverged
@@ -293,6 +300,17 @@ class RunDirectory:
         if not isinstance(content, dict):
             raise RecordError(f"{self.path / 'recipes' / recipe}.yaml: is not a recipe")
         return content
+
+    def identity(self, recipe: str) -> dict[str, Any]:
+        """What makes a recorded experiment the one it is; nothing in directories of old versions.
+
+        Quick, because thousands may have to be looked at: the rest of the file is not parsed.
+        """
+        text = read_text(self.path / "recipes" / f"{recipe}.yaml")
+        if (found := _IDENTITY_LINES.search(text)) is None:
+            return dict(self.recipe(recipe).get("identity") or {})
+        lines = (line.strip().split(": ", 1) for line in found[1].splitlines())
+        return {key: int(value) if key == "form" else value.strip("'") for key, value in lines}
 
     def recipes(self) -> list[str]:
         """Ids of the recipes in the directory: in the order of their list, those without after."""
@@ -324,9 +342,11 @@ class RunDirectory:
 
     def _complete(self) -> Callable[[str], bool]:
         """Whether the results of a part were written, which is what completes it."""
-        names = [p.stem.removeprefix("results-") for p in self.result_files()]
-        merged = [n.removesuffix("-merged") for n in names if n.endswith("-merged")]
-        done, newest = set(names), max(merged, default="")
+        files = [self.path / name for name in names(self.path, "results-", ".parquet")]
+        done = {part_of(path) for path in files} | parts_in(files)
+        # merged files of earlier versions do not say what they hold
+        silent = [p for p in files if p.stem.endswith(MERGED) and not parts_in([p])]
+        newest = max((part_of(path).removesuffix(MERGED) for path in silent), default="")
         return lambda name: name in done or name <= newest
 
     def documents(self, kind: str) -> tuple[list[dict[str, Any]], list[Problem]]:
@@ -368,13 +388,12 @@ def _without_runs(content: Any) -> Any:
 
 
 def _stages(
-    files: Sequence[Path], problems: dict[str, Problem]
-) -> tuple[dict[_Run, set[int]], set[_Run]]:
-    """Stages with end-of-stage rows in some part files, per run; and runs that diverged."""
+    files: Sequence[Path],
+) -> tuple[dict[_Run, set[int]], set[_Run], tuple[Problem, ...]]:
+    """Stages with end-of-stage rows in some part files, per run; diverged runs; broken files."""
     if not files:
-        return {}, set()
+        return {}, set(), ()
     parts = read_parts(files)
-    problems.update({p.file: p for p in parts.problems})
     frame = to_frame(parts.table)
     lost = frame[ends(frame, "diverged") & (frame["value"].to_numpy() > 0)]
-    return ended_stages(frame), set(ended_stages(lost))
+    return ended_stages(frame), set(ended_stages(lost)), parts.problems

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,10 @@ _BETWEEN = 2  # bytes
 _SMALL = 20_000  # rows; below this, compression costs more time than it saves space
 
 
-def write_part(path: str | os.PathLike[str], rows: Rows | pa.Table) -> Path:
-    """Write rows as one part file, atomically."""
+def write_part(
+    path: str | os.PathLike[str], rows: Rows | pa.Table, facts: Mapping[str, str] | None = None
+) -> Path:
+    """Write rows as one part file, atomically, with facts in its footer."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -36,7 +38,7 @@ def write_part(path: str | os.PathLike[str], rows: Rows | pa.Table) -> Path:
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, table.schema, compression=compression) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({_SUM: _NO_SUM})
+        writer.add_key_value_metadata({**(facts or {}), _SUM: _NO_SUM})
     with appearing(path) as temporary:
         temporary.write_bytes(_sealed(sink.getvalue()))
     return Path(path)
@@ -135,10 +137,13 @@ def read_parts(paths: Sequence[Path]) -> Parts:
     return _joined([p for p, _ in good], [t for _, t in good], problems)
 
 
-def read_folders(folders: Sequence[Path]) -> Parts:
-    """Read all part files of some directories, also while parts are being merged there."""
+def read_folders(folders: Sequence[Path], listing: Callable[[Path], Iterable[Path]]) -> Parts:
+    """Read the part files of some directories, also while parts are being merged there.
+
+    `listing` says which there are.
+    """
     for _ in range(5):
-        files = [path for folder in folders for path in folder.glob("results-*.parquet")]
+        files = [path for folder in folders for path in listing(folder)]
         parts = read_parts(files)
         if all(Path(problem.file).exists() for problem in parts.problems):
             return parts  # otherwise a merge took a file away: look again

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,18 @@ from engram.records.arrange import arrange, renamed, run_by_run
 from engram.records.arrays import Arrays
 from engram.records.directory import RunDirectory
 from engram.records.items import HEADS, Items
+from engram.records.merging import result_files
 from engram.records.parts import Parts, Problem, read_folders, without_repeats
 from engram.records.predictions import Predictions
 from engram.records.result import Result
 from engram.records.table import Rows, from_frame, to_frame
 
 
-def read(*paths: str | os.PathLike[str]) -> Result:
+def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None) -> Result:
     """Everything in one or several run directories; broken files are listed in `problems`.
 
-    Runs come in the order in which they were asked for, whoever finished first.
+    Runs come in the order in which they were asked for, whoever finished first. Of thousands of
+    recipes, only those with an id in `recipes` need be read.
 
     Examples
     --------
@@ -39,29 +41,33 @@ def read(*paths: str | os.PathLike[str]) -> Result:
     if not paths:
         raise bad("paths", "at least one run directory", "none")
     folders = [RunDirectory(path, create=False) for path in paths]
-    parts = read_folders([folder.path for folder in folders])
+    parts = read_folders([folder.path for folder in folders], result_files)
     problems = list(parts.problems)
     if not parts.files and not problems:
         shown = ", ".join(str(folder.path) for folder in folders)
         raise RecordError(f"{shown}: no results-*.parquet file is there; not a run directory?")
-    recipes: dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     for folder in folders:
-        recipes |= _recipes(folder, problems)
+        contents |= _recipes(folder, problems, recipes)
     frame = renamed(to_frame(parts.table))
     listed = [recipe for folder in folders for recipe in folder.listed()]
     frame = run_by_run(frame, arrange(frame), listed)
     ledger, environment = (_documents(folders, k, problems) for k in ("ledger", "environment"))
     return Result(
-        frame, recipes=recipes, items=_items_of(folders), ledger=ledger,
+        frame, recipes=contents, items=_items_of(folders), ledger=ledger,
         predictions=Predictions.joined(folder.predictions() for folder in folders),
         arrays=Arrays.joined(folder.arrays() for folder in folders),
         problems=problems, environment=environment,
     )  # fmt: skip
 
 
-def _recipes(folder: RunDirectory, problems: list[Problem]) -> dict[str, Any]:
+def _recipes(
+    folder: RunDirectory, problems: list[Problem], wanted: Collection[str] | None
+) -> dict[str, Any]:
     found = {}
     for name in folder.recipes():
+        if wanted is not None and name not in wanted:
+            continue
         try:
             found[name] = folder.recipe(name)
         except RecordError as problem:
