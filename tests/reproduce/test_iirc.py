@@ -10,6 +10,7 @@ import torch
 
 from engram.data.core import Data
 from engram.errors import BadArgument
+from engram.records import Result, Rows
 from engram.reproduce import find_table, judge, plan
 from engram.reproduce.papers.iirc_preset import PAPER, ROWS, VARIANTS, Preset, recipe, recipes
 from engram.streams.published import iirc, published
@@ -108,3 +109,102 @@ def test_ablations_share_the_plain_rows(name):
     own = {(r.key, r.order) for r in find_table(f"iirc/{name}", embedded=True).recipes}
     assert own & plain
     assert own - plain
+
+
+# -- figures and findings, from results that were made up ------------------------------------------
+ORDER = ("incremental joint", "ER-infinite", "iCaRL-CNN", "iCaRL-norm", "ER", "BiC", "LUCIR",
+         "AGEM", "finetune")  # fmt: skip
+
+
+def invented(table, level, tasks=22):
+    """A Result in which a row's score is `level` of its name and stage; others are shares of it."""
+    rows = Rows()
+    for one in {(r.key, r.order): r for r in table.recipes}.values():
+        name, shift = one.label.split(" (")[0], 0.02 * int(one.order[-1] or 0)
+        score = np.array([level(name, k) for k in range(tasks)]) + shift
+        rows.bind(recipe=one.key, label=one.label, seed=one.seeds[0], order=one.order)
+        where = {"stage": np.arange(tasks), "task": -1, "head": "single"}
+        extra = 0.1 if "iCaRL" in name else 0.01
+        for metric, values in (("precision_weighted_jaccard", score), ("jaccard", score + extra),
+                               ("labels_per_image", 1 + 10 * extra + 0 * score),
+                               ("superclass_score", score), ("subclass_precision", score / 2),
+                               ("orphan_precision", score)):  # fmt: skip
+            rows.add_array(metric, values, **where)
+        matrix = np.tril(np.repeat(score[:, None], tasks, 1))
+        rows.add_array("precision_weighted_jaccard", matrix, stage=np.arange(tasks)[:, None],
+                       task=np.arange(tasks), head="single")  # fmt: skip
+    return Result(rows.frame())
+
+
+def as_expected(name, stage):
+    early = name == "LUCIR" and stage < 5
+    place = ORDER.index(name) if name in ORDER else 4
+    return 0.7 if early else 0.9 - 0.09 * place - (0.12 if place else 0)
+
+
+def found_in(table, result):
+    figure = next(one for one in table.figures if one.name == "findings")
+    return figure.data(result).set_index(["finding", "row", "first", "second"])["holds"]
+
+
+def test_findings_hold_where_rows_are_as_the_paper_says():
+    table = find_table("iirc/C.1", assignments=["configurations=2"])
+    held = found_in(table, invented(table, as_expected))
+    compared = held.index.get_level_values(0).str.startswith("within")
+    assert compared.sum() == 12
+    assert set(held[~compared]) == {"yes"}
+    assert "no" in set(held[compared])  # made up numbers are not the paper's
+
+
+@pytest.mark.parametrize(
+    ("row", "level", "finding"),
+    [
+        ("ER-infinite", 0.95, "incremental joint > ER-infinite > ER, both iCaRL > AGEM"),
+        ("LUCIR", 0.6, "LUCIR above ER at first, below it at the end"),
+        ("finetune", 0.65, "AGEM and finetune last"),
+        ("BiC", 0.85, "incremental joint at least 0.1 above all others"),
+    ],
+)
+def test_findings_can_fail(row, level, finding):
+    table = find_table("iirc/C.1", assignments=["configurations=1"])
+    made = invented(table, lambda name, k: level if name == row else as_expected(name, k))
+    held = found_in(table, made)
+    wrong = held[held == "no"].index
+    named = {f for f, *pair in wrong if not f.startswith("within")}
+    assert finding in named
+    assert all(row in (a, b) for f, _, a, b in wrong if f == finding)
+
+
+def test_unfinished_rows_leave_findings_open():
+    table = find_table("iirc/C.1", assignments=["configurations=1"])
+    held = found_in(table, invented(table, as_expected, tasks=11))
+    assert (held == "not run").any()
+    assert (held == "yes").any()
+
+
+@pytest.mark.parametrize(
+    ("name", "panels", "methods"),
+    [("fig4.1", 2, 7), ("fig4.2", 1, 9), ("fig4.3", 6, 9), ("fig4.7", 4, 9), ("fig4.9", 4, 8),
+     ("fig4.10", 4, 4), ("fig4.11", 4, 2)],
+)  # fmt: skip
+def test_figures_have_bands_over_class_orders(name, panels, methods):
+    pytest.importorskip("plotly")
+    table = find_table(f"iirc/{name}", assignments=["configurations=2"])
+    figure = table.figures[0]
+    data = figure.data(invented(table, lambda row, k: 0.5))
+    assert len(set(data["panel"])) == panels
+    assert len(set(data["method"])) == methods
+    score = data[~data["panel"].str.startswith("precision of subclasses")]
+    assert score["std"].to_numpy() == pytest.approx(0.02 / math.sqrt(2), abs=1e-6)
+    drawing = figure.draw(data)
+    bands = [trace for trace in drawing.data if trace.fill == "toself"]
+    assert len(bands) == len(data.groupby(["panel", "method"]))
+    named = [trace.name for trace in drawing.data if trace.showlegend]
+    assert sorted(named) == sorted(set(data["method"]))
+
+
+def test_subclasses_of_imagenet_need_no_data():
+    figure = find_table("iirc/fig3.3").figures[0]
+    data = figure.data(None)
+    assert len(data) == 85
+    assert (data["superclass"].iloc[0], data["subclasses"].iloc[0]) == ("dog", 118)

@@ -104,7 +104,7 @@ class Paper(Generic[PresetT]):
     kept_cells
         Tables whose cells stay when the preset leaves their data set out.
     with_figures
-        Tables to the figure that is drawn from their runs, and whose further runs they include.
+        Tables to figures that are drawn from their runs, and whose further runs they include.
     groups
         Names for several tables and figures at once, which are then made by one call.
     folders
@@ -122,7 +122,7 @@ class Paper(Generic[PresetT]):
     notes: Callable[[str, PresetT, bool], tuple[str, ...]] = _nothing_to_note
     without_data: tuple[str, ...] = ()
     kept_cells: tuple[str, ...] = ()
-    with_figures: Mapping[str, str] = field(default_factory=dict)
+    with_figures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
     rank: Callable[[PresetT], Callable[[Recipe], int]] = _in_order_of_cells
@@ -152,7 +152,7 @@ class Paper(Generic[PresetT]):
         every = self.groups.get(name, (name,))
         tables = [one for one in every if one in self.tables]
         drawn = [one for one in every if one not in self.tables]
-        drawn += [self.with_figures[name]] if name in self.with_figures else []
+        drawn += self.with_figures.get(name, ())
         cells = self.cells(name)
         if name not in self.kept_cells:
             cells = tuple(cell for cell in cells if cell["dataset"] not in preset.absent)

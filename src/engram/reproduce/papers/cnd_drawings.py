@@ -69,16 +69,3 @@ def draw_maps(data: pd.DataFrame) -> Any:
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False)
     return figure
-
-
-def draw_table(data: pd.DataFrame) -> Any:
-    """The table itself."""
-    import plotly.graph_objects as go
-
-    shown = data.map(lambda value: f"{value:.1f}" if isinstance(value, float) else str(value))
-    return go.Figure(
-        go.Table(
-            header={"values": list(data.columns), "align": "left"},
-            cells={"values": [shown[name].tolist() for name in data.columns], "align": "left"},
-        )
-    )

@@ -27,6 +27,7 @@ from engram.reproduce.papers.cnd_preset import (
     recipe,
     trained,
 )
+from engram.reproduce.papers.drawing import draw_table
 from engram.reproduce.table import PaperFigure
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _drawings() -> dict[str, Drawing]:
         "control": Drawing("FineTune with and without bias in the last layer", both,
                            _stages(*AUCS, "inside_forgotten_detection_error")),
         "findings": Drawing("what the paper finds, tried on these runs", tuple(trained(TINY)),
-                            findings, drawings.draw_table),
+                            findings, draw_table),
     }  # fmt: skip
 
 

@@ -137,3 +137,16 @@ def line(x: Any, y: Any, name: str, styles: Mapping[str, Style], legend: Legend)
         mode="lines+markers", line={"color": look.color, "dash": look.dash},
         marker={"symbol": look.symbol, "color": look.color},
     )  # fmt: skip
+
+
+def draw_table(data: pd.DataFrame) -> Any:
+    """The table itself."""
+    import plotly.graph_objects as go
+
+    shown = data.map(lambda value: f"{value:.3g}" if isinstance(value, float) else str(value))
+    return go.Figure(
+        go.Table(
+            header={"values": list(data.columns), "align": "left"},
+            cells={"values": [shown[name].tolist() for name in data.columns], "align": "left"},
+        )
+    )

@@ -29,7 +29,7 @@ TITLES = {
     "C.3": "score after every task, IIRC-ImageNet-full",
     **figures.TITLES,
 }
-WITH_FIGURES = {"C.1": "fig4.2"}
+WITH_FIGURES = {"C.1": ("fig4.2", "findings")}
 
 
 class _Rows:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engram.reproduce import measures
-from engram.reproduce.papers.drawing import frame, spread
+from engram.reproduce.papers.drawing import draw_table, frame, spread
 from engram.reproduce.papers.iirc_drawings import draw_confusion, draw_curves, draw_histogram
+from engram.reproduce.papers.iirc_findings import Findings
 from engram.reproduce.papers.iirc_preset import (
     CIFAR,
     FULL,
@@ -54,12 +55,11 @@ TITLES = {
     "fig4.9": "more exemplars: ER and iCaRL-norm",
     "fig4.10": "LUCIR without margin, with distillation, and both",
     "fig4.11": "BiC fitted with distillation",
+    "findings": "what the paper finds, tried on these runs",
 }
-# Everything on one data set shares its runs.
-FOLDERS = {
-    **dict.fromkeys(["C.1", *(f"fig4.{k}" for k in range(2, 12))], "iirc"),
-    **dict.fromkeys(["C.2", "C.3", "fig4.1"], "iirc"),
-}  # fmt: skip
+# Tables and figures share their runs.
+_TOGETHER = ("C.1", "C.2", "C.3", "findings", *(f"fig4.{k}" for k in range(1, 12)))
+FOLDERS = dict.fromkeys(_TOGETHER, "iirc")
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,8 @@ def build(name: str, preset: Preset) -> tuple[PaperFigure, ...]:
     """The figures under a name: the paper has two that are numbered 4.4."""
     if name == "fig3.3":
         return (_histogram(preset),)
+    if name == "findings":
+        return () if CIFAR in preset.absent else (_findings(preset),)
     if name == "fig4.5":
         return (_confusion(preset, name, (0, 1, 5, 10)),)
     panels, rows = PANELS[name]
@@ -199,8 +201,11 @@ def _confusion(preset: Preset, name: str, stages: Sequence[int]) -> PaperFigure:
         records: list[dict[str, Any]] = []
         for row, made in rows.items():
             runs = measures.runs_of(result, [made], "single")
-            for stage in stages:
-                if runs is None or stage not in runs.stages[runs.runs[0]]:
+            if runs is None:
+                continue
+            last = int(runs.tasks[0]) - 1  # drawn shapes have fewer tasks
+            for stage in dict.fromkeys(min(one, last) for one in stages):
+                if stage not in runs.stages[runs.runs[0]]:
                     continue
                 found = runs.label_confusion(0, stage=stage)
                 parts = {row: found.predicted}
@@ -225,6 +230,17 @@ def _entries(table: pd.DataFrame, names: Mapping[str, Any]) -> list[dict[str, An
         for true in part.index
         for said in part.columns
     ]
+
+
+# -- findings --------------------------------------------------------------------------------------
+def _findings(preset: Preset) -> PaperFigure:
+    rows = {row: recipes(preset, CIFAR, row) for row in ROWS}
+    shown = preset.shown(CIFAR)
+    return PaperFigure(
+        name="findings", title=f"{_title('findings')}, {shown}",
+        recipes=tuple(one for made in rows.values() for one in made),
+        data=lambda result: Findings(rows, shown == CIFAR).table(result), draw=draw_table,
+    )  # fmt: skip
 
 
 # -- figure 3.3 ------------------------------------------------------------------------------------
