@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import engram
 from engram.errors import BadArgument, EngramError
-from engram.pools import POOLS, find_pool
+from engram.pools import POOLS, find_pool, processes
 from engram.recipes import Callback, Plan
 
 BASE = {"stream": {"data": "blobs"}, "training": {"epochs": 1}, "seeds": 2}
@@ -134,6 +135,38 @@ def test_what_goes_wrong_in_a_worker_is_said_and_the_rest_is_kept(tmp_path: Path
     with pytest.raises(EngramError, match="ER: "):
         engram.sweep([wrong, RECIPES[1]], pool="processes", out=tmp_path, workers=1)
     assert engram.read(tmp_path).labels == ["Finetune"]
+
+
+OPEN = """
+import os
+from engram.methods import Finetune
+class Open(Finetune):
+    def start(self, learner, task):
+        assert os.environ["ENGRAM_TEST_WORD"] == "sesame"
+"""
+
+
+def test_workers_see_the_environment_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are forks of a process that may have begun before the environment was changed."""
+    (tmp_path / "open_method.py").write_text(OPEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = BASE | {"method": "open_method:Open", "seeds": 1}
+    for word in ("hocus", "sesame"):
+        monkeypatch.setenv("ENGRAM_TEST_WORD", word)
+        options = {"pool": "processes", "out": tmp_path / word, "workers": 1, "device": "cpu"}
+        if word == "sesame":
+            assert engram.sweep([recipe], **options).labels == ["Open"]
+        else:
+            with pytest.raises(EngramError, match="Open: "):
+                engram.sweep([recipe], **options)
+
+
+def test_workers_are_forked_where_nothing_runs_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert processes.context_for("cpu").get_start_method() == "forkserver"
+    monkeypatch.setattr(processes, "device_of", torch.device)
+    assert processes.context_for("cuda").get_start_method() == "spawn"
 
 
 def test_unknown_pools_and_what_processes_need() -> None:
