@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "recipes": STUDY,
     "pools": STUDY | {"recipes"},
     "report": {"errors", "metrics", "records", "recipes", "pools"},
-    "reproduce": STUDY | {"recipes", "report"},
+    "reproduce": STUDY | {"recipes", "pools", "report"},
     "checks": STUDY | {"recipes", "pools"},
     "cli": STUDY | {"recipes", "pools", "report", "reproduce", "checks"},
     "__main__": {"cli"},

@@ -95,6 +95,19 @@ def test_a_dotted_name_concerns_the_methods_that_know_it():
         set_values(recipes, "memry.total=40")
 
 
+def test_options_of_a_stream_have_fields_themselves():
+    (recipe,) = arguments.contents(data="blobs", methods=["ER"])
+    set_values([recipe], "balance.degrees=10")
+    set_values([recipe], "data_options.classes=6")
+    assert recipe["stream"] == {
+        "data": "blobs", "balance": {"degrees": 10}, "data_options": {"classes": 6},
+    }  # fmt: skip
+    with pytest.raises(BadArgument, match=r"unknown name 'degres', did you mean 'degrees'"):
+        set_values([recipe], "balance.degres=10") or arguments.build([recipe])
+    with pytest.raises(BadArgument, match="unknown name 'balanse', did you mean 'balance'"):
+        set_values([recipe], "balanse.degrees=10")
+
+
 def test_parts_of_a_memory_change_one_by_one():
     recipes = arguments.contents(data="blobs", methods=["ER"])
     set_values(recipes, "memory.policy=herding")

@@ -138,6 +138,11 @@ def test_it_is_counted():
     assert "prologue" not in other["0"]
     assert one["0"]["train"] < other["0"]["train"]
     assert result.cost()["steps"].tolist() == [10, 6]
+    table = result.frame()
+    logged = table[table["metric"] == "loss/prologue"]
+    assert logged["step"].tolist() == [4]  # the mean of all
+    assert set(logged["stage"]) == {0}
+    assert logged["value"].iloc[0] == pytest.approx(2.3, abs=0.7)  # of ten classes
 
 
 # -- together, and after an interruption -----------------------------------------------------------
@@ -164,8 +169,8 @@ def test_orders_with_the_same_first_task_share_nothing():
 
 
 @pytest.mark.parametrize("seeds", [1, 3], ids=["alone", "lockstep"])
-@pytest.mark.parametrize("saves", [1, 3, 5])
-def test_an_interrupted_prologue_goes_on_at_its_step(saves, seeds, tmp_path, monkeypatch):
+@pytest.mark.parametrize("saves", [1, 3, 6])
+def test_an_interrupted_run_goes_on_at_its_step(saves, seeds, tmp_path, monkeypatch):
     monkeypatch.setattr(StepSaver, "due", lambda self: True)
     monkeypatch.setattr(f"{SLICES}.took", lambda self, *_: None)
     monkeypatch.setattr(f"{SLICES}.__init__.__defaults__", (1.0, 2))
@@ -191,7 +196,7 @@ def test_an_interrupted_prologue_goes_on_at_its_step(saves, seeds, tmp_path, mon
 
     monkeypatch.setattr(StepSaver, "load", noting)
     same(whole, go("cut"))
-    assert set(resumed) == {PROLOGUE}
+    assert set(resumed) == {0 if saves == 6 else PROLOGUE}
 
 
 # -- who trains with whom --------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from engram.checks import toys
 from engram.checks.equality import compare
 from engram.checks.toys import (
     EXACT,
@@ -24,8 +25,10 @@ from engram.checks.toys import (
 )
 from engram.data.core import Data
 from engram.engine import loop
+from engram.engine.batches import sampler
 from engram.engine.engine import Engine
 from engram.engine.run import Run
+from engram.engine.trainers import lockstep
 from engram.memory import Memory
 from engram.methods import ER, EWC, GEM, SI, Finetune
 from engram.methods.base import Method
@@ -222,3 +225,19 @@ def test_curve_of_evaluations():
     assert np.array_equal(after.stage.outcome.curve[-1][1], after.scores)
     plain = train(runs_of(Finetune(), STREAMS[:1]))[0, 0]
     assert torch.equal(plain.vector, after.vector)  # looking changes nothing
+
+
+def test_a_last_stretch_of_fewer_iterations_is_recorded_no_second_time(monkeypatch):
+    runs = [
+        Run(stream=stream, method=Finetune(), model=MODELS["plain"],
+            training=replace(EXACT, iterations=7))
+        for stream in toys.streams()[:2]
+    ]  # fmt: skip
+    whole = toys.train(runs, together=True)
+    monkeypatch.setattr(sampler, "STRETCH", 3)  # 3, 3 and 1
+    copied: list[int] = []
+    copy = lockstep._copied
+    monkeypatch.setattr(lockstep, "_copied", lambda f, rows: copied.append(1) or copy(f, rows))
+    cut = toys.train(runs, together=True)
+    assert len(copied) == len(runs[0].stream)  # once in every task
+    assert all(toys.same(cut[k].tensors, whole[k].tensors) for k in whole)

@@ -1,4 +1,4 @@
-"""Pictures of generators: what is stored after every stage, and the rows of them in a report."""
+"""What generators draw: what is stored after every stage, and how a report shows it."""
 
 from __future__ import annotations
 
@@ -37,20 +37,33 @@ def result(tmp_path_factory):
 def test_pictures_of_every_stage_and_what_they_are_called(result):
     found, _ = result
     runs = {name: found.select(label=name).runs for name in found.labels}
-    (dgr,) = [name for name in runs if name.startswith("DGR")]
-    assert {key[:3] for key, _ in found.stored} == {tuple(run) for run in runs[dgr]}
+    dgr, lgr, _ = runs
+    assert (dgr[:3], lgr[:3]) == ("DGR", "LGR")
+    drawing = {tuple(run) for name in (dgr, lgr) for run in runs[name]}
+    assert {key[:3] for key, _ in found.stored} == drawing
+    for run in runs[lgr]:
+        for stage in range(3):
+            arrays = found.arrays("generated", run, stage=stage)
+            assert set(arrays) == {"drawn"}  # a latent is no picture
+            assert set(arrays["drawn"]) <= set(range(min(10, 4 * stage + 4)))
     for run in runs[dgr]:
         for stage in range(3):
             arrays = found.arrays("generated", run, stage=stage)
             assert arrays["pictures"].dtype == np.uint8
             assert arrays["pictures"].shape == (6, 1, 8, 8)
-            assert set(arrays["classes"]) <= set(range(min(10, 4 * stage + 4)))
+            assert set(arrays["drawn"]) <= set(range(min(10, 4 * stage + 4)))
+            assert arrays["drawn"].shape == (256,)
+            assert arrays["drawn"][:6].tolist() == arrays["classes"].tolist()
     assert not found.frame()["metric"].astype(str).str.startswith("generated").any()
+
+
+def with_pictures(found):
+    return [run for run in found.runs if "pictures" in found.stored.get((*run, 0), "generated")]
 
 
 def test_runs_and_stages_have_pictures_of_their_own(result):
     found, _ = result
-    runs = [run for run in found.runs if found.stored.get((*run, 0), "generated")]
+    runs = with_pictures(found)
     drawn = [found.arrays("generated", r, stage=k)["pictures"] for r in runs for k in range(3)]
     assert len({one.tobytes() for one in drawn}) == 6
 
@@ -104,7 +117,7 @@ def test_what_draws_no_inputs_is_left_alone():
 
 def test_numbers_are_no_pictures():
     found = engram.run(engram.load("blobs"), method=DGR, iterations=2)
-    assert len(found.stored) == 0
+    assert set(found.arrays("generated", stage=1)) == {"drawn"}
 
 
 def test_scaling_is_undone_and_large_pictures_shrink():
@@ -125,11 +138,15 @@ def test_the_report_shows_them_stage_by_stage(result, tmp_path):
     inputs = from_directories(out)
     facts = digest(inputs)
     sections = {one.name: one for one in all_sections(facts, choose_cast(facts))}
-    (panel,) = sections["generated"].panels
-    assert panel.label.startswith("DGR")
+    panel, dgr, lgr = sections["generated"].panels
+    assert [one.label[:3] for one in (panel, dgr, lgr)] == ["DGR", "DGR", "LGR"]
+    for one in (dgr, lgr):
+        shares = np.asarray(one.figure.data[0].z)
+        assert shares.shape[0] == 3
+        assert shares.sum(1) == pytest.approx(1.0)
     source = panel.figure.data[0].source.removeprefix("data:image/png;base64,")
     sheet = np.asarray(Image.open(io.BytesIO(base64.b64decode(source))))
-    first = min(run for run in found.runs if found.stored.get((*run, 0), "generated"))
+    first = min(with_pictures(found))
     for stage in range(3):
         pictures = found.arrays("generated", first, stage=stage)["pictures"]
         top = stage * (8 + 3)

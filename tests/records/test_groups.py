@@ -57,6 +57,16 @@ def test_stages_and_values_without_names(directory):
     assert ((first.min(axis=1) <= whole) & (whole <= first.max(axis=1))).all()
 
 
+def test_groups_may_be_the_tasks(data, tmp_path):
+    order = ["male", "female"]
+    stream = engram.domain_incremental(data, by="gender", order=order)
+    result = engram.run(stream, method=["Finetune", "ER"], epochs=3, seeds=2, out=tmp_path)
+    assert {run.order for run in result.runs} == {"1-0"}
+    for stage in (0, 1):  # told by the records of the rows as by those of the tasks
+        groups = read(tmp_path).group_accuracy(by="gender", stage=stage)[order]
+        assert groups.to_numpy() == pytest.approx(result.matrix[:, stage], nan_ok=True)
+
+
 def test_by_must_be_an_attribute(directory):
     with pytest.raises(ValueError, match=r"by: unknown name 'gendre', did you mean 'gender'"):
         read(directory).group_accuracy(by="gendre")

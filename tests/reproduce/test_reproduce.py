@@ -24,6 +24,7 @@ from engram.reproduce import (
     measures,
     plan,
     reproduce,
+    training,
 )
 from engram.reproduce.cost import estimate, steps_of
 from engram.reproduce.output import COLUMNS, render
@@ -190,6 +191,29 @@ def test_budget_stops_between_stages_and_the_next_call_goes_on(table, tmp_path):
     third = Counting()
     reproduce(table, out=tmp_path / "r", callback=third)
     assert third.stages == []
+
+
+def test_much_work_without_lockstep_is_spread_over_processes(table, tmp_path, monkeypatch):
+    spread = []
+
+    def pool(work):
+        spread.append((work.workers, len(work.recipes)))
+        return work.here(together=False)
+
+    monkeypatch.setattr(training, "find_pool", lambda name: {"processes": pool}[name])
+    monkeypatch.setattr(training.os, "cpu_count", lambda: 3)
+    reproduce(table, out=tmp_path / "little", device="cpu")
+    monkeypatch.setattr(training, "MUCH", 0)
+    reproduce(table, out=tmp_path / "lockstep", device="cpu")
+    monkeypatch.setattr(Engine, "maps", lambda *_: False)
+    reproduce(table, out=tmp_path / "alone", device="cpu", workers=1)
+    reproduce(table, out=tmp_path / "one", device="cpu", cells="method=ER")
+    assert not spread
+    made = reproduce(table, out=tmp_path / "much", device="cpu")
+    assert spread == [(3, 2)]
+    assert made.open_runs == 0
+    with pytest.raises(BadArgument, match="workers: "):
+        reproduce(table, out=tmp_path / "wrong", workers=-1)
 
 
 def test_no_budget_at_all_runs_nothing(table, tmp_path):

@@ -71,6 +71,13 @@ def command(
     group_size: Annotated[
         int, typer.Option(metavar="N", help="Train at most N runs in lockstep (0: as many as fit).")
     ] = 0,
+    workers: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Processes (0: one per core on the CPU, where runs do not train in lockstep).",
+        ),
+    ] = 0,
     out: Out = None,
     device: Device = "auto",
     compile: Compile = False,
@@ -107,7 +114,7 @@ def command(
         )
         return plans.show_costs(planned, form)
     _refuse_nothing(planned)
-    made = _run(table, planned, folder, device, limit, group_size, compile, again)
+    made = _run(table, planned, folder, device, limit, group_size, compile, again, workers)
     _print(made, form)
     if save is not None:
         _save(made, save, ENDINGS[save.suffix])
@@ -132,7 +139,7 @@ def _check_save(save: Path | None, dry_run: bool) -> None:
 
 def _run(
     table: PaperTable, planned: ReproductionPlan, folder: Path, device: str, limit: float | None,
-    group_size: int, compile: bool, again: bool,
+    group_size: int, compile: bool, again: bool, workers: int,
 ) -> Reproduction:  # fmt: skip
     from engram.cli.progress import meter
     from engram.cli.shell import exit_code, say, why_stopped
@@ -142,7 +149,7 @@ def _run(
         with meter() as callback:
             return reproduce(
                 table, planned=planned, budget=limit, out=folder, device=device, callback=callback,
-                group_size=group_size, compile=compile, again=again,
+                group_size=group_size, compile=compile, again=again, workers=workers,
             )  # fmt: skip
     except KeyboardInterrupt as error:
         why = why_stopped(error)

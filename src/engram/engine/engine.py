@@ -204,8 +204,11 @@ class Engine:
 
     def _tiny(self, group: Sequence[int]) -> bool:
         run = self.runs[group[0]]
-        work = len(self._factory.networks(run).layout) * (run.training.batch_size or 256)
-        return work < TINY_STEP
+        return self.parameters(run) * (run.training.batch_size or 256) < TINY_STEP
+
+    def parameters(self, run: Run) -> int:
+        """How many numbers a run trains."""
+        return len(self._factory.networks(run).layout)
 
     # -- running ---------------------------------------------------------------------------------
     def stages(

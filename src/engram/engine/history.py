@@ -105,13 +105,14 @@ class PhaseLog:
 class History:
     """Losses, curves and steps of R runs over the phases of a task.
 
-    Runs that go on inside the task bring those of its earlier phases, in `points`.
+    Runs that go on inside the task bring those of its earlier phases, in `points`; others the
+    losses of what came `before` the task, whose steps were counted for themselves.
     """
 
-    def __init__(self, runs: int, points: Sequence[ResumePoint] = ()) -> None:
-        self.losses: list[Losses] = [[] for _ in range(runs)]
+    def __init__(self, before: Sequence[Losses], points: Sequence[ResumePoint] = ()) -> None:
+        self.losses: list[Losses] = [list(one) for one in before]
         self.curve: Curves = []
-        self.steps = [0] * runs
+        self.steps = [0] * len(before)
         self._before = 0  # steps of earlier phases
         if points:
             earlier = [one.facts["earlier"] for one in points]

@@ -58,7 +58,7 @@ def train_task(
     clock = warm.Stopwatch(points[0].facts["seconds"] if points else 0.0)
     open_task(learners, methods, training, stage, mapped=mapped, resumed=bool(points))
     memory = [(one.exemplars.rows, one.exemplars.stages, one.values) for one in learners]
-    history = History(len(learners), points)
+    history = History([one.before for one in learners], points)
     encode(learners, methods[0], stage)
     for number, phase in phases_of(methods[0], stage, points):
         resumed = bool(points) and number == points[0].position[0]
@@ -88,6 +88,7 @@ def train_task(
     for learner, answer in zip(learners, found, strict=True):
         if learner.diverged < 0 and not answers_are_sound(learner, answer.scores):
             learner.diverged = stage
+        learner.before = []
     return history.outcomes(learners, found, clock.seconds / (len(learners) * beside))
 
 

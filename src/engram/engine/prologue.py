@@ -23,6 +23,7 @@ from engram.streams.aside import set_aside
 from engram.streams.core import Stream
 
 PROLOGUE = -1  # in place of a task, or of a phase of the first one
+NAME = "prologue"  # of its phase and of its loss
 SHARED = ("vector", "buffers", "free", "opt", "units")  # what a checkpoint keeps of a stand-in
 
 
@@ -60,7 +61,7 @@ class Pretraining(Method):
         return ReplaySpec("past")
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
-        return (Phase(name="prologue", moves=("net",)),)
+        return (Phase(name=NAME, moves=("net",)),)
 
 
 def prologue_parts(
@@ -95,8 +96,9 @@ def _turns(runs: Sequence[Run], learners: Sequence[Learner], **options: Any) -> 
                 learner.enter(0)
                 point.position = (PROLOGUE, *point.position[1:])
         yield points
-    for learner, stand in zip(learners, stands, strict=True):
+    for learner, stand, outcome in zip(learners, stands, outcomes, strict=True):
         _settle(learner, stand)
+        learner.before = [(step, {NAME: terms["total"]}) for step, terms in outcome.losses]
     return outcomes
 
 
@@ -138,6 +140,7 @@ def pass_on(source: Learner, target: Learner) -> None:
     """Let a learner whose prologue is the same have what it gave."""
     _hand_over(source, target)
     target.ledger, target.resume_point = source.ledger.copy(), None
+    target.before = list(source.before)
 
 
 def _settle(learner: Learner, stand: Learner) -> None:

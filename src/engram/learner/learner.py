@@ -85,6 +85,7 @@ class Learner:
         self.reads, self.ledger = reads, Ledger()
         self.guard: MethodView | None = None  # made when a task is entered
         self.resume_point: Any = None  # where an interrupted task goes on; the engine's
+        self.before: Any = []  # losses of a prologue, until the first task has them; the engine's
         self.diverged = -1  # stage in which the run left all measure, see engine.divergence
         self.units: dict[str, float] = {}  # size of each loss term when it first occurred
         self._average: Callable[..., Tensor] | None = None  # set by the engine for mapped passes

@@ -31,6 +31,8 @@ class Work:
         ``time.monotonic`` after which nothing further is begun.
     compile, deterministic, checkpoint_every, again
         As in `engram.run`.
+    planned
+        The plans of each recipe, where the caller has made them already.
     """
 
     recipes: Sequence[Recipe]
@@ -44,11 +46,12 @@ class Work:
     callback: Callback | None = None
     deadline: float | None = None
     again: bool = False
+    planned: Sequence[Sequence[Plan]] = ()
 
     @cached_property
-    def by_recipe(self) -> list[list[Plan]]:
+    def by_recipe(self) -> Sequence[Sequence[Plan]]:
         """One plan per run of each recipe."""
-        return plans_by_recipe(self.recipes, self.data)
+        return self.planned or plans_by_recipe(self.recipes, self.data)
 
     @property
     def plans(self) -> list[Plan]:

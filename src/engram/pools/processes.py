@@ -19,9 +19,10 @@ from engram.engine.backend import device_of
 from engram.engine.trainers.tracing import need_compiler
 from engram.errors import EngramError, bad, in_own_code
 from engram.pools.base import Work
-from engram.recipes import Callback, Plan, Recipe, execute, plans_of
+from engram.recipes import Callback, Plan, Recipe, execute
 from engram.recipes.changes import distinct
 from engram.recipes.duration import seconds
+from engram.recipes.plan import RecipePlanner
 from engram.recipes.recorder import Recorder
 from engram.records import Result, Rows
 
@@ -230,11 +231,12 @@ def _worker(pipe: Any, job: Job) -> None:
     torch.set_num_threads(job.threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it answers, with SIGTERM
     deadline = None if job.until is None else time.monotonic() + job.until - time.time()
-    callback = _Telling(pipe)
+    callback, planner = _Telling(pipe), RecipePlanner(job.data)
     try:
         while (content := pipe.recv()) is not None:
             late = deadline is not None and time.monotonic() >= deadline
-            pipe.send(("end", *([] if late else _failure(content, job, callback, deadline))))
+            failure = [] if late else _failure(content, planner, job, callback, deadline)
+            pipe.send(("end", *failure))
     except (KeyboardInterrupt, EOFError, OSError):  # told to end; nobody listens any more
         pass
 
@@ -248,12 +250,13 @@ def _end_with_parent() -> None:
 
 
 def _failure(
-    content: dict[str, Any], job: Job, callback: Callback, deadline: float | None
-) -> list[str]:
+    content: dict[str, Any], planner: RecipePlanner, job: Job, callback: Callback,
+    deadline: float | None,
+) -> list[str]:  # fmt: skip
     """Run one recipe; what went wrong, in words."""
     try:
         execute(
-            plans_of([Recipe.of(content)], job.data), out=job.out, device=job.device,
+            planner.of(Recipe.of(content)), out=job.out, device=job.device,
             compile=job.compile, deterministic=job.deterministic,
             checkpoint_every=job.checkpoint_every, callback=callback, deadline=deadline,
         )  # fmt: skip

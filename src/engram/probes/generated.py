@@ -17,16 +17,20 @@ from engram.probes.view import StageView
 from engram.records.stage_rows import StageRows
 
 LARGEST = 50  # height and width of a stored picture
+MANY = 256  # samples whose classes are counted
 
 
 @dataclass(frozen=True)
 class Generated(Probe):
-    """A few pictures from the same codes after every stage, and what the network calls them.
+    """What a generator draws from the same codes after every stage, and what the network calls it.
 
     Of runs with a further network that has `decode` (codes to samples), `noise` (the width of a
-    code) and `shape` (of a sample), where samples are images. They are no numbers, so there are no
-    rows: ``result.arrays("generated", stage=2)`` has ``pictures`` uint8 [count, C, H, W] and
-    ``classes`` [count]. Pictures larger than 50 pixels are stored at a fraction of their size.
+    code) and `shape` (of a sample), where samples are inputs of the main network or latents of its
+    root. They are no numbers, so there are no rows: ``result.arrays("generated", stage=2)`` has
+    ``drawn`` [256], the classes of so many samples. Where they are images, it also has the first
+    few as ``pictures`` uint8 [count, C, H, W] and their ``classes`` [count]; those larger than 50
+    pixels are stored at a fraction of their size. A latent has no picture: no network turns it into
+    one, and an image near it would not be drawn but somebody's.
 
     Parameters
     ----------
@@ -40,36 +44,50 @@ class Generated(Probe):
 
     def after_stage(self, view: StageView) -> StageRows:
         learners = view.learners
-        name = _generator(learners[0]) if len(learners) == len(view) else ""
+        name, path = _generator(learners[0]) if len(learners) == len(view) else ("", "")
         if name and not any(one.diverged for one in view.members):
-            drawn = [self._drawn(one, name) for one in view.members]
-            view.store("pictures", torch.stack([pictures for pictures, _ in drawn]))
-            view.store("classes", torch.stack([classes for _, classes in drawn]))
+            drawn = [self._drawn(one, name, path) for one in view.members]
+            view.store("drawn", torch.stack([classes for _, classes in drawn]))
+            if _is_image(drawn[0][0].shape[1:]) and path == "net":
+                data = view.members[0].stream.data
+                first = [samples[: self.count] for samples, _ in drawn]
+                view.store("pictures", torch.stack([_bytes(one, data) for one in first]))
+                view.store("classes", torch.stack([all_[: self.count] for _, all_ in drawn]))
         return view.rows()
 
     @torch.no_grad()
-    def _drawn(self, run: RunStage, name: str) -> tuple[Tensor, Tensor]:
+    def _drawn(self, run: RunStage, name: str, path: str) -> tuple[Tensor, Tensor]:
+        """Samples, and the classes that the network or its top gives them."""
         learner = run.learner
         assert learner is not None
         net, width = learner.net(), _noise(learner, name)
-        key = keys.fold(run.seed, "generated")
-        codes = keys.normal(key, self.count, width, device=learner.device).to(learner.vector.dtype)
+        key, many = keys.fold(run.seed, "generated"), max(self.count, MANY)
+        codes = keys.normal(key, many, width, device=learner.device).to(learner.vector.dtype)
         samples = net.at(f"{name}.decode")(codes)
         open_now = torch.from_numpy(run.items.opening <= run.stage).to(learner.device)
-        column = net(samples).logits.masked_fill(~open_now, -torch.inf).argmax(-1).cpu()
-        classes = torch.from_numpy(run.items.classes)[column]
-        return _bytes(samples, run.stream.data), classes
+        logits = net.at(path)(samples).logits
+        column = logits.masked_fill(~open_now, -torch.inf).argmax(-1).cpu()
+        return samples, torch.from_numpy(run.items.classes)[column]
 
 
-def _generator(learner: Learner) -> str:
-    """The name of a further network that draws images, or nothing."""
+def _generator(learner: Learner) -> tuple[str, str]:
+    """The name of a further network that draws, and what takes its samples; or nothing."""
+    takes = {learner.stream.data.sample_shape: "net"}
+    if learner.networks.splits:
+        takes.setdefault(_latent_shape(learner), "net.top")
     for name, module in learner.networks.eval.named_children():
         shape = getattr(module, "shape", None)
         has = callable(getattr(module, "decode", None)) and isinstance(shape, tuple)
-        image = has and shape == learner.stream.data.sample_shape and _is_image(shape)
-        if name != "net" and image and isinstance(getattr(module, "noise", None), int):
-            return name
-    return ""
+        if name != "net" and has and shape in takes and isinstance(module.noise, int):
+            return name, takes[shape]
+    return "", ""
+
+
+@torch.no_grad()
+def _latent_shape(learner: Learner) -> tuple[int, ...]:
+    shape = learner.stream.data.sample_shape
+    blank = torch.zeros(1, *shape, device=learner.device, dtype=learner.vector.dtype)
+    return tuple(learner.net().at("net.root")(blank).shape[1:])
 
 
 def _is_image(shape: Any) -> bool:

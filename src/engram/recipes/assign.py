@@ -32,6 +32,7 @@ SECTIONS = (
     "outside",
 )
 NESTED = SECTIONS[:4]  # those that have fields
+MAPPINGS = ("balance", "data_options")  # fields of a stream that have fields themselves
 Content = dict[str, Any]
 
 
@@ -88,15 +89,26 @@ def put_all(recipes: Sequence[Content], key: str, value: Any) -> None:
 
 
 def put(content: Content, key: str, value: Any) -> None:
-    """As `set_value`, key and value apart; a field of a method may have fields itself."""
+    """As `set_value`, key and value apart; a field may have fields itself.
+
+    Examples
+    --------
+    >>> content = {"stream": {"data": "faces", "balance": True}, "method": "ER"}
+    >>> put(content, "balance.degrees", 10)
+    >>> content["stream"]["balance"]
+    {'degrees': 10}
+    """
     first, _, rest = key.removeprefix("method.").partition(".")
     if not rest or (first in SECTIONS and not key.startswith("method.")):
         _put_section(content, key, value)
         return
     content["method"] = named(content["method"])
     known = [f.name for f in fields(build_method(content["method"]))]
+    if first not in known and first in MAPPINGS and not key.startswith("method."):
+        _put_section(content, f"stream.{key}", value)
+        return
     if first not in known:
-        raise unknown("--set", first, [*known, *SECTIONS])
+        raise unknown("--set", first, [*known, *SECTIONS, *MAPPINGS])
     _put_field(content["method"], f"{first}.{rest}", value)
 
 
@@ -167,7 +179,8 @@ def _opened(section: str, value: Any) -> dict[str, Any]:
 
 
 def _empty(key: str, name: str, value: Any) -> dict[str, Any]:
-    if value is not None:
+    switched = name in MAPPINGS and isinstance(value, bool)  # on or off, with its defaults
+    if value is not None and not switched:
         raise bad("--set", f"a field of something that has fields, {name} is {value!r}", key)
     return {}
 

@@ -156,10 +156,14 @@ def _made(stream: Stream) -> dict[str, Any]:
 
 
 def order_of(stream: Stream) -> str:
-    """An explicit order, or the number of a published one, as text; classes by their ids."""
+    """An explicit order, or the number of a published one, as text; classes by their ids.
+
+    Domains are ordered by the values of their attribute.
+    """
     options = {} if stream.origin is None else dict(stream.origin.options)
     if (order := options.get("order")) is not None:
-        names = stream.data.classes
+        by = options.get("by")
+        names = stream.data.classes if by is None else stream.data.attribute_names.get(by, ())
         ids = [names.index(one) if isinstance(one, str) else int(one) for one in order]
         options["order"] = ids
     return order_text(options)

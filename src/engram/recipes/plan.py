@@ -114,16 +114,35 @@ def plans_of(recipes: Sequence[Recipe], root: str | None = None) -> list[Plan]:
 
 def plans_by_recipe(recipes: Sequence[Recipe], root: str | None = None) -> list[list[Plan]]:
     """As `plans_of`, a list for each recipe."""
-    loaded: dict[str, Data] = {}
-    built: dict[str, Stream] = {}
-    planner = Planner(root)
-    plans = []
-    for recipe in recipes:
+    planner = RecipePlanner(root)
+    return [planner.of(recipe) for recipe in recipes]
+
+
+class RecipePlanner:
+    """Makes the plans of one recipe after the other; data and streams are kept.
+
+    For one call only, as `Planner`.
+
+    Examples
+    --------
+    >>> planner, content = RecipePlanner(), {"stream": {"data": "blobs"}}
+    >>> made = [planner.of(Recipe.of({**content, "method": name})) for name in ("ER", "LwF")]
+    >>> made[0][0].run.stream is made[1][0].run.stream
+    True
+    """
+
+    def __init__(self, root: str | None = None) -> None:
+        self.root = root
+        self._planner = Planner(root)
+        self._loaded: dict[str, Data] = {}
+        self._built: dict[str, Stream] = {}
+
+    def of(self, recipe: Recipe) -> list[Plan]:
+        """The plans of a recipe."""
         source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
-        if source not in loaded:
-            loaded[source] = recipe.data(root)
+        if source not in self._loaded:
+            self._loaded[source] = recipe.data(self.root)
         where = repr(to_plain(recipe.stream))
-        if where not in built:
-            built[where] = recipe.build_stream(loaded[source])
-        plans.append(planner.plans(recipe, built[where]))
-    return plans
+        if where not in self._built:
+            self._built[where] = recipe.build_stream(self._loaded[source])
+        return self._planner.plans(recipe, self._built[where])

@@ -1,4 +1,4 @@
-"""Pictures that generators drew, as they are recorded."""
+"""What generators drew, as it is recorded."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ class GeneratedPictures(NamedTuple):
 
     recipe: str
     stage: int
-    pictures: np.ndarray[Any, Any]  # uint8 [count, C, H, W]
-    classes: np.ndarray[Any, Any]  # [count] what the run's network calls them
+    pictures: np.ndarray[Any, Any] | None  # uint8 [count, C, H, W], where samples are images
+    classes: np.ndarray[Any, Any] | None  # [count] what the run's network calls them
+    drawn: np.ndarray[Any, Any] | None  # [many] and what it calls many more samples
 
 
 def generated(result: Result) -> list[GeneratedPictures]:
@@ -32,7 +33,7 @@ def generated(result: Result) -> list[GeneratedPictures]:
         if first[key.recipe] != (key.seed, key.order):
             continue
         arrays = result.stored.get(key, PROBE)
-        if {"pictures", "classes"} <= set(arrays):
-            pictures, classes = arrays["pictures"], arrays["classes"]
-            found.append(GeneratedPictures(key.recipe, key.stage, pictures, classes))
+        parts = [arrays.get(name) for name in ("pictures", "classes", "drawn")]
+        if any(part is not None for part in parts):
+            found.append(GeneratedPictures(key.recipe, key.stage, *parts))
     return found

@@ -1,4 +1,4 @@
-"""What generators draw after each stage: rows of pictures, one figure for every method."""
+"""What generators draw after each stage: rows of pictures, and how often which class."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from engram.records.generated import GeneratedPictures
 from engram.report.digest import Digest
+from engram.report.figures import SCALE, blank
 from engram.report.section import DrawnMethods, Panel, Section
 from engram.report.style import as_plot_text, shorten
 
@@ -28,15 +29,23 @@ def generated_section(digest: Digest, cast: DrawnMethods) -> Section | None:
     panels = []
     for number, name in enumerate(cast.names):
         own = [one for one in digest.pictures if names.get(one.recipe) == name]
-        if own:
-            figure = picture_rows(_some(own), digest.classes, name)
+        shown = [one for one in own if one.pictures is not None]
+        if shown:
+            figure = picture_rows(_some(shown), digest.classes, name)
             panels.append(Panel(f"generated-{number + 1}", name, figure, label=name))
+        counted = [one for one in own if one.drawn is not None]
+        if counted:
+            figure = share_map(_some(counted), digest.classes, name)
+            title = f"{name}: classes of {len(counted[0].drawn)} samples"  # type: ignore[arg-type]
+            panels.append(Panel(f"drawn-{number + 1}", title, figure, label=name))
     if not panels:
         return None
     text = (
         "What the generator of each method draws after each stage, from the same codes every time; "
-        "below each picture what the method's network calls it. What a generator no longer draws "
-        "is not replayed. First seed and order."
+        "below each picture what the method's network calls it, and which share of many samples it "
+        "calls so. What a generator no longer draws is not replayed. Latents have no pictures: no "
+        "network turns them into any, and real images, which are not drawn, are not shown in their "
+        "place. First seed and order."
     )
     return Section("generated", "Generated pictures", text, tuple(panels))
 
@@ -48,19 +57,39 @@ def _some(own: Sequence[GeneratedPictures]) -> list[GeneratedPictures]:
     return [own[i] for i in np.linspace(0, len(own) - 1, MOST_STAGES).round().astype(int)]
 
 
+def share_map(own: Sequence[GeneratedPictures], classes: Mapping[int, str], name: str) -> go.Figure:
+    """The share of samples (in colour) that are called each class (across) after each stage."""
+    drawn = [np.asarray(one.drawn) for one in own]
+    known = np.unique(np.concatenate(drawn))
+    shares = np.array([[float((one == cls).mean()) for cls in known] for one in drawn])
+    words = [as_plot_text(shorten(classes.get(int(cls), str(cls)), 16)) for cls in known]
+    figure = blank("what the network calls it", "after stage", height=120 + 26 * len(own))
+    figure.add_trace(
+        go.Heatmap(
+            z=shares, x=words, y=[str(one.stage + 1) for one in own], zmin=0, zmax=1,
+            colorscale=SCALE, showscale=False, xgap=2, ygap=2, meta={"label": name, "head": ""},
+            hovertemplate="stage %{y}, %{x}<br>%{z:.3f} of the samples<extra></extra>",
+        )
+    )  # fmt: skip
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    figure.update_xaxes(type="category", showgrid=False)
+    return figure
+
+
 def picture_rows(
     own: Sequence[GeneratedPictures], classes: Mapping[int, str], name: str
 ) -> go.Figure:
     """A figure with a row of pictures for each stage."""
-    count, _, high, wide = own[0].pictures.shape
+    shown = [(np.asarray(one.pictures), np.asarray(one.classes)) for one in own]
+    count, _, high, wide = shown[0][0].shape
     down, right = high + max(1, round(GAP * high)), wide + max(1, wide // 16)
     sheet = np.zeros((down * len(own), right * count - (right - wide), 4), np.uint8)
     figure = go.Figure()
-    for row, one in enumerate(own):
-        for column, picture in enumerate(one.pictures):
+    for row, (pictures, called) in enumerate(shown):
+        for column, picture in enumerate(pictures):
             top, left = row * down, column * right
             sheet[top : top + high, left : left + wide] = _rgba(picture)
-            said = int(one.classes[column])
+            said = int(called[column])
             words = as_plot_text(shorten(classes.get(said, str(said)), 11))
             figure.add_annotation(
                 x=left + wide / 2 - 0.5, y=top + high - 0.5, text=words, showarrow=False,

@@ -31,7 +31,8 @@ class ReproductionPlan:
     `entries` has one entry per cell, with the reasons that the data at hand add; entries and
     figures whose data is not here say so in `missing`. `done` counts runs finished before. `ids`
     are those under which the runs are recorded, by the keys of the recipes; `orders` by key and
-    recorded order those that recipes spell otherwise.
+    recorded order those that recipes spell otherwise. `by_recipe` has the runs of each recipe,
+    `root` is where data sets are found.
     """
 
     table: PaperTable
@@ -45,6 +46,8 @@ class ReproductionPlan:
     costs: tuple[CostEstimate, ...] = field(default=())
     ids: Mapping[str, str] = field(default_factory=dict)
     orders: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    by_recipe: tuple[tuple[Recipe, tuple[Plan, ...]], ...] = ()
+    root: str | None = None
 
     @property
     def runnable(self) -> tuple[Cell, ...]:
@@ -191,11 +194,13 @@ def plan(
     _try_recipes(table, shelf)
     entries = tuple(_entry(table, cell, shelf) for cell in chosen)
     figures, absent = _figures(table.figures if not cells else (), shelf)
-    runs, ids, orders = _runs(entries, figures, shelf, table.rank)
+    recipes = _recipes(entries, figures, table.rank)
+    runs, ids, orders = _runs(recipes, shelf)
     made = ReproductionPlan(
         table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
         runs=tuple(runs), notes=(*table.notes, *shelf.notes),
-        done=len(runs) - len(_pending(runs, out)), ids=ids, orders=orders,
+        done=len(runs) - len(pending(runs, out)), ids=ids, orders=orders, root=shelf.root,
+        by_recipe=tuple((recipe, tuple(shelf.runs(recipe))) for recipe in recipes),
     )  # fmt: skip
     if not measure:
         return made
@@ -207,8 +212,8 @@ def with_costs(
     group_size: int = 0, tell: Tell | None = None,
 ) -> ReproductionPlan:  # fmt: skip
     """The plan with the cost of what is not finished; arguments as in `plan`."""
-    pending = _pending(made.runs, out)
-    costs = estimate(pending, device=device, group_size=group_size, tell=tell)
+    left = pending(made.runs, out)
+    costs = estimate(left, device=device, group_size=group_size, tell=tell)
     return replace(made, costs=tuple(costs))
 
 
@@ -260,20 +265,23 @@ def _figures(
     return found, {name: why for name, why in absent.items() if why}
 
 
-def _runs(
-    entries: Sequence[Entry],
-    figures: Sequence[PaperFigure],
-    shelf: _Shelf,
-    rank: Callable[[Recipe], int],
-) -> tuple[list[Plan], dict[str, str], dict[tuple[str, str], str]]:
-    """All runs once, one data set after the other, by rank, then as the cells; ids and orders."""
+def _recipes(
+    entries: Sequence[Entry], figures: Sequence[PaperFigure], rank: Callable[[Recipe], int]
+) -> list[Recipe]:
+    """All recipes once, one data set after the other, by rank, then as the cells."""
     every = [r for entry in entries for r in entry.recipes]
     every += [r for figure in figures for r in figure.recipes]
     distinct = {run_key(recipe): recipe for recipe in every}
     places: dict[str, int] = {}
     for recipe in distinct.values():
         places.setdefault(str(recipe.stream["data"]), len(places))
-    ordered = sorted(distinct.values(), key=lambda r: (places[str(r.stream["data"])], rank(r)))
+    return sorted(distinct.values(), key=lambda r: (places[str(r.stream["data"])], rank(r)))
+
+
+def _runs(
+    ordered: Sequence[Recipe], shelf: _Shelf
+) -> tuple[list[Plan], dict[str, str], dict[tuple[str, str], str]]:
+    """All runs once, in the order of their recipes; ids and orders."""
     runs = {run.key: run for recipe in ordered for run in shelf.runs(recipe)}
     ids = {recipe.key: run.recipe for recipe in ordered for run in shelf.runs(recipe)}
     orders = {(recipe.key, run.order): recipe.order for recipe in ordered
@@ -281,7 +289,8 @@ def _runs(
     return list(runs.values()), ids, orders
 
 
-def _pending(runs: Sequence[Plan], out: str | os.PathLike[str] | None) -> list[Plan]:
+def pending(runs: Sequence[Plan], out: str | os.PathLike[str] | None) -> list[Plan]:
+    """Runs that are not finished in a run directory."""
     if out is None or not Path(out).is_dir():
         return list(runs)
     folder = RunDirectory(out, create=False)

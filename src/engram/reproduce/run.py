@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engram.errors import EngramError, number
-from engram.recipes import Callback, execute
+from engram.errors import whole as whole_number
+from engram.recipes import Callback
 from engram.records import Result, RunDirectory, read
 from engram.records.arrange import RunKey, ended_stages
 from engram.reproduce.output import merge_lines, read_lines
 from engram.reproduce.planning import ReproductionPlan, plan
 from engram.reproduce.registry import find_table
 from engram.reproduce.table import Entry, PaperFigure, PaperTable, stand_in, words
+from engram.reproduce.training import train
 from engram.reproduce.verdict import Line, judge
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ def reproduce(
     compile: bool = False,
     planned: ReproductionPlan | None = None,
     again: bool = False,
+    workers: int = 0,
 ) -> Reproduction:
     """Run what a table needs and is not there yet, and put our numbers beside the paper's.
 
@@ -107,6 +110,9 @@ def reproduce(
         The plan, where the caller has made it already.
     again
         Run anew what is finished, see `engram.run`.
+    workers
+        Processes. 0: one for each core where runs do not train in lockstep, on the CPU, and there
+        is enough to do; else this one alone, as with 1.
 
     Examples
     --------
@@ -117,6 +123,7 @@ def reproduce(
     """
     if budget is not None:
         number("budget", budget)
+    whole_number("workers", workers)
     deadline = None if budget is None else time.monotonic() + budget
     place = None if data is None else str(data)
     whole = (
@@ -125,7 +132,13 @@ def reproduce(
     folder = Path(out) if out is not None else default_out(whole, embedded=embedded, on=on)
     made = planned or plan(whole, data, cells=cells, out=folder, device=device, measure=False)
     read_lines(folder / FILE)  # a file that cannot take our lines is better known now than later
-    result = _train(made, folder, device, callback, deadline, group_size, compile, again)
+    if made.runs and (deadline is None or time.monotonic() < deadline):
+        train(
+            made, folder, device=device, callback=callback, deadline=deadline,
+            group_size=group_size, compile=compile, again=again, workers=workers,
+        )  # fmt: skip
+    known = bool(made.runs) and bool(RunDirectory(folder).result_files())
+    result = read(folder) if known else None
     ended = {} if result is None else ended_stages(result.ends().frame())
     result = None if result is None else by_key(result, made.ids, made.orders)
     lines = lines_of(made, result)
@@ -146,22 +159,6 @@ def lines_of(made: ReproductionPlan, result: Result | None) -> tuple[Line, ...]:
         )
         for cell, entry in zip(made.cells, made.entries, strict=True)
     )
-
-
-def _train(
-    made: ReproductionPlan, folder: Path, device: Any, callback: Callback | None,
-    deadline: float | None, group_size: int, compile: bool, again: bool,
-) -> Result | None:  # fmt: skip
-    """Everything recorded after training what is missing; None if nothing is."""
-    if not made.runs:
-        return None
-    directory = RunDirectory(folder)
-    if deadline is None or time.monotonic() < deadline:
-        execute(
-            made.runs, out=folder, device=device, callback=callback, deadline=deadline,
-            group_size=group_size, compile=compile, again=again,
-        )  # fmt: skip
-    return read(folder) if directory.result_files() else None
 
 
 def by_key(

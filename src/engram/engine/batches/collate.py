@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -123,6 +124,31 @@ def one_step(rows: Minibatches, step: int) -> Minibatch:
     apart = tuple(IndexBatch(*(leaf[0, step] for leaf in part)) for part in rows.apart)
     into = rows.into[0, step, :length] if isinstance(rows.into, Tensor) else ()
     return Minibatch(main, rows.key[0, step], apart, into)
+
+
+def fit(values: Sequence[Tensor], places: Sequence[Tensor]) -> bool:
+    """Whether rows [R, S, ...] have the shapes of places, or fewer steps.
+
+    Examples
+    --------
+    >>> place, shorter = torch.zeros(2, 5, 3), torch.ones(2, 4, 3)
+    >>> fit([shorter], [place]), fit([place], [shorter])
+    (True, False)
+    """
+    if len(values) != len(places):
+        return False
+    pairs = zip(values, places, strict=True)
+    return all(
+        a.ndim == b.ndim and a.shape[:1] + a.shape[2:] == b.shape[:1] + b.shape[2:]
+        and a.shape[1] <= b.shape[1]
+        for a, b in pairs
+    )  # fmt: skip
+
+
+def lay_(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Write rows that `fit` into places; of further steps there, the old rows stay."""
+    for place, value in zip(places, values, strict=True):
+        place[:, : value.shape[1]].copy_(value)
 
 
 def no_padding(rows: Minibatches) -> bool:

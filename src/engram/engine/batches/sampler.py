@@ -215,22 +215,25 @@ class Sampler:
         epochs, inside = step // per, step % per  # [R, S]
         first = epochs[:, :1]
         span = int((epochs[:, -1:] - first).max()) + 1
-        orders = [self._permutations(first[:, 0] + e) for e in range(span)]  # E times [R, n]
+        orders = self._permutations(first + torch.arange(span, device=device))  # [R, E, n]
         place = inside[..., None] * size + torch.arange(size, device=device)  # [R, S, B]
         which = (epochs - first)[..., None] * self.main.length
         flat = which + place.clamp(max=self.main.length - 1)
-        index = torch.cat(orders, 1).gather(1, flat.flatten(1)).view_as(flat)
+        index = orders.flatten(1).gather(1, flat.flatten(1)).view_as(flat)
         live = np.ones((len(self.seeds), stop - start), dtype=bool)
         return self._minibatches(index, place < self.main.real[:, None, None], epochs, inside, live)
 
     def _permutations(self, epochs: Tensor) -> Tensor:
-        places = torch.arange(self.main.length, device=self.device).expand(len(self.seeds), -1)
+        """[R, ..., n] orders of the rows in epochs [R, ...]."""
+        places = torch.arange(self.main.length, device=self.device).expand(*epochs.shape, -1)
         if self.whole:
             return places
-        key = keys.fold(self.seeds, "order", self.stage, epochs)
-        drawn = keys.order(key, self.main.length, self.main.real)
+        each = (-1, *[1] * (epochs.ndim - 1))
+        real = self.main.real.view(each)
+        key = keys.fold(self.seeds.view(each), "order", self.stage, epochs)
+        drawn = keys.order(key, self.main.length, real)
         # a run whose rows fit into one batch has no order, in a group as alone
-        return torch.where(self.main.real[:, None] <= self.batch, places, drawn)
+        return torch.where(real[..., None] <= self.batch, places, drawn)
 
     def _minibatches(
         self, index: Tensor, real: Tensor, epochs: Tensor, inside: Tensor, live: np.ndarray

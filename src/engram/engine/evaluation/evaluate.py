@@ -21,6 +21,7 @@ from engram.methods.base import Method
 from engram.streams.core import Stream
 
 ENTRIES_AT_ONCE = 1 << 27
+CONVOLVED_AT_ONCE = 1 << 21  # on the CPU, whose caches hold so much between two layers
 
 
 def test_items(stream: Stream) -> tuple[Tensor, Tensor]:
@@ -165,7 +166,9 @@ def _mapped(
 def _chunks(rows: Tensor, learner: Learner, runs: int) -> list[slice]:
     """Rows that fit: an activation is guessed as four times the input."""
     sample = 4 * int(np.prod(learner.stream.data.sample_shape))
-    size = int(np.clip(ENTRIES_AT_ONCE // max(1, runs * sample), 16, 8192))
+    small = learner.device.type == "cpu" and learner.networks.convolves
+    entries = CONVOLVED_AT_ONCE if small else ENTRIES_AT_ONCE
+    size = int(np.clip(entries // max(1, runs * sample), 16, 8192))
     return [slice(start, start + size) for start in range(0, len(rows), size)]
 
 

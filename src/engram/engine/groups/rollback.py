@@ -22,6 +22,7 @@ class Rollback:
         "diverged",
         "units",
         "resume_point",
+        "before",
     )
 
     def __init__(self, learner: Learner) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.batches.collate import Minibatch, at_step
+from engram.engine.batches.collate import Minibatch, at_step, fit, lay_
 from engram.engine.batches.sampler import Minibatches
 from engram.engine.trainers.cuda_graph import Captured
 from engram.engine.trainers.single import SingleTrainer
@@ -41,12 +41,11 @@ class CapturedTrainer(SingleTrainer):
     def load(self, rows: Minibatches, fixed: bool) -> None:
         self._prepare(rows)
         known, new = list(leaves(_tensors(self._rows))), list(leaves(_tensors(rows)))
-        if [one.shape for one in known] != [one.shape for one in new]:
+        if not known or not fit(new, known):
             self._rows = rows._replace(**tree_map(torch.clone, _tensors(rows)))
             self._forget()
             return
-        for place, value in zip(known, new, strict=True):
-            place.copy_(value)
+        lay_(known, new)
         self._rows = self._rows._replace(lengths=rows.lengths)  # type: ignore[union-attr]
 
     def rekey(self, key: Tensor) -> None:

@@ -18,7 +18,15 @@ from torch.func import grad as func_grad
 from torch.func import vmap
 
 from engram import keys
-from engram.engine.batches.collate import Collate, Minibatch, at_step, no_padding, only_own_rows
+from engram.engine.batches.collate import (
+    Collate,
+    Minibatch,
+    at_step,
+    fit,
+    lay_,
+    no_padding,
+    only_own_rows,
+)
 from engram.engine.batches.latents import stacked, still_root
 from engram.engine.batches.sampler import Minibatches
 from engram.engine.batches.values import empty_tables, tables_of, write_
@@ -130,17 +138,18 @@ class LockstepTrainer:
             first = empty_tables(self.learners[0], self.method, rows, self._slots)
             runs = len(self.learners)
             self.collate.values = {k: v.repeat(runs, *[1] * v.ndim) for k, v in first.items()}
-        if self._rows is None or not self._same_shapes(rows):
+        places, new = _leaves_of(self._rows), _leaves_of(rows)
+        # the last stretch of steps may be shorter: what was recorded holds for it, too
+        if not fit(new, places) or not (self._padded or no_padding(rows)):
             self._rows = _copied(torch.clone, rows)
             self._padded = not no_padding(rows)
             self.fixed_batch = None
             self._forget()
         else:
-            for old, new in zip(_leaves_of(self._rows), _leaves_of(rows), strict=True):
-                old.copy_(new)
+            lay_(places, new)
         if fixed and not self.collate.feed.augment:
             self.step_number.zero_()
-            self.fixed_batch = self.collate(at_step(self._rows, self.step_number))
+            self.fixed_batch = self.collate(at_step(self._rows, self.step_number))  # type: ignore[arg-type]
             self._fetches = False
 
     def _fetch(self) -> None:
@@ -161,12 +170,6 @@ class LockstepTrainer:
             batch.key.copy_(key[:, 0])
             for number, apart in enumerate(batch.memory):
                 apart.key.copy_(torch.as_tensor(keys.fold(batch.key, number)))
-
-    def _same_shapes(self, rows: Minibatches) -> bool:
-        old, new = list(_leaves_of(self._rows)), list(_leaves_of(rows))
-        return len(old) == len(new) and all(
-            a.shape == b.shape for a, b in zip(old, new, strict=True)
-        )
 
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
         """Steps `start` to `stop` of the loaded rows; `live` [R, S] says who takes each."""
