@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+import engram
 from engram import joint, keys
+from engram.cli.show import footnotes
 from engram.data.core import Data
 from engram.engine.engine import Engine
 from engram.engine.run import Run
@@ -325,6 +327,16 @@ def test_an_experiment_is_the_weights_not_the_place_of_their_file():
     )  # fmt: skip
     assert one == moved
     assert len({one, other, scratch}) == 3
+
+
+def test_results_say_where_weights_come_from(capsys):
+    data = Data.from_arrays(
+        torch.zeros(8, 3, 63, 63), [0, 1] * 4, test=(torch.zeros(2, 3, 63, 63), [0, 1])
+    )
+    result = engram.run(joint(data), model={"name": "alexnet", "hidden": 4}, iterations=1)
+    footnotes(result)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "alexnet begins from scratch, without pretrained weights" in said
 
 
 def test_no_stock_norm_is_left():

@@ -172,6 +172,9 @@ def footnotes(result: Result) -> None:
     if any(figure != "accuracy" for figure in result.figures):
         say("pw-Jaccard: precision-weighted Jaccard score of predicted label sets, over all test "
             "rows of the tasks so far, each once", style="dim")  # fmt: skip
+    models = (one.get("model") for one in result.recipes.values())
+    for line in dict.fromkeys(filter(None, map(starting_weights, models))):
+        say(line, style="dim")
     if reads_past(result):
         say("* reads the training data of earlier tasks: a ceiling, not a competitor", style="dim")
 
