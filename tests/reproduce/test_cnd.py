@@ -3,17 +3,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.metrics.novelty import auroc
+from engram.models import build as build_model
+from engram.recipes import plans_of
 from engram.records import read
 from engram.reproduce import cells_of, choose_cells, default_out, find_table, plan, reproduce
 from engram.reproduce.papers import cnd_figures, cnd_numbers
+from engram.reproduce.papers.assign import assign
 from engram.reproduce.papers.cnd_findings import Claim, findings
 from engram.reproduce.papers.cnd_preset import EMBEDDED, PAPER, TINY, Row, recipe, trained
 from engram.reproduce.run import by_key
+from engram.reproduce.table import OUTSIDE
 
-QUICK = ("seeds=2", "epochs=1", "tiny.options.per_class=20", "features=60", "detectors.VAE=null",
-         "detectors.KNN=null", "detectors.Mahalanobis=null", "few=90")  # fmt: skip
+QUICK = ("seeds=2", "epochs=1", "tiny.options.per_class=20", "features=60", "few=90",
+         "detectors={Softmax: {}, ODIN: {}, B1: {}, B2: {}}", "outside.data_options.per_class=10",
+         "tuned={ODIN: {epsilon: [0.0, 0.01]}}")  # fmt: skip
 CELLS = "method=FineTune|ER-25s,nd_method=Softmax|ODIN"
 
 
@@ -85,6 +91,32 @@ def test_what_is_wanted_most_is_trained_first():
     assert len(planned.cells) == 1217
 
 
+def test_detectors_are_tuned_where_there_is_an_outside_set():
+    names = [probe.name for probe in recipe(PAPER, row("LwF")).probes]
+    assert "tuned odin over epsilon" in names
+    assert any("combine=logistic" in name for name in names)
+    assert recipe(PAPER, row("LwF")).outside["data"] == "cifar100"
+    bare = recipe(assign(PAPER, ["outside=null"]), row("LwF"))
+    assert {"odin", "vae"} <= {probe.name for probe in bare.probes}
+    table = find_table("cnd/4")
+    cell = choose_cells(table.cells, "nd_method=ODIN,dataset=TinyImageNet")[0]
+    assert OUTSIDE in table.entry(cell).reasons
+    same = find_table("cnd/4", assignments=["outside.data=cifar10"])
+    assert OUTSIDE not in same.entry(cell).reasons
+
+
+@pytest.mark.parametrize("backbone", ["ResNet", "VGG"])
+def test_layers_that_mahalanobis_reads_are_there(backbone):
+    made = recipe(assign(EMBEDDED, ["seeds=1"]), row("FineTune", backbone=backbone))
+    (one,) = plans_of([made])
+    learner = Engine([one.run], device="cpu").learner(one.run)
+    for probe in one.probes.values():
+        probe.check(learner)
+    layers = PAPER.tiny.layers[backbone]
+    net = build_model(PAPER.tiny.models[backbone], sample_shape=(3, 56, 56), classes=2, seed=0)
+    assert {*layers} <= {name for name, _ in net.backbone.named_modules()}
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("cnd")
@@ -94,6 +126,7 @@ def made(tmp_path_factory):
 
 def test_numbers_are_those_of_the_records(made):
     table = read(made.out).novelty()
+    table = table.replace({"detector": {"tuned odin over epsilon": "odin"}})
     known = table.set_index(["label", "detector", "metric", "stage"])["mean"]
     metrics = {"DER_F_vs_N": "inside_forgotten", "DER_F_vs_O": "forgotten_outside"}
     for line in made.lines:
@@ -135,7 +168,7 @@ def test_figures_show_what_was_recorded(made, seen):
     result, rows = seen
     table = cnd_numbers.by_stage(result, rows, ("previous_auroc",))
     known = read(made.out).novelty().set_index(["label", "detector", "metric", "stage"])["mean"]
-    for one in table.itertuples():
+    for one in table[table["line"] == "Softmax"].itertuples():
         place = (f"{one.row} (shapes, ResNet)", one.line.lower(), "previous_auroc", one.x - 1)
         assert one.value == pytest.approx(100 * known[place])
     run = next(r for r in result.runs if r.recipe == rows[row("FineTune")].key)
@@ -176,6 +209,7 @@ def test_findings_can_fail(seen):
         assert one.holds == ("yes" if one.first_value > one.second_value else "no")
     without = table[(table["second"] == "VAE") & (table["row"] == "FineTune")]
     assert set(without["holds"]) == {"not run"}  # no such detector was asked
+    assert len(table[table["holds"] == "not run"]) < len(table)
 
     def said(a, b, **options):
         first, second = (("x", lambda result, v=v: np.array([v, np.nan])) for v in (a, b))

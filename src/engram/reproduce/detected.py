@@ -42,14 +42,14 @@ def comparisons(result: Result, recipe: Recipe) -> dict[int, Comparisons]:
 
 
 def class_of(probe: str) -> str:
-    """The first word of a probe's name: its class, without options.
+    """The class of a detector from its name: without options, whether tuned or not.
 
     Examples
     --------
-    >>> class_of("odin epsilon=0.01")
-    'odin'
+    >>> class_of("odin epsilon=0.01"), class_of("tuned odin over epsilon")
+    ('odin', 'odin')
     """
-    return probe.split(" ")[0]
+    return probe.removeprefix("tuned ").split(" ")[0]
 
 
 def detected(recipe: Recipe, detector: str, metric: str, stages: int | Sequence[int]) -> Measure:

@@ -51,6 +51,7 @@ METRICS = {
     "F/IN": "inside_forgotten_detection_error", "F/Out": "forgotten_outside_detection_error",
 }  # fmt: skip
 POINTS = 3.0  # percentage points that are no difference
+CIFAR = "cifar10"
 TUNED = ("ODIN", "Mahalanobis", "VAE")  # by the paper on an outside set
 
 
@@ -81,7 +82,8 @@ class _Rows:
         return detected(made, cell["nd_method"].lower(), METRICS[metric], stages)
 
     def _reasons(self, cell: Cell) -> tuple[str, ...]:
-        tuned = [OUTSIDE] if cell["nd_method"] in TUNED else []
+        here = (self.preset.outside or {}).get("data")
+        tuned = [OUTSIDE] if cell["nd_method"] in TUNED and here != CIFAR else []
         return self.preset.reasons(cell["dataset"], EPOCHS, *tuned, VARIANT)
 
 

@@ -62,6 +62,13 @@ def _detectors() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _tuned() -> dict[str, Any]:
+    return {
+        "ODIN": {"epsilon": [0.0, 0.0005, 0.001, 0.0014, 0.002, 0.01]},
+        "VAE": {"of": ["features", "inputs"], "latent": [8, 32], "epochs": [10, 30]},
+    }  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class Preset(PaperPreset[Protocol]):
     """The choices of all rows; N1 to N18 are entries of the page about the protocol.
@@ -89,6 +96,11 @@ class Preset(PaperPreset[Protocol]):
         Exemplars of the rows 25s and 50s in all, shared by tasks (N6).
     detectors
         Detectors and their options; null leaves one out.
+    outside
+        The set against which detectors are tuned, and Mahalanobis weighs its layers: the paper has
+        CIFAR-10. null: nothing is tuned.
+    tuned
+        Detectors to the values that are tried after the first stage; null leaves one as it is.
     features
         Test items whose features are stored whole after each stage, for figure 6.
     forgetting
@@ -134,6 +146,10 @@ class Preset(PaperPreset[Protocol]):
     few: int = 4500
     many: int = 9000
     detectors: Mapping[str, Any] = field(default_factory=_detectors)
+    outside: Mapping[str, Any] | None = field(
+        default_factory=lambda: {"data": "cifar100", "data_options": {"resize": 64, "crop": 56}}
+    )
+    tuned: Mapping[str, Any] = field(default_factory=_tuned)
     features: int = 500
     forgetting: str = "diagonal"
     keep: str = "labels"
@@ -177,7 +193,7 @@ def recipe(preset: Preset, row: Row) -> Recipe:
     >>> made.method.memory.per_task, made.training.epochs, made.stream["kind"]
     (4500, 30, 'class_incremental')
     >>> [probe.name for probe in made.probes][:3]
-    ['features', 'softmax', 'odin']
+    ['features', 'softmax', 'tuned odin over epsilon']
     """
     protocol, setting = preset.protocol(row.dataset), row.setting
     return Recipe.of({
@@ -198,7 +214,7 @@ def recipe(preset: Preset, row: Row) -> Recipe:
         },
         "detectors": detector_specs(preset, row), "seeds": preset.seeds, "keep": preset.keep,
         "probes": [{"name": "engram.probes:Features", "items": preset.features}],
-        "label": label(preset, row),
+        "outside": preset.outside, "label": label(preset, row),
     })  # fmt: skip
 
 
@@ -241,12 +257,16 @@ def method_spec(preset: Preset, method: str) -> dict[str, Any]:
 def detector_specs(preset: Preset, row: Row) -> list[dict[str, Any]]:
     """The detectors of a row; B1 and B2 need a last layer without bias."""
     layers = list(preset.protocol(row.dataset).layers.get(row.backbone, ()))
-    more = {"Mahalanobis": {"layers": layers} if layers else {}}
-    return [
-        {"name": name, **more.get(name, {}), **options}
-        for name, options in preset.detectors.items()
-        if options is not None and not (row.head == BIASED and name in ("B1", "B2"))
-    ]
+    combine = {"combine": "logistic"} if preset.outside is not None else {}
+    found = []
+    for name, options in preset.detectors.items():
+        if options is None or (row.head == BIASED and name in ("B1", "B2")):
+            continue
+        more = {"layers": layers, **combine} if name == "Mahalanobis" and layers else {}
+        spec = {"name": name, **more, **options}
+        grid = preset.tuned.get(name) if preset.outside is not None else None
+        found.append({"name": "Tuned", "detector": spec, "grid": grid} if grid else spec)
+    return found
 
 
 PAPER = Preset()
@@ -258,9 +278,12 @@ EMBEDDED = Preset(
         batch_size=32, learning_rate=0.02,
         models={RESNET: {"name": "mlp", "hidden": [128, 64]},
                 VGG: {"name": "mlp", "hidden": [64, 64, 64]}},
-        layers={RESNET: ("lower",), VGG: ("lower",)},
+        layers={RESNET: ("lower.0",), VGG: ("lower.0",)},
     ),
     eight=None, seeds=5, epochs=20, augment=(), few=180, many=360, features=500,
     mas={"strength": 1.0, "importance": "batch_abs", "half": True, "group": 32},
-    shared_head={"name": "cosine", "scale": 8.0},
+    outside={"data": "glyphs", "data_options": {
+        "size": 12, "channels": 3, "classes": 10, "per_class": 50}},
+    detectors={**_detectors(), "Mahalanobis": {"combine": "mean"}},  # a regression takes seconds
+    tuned={**_tuned(), "VAE": {"of": ["features", "inputs"], "latent": [8], "epochs": [10]}},
 )  # fmt: skip
