@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 
 import engram
-from engram.errors import RecordError
+from engram.errors import EngramError, RecordError
+from engram.probes import Features
 from engram.report.digest import digest
 from engram.report.inputs import from_directories, from_result
-from engram.report.novelty import histogram, novelty_section
+from engram.report.listing import all_tables
+from engram.report.novelty import novelty_section, novelty_table
+from engram.report.novelty_alarms import alarms_section
+from engram.report.novelty_features import features_section
+from engram.report.novelty_scores import histogram, roc, scores_section
 from engram.report.page import page
+from engram.report.probes import probe_section
 from engram.report.sections import choose_cast
 
 
@@ -18,11 +24,11 @@ from engram.report.sections import choose_cast
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("novel")
     stream = engram.task_incremental(
-        engram.load("blobs", classes=6, per_class=30), classes_per_task=2
+        engram.load("blobs", classes=6, per_class=30), classes_per_task=2, valid=0.2
     )
     engram.run(
         stream, method=["Finetune", "LwF"], detectors=["Softmax", "Mahalanobis"], seeds=2,
-        out=out, epochs=2, device="cpu",
+        out=out, epochs=2, device="cpu", probes=[Features(items=40)],
     )  # fmt: skip
     return out
 
@@ -32,18 +38,76 @@ def test_lines_are_the_table_and_histograms_the_scores(folder):
     facts = digest(from_directories(folder))
     section = novelty_section(facts, choose_cast(facts))
     titles = [panel.title for panel in section.panels]
-    lines = [panel for panel in section.panels if panel.label is None]
     assert titles[:2] == ["mahalanobis: C.AUC", "mahalanobis: R.AUC"]
     table = result.novelty().set_index(["label", "detector", "metric", "stage"])["mean"]
-    for panel in lines:
+    for panel in section.panels:
         detector, short = panel.title.split(": ")
         metric = {"C": "combined", "R": "recent", "P": "previous"}[short[0]] + "_auroc"
         for trace in panel.figure.data:
             for x, y in zip(trace.x, trace.y, strict=True):
                 assert table[trace.meta["label"], detector, metric, x - 1] == y
-    drawn = [panel for panel in section.panels if panel.label]
+    drawn = [p for p in scores_section(facts, choose_cast(facts)).panels if p.label]
     assert len(drawn) == 4
     assert {panel.label for panel in drawn} == {"Finetune", "LwF"}
+
+
+def test_the_area_below_a_curve_is_the_combined_auc(folder):
+    inputs = from_directories(folder)
+    result = engram.read(folder)
+    for one in inputs.familiarity:
+        run = min(run for run in result.runs if run.recipe == one.recipe)
+        table = result.select(recipe=run.recipe, seed=run.seed).novelty()
+        chosen = (table["detector"] == one.detector) & (table["metric"] == "combined_auroc")
+        expected = table[chosen & (table["stage"] == one.stage)]["mean"].item()
+        x, y = roc(one.inside, one.outside)
+        assert np.trapezoid(y, x) == pytest.approx(expected, abs=0.01)
+    x, y = roc(np.arange(5000.0) + 1000, np.arange(5000.0))
+    assert len(x) <= 101
+    assert np.trapezoid(y, x) == pytest.approx(0.68, abs=0.01)
+
+
+def test_false_alarms_are_means_over_earlier_tasks(folder):
+    facts = digest(from_directories(folder))
+    (panel, *_) = alarms_section(facts, choose_cast(facts)).panels
+    table = engram.read(folder).false_alarms(0.05)
+    own = table[(table["detector"] == "mahalanobis") & (table["task"] < table["stage"])]
+    means = own.groupby(["label", "stage"])["frozen"].mean()
+    assert panel.title.startswith("mahalanobis")
+    for trace in panel.figure.data:
+        for x, y in zip(trace.x, trace.y, strict=True):
+            assert y == pytest.approx(means[trace.meta["label"], x - 1])
+
+
+def test_features_of_sets(folder, monkeypatch):
+    monkeypatch.setattr("engram.report.novelty_features.MOST_MAPS", 2)
+    facts = digest(from_directories(folder))
+    section = features_section(facts, choose_cast(facts))
+    norm = next(p for p in section.panels if p.name == "features-1-norm")
+    assert {trace.name for trace in norm.figure.data} >= {"first inside", "outside"}
+    maps = [panel for panel in section.panels if "map" in panel.name]
+    assert [panel.title for panel in maps[:2]] == ["map after stage 1: Finetune"] + [
+        "map after stage 2: Finetune"
+    ]
+
+    def absent(features):
+        raise EngramError("a map of features needs scikit-learn")
+
+    monkeypatch.setattr("engram.report.novelty_features.flat_map", absent)
+    without = features_section(facts, choose_cast(facts))
+    assert len(without.panels) == len(section.panels) - len(maps)
+    assert "No maps: a map of features needs scikit-learn." in without.help
+
+
+def test_costs_of_detectors_stand_in_one_table(folder):
+    inputs = from_directories(folder)
+    facts = digest(inputs)
+    table = novelty_table(facts)
+    assert table.frame[["name", "detector"]].drop_duplicates().shape == (4, 2)
+    assert (table.frame["seconds"] > 0).all()
+    softmax = table.frame[table.frame["detector"] == "softmax"]
+    assert (softmax["kept"] == 0).all()
+    assert probe_section(facts, choose_cast(facts)) is None  # nothing is left to say
+    assert "probes" not in {one.name for one in all_tables(inputs, facts)}
 
 
 def test_histograms_hold_every_finite_score_once(folder):

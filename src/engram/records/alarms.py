@@ -8,7 +8,7 @@ detector move on, which an AUC, blind to thresholds, cannot show.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from engram.records.result import Result
 
 Floats = npt.NDArray[np.float64]
-PLACE = ["label", "detector", "stage", "task"]
+PLACE = ["detector", "stage", "task"]
 
 
 def p_values(scores: Any, calibration: Any) -> Floats:
@@ -45,21 +45,29 @@ def p_values(scores: Any, calibration: Any) -> Floats:
 
 def false_alarms(result: Result, rate: float) -> pd.DataFrame:
     """See `Result.false_alarms`."""
+    return alarm_table(result, rate, "label", result.run_labels)
+
+
+def alarm_table(result: Result, rate: float, column: str, names: Sequence[str]) -> pd.DataFrame:
+    """The same, mean over the runs of each name, which stand in `column`."""
     import pandas as pd
 
     number("rate", rate, 0.0, 1.0)
-    lines = list(_lines(result, rate))
+    lines = list(_lines(result, rate, names))
     if not lines:
         wanted = "detectors and validation rows (valid=0.1 of a stream)"
         raise RecordError(f"these runs have no calibrated threshold: it takes {wanted}")
-    frame = pd.DataFrame(lines, columns=[*PLACE, "frozen", "renewed"])
-    by = frame.groupby(PLACE, sort=False, observed=True)
+    place = [column, *PLACE]
+    frame = pd.DataFrame(lines, columns=[*place, "frozen", "renewed"])
+    by = frame.groupby(place, sort=False, observed=True)
     return by.agg(frozen=("frozen", "mean"), renewed=("renewed", "mean"), runs=("frozen", "size")) \
         .reset_index()  # fmt: skip
 
 
-def _lines(result: Result, rate: float) -> Iterator[tuple[str, str, int, int, float, float]]:
-    wanted = dict(zip(result.runs, result.run_labels, strict=True))
+def _lines(
+    result: Result, rate: float, names: Sequence[str]
+) -> Iterator[tuple[str, str, int, int, float, float]]:
+    wanted = dict(zip(result.runs, names, strict=True))
     calibrations: dict[tuple[RunKey, str], dict[int, Any]] = {}
     for moment, detector in sorted(result.stored):
         run = RunKey(*moment[:3])

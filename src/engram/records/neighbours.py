@@ -10,6 +10,7 @@ import numpy.typing as npt
 from engram.errors import EngramError
 
 FEWEST = 5  # items that have neighbours
+ITERATIONS = 500  # enough for some hundred items
 
 
 def flat_map(features: npt.NDArray[Any], *, seed: int = 0) -> npt.NDArray[np.float64]:
@@ -30,5 +31,7 @@ def flat_map(features: npt.NDArray[Any], *, seed: int = 0) -> npt.NDArray[np.flo
     if len(clean) < FEWEST:
         return np.full((len(clean), 2), np.nan)
     near = min(30.0, (len(clean) - 1) / 3)
-    made = TSNE(perplexity=near, init="random", random_state=seed).fit_transform(clean)
+    made = TSNE(
+        perplexity=near, init="random", random_state=seed, max_iter=ITERATIONS
+    ).fit_transform(clean)
     return np.asarray(made, np.float64)

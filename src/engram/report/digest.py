@@ -13,6 +13,7 @@ import pandas as pd
 
 from engram import metrics
 from engram.metrics.ties import tied
+from engram.records.features import FeatureSample
 from engram.records.generated import GeneratedPictures
 from engram.records.judging import WORDS
 from engram.records.novelty import Familiarity
@@ -55,8 +56,8 @@ class Digest:
         `(name, head)` to accuracies `[run, stage, task]` of the finished runs.
     pictures, classes
         What generators drew, and the names of classes.
-    novelty, familiarity
-        What detectors found, by recipe and stage, and scores of single runs.
+    novelty, familiarity, alarms, features, samples
+        What detectors found, and features of the sets of items, see `ReportInput`.
     """
 
     frame: pd.DataFrame
@@ -67,6 +68,14 @@ class Digest:
     classes: Mapping[int, str] = field(default_factory=dict)
     novelty: pd.DataFrame = field(default_factory=pd.DataFrame)
     familiarity: Sequence[Familiarity] = ()
+    alarms: pd.DataFrame = field(default_factory=pd.DataFrame)
+    features: pd.DataFrame = field(default_factory=pd.DataFrame)
+    samples: Sequence[FeatureSample] = ()
+
+    def by_name(self, table: pd.DataFrame) -> pd.DataFrame:
+        """A table by recipe with the column `name` as well."""
+        names = dict(zip(self.frame["recipe"], self.frame["name"].astype(str), strict=True))
+        return table.assign(name=[names[one] for one in table["recipe"]], head="")
 
     @property
     def figure(self) -> str:
@@ -110,7 +119,7 @@ def digest(inputs: ReportInput) -> Digest:
     methods = _methods(runs, frame, inputs)
     return Digest(
         frame, runs, methods, matrices, inputs.pictures, inputs.classes, inputs.novelty,
-        inputs.familiarity,
+        inputs.familiarity, inputs.alarms, inputs.features, inputs.samples,
     )  # fmt: skip
 
 

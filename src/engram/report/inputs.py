@@ -16,6 +16,7 @@ from engram.errors import RecordError, bad
 
 if TYPE_CHECKING:
     from engram.records import Result
+    from engram.records.features import FeatureSample
     from engram.records.generated import GeneratedPictures
     from engram.records.novelty import Familiarity
 
@@ -29,6 +30,7 @@ REPRODUCTION_COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 OPTIONAL = ("settings", "stage")  # columns that older files lack, the oldest all of them
 REPRODUCTION_FILE = "reproduction.csv"
+ALARM_RATE = 0.05  # of false alarms, for which thresholds of detectors are set
 _NUMBERS = ("paper_value", "ours", "difference", "low", "high")
 
 
@@ -52,8 +54,10 @@ class ReportInput:
         Name of each class id, as far as it is known.
     pictures
         What generators drew after each stage.
-    novelty, familiarity
-        What detectors found, by recipe and stage, and scores of single runs.
+    novelty, familiarity, alarms
+        What detectors found, by recipe and stage, scores of single runs, and false alarms.
+    features, samples
+        Statistics of the features of each set of items by recipe and stage, and some of them whole.
 
     Examples
     --------
@@ -76,6 +80,9 @@ class ReportInput:
     pictures: Sequence[GeneratedPictures] = ()
     novelty: pd.DataFrame = field(default_factory=pd.DataFrame)
     familiarity: Sequence[Familiarity] = ()
+    alarms: pd.DataFrame = field(default_factory=pd.DataFrame)
+    features: pd.DataFrame = field(default_factory=pd.DataFrame)
+    samples: Sequence[FeatureSample] = ()
 
     def __post_init__(self) -> None:
         _require("frame", self.frame, COLUMNS)
@@ -173,17 +180,26 @@ def from_result(result: Result, *, reproductions: Iterable[pd.DataFrame] = ()) -
 
 
 def _found_novel(result: Result, problems: list[str]) -> dict[str, Any]:
-    """Nothing where no detector was asked; a problem where predictions were not kept."""
-    from engram.records.novelty import FAMILIARITY, familiarity_of_first_runs, summed
+    """Nothing where no detector or features were asked; a problem where predictions are missing."""
+    from engram.records.alarms import alarm_table
+    from engram.records.features import feature_samples, feature_table, has_features
+    from engram.records.novelty import CALIBRATION, FAMILIARITY, familiarity_of_first_runs, summed
 
-    if not any(FAMILIARITY in result.stored.get(*key) for key in result.stored):
-        return {}
+    names = [run.recipe for run in result.runs]
+    stored = {name for key in result.stored for name in result.stored.get(*key)}
+    found: dict[str, Any] = {}
     try:
-        table = summed(result, "recipe", [run.recipe for run in result.runs])
-        return {"novelty": table, "familiarity": familiarity_of_first_runs(result)}
+        if FAMILIARITY in stored:
+            found["novelty"] = summed(result, "recipe", names)
+            found["familiarity"] = familiarity_of_first_runs(result)
+        if {FAMILIARITY, CALIBRATION} <= stored:
+            found["alarms"] = alarm_table(result, ALARM_RATE, "recipe", names)
+        if has_features(result):
+            found["features"] = feature_table(result, "recipe", names)
+            found["samples"] = feature_samples(result)
     except RecordError as problem:
         problems.append(f"novelty: {problem}")
-        return {}
+    return found
 
 
 def _without(document: Mapping[str, Any], *keys: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from engram.report.aggregate import final_accuracies, order_disparities
 from engram.report.digest import BESIDE, COSTS, Digest
 from engram.report.doctor import Finding, diagnose
 from engram.report.inputs import ReportInput
+from engram.report.novelty import novelty_table
 from engram.report.probes import probe_table
 from engram.report.tables import Column, Table
 
@@ -189,6 +190,7 @@ def all_tables(inputs: ReportInput, digest: Digest) -> list[Table]:
         *(reproduction(i, t) for i, t in enumerate(inputs.reproductions)),
         orders(digest),
         costs(digest),
+        novelty_table(digest),
         probe_table(digest, inputs.classes),
         ledger(inputs.ledger, digest),
     ]

@@ -9,6 +9,7 @@ import pandas as pd
 from engram.records.probe_table import is_probed, places_of, summed
 from engram.report import figures
 from engram.report.digest import Digest
+from engram.report.novelty import detectors_of
 from engram.report.section import DrawnMethods, Panel, Section
 from engram.report.tables import Column, Table
 
@@ -17,8 +18,10 @@ MOST_STAGES = 20  # columns of the table
 
 
 def probed(digest: Digest) -> pd.DataFrame:
-    """Mean and std over runs by name, metric, place and stage."""
+    """Mean and std over runs by name, metric, place and stage; detectors are listed apart."""
     frame = digest.frame[is_probed(digest.frame)]
+    known = set(detectors_of(digest))
+    frame = frame[[metric.partition("/")[0] not in known for metric in frame["metric"]]]
     frame = frame.drop(columns="label").rename(columns={"name": "label"})
     return summed(frame).rename(columns={"label": "name"})
 

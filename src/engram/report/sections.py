@@ -14,6 +14,9 @@ from engram.report.digest import Digest
 from engram.report.generated import generated_section
 from engram.report.label_views import label_section
 from engram.report.novelty import novelty_section
+from engram.report.novelty_alarms import alarms_section
+from engram.report.novelty_features import features_section
+from engram.report.novelty_scores import scores_section
 from engram.report.probes import probe_section
 from engram.report.section import DrawnMethods, Panel, Section
 from engram.report.style import short_names, styles
@@ -36,7 +39,10 @@ def all_sections(digest: Digest, cast: DrawnMethods) -> list[Section]:
 
     Generated pictures, detectors and own probes if there are any.
     """
-    builders = (label_section, generated_section, novelty_section, probe_section)
+    builders = (
+        label_section, generated_section, novelty_section, scores_section, alarms_section,
+        features_section, probe_section,
+    )  # fmt: skip
     if_any = [build(digest, cast) for build in builders]
     return [build(digest, cast) for build in BUILDERS] + [one for one in if_any if one]
 
