@@ -18,7 +18,8 @@ from engram.reproduce.run import by_key
 from engram.reproduce.table import OUTSIDE
 
 QUICK = ("seeds=2", "epochs=1", "tiny.options.per_class=20", "features=60", "few=90",
-         "detectors={Softmax: {}, ODIN: {}, B1: {}, B2: {}}", "outside.data_options.per_class=10",
+         "detectors={Softmax: {}, ODIN: {}, B1: {}, B2: {}}",
+         "tiny.outside.data_options.per_class=10",
          "tuned={ODIN: {epsilon: [0.0, 0.01]}}")  # fmt: skip
 CELLS = "method=FineTune|ER-25s,nd_method=Softmax|ODIN"
 
@@ -33,10 +34,12 @@ def test_every_cell_has_a_way_or_a_reason():
     eight = [table.entry(cell) for cell in table.cells if cell["dataset"] != TINY]
     assert (len(tiny), len(eight)) == (1217, 378)
     assert all(e.recipes and e.measure and e.reasons and not e.missing for e in tiny)
-    assert all("Flowers" in e.missing and not e.recipes for e in eight)
+    assert {(r.stream["kind"], r.model["name"]) for e in eight for r in e.recipes} == {
+        ("eight_task", "alexnet")
+    }
     assert len({r.label for e in tiny for r in e.recipes}) == len(trained(TINY)) - 1  # the control
-    missing = {f.name for f in table.figures if f.missing}
-    assert missing == {"fig2", "fig12", "fig17", "fig22"}
+    of_eight = {f.name for f in table.figures if "(Eight-Task)" in f.title}
+    assert of_eight == {"fig2", "fig12", "fig17", "fig22"}
     assert {f"fig{n}" for n in range(2, 35)} <= {f.name for f in table.figures}
 
 
@@ -59,10 +62,17 @@ def test_rows(method, kind, values):
             found = getattr(found, name)
         assert found == value, path
     shared = method.startswith(("ER", "SSIL"))
-    assert made.stream["kind"] == ("class_incremental" if shared else "task_incremental")
+    assert made.stream["kind"] == "tinyimagenet_seq"
+    assert made.stream.get("shared_head", False) == shared
     assert made.training.scope == ("seen" if shared else "own")
     assert (made.training.epochs, made.training.patience, made.training.batch_size) == (30, 5, 64)
     assert made.model["head"] == {"name": "linear", "bias": False}
+
+
+def test_a_sequence_that_is_not_here_is_named(tmp_path):
+    planned = plan(find_table("cnd/1"), tmp_path, cells="dataset=Eight-Task", measure=False)
+    assert len(planned.entries) == 6
+    assert all("eight_task was not found" in entry.missing for entry in planned.entries)
 
 
 def test_last_layers():
@@ -96,12 +106,12 @@ def test_detectors_are_tuned_where_there_is_an_outside_set():
     assert "tuned odin over epsilon" in names
     assert any("combine=logistic" in name for name in names)
     assert recipe(PAPER, row("LwF")).outside["data"] == "cifar100"
-    bare = recipe(assign(PAPER, ["outside=null"]), row("LwF"))
+    bare = recipe(assign(PAPER, ["tiny.outside=null"]), row("LwF"))
     assert {"odin", "vae"} <= {probe.name for probe in bare.probes}
     table = find_table("cnd/4")
     cell = choose_cells(table.cells, "nd_method=ODIN,dataset=TinyImageNet")[0]
     assert OUTSIDE in table.entry(cell).reasons
-    same = find_table("cnd/4", assignments=["outside.data=cifar10"])
+    same = find_table("cnd/4", assignments=["tiny.outside.data=cifar10"])
     assert OUTSIDE not in same.entry(cell).reasons
 
 

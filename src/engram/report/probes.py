@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from engram.records.probe_table import is_probed, places_of, summed
@@ -21,7 +22,8 @@ def probed(digest: Digest) -> pd.DataFrame:
     """Mean and std over runs by name, metric, place and stage; detectors are listed apart."""
     frame = digest.frame[is_probed(digest.frame)]
     known = set(detectors_of(digest))
-    frame = frame[[metric.partition("/")[0] not in known for metric in frame["metric"]]]
+    own = [str(metric).partition("/")[0] not in known for metric in frame["metric"]]
+    frame = frame[np.array(own, np.bool_)]
     frame = frame.drop(columns="label").rename(columns={"name": "label"})
     return summed(frame).rename(columns={"label": "name"})
 

@@ -260,7 +260,7 @@ def _counted(entry: Entry, shelf: _Shelf) -> Entry:
 def _figures(
     figures: Sequence[PaperFigure], shelf: _Shelf
 ) -> tuple[tuple[PaperFigure, ...], dict[str, str]]:
-    absent = {one.name: one.missing or shelf.why_not(one.recipes) for one in figures}
+    absent = {one.name: shelf.why_not(one.recipes) for one in figures}
     found = tuple(figure for figure in figures if not absent[figure.name])
     return found, {name: why for name, why in absent.items() if why}
 

@@ -97,17 +97,13 @@ def stand_in(entry: Entry) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperFigure:
-    """A figure: what has to be run, the numbers it shows, and the drawing.
-
-    `missing` says why it cannot be made at all, "" if it can.
-    """
+    """A figure: what has to be run, the numbers it shows, and the drawing."""
 
     name: str
     title: str
     recipes: tuple[Recipe, ...]
     data: Callable[[Result], pd.DataFrame]
     draw: Callable[[pd.DataFrame], Any]  # a plotly figure
-    missing: str = ""
 
 
 def _any_order(recipe: Recipe) -> int:

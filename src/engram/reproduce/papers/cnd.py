@@ -13,10 +13,8 @@ from engram.reproduce.papers import cnd_figures
 from engram.reproduce.papers.base import Paper
 from engram.reproduce.papers.cnd_preset import (
     COSINE,
-    EIGHT,
     EMBEDDED,
     HEAD,
-    NOT_HERE,
     PAPER,
     PLAIN,
     ROWS,
@@ -64,8 +62,6 @@ class _Rows:
 
     def entry(self, cell: Cell) -> Entry:
         row = row_of(cell)
-        if row.dataset == EIGHT:
-            return Entry(missing=NOT_HERE)
         made = self._recipe(row)
         return Entry(
             recipes=(made,), measure=self._measure(cell, row, made), tolerance=POINTS,
@@ -82,7 +78,7 @@ class _Rows:
         return detected(made, cell["nd_method"].lower(), METRICS[metric], stages)
 
     def _reasons(self, cell: Cell) -> tuple[str, ...]:
-        here = (self.preset.outside or {}).get("data")
+        here = (self.preset.protocol(cell["dataset"]).outside or {}).get("data")
         tuned = [OUTSIDE] if cell["nd_method"] in TUNED and here != CIFAR else []
         return self.preset.reasons(cell["dataset"], EPOCHS, *tuned, VARIANT)
 

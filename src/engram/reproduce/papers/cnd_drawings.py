@@ -5,22 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engram.records.features import DRAWN
-from engram.reproduce.papers.cnd_numbers import COLUMNS, NAMES
+from engram.reproduce.papers.cnd_numbers import NAMES
 from engram.reproduce.papers.cnd_preset import ROWS
-from engram.reproduce.papers.drawing import Legend, frame, line, looks
+from engram.reproduce.papers.drawing import Legend, line, looks
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from engram.records import Result
-
 SETS = {"inside": "#0072B2", "forgotten": "#E69F00", "outside": "#8A8A8A"}
 OVER_TASKS = ("accuracy", "AUC against the last task")
-
-
-def nothing(result: Result) -> pd.DataFrame:
-    """The numbers of a figure that cannot be made."""
-    return frame([], COLUMNS)
 
 
 def draw_panels(data: pd.DataFrame) -> Any:

@@ -18,7 +18,6 @@ from engram.reproduce.papers.cnd_preset import (
     ALEXNET,
     BIASED,
     EIGHT,
-    NOT_HERE,
     RESNET,
     TINY,
     VGG,
@@ -110,13 +109,6 @@ def build(name: str, preset: Preset) -> tuple[PaperFigure, ...]:
     if {row.dataset for row in one.rows} & preset.absent:
         return ()
     title = f"{one.title} ({preset.shown(one.rows[0].dataset)})"
-    if one.rows[0].dataset == EIGHT:
-        return (
-            PaperFigure(
-                name=name, title=title, recipes=(), data=drawings.nothing, draw=one.draw,
-                missing=NOT_HERE,
-            ),
-        )  # fmt: skip
     made = {row: recipe(preset, row) for row in one.rows}
     return (
         PaperFigure(

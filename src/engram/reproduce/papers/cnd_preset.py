@@ -12,9 +12,6 @@ from engram.recipes import Recipe
 from engram.reproduce.papers.base import PaperPreset
 
 TINY, EIGHT = "TinyImageNet", "Eight-Task"
-EIGHT_SETS = ("Flowers", "Scenes (MIT-67)", "CUB-200", "Cars", "Aircraft", "Actions (VOC 2012)",
-              "Letters (Chars74K)", "SVHN")  # fmt: skip
-NOT_HERE = f"the sequence of {', '.join(EIGHT_SETS)} is not at hand, and none is put together here"
 RESNET, VGG, ALEXNET = "ResNet", "VGG", "AlexNet"
 MULTI, SHARED = "multi-head", "shared-head"
 HEAD = {MULTI: "multi", SHARED: "single"}
@@ -28,28 +25,46 @@ ROWS = {
 }  # fmt: skip
 PLAIN, COSINE, BIASED = "plain", "cosine", "biased"  # which last layer a row is trained with
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
-# What a pass over ResNet stores besides the features: the inputs of its four stages.
-LAYERS = ("stem", "lower.0", "lower.1", "lower.2")
+SEQUENCES = ("tinyimagenet_seq", "eight_task", "classes")
+# What Mahalanobis reads besides the features: of ResNet the inputs of its four stages.
+LAYERS = {
+    RESNET: ("stem", "lower.0", "lower.1", "lower.2"),
+    VGG: ("convolutions.11", "convolutions.13", "connected.2"),
+    ALEXNET: ("convolutions.8", "convolutions.10", "connected.3"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
     """One sequence of the paper.
 
-    `models` are the networks by their names in the paper, `layers` those layers of each that
-    Mahalanobis reads besides the features.
+    Parameters
+    ----------
+    sequence
+        A stream of that name, or ``classes``: `classes_per_task` of them in each stage.
+    stages
+        How many there are; rows of some tables are means over them.
+    models, layers
+        The networks by their names in the paper, and those layers of each that Mahalanobis reads
+        besides the features.
+    outside
+        The set against which detectors are tuned, and Mahalanobis weighs its layers: the paper has
+        CIFAR-10. null: nothing is tuned.
     """
 
     data: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    sequence: str = "classes"
     stages: int = 10
     classes_per_task: int = 20
     batch_size: int = 64
     learning_rate: float = 0.01
     models: Mapping[str, Any] = field(default_factory=dict)
-    layers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    layers: Mapping[str, Sequence[str]] = field(default_factory=lambda: dict(LAYERS))
+    outside: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        choose("sequence", self.sequence, SEQUENCES)
         for name in ("stages", "classes_per_task", "batch_size"):
             whole(name, getattr(self, name), 1)
         number("learning_rate", self.learning_rate, open_low=True)
@@ -96,9 +111,6 @@ class Preset(PaperPreset[Protocol]):
         Exemplars of the rows 25s and 50s in all, shared by tasks (N6).
     detectors
         Detectors and their options; null leaves one out.
-    outside
-        The set against which detectors are tuned, and Mahalanobis weighs its layers: the paper has
-        CIFAR-10. null: nothing is tuned.
     tuned
         Detectors to the values that are tried after the first stage; null leaves one as it is.
     features
@@ -112,12 +124,14 @@ class Preset(PaperPreset[Protocol]):
 
     tiny: Protocol | None = Protocol(
         data="tiny_imagenet", options={"resize": 64, "crop": 56, **IMAGENET},
+        sequence="tinyimagenet_seq",
         models={RESNET: {"name": "resnet18_slim", "nf": 40}, VGG: {"name": "vgg11_slim"}},
-        layers={RESNET: LAYERS, VGG: ("convolutions.11", "convolutions.13", "connected.2")},
+        outside={"data": "cifar100", "data_options": {"resize": 64, "crop": 56}},
     )  # fmt: skip
     eight: Protocol | None = Protocol(
-        data="eight_task", stages=8, batch_size=200, learning_rate=1e-4,
-        models={ALEXNET: {"name": "alexnet"}},
+        data="eight_task", options={"size": 256, "crop": 224, **IMAGENET}, sequence="eight_task",
+        stages=8, batch_size=200, learning_rate=1e-4, models={ALEXNET: {"name": "alexnet"}},
+        outside={"data": "cifar100", "data_options": {"resize": 256, "crop": 224}},
     )  # fmt: skip
     seeds: int = 1
     order_seed: int = 0
@@ -146,9 +160,6 @@ class Preset(PaperPreset[Protocol]):
     few: int = 4500
     many: int = 9000
     detectors: Mapping[str, Any] = field(default_factory=_detectors)
-    outside: Mapping[str, Any] | None = field(
-        default_factory=lambda: {"data": "cifar100", "data_options": {"resize": 64, "crop": 56}}
-    )
     tuned: Mapping[str, Any] = field(default_factory=_tuned)
     features: int = 500
     forgetting: str = "diagonal"
@@ -191,17 +202,13 @@ def recipe(preset: Preset, row: Row) -> Recipe:
     --------
     >>> made = recipe(PAPER, Row(dataset="TinyImageNet", method="ER-25s"))
     >>> made.method.memory.per_task, made.training.epochs, made.stream["kind"]
-    (4500, 30, 'class_incremental')
+    (4500, 30, 'tinyimagenet_seq')
     >>> [probe.name for probe in made.probes][:3]
     ['features', 'softmax', 'tuned odin over epsilon']
     """
     protocol, setting = preset.protocol(row.dataset), row.setting
     return Recipe.of({
-        "stream": {
-            "data": protocol.data, "data_options": dict(protocol.options), "kind": KIND[setting],
-            "classes_per_task": protocol.classes_per_task, "seed": preset.order_seed,
-            "valid": preset.valid,
-        },
+        "stream": _stream(preset, protocol, setting),
         "model": {**protocol.models[row.backbone], "head": dict(_head(preset, row.head))},
         "method": method_spec(preset, row.method),
         "training": {
@@ -214,8 +221,19 @@ def recipe(preset: Preset, row: Row) -> Recipe:
         },
         "detectors": detector_specs(preset, row), "seeds": preset.seeds, "keep": preset.keep,
         "probes": [{"name": "engram.probes:Features", "items": preset.features}],
-        "outside": preset.outside, "label": label(preset, row),
+        "outside": protocol.outside, "label": label(preset, row),
     })  # fmt: skip
+
+
+def _stream(preset: Preset, protocol: Protocol, setting: str) -> dict[str, Any]:
+    where = {
+        "data": protocol.data, "data_options": dict(protocol.options), "seed": preset.order_seed,
+        "valid": preset.valid,
+    }  # fmt: skip
+    if protocol.sequence == "classes":
+        return {**where, "kind": KIND[setting], "classes_per_task": protocol.classes_per_task}
+    shared = {"shared_head": True} if setting == SHARED else {}
+    return {**where, "kind": protocol.sequence, **shared}
 
 
 def trained(dataset: str) -> list[Row]:
@@ -256,15 +274,16 @@ def method_spec(preset: Preset, method: str) -> dict[str, Any]:
 
 def detector_specs(preset: Preset, row: Row) -> list[dict[str, Any]]:
     """The detectors of a row; B1 and B2 need a last layer without bias."""
-    layers = list(preset.protocol(row.dataset).layers.get(row.backbone, ()))
-    combine = {"combine": "logistic"} if preset.outside is not None else {}
+    protocol = preset.protocol(row.dataset)
+    layers, tunes = list(protocol.layers.get(row.backbone, ())), protocol.outside is not None
+    combine = {"combine": "logistic"} if tunes else {}
     found = []
     for name, options in preset.detectors.items():
         if options is None or (row.head == BIASED and name in ("B1", "B2")):
             continue
         more = {"layers": layers, **combine} if name == "Mahalanobis" and layers else {}
         spec = {"name": name, **more, **options}
-        grid = preset.tuned.get(name) if preset.outside is not None else None
+        grid = preset.tuned.get(name) if tunes else None
         found.append({"name": "Tuned", "detector": spec, "grid": grid} if grid else spec)
     return found
 
@@ -279,11 +298,11 @@ EMBEDDED = Preset(
         models={RESNET: {"name": "mlp", "hidden": [128, 64]},
                 VGG: {"name": "mlp", "hidden": [64, 64, 64]}},
         layers={RESNET: ("lower.0",), VGG: ("lower.0",)},
+        outside={"data": "glyphs", "data_options": {
+            "size": 12, "channels": 3, "classes": 10, "per_class": 50}},
     ),
     eight=None, seeds=5, epochs=20, augment=(), few=180, many=360, features=500,
     mas={"strength": 1.0, "importance": "batch_abs", "half": True, "group": 32},
-    outside={"data": "glyphs", "data_options": {
-        "size": 12, "channels": 3, "classes": 10, "per_class": 50}},
     detectors={**_detectors(), "Mahalanobis": {"combine": "mean"}},  # a regression takes seconds
     tuned={**_tuned(), "VAE": {"of": ["features", "inputs"], "latent": [8], "epochs": [10]}},
 )  # fmt: skip
