@@ -18,6 +18,7 @@ from engram.data.pickles import read_pickle
 from engram.errors import bad
 
 _PIXELS = 3 * 32 * 32
+MOST = 1 << 30  # bytes in an archive; the published ones have 180 MB
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,13 @@ def _contents(path: Path, layout: _Layout) -> dict[str, bytes]:
             raise bad(str(path), f"the files {', '.join(layout.files)}", f"no {absent}")
         return {file: (path / file).read_bytes() for file in layout.files}
     found: dict[str, bytes] = {}
+    total = 0
     try:
         with tarfile.open(path, "r:*") as archive:
             for member in archive:  # read in memory: nothing is ever unpacked to disk
+                total += member.size  # before it is read or passed over
+                if total > MOST:
+                    raise bad(str(path), f"an archive of at most {MOST} bytes", f"{total} or more")
                 file = member.name.rsplit("/", 1)[-1]
                 stream = archive.extractfile(member) if file in layout.files else None
                 if stream is not None:

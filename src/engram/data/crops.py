@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from engram.data.arrays import Array
+from engram.data.limits import check_regular
 from engram.errors import bad
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def cut_face(source: bytes | Path, size: int, frame: Frame | None = None, label:
 
     where = label or (str(source) if isinstance(source, Path) else "image")
     try:
+        if isinstance(source, Path):
+            check_regular(source)
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
             image.load()
             return cut_image(image, size, frame or Frame())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import struct
 import zlib
@@ -15,6 +16,7 @@ from engram.data import checksums
 from engram.data.arrays import Array
 from engram.data.core import Data
 from engram.data.labels import checked_labels
+from engram.data.limits import check_size
 from engram.errors import bad
 
 FILES = {
@@ -50,10 +52,7 @@ def read_idx(file: Path) -> Array:
     """The uint8 array of one idx file."""
     content = file.read_bytes()
     if content[:2] == b"\x1f\x8b":
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as problem:
-            raise bad(str(file), "a complete gzip file", str(problem)) from None
+        content = _unpacked(file, content)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UINT8:
         raise bad(str(file), "an idx file of bytes (00 00 08 ..)", content[:4].hex(" "))
     axes = content[3]
@@ -64,6 +63,20 @@ def read_idx(file: Path) -> Array:
     if len(content) - offset != math.prod(shape):
         raise bad(str(file), f"{math.prod(shape)} bytes for shape {shape}", len(content) - offset)
     return np.frombuffer(content, np.uint8, offset=offset).reshape(shape).copy()
+
+
+def _unpacked(file: Path, packed: bytes) -> bytes:
+    """What a gzip file holds: as much as its header announces, and one byte to notice more."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
+            start = stream.read(4)
+            axes = start[3] if len(start) == 4 else 0
+            start += stream.read(4 * axes)
+            size = math.prod(struct.unpack(f">{axes}I", start[4:])) if len(start) > 4 else 0
+            check_size(str(file), size, len(packed))
+            return start + stream.read(size + 1)
+    except (OSError, EOFError, zlib.error, struct.error) as problem:
+        raise bad(str(file), "a complete gzip file", str(problem)) from None
 
 
 def load_idx(path: Path, *, name: str | None = None, verify: bool = True) -> Data:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from engram.data.arrays import Array
+from engram.data.limits import check_regular
 from engram.errors import bad
 
 _GREY = ("1", "L", "I;16")
@@ -63,7 +64,13 @@ def told(sources: Sequence[Source], decoded: Array) -> tuple[str, ...]:
 def _open(source: Source) -> Any:
     from PIL import Image
 
-    return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+    if isinstance(source, bytes):
+        return Image.open(io.BytesIO(source))
+    check_regular(source)
+    try:
+        return Image.open(source)
+    except Image.DecompressionBombError as problem:
+        raise OSError(str(problem)) from None
 
 
 def _head(source: Source, label: str) -> tuple[int, int, str]:

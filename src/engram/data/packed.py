@@ -38,6 +38,7 @@ from engram.data.arrays import Array, Inputs, class_ids, hold_out, inputs
 from engram.data.core import Data
 from engram.data.images import cut_sheets, decode
 from engram.data.labels import checked_labels, notes_on_names
+from engram.data.limits import check_npz
 from engram.data.mapped import is_mapped, read_mapped
 from engram.errors import bad
 
@@ -66,6 +67,8 @@ class _Part:
 def read_npz(file: Path) -> dict[str, Array]:
     """All arrays of a file; refuses pickled ones."""
     try:
+        if zipfile.is_zipfile(file):
+            check_npz(file)
         with np.load(file, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise bad(str(file), "an npz file", "a single array")

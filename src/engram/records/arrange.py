@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from engram.errors import RecordError
 from engram.records.table import COLUMNS, NAMES, from_frame, to_frame
 from engram.records.views import FIGURES, SET_SCORES
 
 if TYPE_CHECKING:
     import pandas as pd
 
+SPARSE, MOST_CELLS = 4000, 1_000_000  # cells of a run's matrix for each row, and besides
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -161,9 +163,24 @@ def cube(frame: pd.DataFrame, arranged: Arranged, figures: list[str], heads: lis
     stage = frame["stage"].to_numpy()[wanted].astype(np.int64)
     task = frame["task"].to_numpy()[wanted].astype(np.int64)
     size = 1 + max(stage.max(initial=-1), task.max(initial=-1))
+    _refuse_sparse(arranged, run, stage, task)
     values = np.full((len(arranged.runs), size, size), np.nan)
     values[run, stage, task] = frame["value"].to_numpy()[wanted]
     return values
+
+
+def _refuse_sparse(arranged: Arranged, run: Ints, stage: Ints, task: Ints) -> None:
+    """Complain of stages far beyond what a run has rows for, before there is a matrix of them."""
+    rows = np.bincount(run, minlength=len(arranged.runs))
+    reach = np.zeros(len(arranged.runs), np.int64)
+    np.maximum.at(reach, run, np.maximum(stage, task) + 1)
+    wrong = np.flatnonzero(reach**2 > SPARSE * rows + MOST_CELLS)
+    if len(wrong):
+        one = arranged.runs[wrong[0]]
+        raise RecordError(
+            f"recipe {one.recipe}, seed {one.seed}: has {rows[wrong[0]]} rows that reach to stage "
+            f"or task {reach[wrong[0]] - 1}; no run has"
+        )
 
 
 def below_diagonal(matrix: Floats) -> Floats:

@@ -69,6 +69,8 @@ def plain(value: Any) -> Any:
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """The content of a file; `RecordError` with its name if it cannot be read."""
     try:
+        if not Path(path).is_file() and Path(path).exists():  # a pipe would be waited for, for ever
+            raise RecordError(f"{path}: is no ordinary file")
         return Path(path).read_bytes()
     except OSError as problem:
         raise RecordError(f"{path}: cannot be read ({problem.strerror or problem})") from problem

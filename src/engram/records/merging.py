@@ -33,7 +33,9 @@ def names(folder: Path, prefix: str, end: str) -> list[str]:
     """Names of files with a beginning and an end, sorted: the quick way through a large folder."""
     with os.scandir(folder) as entries:
         return sorted(
-            one.name for one in entries if one.name.startswith(prefix) and one.name.endswith(end)
+            one.name
+            for one in entries
+            if one.name.startswith(prefix) and one.name.endswith(end) and one.is_file()
         )
 
 

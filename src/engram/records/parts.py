@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 RUN = ("recipe", "seed", "order")
 _SUM, _NO_SUM = "engram-crc32", "00000000"  # an entry of a part file's footer
 _BETWEEN = 2  # bytes
+_DENSE = 50  # rows in a byte: more than results ever have, however alike
 _SMALL = 20_000  # rows; below this, compression costs more time than it saves space
 
 
@@ -110,7 +111,11 @@ def read_part(path: str | os.PathLike[str]) -> pa.Table:
         if place is not None and content[place : place + 8] != _sum_around(content, place):
             raise RecordError(f"{path}: is damaged, not as it was written (checksums differ)")
         source.seek(0)
-        table = pq.ParquetFile(source).reader.read_all(use_threads=False)
+        file = pq.ParquetFile(source)
+        if file.metadata.num_rows > _DENSE * len(content) + _SMALL:
+            rows = f"{file.metadata.num_rows} rows in {len(content)} bytes"
+            raise RecordError(f"{path}: is not a results file ({rows})")
+        table = file.reader.read_all(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as problem:
         raise RecordError(f"{path}: is not a whole results file ({problem})") from problem
     if not table.schema.equals(schema(), check_metadata=False):

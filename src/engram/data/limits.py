@@ -1,0 +1,64 @@
+"""What may be read: sizes are looked at before memory is asked for, and only files are opened."""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from engram.errors import bad
+
+DENSE = 300  # times smaller than its content: no data set is, if it is large
+LARGE = 1 << 30
+
+
+def memory() -> int:
+    """Bytes of memory that this machine has; plenty where it does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 1 << 40
+
+
+def check_size(label: str, size: int, packed: int) -> None:
+    """Refuse content of `size` bytes, packed into fewer, that cannot be read or is no data.
+
+    Examples
+    --------
+    >>> check_size("zeros.npz", 10**14, 10**11)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: zeros.npz: expected what fits into memory ... bytes), got 1000...
+    """
+    if size > memory():
+        raise bad(label, f"what fits into memory ({memory()} bytes)", size)
+    if size > LARGE and size > DENSE * max(packed, 1):
+        raise bad(label, f"data, at most {DENSE} times as large as its file", f"{size} bytes")
+
+
+def check_npz(file: Path) -> None:
+    """Refuse an archive of arrays that says more than it holds, or holds more than can be read."""
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        check_size(str(file), sum(one.file_size for one in members), file.stat().st_size)
+        for one in members:
+            if not one.filename.endswith(".npy"):
+                continue
+            with archive.open(one) as stream:
+                version = np.lib.format.read_magic(stream)
+                read = (np.lib.format.read_array_header_1_0 if version == (1, 0)
+                        else np.lib.format.read_array_header_2_0)  # fmt: skip
+                shape, _, dtype = read(stream)
+                said = math.prod(shape) * dtype.itemsize + stream.tell()
+            if said > one.file_size and not dtype.hasobject:
+                expected = f"{said} bytes for {shape} of {dtype}"
+                raise bad(f"{file}: {one.filename}", expected, f"{one.file_size} bytes")
+
+
+def check_regular(file: Path) -> None:
+    """Refuse what is not a file: to open a pipe would be to wait for ever."""
+    if file.exists() and not file.is_file():
+        raise OSError(f"{file} is no ordinary file")
