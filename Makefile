@@ -9,11 +9,12 @@ STAMP := $(VENV)/.engram-installed
 # Tests start many interpreters; without bytecode each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lint bench clean .venv
+.PHONY: help demo test faults lint bench clean .venv
 
 help:
 	@echo "make demo    run the demonstration (engram demo)"
 	@echo "make test    run all tests and doctests, JOBS=$(JOBS) processes"
+	@echo "make faults  kill, fill, damage and delete what runs: the whole campaign"
 	@echo "make lint    ruff, formatting, mypy --strict, import layers"
 	@echo "make bench   speed against a bare PyTorch loop"
 	@echo "make clean   remove caches and build output (keeps $(VENV))"
@@ -32,6 +33,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal
+
+faults: $(STAMP)
+	$(PYTHON) -m tests.faults
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

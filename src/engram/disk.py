@@ -83,6 +83,16 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
+def names(folder: Path, prefix: str, end: str) -> list[str]:
+    """Names of files with a beginning and an end, sorted: the quick way through a large folder."""
+    with os.scandir(folder) as entries:
+        return sorted(
+            one.name
+            for one in entries
+            if one.name.startswith(prefix) and one.name.endswith(end) and one.is_file()
+        )
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a directory, are on disk."""
     try:

@@ -10,10 +10,11 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from engram.disk import DiskError, remove_leftovers
+from engram.disk import DiskError, names, remove_leftovers
 from engram.errors import RecordError, bad
 from engram.records.arrange import ended_stages, ends
 from engram.records.arrays import PREFIX as ARRAYS
@@ -28,7 +29,7 @@ from engram.records.files import (
 )
 from engram.records.items import Items, read_items, write_items
 from engram.records.listed import add_listed, read_listed
-from engram.records.merging import MANY, MERGED, merge, names, part_of, parts_in, result_files
+from engram.records.merging import MANY, MERGED, merge, part_of, parts_in, result_files
 from engram.records.parts import Problem, read_parts, write_part
 from engram.records.predictions import Prediction, Predictions, write_predictions
 from engram.records.superseded import PREFIX, Marks, mark_files, write_mark
@@ -125,9 +126,12 @@ class RunDirectory:
         add_listed(self.path, recipes)
 
     def write_items(self, recipe: str, order: str, items: Items) -> Path:
-        """Keep the test items of a recipe under an order, once."""
+        """Keep the test items of a recipe under an order, once, unless the file is damaged."""
         path = self.items_path(recipe, order)
-        return path if path.exists() else write_items(path, items, recipe=recipe, order=order)
+        with suppress(RecordError):
+            if path.exists() and read_items(path):
+                return path
+        return write_items(path, items, recipe=recipe, order=order)
 
     def append(
         self,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from engram.disk import names
 from engram.records.files import read_json, write_json
 
 
@@ -32,5 +33,5 @@ def add_listed(folder: Path, recipes: Iterable[str]) -> None:
 
 def read_listed(folder: Path) -> list[str]:
     """Recipes as they were first asked for; none where nobody noted it."""
-    files = sorted(folder.glob("listed-*.json"), key=lambda path: path.name)
+    files = [folder / name for name in names(folder, "listed-", ".json")]
     return list(dict.fromkeys(str(one) for path in files for one in read_json(path)))

@@ -10,12 +10,12 @@ from __future__ import annotations
 import base64
 import functools
 import json
-import os
 import time
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from engram.disk import names
 from engram.errors import RecordError
 from engram.records.claims import Claims
 from engram.records.files import read_json, write_json
@@ -29,21 +29,11 @@ LISTS = 64  # files of lists of recipes before they become one
 _PARTS = b"engram-parts"
 
 
-def names(folder: Path, prefix: str, end: str) -> list[str]:
-    """Names of files with a beginning and an end, sorted: the quick way through a large folder."""
-    with os.scandir(folder) as entries:
-        return sorted(
-            one.name
-            for one in entries
-            if one.name.startswith(prefix) and one.name.endswith(end) and one.is_file()
-        )
-
-
 def result_files(folder: Path) -> list[Path]:
     """The results files that count, oldest first: without those that a merged one holds."""
     files = [folder / name for name in names(folder, "results-", ".parquet")]
-    gone = parts_in(files)
-    return [path for path in files if part_of(path) not in gone]
+    held = [_parts_of(path, _stamp(path)) for path in files if path.stem.endswith(MERGED)]
+    return [path for path in files if not any(part_of(path) in parts for parts in held)]
 
 
 def part_of(path: Path) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from engram.disk import names
 from engram.records.files import read_json, write_json
 
 Key = tuple[str, int, str]  # recipe, seed, order
@@ -68,7 +69,7 @@ class Marks:
 
 def mark_files(folder: Path) -> list[Path]:
     """The files with marks, oldest first."""
-    return sorted(folder.glob(f"{PREFIX}*.json"), key=lambda path: path.name)
+    return [folder / name for name in names(folder, PREFIX, ".json")]
 
 
 def write_mark(folder: Path, part: str, runs: Iterable[Key], metrics: str = "") -> Path:
