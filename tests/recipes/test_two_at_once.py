@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
+import numpy as np
 import pytest
 
 import engram
@@ -9,6 +12,9 @@ from engram.errors import RecordError
 from engram.recipes import Callback
 from engram.records import RunDirectory, run_id
 from engram.records.claims import Claims
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["engram.recipes", "pandas", "pyarrow.parquet", "safetensors.torch"])
 
 
 class Noting(Callback):
@@ -75,3 +81,32 @@ def test_after_an_interruption_runs_are_free(tmp_path):
         run(tmp_path, Crash())
     assert len(run(tmp_path)) == 1
     assert kept.traceback
+
+
+def share(out, report):
+    import torch
+
+    torch.set_num_threads(1)
+    told = Noting()
+    run(out, told, seeds=6, together=False, epochs=3)
+    report.send(told.stages)
+
+
+def test_processes_with_the_same_call_share_its_runs(tmp_path):
+    """As the jobs of an array do: every stage is trained once, by whoever came first."""
+    pipes, processes = [], []
+    for _ in range(2):
+        ours, theirs = FORKS.Pipe(duplex=False)
+        processes.append(FORKS.Process(target=share, args=(str(tmp_path), theirs)))
+        pipes.append(ours)
+        processes[-1].start()
+        theirs.close()
+    trained = [pipe.recv() if pipe.poll(120) else None for pipe in pipes]
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    every = [one for stages in trained for one in stages]
+    assert sorted(every) == [(seed, stage) for seed in range(6) for stage in range(2)]
+    assert all(trained)  # neither had all of them
+    whole = run(None, seeds=6, together=False, epochs=3)
+    np.testing.assert_array_equal(engram.read(tmp_path).matrix, whole.matrix)
