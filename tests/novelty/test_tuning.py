@@ -86,7 +86,7 @@ def test_afterwards_as_if_chosen_by_hand(head):
     searched = (
         novelty.Tuned(novelty.ODIN(), {"epsilon": (0.0, 0.3)}),
         novelty.Tuned(novelty.KNN(keep=10), {"k": (1, 5)}),
-        novelty.Tuned(novelty.VAE(batch_size=8, epochs=1), {"latent": (2, 3)}),
+        novelty.Tuned(novelty.VAE(batch_size=8, epochs=1, steps=0), {"latent": (2, 3)}),
     )
     result = train(*searched, head=head)
     table = result.tuned()

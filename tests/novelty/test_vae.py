@@ -8,9 +8,10 @@ import torch
 
 from engram import novelty
 from engram.errors import BadArgument
+from engram.metrics.novelty import auroc
 from engram.models.output import Output
 from engram.novelty.facts import Facts
-from engram.novelty.vae import adam, beginning, module
+from engram.novelty.vae import adam, beginning, module, units
 from engram.novelty.vae_nets import Convolutional, Dense, divergence
 from tests.novelty.test_detectors import Rows, scores, train
 
@@ -87,7 +88,7 @@ def test_forms_rank_alike_and_a_draw_is_the_same_every_time():
 
 
 def test_it_learns_the_task_and_forgets_on_its_own():
-    detector = novelty.VAE(of="inputs", latent=2, epochs=40, batch_size=16, lr=0.01)
+    detector = novelty.VAE(of="inputs", latent=2, epochs=40, batch_size=16, lr=0.01, steps=0)
     result = train(detector, head="single", seeds=1)
     first = result.items(result.runs[0].recipe).task == 0
     after = [scores(result, detector, 0, stage)[0] for stage in range(3)]
@@ -95,6 +96,38 @@ def test_it_learns_the_task_and_forgets_on_its_own():
     assert np.median(after[0][first]) > 2 * np.median(after[0][later])
     assert np.median(after[2][later]) > 2 * np.median(after[0][later])
     assert np.median(after[2][first]) < np.median(after[0][first])
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_features_that_vary_little_are_known_in_units_of_their_own(scaled):
+    """In large units z stays unused, and short features, as novel ones are, look familiar."""
+    generator = torch.Generator().manual_seed(0)
+    code, around, novel = torch.randn(3, 128, 12, generator=generator)
+    known = 0.5 + 0.3 * code[:, :2] @ code[:2] / 3 + 0.02 * around
+    foreign = 0.5 + 0.09 * novel
+    detector = novelty.VAE(lr=0.01)
+    state = detector.begin(detector.start(FACTS._replace(features=12, like=known)), 0)
+    if scaled:
+        centre, unit = units(known, torch.ones(128))
+        state = {**state, "centre": centre, "unit": unit}
+    for _ in range(200):
+        state = detector.fit(None, batch_of(known), state)
+    net = lambda x: Output(x, x)  # noqa: E731
+    inside, outside = (detector.score(net, x, None, state) for x in (known, foreign))
+    area = auroc(inside.numpy(), outside.numpy())
+    assert area > 0.7 if scaled else area < 0.4, area
+
+
+def test_tasks_of_few_rows_are_seen_more_often():
+    seen = []
+
+    class Spy(novelty.VAE):
+        def fit(self, net, batch, state):
+            seen.append(int((batch.w > 0).sum()))
+            return super().fit(net, batch, state)
+
+    train(Spy(latent=2, epochs=1, batch_size=32, steps=7), seeds=1)
+    assert seen == [32, 16] * 4 * 3  # 48 rows are two steps, three tasks
 
 
 @pytest.mark.parametrize("values", [{"of": "feature"}, {"latent": 0}, {"lr": 0.0}, {"z": "x"}])

@@ -84,6 +84,10 @@ class Detector(Probe):
         """How often `fit` sees every training row; beyond 1, each time in another order."""
         return 1
 
+    def passes_over(self, rows: int) -> int:
+        """The same for a task of so many rows."""
+        return self.passes
+
     @property
     def rows_at_once(self) -> int:
         """The most rows of a batch of `fit`."""
@@ -160,19 +164,22 @@ class Detector(Probe):
 
     def _fit_all(self, view: StageView, state: Any) -> Any:
         """The state after all batches."""
-        for batch in self._batches(view):
-            state = tree_map(torch.detach, self._map(view, self.fit, batch, state))
-        return state
-
-    def _batches(self, view: StageView) -> Iterator[Batch]:
         if self.passes == 1 and type(self).digest is Detector.digest:
-            yield from view.batches(self.rows_at_once)
-            return
-        parts = [
+            for batch in view.batches(self.rows_at_once):
+                state = tree_map(torch.detach, self._map(view, self.fit, batch, state))
+            return state
+        digested = [
             batch._replace(x=self._map(view, self.digest, batch.x)) for batch in view.batches(SIZE)
         ]
-        for again in range(self.passes):
-            yield from shuffled(parts, view, again, self.rows_at_once)
+        return self._fit_several(view, digested, state)
+
+    def _fit_several(self, view: StageView, digested: list[Batch], state: Any) -> Any:
+        """The state after all passes over what `digest` made of the rows."""
+        wanted = [self.passes_over(len(one.task.train)) for one in view.learners]
+        for again in range(max(wanted)):
+            for batch in shuffled(digested, view, again, self.rows_at_once, wanted):
+                state = tree_map(torch.detach, self._map(view, self.fit, batch, state))
+        return state
 
     def calibrated(self, view: StageView, state: Any) -> Tensor | None:
         """[R, V] scores of validation rows that the network gets right, NaN for the others."""

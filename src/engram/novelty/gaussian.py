@@ -78,7 +78,8 @@ def inverse(covariance: Tensor, shrink: float = 0.0) -> Tensor:
     if shrink:
         mean = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)
         covariance = covariance + shrink * mean * torch.eye(len(covariance)).to(covariance)
-    found: Tensor = torch.linalg.pinv(covariance, rtol=RTOL, hermitian=True)
+    rtol = None if shrink else RTOL
+    found: Tensor = torch.linalg.pinv(covariance, rtol=rtol, hermitian=True)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,8 +103,13 @@ def outside_outputs(view: StageView, part: str = "valid") -> list[Output]:
     return [view.map(forward, x) for x in view.outside(part, SIZE)]
 
 
-def shuffled(parts: list[Batch], view: StageView, again: int, size: int) -> Iterator[Batch]:
-    """The rows of some batches [R, B, ...] in an order of each run's own, padding behind."""
+def shuffled(
+    parts: list[Batch], view: StageView, again: int, size: int, passes: Sequence[int]
+) -> Iterator[Batch]:
+    """The rows of some batches [R, B, ...] in an order of each run's own, padding behind.
+
+    A run that has seen them in all its passes gets padding alone.
+    """
     names = Batch._fields[: len(parts[0].per_row)]
     rows: dict[str, Any] = {
         name: torch.cat([getattr(part, name) for part in parts], 1) for name in names
@@ -113,6 +118,8 @@ def shuffled(parts: list[Batch], view: StageView, again: int, size: int) -> Iter
     count = (rows["w"] > 0).sum(1)
     order = keys.order(torch.tensor(drawn, device=view.device), rows["w"].shape[1], count)
     run = torch.arange(len(view), device=view.device)[:, None]
+    open_yet = torch.tensor([again < own for own in passes], device=view.device)
+    rows["w"] = rows["w"] * open_yet[:, None]
     for start in range(0, order.shape[1], size):
         index = order[:, start : start + size]
         yield parts[0]._replace(**{name: value[run, index] for name, value in rows.items()})

@@ -42,6 +42,13 @@ class VAE(Detector):
         Size of z.
     epochs, batch_size, lr
         Its training with Adam on every task.
+    steps
+        The least steps for a task: of few rows it sees more epochs.
+    scaled
+        Whether what it reads is centred and divided by one number, the deviation of the first
+        task's rows. In units so large that all of them vary by less than 1, z costs more than it
+        explains and stays unused; the score is then the distance from the mean, to which novel
+        features, which are short, are nearer than known ones.
     form
         ``inverse``: 1 / (squared error + divergence); ``neg_elbo``: minus that sum.
     z
@@ -67,6 +74,8 @@ class VAE(Detector):
     lr: float = 1e-3
     form: str = "inverse"
     z: str = "mean"
+    steps: int = 500
+    scaled: bool = True
 
     def __post_init__(self) -> None:
         choose("of", self.of, ("features", "inputs"))
@@ -74,11 +83,23 @@ class VAE(Detector):
         choose("z", self.z, ("mean", "sample"))
         for name in ("latent", "epochs", "batch_size"):
             whole(name, getattr(self, name), 1)
+        whole("steps", self.steps)
         number("lr", self.lr, 0.0, float("inf"), open_low=True)
 
     @property
     def passes(self) -> int:
         return self.epochs
+
+    def passes_over(self, rows: int) -> int:
+        """Epochs of a task with so many rows.
+
+        Examples
+        --------
+        >>> VAE(epochs=10).passes_over(40000), VAE(epochs=10).passes_over(300)
+        (10, 250)
+        """
+        by_epoch = max(1, -(-rows // self.batch_size))
+        return max(self.epochs, -(-self.steps // by_epoch))
 
     @property
     def rows_at_once(self) -> int:
@@ -96,6 +117,7 @@ class VAE(Detector):
         return {
             "weights": weights, "first": nothing, "second": dict(nothing),
             "steps": facts.like.new_zeros((), dtype=torch.long),
+            "centre": facts.like.new_zeros(shape), "unit": facts.like.new_ones(()),
             "key": torch.tensor(key, device=facts.like.device),
         }  # fmt: skip
 
@@ -111,12 +133,13 @@ class VAE(Detector):
 
     def fit(self, net: Net, batch: Batch, state: State) -> State:
         """One step of Adam; rows are what `digest` made of them."""
-        place = torch.arange(len(batch.x), device=batch.x.device)
+        x = (batch.x - state["centre"]) / state["unit"]
+        place = torch.arange(len(x), device=x.device)
         key: Any = keys.fold(state["key"], batch.now, state["steps"], place)  # [B]
-        noise = keys.normal(keys.fold(key, "z"), self.latent).to(batch.x)
+        noise = keys.normal(keys.fold(key, "z"), self.latent).to(x)
 
         def cost(weights: Weights) -> Tensor:
-            error, divergence = self._ask(weights, batch.x, noise, key)
+            error, divergence = self._ask(weights, x, noise, key)
             rows: Tensor = (batch.w * (error + divergence)).sum()
             return rows / batch.w.sum().clamp(min=1e-12)
 
@@ -124,11 +147,18 @@ class VAE(Detector):
         return adam(state, slope, self.lr, batch.w.sum() > 0)
 
     def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
-        seen = self.digest(net, x)
+        seen = (self.digest(net, x) - state["centre"]) / state["unit"]
         noise = None
         if self.z == "sample":
             noise = keys.normal(keys.fold(state["key"], "score"), self.latent).to(seen)
         return familiarity(*self._ask(state["weights"], seen, noise), form=self.form)
+
+    def _fit_several(self, view: StageView, digested: list[Batch], state: Any) -> Any:
+        if self.scaled and not view.stage:
+            rows = [torch.cat([getattr(batch, name) for batch in digested], 1) for name in "xw"]
+            centre, unit = self._map(view, lambda net, x, w: units(x, w), *rows)
+            state = {**state, "centre": centre, "unit": unit}
+        return super()._fit_several(view, digested, state)
 
     def _shape(self, facts: Facts) -> tuple[int, ...]:
         return (facts.features,) if self.of == "features" else facts.sample
@@ -157,6 +187,22 @@ def familiarity(error: Tensor, divergence: Tensor, form: str = "inverse") -> Ten
     """
     total = error + divergence
     return -total if form == "neg_elbo" else 1 / total.clamp(min=1e-12)
+
+
+def units(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean of rows [B, ...] with weights [B], and the deviation over all their numbers.
+
+    Examples
+    --------
+    >>> x = torch.tensor([[0.0, 4.0], [2.0, 4.0], [9.0, 9.0]])
+    >>> [one.tolist() for one in units(x, torch.tensor([1.0, 1.0, 0.0]))]
+    [[1.0, 4.0], 0.7071067690849304]
+    """
+    share = (w > 0).to(x)
+    share = (share / share.sum().clamp(min=1)).reshape(-1, *[1] * (x.ndim - 1))
+    centre = (share * x).sum(0)
+    variance = (share * (x - centre) ** 2).sum(0).mean()
+    return centre, torch.where(variance > 0, variance, 1.0).sqrt()
 
 
 def adam(state: State, slope: Weights, lr: float, real: Tensor) -> State:

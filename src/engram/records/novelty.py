@@ -109,8 +109,10 @@ def compare(familiarity: npt.NDArray[Any], sets: Sets) -> dict[str, float]:
     """Every comparison of the three sets after one stage, for scores [heads, n].
 
     With several heads, items of task i are scored under head i and those of tasks to come under
-    every head; with one, all items share it. NaN where a set is empty.
+    every head; with one, all items share it. NaN where a set is empty. An item whose score is no
+    number is the least familiar of all, as for alarms.
     """
+    familiarity = np.where(np.isnan(familiarity), -np.inf, familiarity)
     t, heads = sets.stage, len(familiarity)
     if heads not in (1, t + 1):
         raise bad("familiarity", f"1 or {t + 1} heads after stage {t + 1}", heads)
