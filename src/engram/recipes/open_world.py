@@ -261,7 +261,7 @@ class _Loop:
                                visible=tuple(shown)))  # fmt: skip
 
     def _run(self, *probes: Scout) -> Result:
-        """Train on all tasks so far; their beginning comes out as it did before."""
+        """Train on all tasks so far; their beginning comes out as before, up to rounding."""
         return run(self.stream, method=self.method, seeds=[self.world.seed], probes=probes,
                    **self.options)  # fmt: skip
 
