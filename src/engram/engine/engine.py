@@ -41,7 +41,7 @@ from engram.learner.tree import shapes
 # below this many multiply-adds a step's cost is overhead, which mapping shares between runs
 TINY_STEP = 3_000_000
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-SIDE_BY_SIDE = 1  # 4 once tests/engine/test_cuda.py has passed with it on a device
+SIDE_BY_SIDE = 1  # more make ResNet-32 faster, but LeNet may stand still: decision 30
 Resume = Callable[[int, Learner], int]
 
 
