@@ -15,6 +15,7 @@ from engram import novelty
 from engram.cli import app
 from engram.errors import BadArgument
 from engram.novelty import gaussian
+from engram.report import from_result
 
 MODEL = {"name": "mlp", "hidden": [8], "head": {"name": "linear", "bias": False}}
 
@@ -108,6 +109,8 @@ def test_the_area_is_that_of_the_choice():
     assert arrays["tuning"].shape == (2,)
     assert result.tuned()["auroc"].item() == arrays["tuning"].max()
     assert "tuning" not in result.arrays(detector.name, stage=1)
+    (said,) = from_result(result).tuned
+    assert said.startswith(f"{detector.name} (Finetune): epsilon=")
 
 
 def test_reads_of_the_outside_set_are_those_of_the_first_stage():

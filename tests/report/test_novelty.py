@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -146,3 +148,9 @@ def test_predictions_that_were_not_kept_are_a_problem(folder, monkeypatch):
     inputs = from_directories(folder)
     assert inputs.problems == ["novelty: predictions of stage 1 were not kept"]
     assert not len(inputs.novelty)
+
+
+def test_what_was_chosen_is_said(folder):
+    facts = replace(digest(from_directories(folder)), tuned=["tuned odin (LwF): epsilon=0.01"])
+    section = novelty_section(facts, choose_cast(facts))
+    assert "Tuned after the first stage: tuned odin (LwF): epsilon=0.01." in section.help

@@ -71,6 +71,7 @@ class Digest:
     alarms: pd.DataFrame = field(default_factory=pd.DataFrame)
     features: pd.DataFrame = field(default_factory=pd.DataFrame)
     samples: Sequence[FeatureSample] = ()
+    tuned: Sequence[str] = ()  # what was chosen for tuned detectors, in words
 
     def by_name(self, table: pd.DataFrame) -> pd.DataFrame:
         """A table by recipe with the column `name` as well."""
@@ -119,7 +120,7 @@ def digest(inputs: ReportInput) -> Digest:
     methods = _methods(runs, frame, inputs)
     return Digest(
         frame, runs, methods, matrices, inputs.pictures, inputs.classes, inputs.novelty,
-        inputs.familiarity, inputs.alarms, inputs.features, inputs.samples,
+        inputs.familiarity, inputs.alarms, inputs.features, inputs.samples, inputs.tuned,
     )  # fmt: skip
 
 

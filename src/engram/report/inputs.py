@@ -83,6 +83,7 @@ class ReportInput:
     alarms: pd.DataFrame = field(default_factory=pd.DataFrame)
     features: pd.DataFrame = field(default_factory=pd.DataFrame)
     samples: Sequence[FeatureSample] = ()
+    tuned: Sequence[str] = ()  # what was chosen for tuned detectors, in words
 
     def __post_init__(self) -> None:
         _require("frame", self.frame, COLUMNS)
@@ -184,6 +185,7 @@ def _found_novel(result: Result, problems: list[str]) -> dict[str, Any]:
     from engram.records.alarms import alarm_table
     from engram.records.features import feature_samples, feature_table, has_features
     from engram.records.novelty import CALIBRATION, FAMILIARITY, familiarity_of_first_runs, summed
+    from engram.records.tuning import tuned_in_words
 
     names = [run.recipe for run in result.runs]
     stored = {name for key in result.stored for name in result.stored.get(*key)}
@@ -192,6 +194,7 @@ def _found_novel(result: Result, problems: list[str]) -> dict[str, Any]:
         if FAMILIARITY in stored:
             found["novelty"] = summed(result, "recipe", names)
             found["familiarity"] = familiarity_of_first_runs(result)
+            found["tuned"] = tuned_in_words(result)
         if {FAMILIARITY, CALIBRATION} <= stored:
             found["alarms"] = alarm_table(result, ALARM_RATE, "recipe", names)
         if has_features(result):

@@ -50,6 +50,8 @@ def novelty_section(digest: Digest, cast: DrawnMethods) -> Section | None:
                 figure = over_stages(own, cast, short, int(rows["x"].max()))
                 panels.append(Panel(name, f"{detector}: {short}", figure))
     text = TEXT + left_out("detectors", len(detectors), MOST_DETECTORS)
+    if digest.tuned:
+        text += f" Tuned after the first stage: {'. '.join(digest.tuned)}."
     return Section("novelty", "Novelty", text, tuple(panels))
 
 
