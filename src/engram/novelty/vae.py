@@ -74,7 +74,7 @@ class VAE(Detector):
     lr: float = 1e-3
     form: str = "inverse"
     z: str = "mean"
-    steps: int = 500
+    steps: int = 400
     scaled: bool = True
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class VAE(Detector):
         Examples
         --------
         >>> VAE(epochs=10).passes_over(40000), VAE(epochs=10).passes_over(300)
-        (10, 250)
+        (10, 200)
         """
         by_epoch = max(1, -(-rows // self.batch_size))
         return max(self.epochs, -(-self.steps // by_epoch))
