@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from engram import methods
-from engram.checks import METHOD_CHECKS, POLICY_CHECKS, Finding, Report, check
+from engram.checks import (
+    METHOD_CHECKS,
+    POLICY_CHECKS,
+    Finding,
+    Report,
+    check,
+    leakage,
+    refinement,
+)
 from engram.checks.report import finding, name_of
 from engram.checks.suite import made
 from engram.errors import AccessError, BadArgument
@@ -25,6 +33,32 @@ from engram.methods.base import Method
 def test_method(name, rule):
     found = finding(rule, made(getattr(methods, name)))
     assert found.passed, found.message
+
+
+# What labels that come later must not change, for variants beside the defaults.
+REFINED = [
+    refinement.check_refined_labels_in_lockstep,
+    refinement.check_stored_labels_stay_incomplete,
+    leakage.check_labels_out_of_sight_do_not_matter,
+]
+
+
+@pytest.mark.parametrize("rule", REFINED, ids=name_of)
+@pytest.mark.parametrize(
+    "method",
+    [
+        methods.LUCIR(variant="no_margin"),
+        methods.LUCIR(variant="distil"),
+        methods.LUCIR(variant="distil_no_margin"),
+        methods.BiC(variant="sigmoid"),
+        methods.BiC(variant="distil"),
+    ],
+    ids=lambda method: f"{type(method).__name__}-{method.variant}",
+)
+def test_variants_on_labels_that_are_refined(method, rule):
+    found = finding(rule, method)
+    assert found.passed, found.message
+    assert "does not apply" not in found.message
 
 
 @pytest.mark.parametrize("rule", POLICY_CHECKS, ids=name_of)

@@ -25,7 +25,7 @@ def labelled() -> Items:
     return replace(hierarchy(), names=NAMES)
 
 
-def recorded(*sets: tuple[int, ...], stage: int = 2) -> Result:
+def recorded(*sets: tuple[int, ...], stage: int = 2, keep: str = "scores") -> Result:
     """The same answer for each of the images a, a, b, o in all tasks."""
     items = labelled()
     said = np.full((len(items), 4), -1.0)
@@ -35,7 +35,7 @@ def recorded(*sets: tuple[int, ...], stage: int = 2) -> Result:
     kept = []
     for k in range(stage + 1):
         record_stage(rows, said, items, stage=k)
-        kept.append(Prediction.of(said, items, recipe="r", seed=0, stage=k))
+        kept.append(Prediction.of(said, items, recipe="r", seed=0, stage=k, keep=keep))
     return Result(rows.frame(), predictions=kept, items={("r", ""): items})
 
 
@@ -95,6 +95,13 @@ def test_confusion_stands_beside_its_truth() -> None:
 def test_other_thresholds_change_the_views() -> None:
     result = recorded((0, 1), (0,), (0,), (2,))
     assert result.recompute(threshold=2.0).metric("labels_per_image").tolist() == [0.0]
+
+
+def test_other_thresholds_are_refused_where_only_labels_were_kept() -> None:
+    result = recorded((0, 1), (0,), (0,), (2,), keep="labels")
+    assert result.recompute().metric("labels_per_image").tolist() == [1.25]
+    with pytest.raises(BadArgument, match="threshold: expected 0, because only label sets were"):
+        result.recompute(threshold=0.5)
 
 
 @pytest.mark.parametrize(
