@@ -25,6 +25,7 @@ from engram.data.flowers102 import is_flowers, load_flowers
 from engram.data.folder import class_folders
 from engram.data.icv_mefed import is_icv_mefed, load_icv_mefed
 from engram.data.idx import find_idx, load_idx
+from engram.data.imagenet import is_imagenet, load_imagenet
 from engram.data.mit67 import is_mit67, load_mit67
 from engram.data.ntu import is_ntu, load_ntu
 from engram.data.nw_ucla import is_nw_ucla, load_nw_ucla
@@ -65,6 +66,7 @@ _FOLDERS: tuple[_Form, ...] = (
 _BY_NAME: dict[str | None, _Form] = {
     "fer2013": ("FER folders", is_fer_folder, load_fer_folder),
     "icv_mefed": ("iCV-MEFED", is_icv_mefed, load_icv_mefed),
+    "imagenet": ("ImageNet", is_imagenet, load_imagenet),
     "eight_task": ("Eight-Task", is_eight_sets, load_eight_sets),
 }
 

@@ -90,6 +90,10 @@ KNOWN: dict[str, Known] = {
         "eight spontaneous expressions, frames of clips, 100x100 colour", form="BAUM-1",
         places=("baum1", "BAUM-1", "BAUM1"),
     ),
+    "imagenet": Known(
+        "a thousand kinds of objects by wnid, 224x224 colour; an index unless packed",
+        form="ImageNet", places=("imagenet", "ImageNet", "ILSVRC2012", "imagenet/ILSVRC2012"),
+    ),
     "tiny_imagenet": Known(
         "200 kinds of objects, 64x64 colour", form="Tiny", rows=(100000, 10000), classes=200,
         places=("tiny-imagenet-200", "tiny_imagenet", "tiny_imagenet/tiny-imagenet-200"),

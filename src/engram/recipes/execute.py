@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from engram.data.imagenet import is_unread
 from engram.engine.backend import determinism
 from engram.engine.engine import Engine
-from engram.engine.run import check_exemplars
+from engram.engine.run import Run, check_exemplars
+from engram.errors import bad
 from engram.probes import Probe
 from engram.recipes.callback import Callback
 from engram.recipes.changes import distinct
@@ -42,6 +44,7 @@ def execute(
     plans = distinct(plans)
     for run in {(id(p.run.stream), id(p.run.method)): p.run for p in plans}.values():
         check_exemplars(run)
+        check_read(run)
     recorder = Recorder(
         plans, out, device=device, together=together, callback=callback, again=again,
         deadline=deadline, checkpoint_every=seconds(checkpoint_every, "checkpoint_every"),
@@ -70,6 +73,13 @@ def execute(
         recorder.saver.end()  # told so while nothing trained; who called must not go on either
     recorder.say_elsewhere()
     return recorder
+
+
+def check_read(run: Run) -> None:
+    """Refuse data of which only an index is known: its pictures are blank."""
+    if is_unread(run.stream.data):
+        expected = "pictures that were read (the option packed=FILE); an index is for plans alone"
+        raise bad("data", expected, run.stream.data.name)
 
 
 def _check_probes(plans: Sequence[Plan], engine: Engine) -> None:

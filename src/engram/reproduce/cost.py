@@ -209,7 +209,7 @@ def _short(training: Training, steps: int) -> Training:
     # one step of the first stage is enough to have a past
     return replace(
         training, iterations=steps, epochs=1, first_factor=1 / steps, evaluate_every=0, patience=0,
-        restore_best=False, schedule="constant",
+        restore_best=False, schedule="constant", min_lr=0.0,
     )  # fmt: skip
 
 
