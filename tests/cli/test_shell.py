@@ -58,14 +58,11 @@ def process(folder, *args):
     )
 
 
-def test_exit_codes_of_the_process(tmp_path):
+def test_a_mistake_is_one_line_and_exit_code_2_of_the_process(tmp_path):
+    """With --debug: `test_debug_shows_the_traceback_of_user_code`."""
     short = process(tmp_path, "run", "-d", "digts")
     assert (short.returncode, short.stdout) == (2, "")
     assert len(short.stderr.splitlines()) == 1
-    long = process(tmp_path, "run", "-d", "digts", "--debug")
-    assert long.returncode == 1
-    assert "Traceback" in long.stderr
-    assert "BadArgument: data: unknown name 'digts'" in long.stderr
 
 
 def test_misspelt_commands_and_options_get_near_names(engram):

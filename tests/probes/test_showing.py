@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import engram
+from engram.cli import app
 from engram.report import build, from_directories, write_tables
 from tests.probes.test_probes import train, values
 
@@ -25,16 +26,22 @@ def folder(tmp_path_factory):
     return path
 
 
-def cli(*words, cwd, code=0):
-    done = subprocess.run(
-        [sys.executable, "-m", "engram", *map(str, words)], cwd=cwd, capture_output=True, text=True,
-        env={**os.environ, "COLUMNS": "140"}, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+@pytest.fixture
+def cli(monkeypatch):
+    """Calls the command line, without a process of its own."""
+    monkeypatch.setenv("COLUMNS", "140")
+
+    def call(*words, cwd, code=0):
+        monkeypatch.chdir(cwd)
+        done = CliRunner().invoke(app, [*map(str, words)])
+        assert done.exit_code == code, (done.output, done.exception)
+        return done.output
+
+    yield call
+    sys.modules.pop("mine", None)
 
 
-def test_metrics_shows_them_by_stage(folder):
+def test_metrics_shows_them_by_stage(folder, cli):
     text = cli("metrics", folder, cwd=folder)
     assert re.search(r"probes\s+probe\s+after 1\s+after 2\s+after 3", text)
     assert re.search(r"entropy/mean ER\s+0\.\d{3} ± 0\.\d{3}", text)
@@ -70,7 +77,7 @@ def test_a_report_without_probes_has_no_such_section(tmp_path):
     assert 'id="probes-section"' not in page
 
 
-def test_probes_on_the_command_line(tmp_path):
+def test_probes_on_the_command_line(tmp_path, cli):
     (tmp_path / "mine.py").write_text((HERE / "own_probes.py").read_text("utf-8"), "utf-8")
     words = ("run", "--data", "blobs", "--method", "ER", "--set", "epochs=1", "--out", "runs",
              "--device", "cpu")  # fmt: skip
@@ -80,7 +87,9 @@ def test_probes_on_the_command_line(tmp_path):
     assert "finished before and kept: 1 of 1 run" in said
     assert [path.name for path in (tmp_path / "runs" / "recipes").iterdir()] == recipes
     assert "entropy/mean" in cli("metrics", "runs", cwd=tmp_path)
-    assert cli("resume", "runs", cwd=tmp_path)
+    resumed = [sys.executable, "-m", "engram", "resume", "runs", "--trust"]  # a new process
+    done = subprocess.run(resumed, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
     marked = [json.loads(p.read_text()) for p in (tmp_path / "runs").glob("probes-*.json")]
     assert {len(run["probes"]) for one in marked for run in one["runs"]} == {2}
     said = cli(*words, "--probe", "mine:Entropie", cwd=tmp_path, code=2)
