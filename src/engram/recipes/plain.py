@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from engram.errors import bad, unknown
@@ -61,7 +63,7 @@ def from_plain(cls: type[Any], values: Mapping[str, Any], *, path: str) -> Any:
     for name in values:
         if name not in known:
             raise unknown(path, name, known)
-    hints = get_type_hints(cls)
+    hints = hints_of(cls)
     given = {n: convert(hints[n], v, path=f"{path}.{n}") for n, v in values.items()}
     for name, field in known.items():
         required = field.default is MISSING and field.default_factory is MISSING
@@ -70,9 +72,37 @@ def from_plain(cls: type[Any], values: Mapping[str, Any], *, path: str) -> Any:
     return cls(**given)
 
 
+@lru_cache(maxsize=1024)  # every recipe asks again
+def hints_of(what: Any) -> Mapping[str, Any]:
+    """The annotations of a class or function, evaluated.
+
+    Examples
+    --------
+    >>> from engram.memory import Memory
+    >>> hints_of(Memory)["total"]
+    int | None
+    """
+    return MappingProxyType(get_type_hints(what))
+
+
+@lru_cache(maxsize=1024)
+def _adapter(hint: Any, _written: str) -> Any:
+    """What checks a value of a type. As it is written: int | str and str | int are equal."""
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+
+
+def _adapter_of(hint: Any) -> Any:
+    try:
+        return _adapter(hint, repr(hint))
+    except TypeError:  # what an annotation holds need not be hashable
+        return _adapter.__wrapped__(hint, "")
+
+
 def convert(hint: Any, value: Any, *, path: str) -> Any:
     """A plain value as the annotated type, numbers and lists being taken generously."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     nested = _dataclass_in(hint)
     if nested is not None and isinstance(value, Mapping):
@@ -84,8 +114,7 @@ def convert(hint: Any, value: Any, *, path: str) -> Any:
     if isinstance(value, bool) and not _takes_bool(hint):
         raise bad(path, "a value that is not true or false", value)
     try:
-        adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
-        return adapter.validate_python(value)
+        return _adapter_of(hint).validate_python(value)
     except ValidationError as error:
         reason = error.errors()[0]["msg"].lower().removeprefix("input should be ")
         raise bad(path, reason, value) from None

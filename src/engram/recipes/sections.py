@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any
 
 from engram import streams
 from engram.errors import bad, choose, unknown
 from engram.models.build import check_head, model_options
-from engram.recipes.plain import convert
+from engram.recipes.plain import convert, hints_of
 
 DEFAULT_KIND = "class_incremental"
 DEFAULT_MODEL = "mlp"
@@ -90,7 +90,7 @@ def balance_options(section: Mapping[str, Any]) -> dict[str, Any] | None:
         return {} if given else None
     if not isinstance(given, Mapping):
         raise bad("stream.balance", "true, false or a mapping of its options", given)
-    hints = get_type_hints(streams.balance)
+    hints = hints_of(streams.balance)
     known = list(inspect.signature(streams.balance).parameters)[1:]
     for name, value in given.items():
         if name not in known:
@@ -108,7 +108,7 @@ def needed(kind: str) -> str:
 def scenario_options(section: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that a section gives to its scenario; wrong names and types are refused."""
     kind = stream_kind(section)
-    hints = get_type_hints(streams.SCENARIOS[kind])
+    hints = hints_of(streams.SCENARIOS[kind])
     found = {}
     for name, value in section.items():
         if name in COMMON:
