@@ -72,7 +72,6 @@ def from_plain(cls: type[Any], values: Mapping[str, Any], *, path: str) -> Any:
     return cls(**given)
 
 
-@lru_cache(maxsize=1024)  # every recipe asks again
 def hints_of(what: Any) -> Mapping[str, Any]:
     """The annotations of a class or function, evaluated.
 
@@ -82,6 +81,11 @@ def hints_of(what: Any) -> Mapping[str, Any]:
     >>> hints_of(Memory)["total"]
     int | None
     """
+    return _hints(what)
+
+
+@lru_cache(maxsize=1024)  # every recipe asks again
+def _hints(what: Any) -> Mapping[str, Any]:
     return MappingProxyType(get_type_hints(what))
 
 
