@@ -83,7 +83,7 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def names(folder: Path, prefix: str, end: str) -> list[str]:
+def names(folder: Path, prefix: str | tuple[str, ...], end: str) -> list[str]:
     """Names of files with a beginning and an end, sorted: the quick way through a large folder."""
     with os.scandir(folder) as entries:
         return sorted(

@@ -32,7 +32,7 @@ from engram.records.listed import add_listed, read_listed
 from engram.records.merging import MANY, MERGED, merge, part_of, parts_in, result_files
 from engram.records.parts import Problem, read_parts, write_part
 from engram.records.predictions import Prediction, Predictions, write_predictions
-from engram.records.superseded import PREFIX, Marks, mark_files, write_mark
+from engram.records.superseded import PREFIX, Marks, write_mark
 from engram.records.table import Rows, to_frame
 
 _Run = tuple[str, int, str]  # recipe, seed, order
@@ -281,12 +281,14 @@ class RunDirectory:
         stamp = self.path.stat().st_mtime_ns
         if stamp == self._stamp:
             return
-        marked = [path.name for path in mark_files(self.path)]
-        if marked != self._marked:  # what was read may count no more
-            self._marked, self._read, self._finished = marked, set(), {}
-            self._diverged = set()
         for _ in range(5):  # a file that vanishes before it is read is in a merged one: look again
-            fresh = [p for p in self.result_files() if p.name not in self._read]
+            listed = names(self.path, ("results-", PREFIX), "")  # one walk: there may be thousands
+            marked = [one for one in listed if one.startswith(PREFIX) and one.endswith(".json")]
+            if marked != self._marked:  # what was read may count no more
+                self._marked, self._read, self._finished = marked, set(), {}
+                self._diverged = set()
+            parts = [one for one in listed if one.endswith(".parquet")]
+            fresh = [p for p in result_files(self.path, parts) if p.name not in self._read]
             found, diverged, problems = _stages(fresh)
             if all(Path(one.file).exists() for one in problems):
                 break

@@ -12,7 +12,7 @@ import functools
 import json
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from engram.disk import names
@@ -29,9 +29,13 @@ LISTS = 64  # files of lists of recipes before they become one
 _PARTS = b"engram-parts"
 
 
-def result_files(folder: Path) -> list[Path]:
-    """The results files that count, oldest first: without those that a merged one holds."""
-    files = [folder / name for name in names(folder, "results-", ".parquet")]
+def result_files(folder: Path, listed: Sequence[str] | None = None) -> list[Path]:
+    """The results files that count, oldest first: without those that a merged one holds.
+
+    `listed` are the names of files of the folder, where they are known.
+    """
+    found = names(folder, "results-", ".parquet") if listed is None else listed
+    files = [folder / name for name in found if name.startswith("results-")]
     held = [_parts_of(path, _stamp(path)) for path in files if path.stem.endswith(MERGED)]
     return [path for path in files if not any(part_of(path) in parts for parts in held)]
 
