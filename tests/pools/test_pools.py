@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -127,6 +129,20 @@ def test_another_worker_goes_on_for_one_that_is_killed(
     monkeypatch.setattr("engram.pools.processes.TRIES", 1)
     with pytest.raises(EngramError, match=r"Always: its worker process ended early .*code 9\); wh"):
         engram.sweep([BASE | {"method": "fatal_method:Always"}], pool="processes", out=tmp_path)
+
+
+def test_notes_of_a_worker_are_passed_on_once_its_runs_have_begun() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    worker, told = processes._Telling(theirs), Notes()
+    worker.note("what the parent has said")
+    worker.begin([], 0)
+    worker.note("a.safetensors: is damaged")
+    recorder = SimpleNamespace(callback=told, plans=[])
+    team = processes.Team([], SimpleNamespace(device="cpu"), recorder)  # type: ignore[arg-type]
+    team._busy[ours] = None, {}, 1
+    team._hear(ours)
+    assert told.notes == ["a.safetensors: is damaged"]
+    assert not ours.poll()
 
 
 def test_what_goes_wrong_in_a_worker_is_said_and_the_rest_is_kept(tmp_path: Path) -> None:

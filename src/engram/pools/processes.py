@@ -161,6 +161,8 @@ class Team:
         if kind == "end":
             self.failures += told
             self._give(pipe, process)
+        elif kind == "note":
+            self.callback.note(*told)
         elif kind == "step":
             keys, *where = told
             here = [self.plans[key] for key in keys if key in self.plans]
@@ -199,14 +201,20 @@ class Team:
 
 
 class _Telling(Callback):
-    """Passes on what happens in a worker; notes were made before it started."""
+    """Passes on what happens in a worker."""
 
     def __init__(self, pipe: Any) -> None:
         self.pipe = pipe
         self._spoke = 0.0
+        self._begun = False
 
     def note(self, text: str) -> None:
-        """Said by the process that started this one."""
+        """What is noted before runs begin was said by the process that started this one."""
+        if self._begun:
+            self._tell("note", text)
+
+    def begin(self, plans: Sequence[Plan], done: int) -> None:
+        self._begun = True
 
     def step(self, plans: Sequence[Plan], stage: int, done: int, total: int) -> None:
         if time.monotonic() - self._spoke >= STEP_EVERY:
@@ -231,11 +239,11 @@ def _worker(pipe: Any, job: Job) -> None:
     torch.set_num_threads(job.threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it answers, with SIGTERM
     deadline = None if job.until is None else time.monotonic() + job.until - time.time()
-    callback, planner = _Telling(pipe), RecipePlanner(job.data)
+    planner = RecipePlanner(job.data)
     try:
         while (content := pipe.recv()) is not None:
             late = deadline is not None and time.monotonic() >= deadline
-            failure = [] if late else _failure(content, planner, job, callback, deadline)
+            failure = [] if late else _failure(content, planner, job, _Telling(pipe), deadline)
             pipe.send(("end", *failure))
     except (KeyboardInterrupt, EOFError, OSError):  # told to end; nobody listens any more
         pass
