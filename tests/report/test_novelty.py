@@ -130,7 +130,8 @@ def test_constant_and_missing_scores_are_drawn(folder):
     assert [trace.name for trace in histogram(dull, "ER").data] == ["inside (3)", "outside (2)"]
 
 
-def test_the_page_has_the_section_only_where_detectors_were_asked(folder):
+def test_the_page_has_the_section_only_where_detectors_were_asked(folder, monkeypatch):
+    monkeypatch.setattr("engram.report.novelty_features.MOST_MAPS", 0)  # they take seconds
     assert 'id="novelty-section"' in page(from_directories(folder))
     stream = engram.task_incremental(
         engram.load("blobs", classes=4, per_class=10), classes_per_task=2

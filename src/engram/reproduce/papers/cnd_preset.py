@@ -107,8 +107,9 @@ class Preset(PaperPreset[Protocol]):
     lwf, mas, er, ssil
         Fields of the methods beside their defaults: MAS in the form of the paper's code (N11), SSIL
         distils on all rows (N10).
-    few, many
-        Exemplars of the rows 25s and 50s in all, shared by tasks (N6).
+    few, many, memory
+        Exemplars of the rows 25s and 50s: in all, shared by tasks (``per_task``), or ``per_class``
+        (N6).
     detectors
         Detectors and their options; null leaves one out.
     tuned
@@ -159,6 +160,7 @@ class Preset(PaperPreset[Protocol]):
     ssil: Mapping[str, Any] = field(default_factory=lambda: {"kd_inputs": "all"})
     few: int = 4500
     many: int = 9000
+    memory: str = "per_task"
     detectors: Mapping[str, Any] = field(default_factory=_detectors)
     tuned: Mapping[str, Any] = field(default_factory=_tuned)
     features: int = 500
@@ -172,6 +174,7 @@ class Preset(PaperPreset[Protocol]):
             whole(name, getattr(self, name))
         number("valid", self.valid, 0.0, 1.0)
         number("weight_decay", self.weight_decay)
+        choose("memory", self.memory, ("per_task", "per_class", "total"))
         choose("forgetting", self.forgetting, list(DEFINITIONS))
 
     def stages(self, dataset: str) -> int:
@@ -268,7 +271,8 @@ def method_spec(preset: Preset, method: str) -> dict[str, Any]:
     name, setting, owner = ROWS[method]
     spec = {"name": name, **(getattr(preset, owner) if owner else {})}
     if setting == SHARED:
-        spec["memory"] = {"per_task": preset.few if method.endswith("25s") else preset.many}
+        size = preset.few if method.endswith("25s") else preset.many
+        spec["memory"] = {preset.memory: size}
     return spec
 
 
