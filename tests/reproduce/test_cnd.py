@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from engram.data import load
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.metrics.novelty import auroc
@@ -73,6 +76,14 @@ def test_a_sequence_that_is_not_here_is_named(tmp_path):
     planned = plan(find_table("cnd/1"), tmp_path, cells="dataset=Eight-Task", measure=False)
     assert len(planned.entries) == 6
     assert all("eight_task was not found" in entry.missing for entry in planned.entries)
+
+
+def test_the_protocol_on_other_data():
+    moved = PAPER.tiny.on(load("shapes", kinds=5, orphans=0, per_class=5), "shapes")
+    assert (moved.stages, moved.classes_per_task, moved.outside) == (10, 2, None)
+    made = recipe(replace(PAPER, tiny=moved), row("ER-25s"))
+    assert (made.stream["kind"], made.stream["classes_per_task"]) == ("class_incremental", 2)
+    assert made.model == recipe(PAPER, row("ER-25s")).model
 
 
 def test_last_layers():

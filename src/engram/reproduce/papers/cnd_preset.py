@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from engram.data import Data
 from engram.errors import choose, number, unknown, whole
 from engram.metrics.definitions import DEFINITIONS
 from engram.recipes import Recipe
 from engram.reproduce.papers.base import PaperPreset
+from engram.reproduce.papers.elsewhere import per_task
 
 TINY, EIGHT = "TinyImageNet", "Eight-Task"
 RESNET, VGG, ALEXNET = "ResNet", "VGG", "AlexNet"
@@ -68,6 +70,14 @@ class Protocol:
         for name in ("stages", "classes_per_task", "batch_size"):
             whole(name, getattr(self, name), 1)
         number("learning_rate", self.learning_rate, open_low=True)
+
+    def on(self, data: Data, name: str) -> Protocol:
+        """The same on other data: equal tasks of its classes, and no outside set, so no tuning."""
+        size = per_task(data, self.classes_per_task, self.stages, name)
+        return replace(
+            self, data=name, options={}, sequence="classes", classes_per_task=size,
+            stages=data.n_classes // size, outside=None,
+        )  # fmt: skip
 
 
 def _detectors() -> dict[str, Any]:
