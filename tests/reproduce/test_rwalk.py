@@ -7,7 +7,15 @@ import pandas as pd
 import pytest
 
 from engram.errors import BadArgument
-from engram.reproduce import cells_of, choose_cells, find_table, plan, reproduce, table_names
+from engram.reproduce import (
+    cells_of,
+    choose_cells,
+    find_table,
+    plan,
+    registry,
+    reproduce,
+    table_names,
+)
 from engram.reproduce.papers import rwalk, rwalk_preset
 from engram.reproduce.papers.assign import assign
 from engram.reproduce.papers.rwalk_preset import EMBEDDED, PAPER
@@ -178,7 +186,7 @@ def test_bad_choices_are_named(assignment, complaint):
         ("rwalk", "rwalk/TABLE with one of 1, 2"),
         ("rwalk/7", "unknown name '7'"),
         ("rwolk/1", "did you mean 'rwalk'"),
-        ("cnd/1", "no preset"),
+        ("cnd/77", "unknown name '77'"),
         ("../etc/passwd", "paper"),
         ("", "paper"),
     ],
@@ -186,6 +194,13 @@ def test_bad_choices_are_named(assignment, complaint):
 def test_bad_names(name, complaint):
     with pytest.raises(BadArgument, match=complaint):
         find_table(name)
+
+
+def test_a_paper_whose_numbers_are_kept_may_have_no_preset(monkeypatch):
+    written = tuple(name for name in registry.WRITTEN if name != "cnd")
+    monkeypatch.setattr(registry, "WRITTEN", written)
+    with pytest.raises(BadArgument, match="no preset"):
+        find_table("cnd/1")
 
 
 def test_every_name_builds():
