@@ -12,9 +12,11 @@ import torch
 
 from benchmarks.reproduce import search, split_mnist
 from benchmarks.reproduce.searches import SEARCHES, Search
-from benchmarks.speed import study, throughput
+from benchmarks.speed import seconds, study, throughput
+from benchmarks.speed.seconds import Stopwatches
 from benchmarks.speed.throughput import Enough, Lockstep, Stopwatch, Work
 from engram.data import load
+from engram.engine import loop
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.reproduce import choose_cells, find_table
@@ -217,3 +219,31 @@ def test_trials_are_presets(name):
         table = find_table(asked.table, assignments=[*asked.common, *trial])
         chosen = choose_cells(table.cells, asked.cells)
         assert all(not table.entry(cell).missing for cell in chosen)
+
+
+# -- where the seconds go ------------------------------------------------------------------------
+def test_parts_count_without_what_they_call(monkeypatch):
+    now = iter([0.0, 1.0, 4.0, 4.0, 10.0, 10.0])  # outer 0 to 10, inner 1 to 4
+    monkeypatch.setattr(seconds, "time", SimpleNamespace(perf_counter=lambda: next(now)))
+    watches = Stopwatches()
+    with watches.part("outer"), watches.part("inner"):
+        pass
+    assert [(r["part"], r["host_s"]) for r in watches.table()] == [("outer", 7.0), ("inner", 3.0)]
+
+
+def test_seconds_of_a_reproduction(tmp_path, capsys):
+    plain = loop.answers
+    asked = ["rwalk/1", "--embedded", "--cells", "setting=single-head,method=Vanilla,metric=F",
+             "--set", "mnist.epochs=1", "seeds=1", "--device", "cpu"]  # fmt: skip
+    out, csv = tmp_path / "new" / "found.json", tmp_path / "lines.csv"
+    seconds.main([*asked, "--out", str(tmp_path / "runs"), "--save", str(out), "--csv", str(csv)])
+    found = json.loads(out.read_text())
+    parts = {row["part"]: row for row in found["parts"]}
+    assert parts.keys() == seconds.PARTS.keys() | {seconds.REST}
+    assert parts["evaluation"]["calls"] == 5  # tasks
+    assert parts["verdicts"]["calls"] == 1
+    total = sum(row["host_s"] + row["kernels_s"] for row in found["parts"])
+    assert total == pytest.approx(found["wall_s"], abs=0.2)
+    assert (found["runs"], len(pd.read_csv(csv))) == (1, 1)
+    assert "in all, 1 runs" in capsys.readouterr().out
+    assert loop.answers is plain  # the stopwatches are gone
