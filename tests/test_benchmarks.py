@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks.reproduce import search, split_mnist
+from benchmarks.reproduce import search, split_mnist, verdicts
 from benchmarks.reproduce.searches import SEARCHES, Search
 from benchmarks.speed import seconds, study, throughput
 from benchmarks.speed.seconds import Stopwatches
@@ -247,3 +247,24 @@ def test_seconds_of_a_reproduction(tmp_path, capsys):
     assert (found["runs"], len(pd.read_csv(csv))) == (1, 1)
     assert "in all, 1 runs" in capsys.readouterr().out
     assert loop.answers is plain  # the stopwatches are gone
+
+
+# -- verdicts ------------------------------------------------------------------------------------
+def test_counts_on_the_page_are_those_of_the_tables():
+    page = Path(__file__).parents[1] / "docs" / "papers.md"
+    text = page.read_text()
+    assert verdicts.renewed(text) == text, "python -m benchmarks.reproduce.verdicts --write PAGE"
+    assert "| rwalk/4 | 16 | 16 | 0 | 0 | 0 | 0 |" in text
+    with pytest.raises(BadArgument, match="page: expected one with"):
+        verdicts.renewed("no comments")
+
+
+def test_counts_follow_the_files(tmp_path):
+    assert len(verdicts.markdown(tmp_path).splitlines()) == 5  # heads alone
+    head = "paper,table,cell,metric,paper_value,ours,difference,low,high,verdict,reason,settings"
+    row = "rwalk,1,MNIST EWC,F,1,2,1,,,differs,variant; data subset,"
+    (tmp_path / "rwalk-1.csv").write_text(f"{head}\n{row}\n")
+    text = verdicts.markdown(tmp_path)
+    assert "| rwalk/1 | 78 | 0 | 1 | 0 | 77 | 0 |" in text
+    assert "| variant | 1 |" in text
+    assert "| data subset | 1 |" in text
