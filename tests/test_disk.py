@@ -78,6 +78,9 @@ def test_a_directory_that_is_deleted_stays_deleted(tmp_path):
     RunDirectory(moved)  # somebody else's
     with pytest.raises(DiskError, match="has vanished"):
         folder.append(None, environment={})
+    moved.rename(tmp_path / "fourth")
+    with pytest.raises(DiskError, match="has vanished"):
+        folder.finished("r", 0)
 
 
 def test_folders_are_made_inside_what_is_there_only(tmp_path):

@@ -149,7 +149,10 @@ def run(trial: Trial, folder: Path, chance: random.Random, expected: engram.Resu
     moment = chance.randint(1, 30)
     first = start(trial, out, moment)
     second = start(trial, out, 10**9) if trial.fault == "two writers" else None
-    trial.died = wait(first) != 0
+    code = wait(first)
+    trial.died = code != 0
+    if code == 1:
+        trial.wrong.append("a traceback")
     if second is not None:
         wait(second)
     moved = out.with_name(f"{out.name}-moved")

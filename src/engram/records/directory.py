@@ -278,7 +278,10 @@ class RunDirectory:
 
     def _refresh(self) -> None:
         """Read the parts that are new since the last look."""
-        stamp = self.path.stat().st_mtime_ns
+        try:
+            stamp = self.path.stat().st_mtime_ns
+        except OSError as problem:
+            raise DiskError(problem, self.path) from problem
         if stamp == self._stamp:
             return
         for _ in range(5):  # a file that vanishes before it is read is in a merged one: look again
