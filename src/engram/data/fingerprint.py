@@ -30,5 +30,6 @@ def hashed(facts: Any, parts: Sequence[Inputs]) -> str:
         # rows that are one and the same in memory, as those of an index, are read once
         length = len(array) if len(array) and array.strides[0] else min(len(array), 1)
         for start in range(0, length, _CHUNK):
-            digest.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)
+            end = min(start + _CHUNK, length)
+            digest.update(np.ascontiguousarray(array[start:end]).data)
     return digest.hexdigest()
