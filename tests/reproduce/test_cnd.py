@@ -16,7 +16,8 @@ from engram.reproduce import cells_of, choose_cells, default_out, find_table, pl
 from engram.reproduce.papers import cnd_figures, cnd_numbers
 from engram.reproduce.papers.assign import assign
 from engram.reproduce.papers.cnd_findings import Claim, findings
-from engram.reproduce.papers.cnd_preset import EMBEDDED, PAPER, TINY, Row, recipe, trained
+from engram.reproduce.papers.cnd_preset import EMBEDDED, PAPER, TINY
+from engram.reproduce.papers.cnd_rows import Row, recipe, trained
 from engram.reproduce.run import by_key
 from engram.reproduce.table import OUTSIDE
 

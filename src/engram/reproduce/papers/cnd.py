@@ -11,20 +11,8 @@ from engram.reproduce.cells import Cell
 from engram.reproduce.detected import detected
 from engram.reproduce.papers import cnd_figures
 from engram.reproduce.papers.base import Paper
-from engram.reproduce.papers.cnd_preset import (
-    COSINE,
-    EMBEDDED,
-    HEAD,
-    PAPER,
-    PLAIN,
-    ROWS,
-    SHARED,
-    Preset,
-    Row,
-    label,
-    recipe,
-    trained,
-)
+from engram.reproduce.papers.cnd_preset import EMBEDDED, HEAD, PAPER, ROWS, SHARED, Preset
+from engram.reproduce.papers.cnd_rows import COSINE, PLAIN, Row, label, recipe, trained
 from engram.reproduce.table import EPOCHS, OUTSIDE, VARIANT, Entry
 
 if TYPE_CHECKING:

@@ -14,18 +14,8 @@ from engram.recipes import Recipe
 from engram.reproduce.papers import cnd_drawings as drawings
 from engram.reproduce.papers import cnd_numbers as numbers
 from engram.reproduce.papers.cnd_findings import findings
-from engram.reproduce.papers.cnd_preset import (
-    ALEXNET,
-    BIASED,
-    EIGHT,
-    RESNET,
-    TINY,
-    VGG,
-    Preset,
-    Row,
-    recipe,
-    trained,
-)
+from engram.reproduce.papers.cnd_preset import ALEXNET, EIGHT, RESNET, TINY, VGG, Preset
+from engram.reproduce.papers.cnd_rows import BIASED, Row, recipe, trained
 from engram.reproduce.papers.drawing import draw_table
 from engram.reproduce.table import PaperFigure
 

@@ -13,7 +13,8 @@ from engram.reproduce import measures
 from engram.reproduce.detected import detected, last_outside
 from engram.reproduce.papers.claims import COLUMNS, NAN, Claim
 from engram.reproduce.papers.cnd_numbers import name_of
-from engram.reproduce.papers.cnd_preset import BIASED, COSINE, HEAD, MULTI, PLAIN, RESNET, Row
+from engram.reproduce.papers.cnd_preset import HEAD, MULTI, RESNET
+from engram.reproduce.papers.cnd_rows import BIASED, COSINE, PLAIN, Row
 from engram.reproduce.papers.drawing import frame
 
 if TYPE_CHECKING:

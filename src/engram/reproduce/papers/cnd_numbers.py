@@ -15,7 +15,8 @@ from engram.recipes import Recipe
 from engram.records.features import DRAWN, feature_samples, feature_table
 from engram.reproduce import measures
 from engram.reproduce.detected import comparisons, last_outside
-from engram.reproduce.papers.cnd_preset import HEAD, PLAIN, RESNET, Row
+from engram.reproduce.papers.cnd_preset import HEAD, RESNET
+from engram.reproduce.papers.cnd_rows import PLAIN, Row
 from engram.reproduce.papers.drawing import frame
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Every choice that the continual-novelty paper leaves open, in one object, and its recipes."""
+"""Every choice that the continual-novelty paper leaves open, in one object."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from engram.data import Data
-from engram.errors import choose, number, unknown, whole
+from engram.errors import choose, number, whole
 from engram.metrics.definitions import DEFINITIONS
-from engram.recipes import Recipe
 from engram.reproduce.papers.base import PaperPreset
 from engram.reproduce.papers.elsewhere import per_task
 
@@ -17,7 +16,6 @@ TINY, EIGHT = "TinyImageNet", "Eight-Task"
 RESNET, VGG, ALEXNET = "ResNet", "VGG", "AlexNet"
 MULTI, SHARED = "multi-head", "shared-head"
 HEAD = {MULTI: "multi", SHARED: "single"}
-KIND = {MULTI: "task_incremental", SHARED: "class_incremental"}
 # Row to method, head and the preset's field with its options; what is trained first comes first.
 ROWS = {
     "FineTune": ("Finetune", MULTI, ""), "LwF": ("LwF", MULTI, "lwf"),
@@ -25,7 +23,6 @@ ROWS = {
     "SSIL-25s": ("SSIL", SHARED, "ssil"), "ER-50s": ("ER", SHARED, "er"),
     "SSIL-50s": ("SSIL", SHARED, "ssil"),
 }  # fmt: skip
-PLAIN, COSINE, BIASED = "plain", "cosine", "biased"  # which last layer a row is trained with
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 SEQUENCES = ("tinyimagenet_seq", "eight_task", "classes")
 # What Mahalanobis reads besides the features: of ResNet the inputs of its four stages.
@@ -190,116 +187,6 @@ class Preset(PaperPreset[Protocol]):
     def stages(self, dataset: str) -> int:
         """How many stages a sequence has."""
         return self.protocol(dataset).stages
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """A row of a table: who learns what with which network and last layer."""
-
-    dataset: str
-    method: str
-    backbone: str = RESNET
-    head: str = PLAIN
-
-    @property
-    def setting(self) -> str:
-        if self.method not in ROWS:
-            raise unknown("method", self.method, ROWS)
-        return ROWS[self.method][1]
-
-
-def recipe(preset: Preset, row: Row) -> Recipe:
-    """The recipe of a row.
-
-    Examples
-    --------
-    >>> made = recipe(PAPER, Row(dataset="TinyImageNet", method="ER-25s"))
-    >>> made.method.memory.per_task, made.training.epochs, made.stream["kind"]
-    (4500, 30, 'tinyimagenet_seq')
-    >>> [probe.name for probe in made.probes][:3]
-    ['features', 'softmax', 'tuned odin over epsilon']
-    """
-    protocol, setting = preset.protocol(row.dataset), row.setting
-    return Recipe.of({
-        "stream": _stream(preset, protocol, setting),
-        "model": {**protocol.models[row.backbone], "head": dict(_head(preset, row.head))},
-        "method": method_spec(preset, row.method),
-        "training": {
-            "epochs": preset.epochs, "patience": preset.patience,
-            "restore_best": preset.restore_best, "batch_size": protocol.batch_size,
-            "optimizer": "sgd", "lr": protocol.learning_rate, "momentum": preset.momentum,
-            "weight_decay": preset.weight_decay, "schedule": "plateau", "factor": 0.1,
-            "plateau_patience": preset.plateau_patience, "augment": list(preset.augment),
-            "scope": "own" if setting == MULTI else "seen", "precision": preset.precision,
-        },
-        "detectors": detector_specs(preset, row), "seeds": preset.seeds, "keep": preset.keep,
-        "probes": [{"name": "engram.probes:Features", "items": preset.features}],
-        "outside": protocol.outside, "label": label(preset, row),
-    })  # fmt: skip
-
-
-def _stream(preset: Preset, protocol: Protocol, setting: str) -> dict[str, Any]:
-    where = {
-        "data": protocol.data, "data_options": dict(protocol.options), "seed": preset.order_seed,
-        "valid": preset.valid,
-    }  # fmt: skip
-    if protocol.sequence == "classes":
-        return {**where, "kind": KIND[setting], "classes_per_task": protocol.classes_per_task}
-    shared = {"shared_head": True} if setting == SHARED else {}
-    return {**where, "kind": protocol.sequence, **shared}
-
-
-def trained(dataset: str) -> list[Row]:
-    """Every row of a sequence, in the order in which they are trained where time is short."""
-    multi = [name for name in ROWS if ROWS[name][1] == MULTI]
-    shared = [name for name in ROWS if ROWS[name][1] == SHARED]
-    if dataset == EIGHT:
-        return [Row(dataset=dataset, method=name, backbone=ALEXNET) for name in multi]
-    return [
-        *(Row(dataset=dataset, method=name) for name in ROWS),
-        *(Row(dataset=dataset, method=name, backbone=VGG) for name in multi),
-        Row(dataset=dataset, method="FineTune", head=BIASED),
-        *(Row(dataset=dataset, method=name, head=COSINE) for name in shared),
-    ]
-
-
-def label(preset: Preset, row: Row) -> str:
-    """What a row is called in records and reports."""
-    words = [preset.shown(row.dataset), row.backbone, *([row.head] if row.head != PLAIN else [])]
-    return f"{row.method} ({', '.join(words)})"
-
-
-def _head(preset: Preset, head: str) -> Mapping[str, Any]:
-    heads = {PLAIN: preset.head, COSINE: preset.shared_head, BIASED: preset.control}
-    return heads[choose("head", head, heads)]
-
-
-def method_spec(preset: Preset, method: str) -> dict[str, Any]:
-    """The plain form of a row's method."""
-    if method not in ROWS:
-        raise unknown("method", method, ROWS)
-    name, setting, owner = ROWS[method]
-    spec = {"name": name, **(getattr(preset, owner) if owner else {})}
-    if setting == SHARED:
-        size = preset.few if method.endswith("25s") else preset.many
-        spec["memory"] = {preset.memory: size}
-    return spec
-
-
-def detector_specs(preset: Preset, row: Row) -> list[dict[str, Any]]:
-    """The detectors of a row; B1 and B2 need a last layer without bias."""
-    protocol = preset.protocol(row.dataset)
-    layers, tunes = list(protocol.layers.get(row.backbone, ())), protocol.outside is not None
-    combine = {"combine": "logistic"} if tunes else {}
-    found = []
-    for name, options in preset.detectors.items():
-        if options is None or (row.head == BIASED and name in ("B1", "B2")):
-            continue
-        more = {"layers": layers, **combine} if name == "Mahalanobis" and layers else {}
-        spec = {"name": name, **more, **options}
-        grid = preset.tuned.get(name) if tunes else None
-        found.append({"name": "Tuned", "detector": spec, "grid": grid} if grid else spec)
-    return found
 
 
 PAPER = Preset()
