@@ -76,9 +76,9 @@ def _generator(learner: Learner) -> tuple[str, str]:
     if learner.networks.splits:
         takes.setdefault(_latent_shape(learner), "net.top")
     for name, module in learner.networks.eval.named_children():
-        shape = getattr(module, "shape", None)
-        has = callable(getattr(module, "decode", None)) and isinstance(shape, tuple)
-        if name != "net" and has and shape in takes and isinstance(module.noise, int):
+        shape, noise = getattr(module, "shape", None), getattr(module, "noise", None)
+        draws = callable(getattr(module, "decode", None)) and isinstance(noise, int)
+        if name != "net" and draws and isinstance(shape, tuple) and shape in takes:
             return name, takes[shape]
     return "", ""
 
