@@ -220,4 +220,6 @@ def _small(stream: Stream, batch: int) -> Stream:
 
 def _small_task(task: Task, batch: int) -> Task:
     every = max(1, len(task.train) // (2 * batch)) if batch else 1
-    return replace(task, train=task.train[::every], test=task.test[:1])
+    return replace(
+        task, train=task.train[::every], test=task.test[:1], post_valid=task.post_valid[:1]
+    )
