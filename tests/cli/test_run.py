@@ -182,9 +182,17 @@ def test_interrupted_run_goes_on(engram, monkeypatch):
     np.testing.assert_array_equal(part.full_matrix, whole.full_matrix)
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_signals_that_end_are_said_and_leave_a_checkpoint(engram, monkeypatch, name):
-    number, usual = getattr(signal, name), progress.Meter.step
+@pytest.fixture(params=["SIGTERM", "SIGHUP"])
+def ending(request):
+    """A signal that is heard, whoever started the tests (under nohup SIGHUP is ignored)."""
+    number = getattr(signal, request.param)
+    before = signal.signal(number, signal.SIG_DFL)
+    yield number
+    signal.signal(number, before)
+
+
+def test_signals_that_end_are_said_and_leave_a_checkpoint(engram, monkeypatch, ending):
+    number, name, usual = ending, signal.Signals(ending).name, progress.Meter.step
 
     def step(self, plans, stage, done, total):
         usual(self, plans, stage, done, total)
