@@ -145,6 +145,20 @@ def test_it_is_counted():
     assert logged["value"].iloc[0] == pytest.approx(2.3, abs=0.7)  # of ten classes
 
 
+def test_it_may_have_a_learning_rate_of_its_own():
+    def root(root_lr, lr):
+        method = replace(METHOD, root_lr=root_lr)
+        run = run_of(method, streams()[0])
+        run = replace(run, training=replace(run.training, lr=lr))
+        first = next(Engine([run], device="cpu").stages()).learner
+        return torch.cat([first.layout(first.vector)[n].ravel() for n in first.networks.root_names])
+
+    assert torch.equal(root(0.01, 0.1), root(0.0, 0.01))  # tasks leave the root as it is
+    assert not torch.equal(root(0.01, 0.1), root(0.0, 0.1))
+    both = [run_of(replace(METHOD, root_lr=rate), streams()[0]) for rate in (0.1, 0.2)]
+    assert len(Engine(both, device="cpu").groups()) == 2
+
+
 # -- together, and after an interruption -----------------------------------------------------------
 @pytest.mark.parametrize("kind", [LatentReplay, LGR])
 def test_lockstep_is_the_loop(kind):
@@ -317,8 +331,8 @@ class TestErrors:
         "wrong",
         [
             {"root": "nowhere"}, {"root_share": 0.0}, {"root_share": 1.0}, {"root_iterations": 0},
-            {"root_batch_size": 0}, {"root_file": "x"}, {"root_sha256": "0" * 64},
-            {"root_file": "", "root": "external"},
+            {"root_batch_size": 0}, {"root_lr": -0.1}, {"root_file": "x"},
+            {"root_sha256": "0" * 64}, {"root_file": "", "root": "external"},
             {"root_sha256": "12", "root": "external", "root_file": "x"},
         ],
         ids=str,

@@ -81,8 +81,8 @@ def _declared(run: Run) -> Any:
     # the host fills memories run by run; only a reservoir on the device must have one size for all
     budget = method.memory_budget if any(one.renew == "step" for one in replays) else None
     before = prologue_of(method)
-    length = before and (before.iterations, before.batch_size)
-    return likeness((method.reads, budget, replays, phases, length))
+    rhythm = before and (before.iterations, before.batch_size, before.lr)
+    return likeness((method.reads, budget, replays, phases, rhythm))
 
 
 class Engine:

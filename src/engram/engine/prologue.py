@@ -112,8 +112,9 @@ def with_prologue(run: Run, first: StageOutcome, seconds: float) -> StageOutcome
 def _settings(run: Run) -> Training:
     asked = prologue_of(run.method) or Prologue()
     return replace(
-        run.training, iterations=asked.iterations, batch_size=asked.batch_size, first_factor=1.0,
-        schedule="constant", patience=0, restore_best=False, evaluate_every=0,
+        run.training, iterations=asked.iterations, batch_size=asked.batch_size,
+        lr=asked.lr or run.training.lr, first_factor=1.0, schedule="constant", patience=0,
+        restore_best=False, evaluate_every=0,
     )  # fmt: skip
 
 

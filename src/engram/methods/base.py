@@ -142,21 +142,25 @@ class Prologue:
         Of every task's training rows; no task has them any more.
     iterations, batch_size
         Steps, and rows of each; all else is as the recipe says.
+    lr
+        Learning rate; 0: the recipe's.
 
     Examples
     --------
     >>> Prologue(share=0.1)
-    Prologue(share=0.1, iterations=1000, batch_size=32)
+    Prologue(share=0.1, iterations=1000, batch_size=32, lr=0.0)
     """
 
     share: float = 1 / 6
     iterations: int = 1000
     batch_size: int = 32
+    lr: float = 0.0
 
     def __post_init__(self) -> None:
         number("prologue.share", self.share, 0.0, 1.0, open_low=True)
         whole("prologue.iterations", self.iterations, 1)
         whole("prologue.batch_size", self.batch_size, 1)
+        number("prologue.lr", self.lr)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ class FrozenRoot(Method):
         ``first_task``: the whole network learns the first task, then the root stands still.
         ``none``: the root keeps its initial weights, or those the model came with.
         ``external``: it has those of a file.
-    root_share, root_iterations, root_batch_size
-        Of ``heldout``: the share of each task's rows, the number of steps and their rows.
+    root_share, root_iterations, root_batch_size, root_lr
+        Of ``heldout``: the share of each task's rows, the number of steps and their rows, and the
+        learning rate (0: the recipe's).
     root_file, root_sha256
         Of ``external``: safetensors or a saved ``state_dict``, and its checksum.
     """
@@ -33,6 +34,7 @@ class FrozenRoot(Method):
     root_share: float = 1 / 6
     root_iterations: int = 1000
     root_batch_size: int = 32
+    root_lr: float = 0.0
     root_file: str = ""
     root_sha256: str = ""
 
@@ -42,6 +44,7 @@ class FrozenRoot(Method):
         number("root_share", self.root_share, 0.0, 0.9, open_low=True)
         whole("root_iterations", self.root_iterations, 1)
         whole("root_batch_size", self.root_batch_size, 1)
+        number("root_lr", self.root_lr)
         for name in ("root_file", "root_sha256"):
             value = getattr(self, name)
             if not isinstance(value, str) or bool(value) != (self.root == "external"):
@@ -55,7 +58,9 @@ class FrozenRoot(Method):
 
     def prologue(self) -> Prologue | RootFile | None:
         if self.root == "heldout":
-            return Prologue(self.root_share, self.root_iterations, self.root_batch_size)
+            return Prologue(
+                self.root_share, self.root_iterations, self.root_batch_size, self.root_lr
+            )
         if self.root == "external":
             return RootFile(self.root_file, self.root_sha256)
         return None

@@ -29,14 +29,14 @@ class LatentReplay(FrozenRoot, NaiveRehearsal):
         ``mean``: one mean over new and old rows; ``task_count``: ``new / t + (1 - 1/t) * old``.
     size
         Memory rows per step; 0 means as many as the batch size.
-    root, root_share, root_iterations, root_batch_size, root_file, root_sha256
+    root, root_share, root_iterations, root_batch_size, root_lr, root_file, root_sha256
         Where the root has its weights from: ``heldout`` (default; a training on rows set aside from
         all tasks), ``first_task``, ``none`` or ``external``. See `FrozenRoot`.
 
     Examples
     --------
     >>> LatentReplay().prologue()
-    Prologue(share=0.16..., iterations=1000, batch_size=32)
+    Prologue(share=0.16..., iterations=1000, batch_size=32, lr=0.0)
     >>> LatentReplay(root="first_task").replay(0), LatentReplay().replay(0)
     (ReplaySpec(kind='pair', size=0), ReplaySpec(kind='pair', size=0, latent=True))
 

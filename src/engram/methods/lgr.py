@@ -34,7 +34,7 @@ class LGR(FrozenRoot, DGR):
         says that its root ends in a sigmoid (``latent=200`` of ``lenet`` and ``mlp``).
     generator_lr, generator_optimizer
         As for `DGR`.
-    root, root_share, root_iterations, root_batch_size, root_file, root_sha256
+    root, root_share, root_iterations, root_batch_size, root_lr, root_file, root_sha256
         Where the root has its weights from: ``heldout`` (default; a training on rows set aside from
         all tasks), ``first_task`` (the generator learns the task's latents after it), ``none`` or
         ``external``. See `FrozenRoot`.
