@@ -9,7 +9,10 @@ STAMP := $(VENV)/.engram-installed
 # Tests start many interpreters; without bytecode each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test faults lint bench clean .venv
+# Interpreters under which `make wheel` tries the wheel.
+PYTHONS ?= python3.12 python3.13
+
+.PHONY: help demo test faults lint bench wheel clean .venv
 
 help:
 	@echo "make demo    run the demonstration (engram demo)"
@@ -17,6 +20,7 @@ help:
 	@echo "make faults  kill, fill, damage and delete what runs: the whole campaign"
 	@echo "make lint    ruff, formatting, mypy --strict, import layers"
 	@echo "make bench   speed against a bare PyTorch loop"
+	@echo "make wheel   build the wheel; install it and run the demonstration outside the checkout (PYTHONS)"
 	@echo "make clean   remove caches and build output (keeps $(VENV))"
 
 # Installed once, and again when the requirements change. An existing environment is kept.
@@ -45,6 +49,16 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(PYTHON) -m benchmarks.speed
+
+# A fresh environment for each interpreter, in a folder from which the checkout is not seen.
+wheel: $(STAMP)
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
+	set -e; for python in $(PYTHONS); do \
+	  place="$$(mktemp -d)"; $$python -m venv "$$place/venv"; \
+	  "$$place/venv/bin/pip" install --quiet -c constraints.txt dist/engram-*.whl; \
+	  (cd "$$place" && env -u PYTHONPATH venv/bin/engram demo); \
+	  test -s "$$place/runs/demo/report.html"; rm -rf "$$place"; \
+	done
 
 clean:
 	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -70,3 +71,20 @@ def test_every_extra_is_used_and_described():
             if each not in ("sqlalchemy", "alembic"):
                 module = modules.get(each, each)
                 assert re.search(rf"(import|from) {module}|need\(\"{module}", source), each
+
+
+def test_links_of_the_description_lead_somewhere_without_a_clone():
+    absolute_links = runpy.run_path(str(ROOT / "setup.py"))["absolute_links"]
+    address = CONFIG["project"]["urls"]["Repository"]
+    assert absolute_links("[a](b.md#c) ![d](e.svg) [f](https://g) [h](#i)", "https://x") == (
+        "[a](https://x/blob/main/b.md#c) ![d](https://x/raw/main/e.svg) [f](https://g) [h](#i)"
+    )
+    text = absolute_links((ROOT / "README.md").read_text(encoding="utf-8"), address)
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert f"{address}/raw/main/docs/images/forgetting.svg" in links
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    assert all(url.startswith(address) for url in CONFIG["project"]["urls"].values())
+
+
+def test_extras_bring_something():
+    assert [name for name, wanted in extras().items() if not wanted] == []

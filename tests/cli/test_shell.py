@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
 
 import pytest
 
-from engram.cli import COMMANDS, shell
+from engram.cli import COMMANDS, complete, shell
 from engram.errors import BadArgument
 from tests.cli.conftest import SMALL
 
@@ -91,6 +92,32 @@ def test_version_and_help(engram):
     for command in (*(name for name, _, _ in COMMANDS), "data"):
         assert f"\n  {command} " in shown
         assert "Usage" in engram(command, "--help").stdout
+
+
+def test_names_are_completed_as_they_are_without_imports():
+    from engram import methods, models, streams
+    from engram.data.known import KNOWN
+
+    assert complete.names("methods") == methods.__all__
+    assert complete.names("models") == list(models.models())
+    assert complete.names("streams") == list(streams.SCENARIOS)
+    assert complete.names("data") == list(KNOWN)
+    assert complete.streams("rot") == ["rotated"]
+
+
+def test_a_shell_completes_values_of_options(tmp_path):
+    code = """import sys
+sys.argv[0] = "engram"
+from engram.cli import main
+try: main()
+finally: assert "torch" not in sys.modules  # a key stroke must not take seconds"""
+    asked = {"_ENGRAM_COMPLETE": "complete_bash", "COMP_CWORD": "3"}
+    asked["COMP_WORDS"] = "engram run --method EW"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True,
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stdout.split() == ["EWC", "EWCpp"], done.stderr
 
 
 def test_an_unwritable_directory_is_one_line(engram, tmp_path):

@@ -36,7 +36,6 @@ app = typer.Typer(
     help="Measures, and helps to fix, what a neural network forgets.",
     epilog="Start with: engram demo",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from engram.cli import complete
 from engram.cli.options import (
     Again,
     Assignments,
@@ -27,19 +28,29 @@ def command(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", "-d", metavar="NAME|PATH", help="Data set: a name, file or folder."),
+        typer.Option(
+            "--data", "-d", metavar="NAME|PATH", help="Data set: a name, file or folder.",
+            autocompletion=complete.data_sets,
+        ),
     ] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
             "--method", "-m", metavar="NAME",
             help="Method by name, own one as module:Class, or A+B. Repeatable, to compare.",
+            autocompletion=complete.methods,
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Network.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Network.", autocompletion=complete.models),
+    ] = None,
     stream: Annotated[
         str | None,
-        typer.Option(metavar="KIND", help="Scenario (default: class_incremental, 2 per task)."),
+        typer.Option(
+            metavar="KIND", help="Scenario (default: class_incremental, 2 per task).",
+            autocompletion=complete.streams,
+        ),
     ] = None,
     assignments: Assignments = None,
     seeds: Seeds = None,
