@@ -31,7 +31,7 @@ class StageOutcome:
     seconds: float = 0.0
     steps: int = 0
     features: Tensor | None = None  # [items, F] of the test items, where a probe needs them
-    held: np.ndarray | None = None  # [items, C] of post-task validation items, where there are any
+    held: np.ndarray | None = None  # [items, C] of validation items, where there are any
 
 
 class PhaseLog:

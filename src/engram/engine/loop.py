@@ -23,7 +23,13 @@ from engram.engine.checkpoints.resume_point import (
     restore,
 )
 from engram.engine.evaluation.divergence import mark_diverged
-from engram.engine.evaluation.evaluate import answers, answers_are_sound, evaluate, validate
+from engram.engine.evaluation.evaluate import (
+    answers,
+    answers_are_sound,
+    count_scored,
+    evaluate,
+    validate,
+)
 from engram.engine.groups import host_verbs
 from engram.engine.history import History, PhaseLog, StageOutcome
 from engram.engine.lr_scheduler import BestEpoch, Schedule
@@ -85,6 +91,7 @@ def train_task(
         history.add(now.log)
     finish_task(learners, methods, memory)
     found = answers(learners, methods, features=features)
+    count_scored(learners, held=True)
     for learner, answer in zip(learners, found, strict=True):
         if learner.diverged < 0 and not answers_are_sound(learner, answer.scores):
             learner.diverged = stage
@@ -187,6 +194,7 @@ class PhaseTraining:
         if curve:
             self.trainer.write_back()
             self.log.curve.append((done, evaluate(self.learners, self.methods)))
+            count_scored(self.learners, held=False)
         if self.log.due:
             self.log.record(self.trainer)
         if self.progress is not None:

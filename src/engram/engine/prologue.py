@@ -21,6 +21,7 @@ from engram.learner.tree import tree_map
 from engram.methods.base import Method, Phase, Prologue, ReplaySpec
 from engram.streams.aside import set_aside
 from engram.streams.core import Stream
+from engram.streams.ledger import KINDS, SCORED
 
 PROLOGUE = -1  # in place of a task, or of a phase of the first one
 NAME = "prologue"  # of its phase and of its loss
@@ -154,5 +155,6 @@ def _settle(learner: Learner, stand: Learner) -> None:
     inside = {k: v for k, v in stand.buffers.items() if k.startswith(networks.root_prefixes)}
     learner.vector, learner.buffers = vector, buffers | inside
     learner.opt, learner.units, learner.resume_point = {}, {}, None
-    read = sum(sum(kinds.values()) for kinds in stand.ledger.to_dict().values())
+    kinds = [kind for kind in KINDS if kind not in SCORED]
+    read = sum(stand.ledger.total(kind) for kind in kinds)
     learner.ledger.record(0, "prologue", read)

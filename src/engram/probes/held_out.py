@@ -1,4 +1,4 @@
-"""How well post-task validation rows are known: what to choose hyper-parameters by."""
+"""How well validation rows are known: what to choose hyper-parameters by."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from engram.records import judging, views
 from engram.records.half import as_scores
 from engram.records.items import Items
 from engram.records.stage_rows import StageRows
-from engram.records.summary import POST_VALID
+from engram.records.summary import HELD_OUT
 
 
 @dataclass(frozen=True)
 class HeldOut(Probe):
-    """The score of post-task validation rows: of each task, and with task -1 of all tasks so far.
+    """The score of validation rows: of each task, and with task -1 of all tasks so far.
 
+    Post-task validation rows where the stream has such (``post_valid_score``), which nobody sees
+    while training; otherwise in-task ones (``valid_score``), by which training may have stopped.
     It is the accuracy in the stream's own head view (and its mean over tasks), or the
     precision-weighted Jaccard score of label sets (over all rows of these tasks, each once).
     """
@@ -30,12 +32,13 @@ class HeldOut(Probe):
         rows = view.rows()
         if not view.members[0].diverged and view.members[0].held is not None:
             values = np.stack([self._values(one) for one in view.members])  # [R, T + 1]
-            rows.add(POST_VALID, values, task=np.arange(-1, values.shape[1] - 1))
+            name = HELD_OUT[view.members[0].stream.held_out]
+            rows.add(name, values, task=np.arange(-1, values.shape[1] - 1))
         return rows
 
     def _values(self, one: RunStage) -> np.ndarray:
         stage, head = one.stage, one.stream.head
-        items = Items.of_stream(one.stream, "post_valid")
+        items = Items.of_stream(one.stream, one.stream.held_out)
         said = judging.decide(as_scores(one.held), items, stage=stage, head=head)
         figure = judging.figure_of(items)
         each = judging.task_figure(said, items, stage=stage, figure=figure, average=self.average)

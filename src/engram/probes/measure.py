@@ -70,7 +70,8 @@ def _form(one: RunStage) -> Any:
     curve = tuple(step for step, _ in one.curve)
     held = one.learner is not None and len(one.learner.exemplars) > 0
     twice = one.stage == 0 and repeated_test_rows(one.stream) > 0
-    return one.stage, items, held, losses, curve, twice, tuple(one.facts), one.held is None
+    scored = one.stream.held_out if one.held is not None else ""
+    return one.stage, items, held, losses, curve, twice, tuple(one.facts), scored
 
 
 def _halving(

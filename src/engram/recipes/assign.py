@@ -32,7 +32,7 @@ SECTIONS = (
     "outside",
 )
 NESTED = SECTIONS[:4]  # those that have fields
-MAPPINGS = ("balance", "data_options")  # fields of a stream that have fields themselves
+MAPPINGS = ("balance", "data_options", "search")  # fields of a stream that have fields themselves
 Content = dict[str, Any]
 
 

@@ -18,7 +18,12 @@ from engram.recipes.names import plain_method
 from engram.recipes.outside import plain_outside
 from engram.recipes.plain import to_plain
 from engram.recipes.probing import plain_probe
-from engram.recipes.sections import balance_options, scenario_options, stream_section
+from engram.recipes.sections import (
+    balance_options,
+    scenario_options,
+    search_options,
+    stream_section,
+)
 from engram.streams.core import Stream
 from engram.streams.orders import order_text
 from engram.yaml_text import read_yaml_file
@@ -102,9 +107,10 @@ class Recipe(Experiment):
         balanced = balance_options(self.stream)
         if balanced is not None:
             stream = streams.balance(stream, **balanced)
-        if not self.stream.get("online", False):
-            return stream
-        return streams.online(stream, task_labels=self.stream.get("task_labels", True))
+        if self.stream.get("online", False):
+            stream = streams.online(stream, task_labels=self.stream.get("task_labels", True))
+        cut = search_options(self.stream)
+        return stream if cut is None else streams.for_search(stream, **cut)
 
     def change(self, **values: Any) -> Recipe:
         """The recipe with some sections replaced.

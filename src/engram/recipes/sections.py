@@ -15,7 +15,7 @@ from engram.recipes.plain import convert, hints_of
 DEFAULT_KIND = "class_incremental"
 DEFAULT_MODEL = "mlp"
 # what every stream section may have
-COMMON = ("kind", "data", "data_options", "balance", "online", "task_labels")
+COMMON = ("kind", "data", "data_options", "balance", "online", "task_labels", "search")
 
 
 def stream_kind(section: Any) -> str:
@@ -69,6 +69,7 @@ def stream_section(section: Any) -> dict[str, Any]:
     if not section.get("task_labels", True) and not section.get("online", False):
         raise bad("stream.task_labels", "true unless the stream is online", False)
     balance_options(section)
+    search_options(section)
     scenario_options(section)
     known = stream_options(kind)
     for name, default in known.items():
@@ -90,12 +91,33 @@ def balance_options(section: Mapping[str, Any]) -> dict[str, Any] | None:
         return {} if given else None
     if not isinstance(given, Mapping):
         raise bad("stream.balance", "true, false or a mapping of its options", given)
-    hints = hints_of(streams.balance)
-    known = list(inspect.signature(streams.balance).parameters)[1:]
+    return _options_of(streams.balance, given, "stream.balance")
+
+
+def search_options(section: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How a stream is cut for a search of hyper-parameters; None if it is not.
+
+    Examples
+    --------
+    >>> search_options({"search": {"tasks": 3}}), search_options({})
+    ({'tasks': 3}, None)
+    """
+    given = section.get("search")
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise bad("stream.search", "a mapping, such as {tasks: 3, on: valid}", given)
+    return _options_of(streams.for_search, given, "stream.search")
+
+
+def _options_of(change: Any, given: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The options that a section gives to a function that changes streams, checked."""
+    hints = hints_of(change)
+    known = list(inspect.signature(change).parameters)[1:]
     for name, value in given.items():
         if name not in known:
-            raise unknown("stream.balance", name, known)
-        convert(hints[name], value, path=f"stream.balance.{name}")
+            raise unknown(path, name, known)
+        convert(hints[name], value, path=f"{path}.{name}")
     return dict(given)
 
 

@@ -24,7 +24,7 @@ MATRIX_METRICS = (
     "average_accuracy", "forgetting", "backward_transfer", "learning_accuracy",
     "forward_transfer", "intransigence", "forgetting_bound",
 )  # fmt: skip
-POST_VALID = "post_valid_score"
+HELD_OUT = {"post_valid": "post_valid_score", "valid": "valid_score"}  # by kind of rows
 CURRENT = "current_task"  # the task just learnt
 ONLY_ACCURACY = ("average_accuracy", "learning_accuracy", "forward_transfer")
 _COSTS = {
@@ -39,14 +39,14 @@ def metric_of(result: Result, name: str, *, stage: int | None, **options: Any) -
     """A matrix metric of every run, [run]; NaN for runs whose figure it is not about."""
     from engram import metrics
 
-    if name in (*SET_SCORES, *LABEL_VIEWS, POST_VALID):
+    if name in (*SET_SCORES, *LABEL_VIEWS, *HELD_OUT.values()):
         return _overall(result, name, stage)
     if name == CURRENT:
         return _current(result, stage)
     learning = [learning_name(score) for score in SET_SCORES]
     if name not in (*MATRIX_METRICS, *learning):
         raise unknown("metric", name, (*MATRIX_METRICS, CURRENT, *SET_SCORES, *learning,
-                                         *LABEL_VIEWS, POST_VALID))  # fmt: skip
+                                         *LABEL_VIEWS, *HELD_OUT.values()))  # fmt: skip
     function = metrics.learning_accuracy if name in learning else getattr(metrics, name)
     # These read accuracies of tasks before they are learnt; pyCLAD's does where there are any.
     ahead = name == "forward_transfer" or options.get("definition") == "first"
@@ -97,7 +97,7 @@ def _overall(result: Result, name: str, stage: int | None) -> Floats:
     last = result.tasks - 1
     if stage is not None:
         last = np.where(stage < 0, result.tasks + stage, stage)
-    if name == POST_VALID:  # in the stream's own head view alone
+    if name in HELD_OUT.values():  # in the stream's own head view alone
         wanted = arrange.ends(frame, name)
     else:
         wanted = arrange.own_rows(frame, arranged, name, result.heads)
@@ -192,8 +192,8 @@ def plain_names(result: Result) -> list[str]:
         first += [name for name in reversed(SET_SCORES) if name not in first]
         first += [CURRENT, *recorded_views(result)]
     last = ["forward_transfer"] if FIGURES[0] in figures else []
-    if POST_VALID in result._frame["metric"].cat.categories:
-        last.append(POST_VALID)
+    known = result._frame["metric"].cat.categories
+    last += [name for name in HELD_OUT.values() if name in known]
     return [*first, *map(learning_name, figures), "backward_transfer", *last]
 
 

@@ -21,7 +21,7 @@ from engram.streams.orders import (
 )
 from engram.streams.published import iirc
 from engram.streams.sequences import eight_task, tinyimagenet_seq
-from engram.streams.tuning import for_tuning
+from engram.streams.tuning import for_search, for_tuning
 
 SCENARIOS = {
     scenario.__name__: scenario
@@ -55,6 +55,7 @@ __all__ = [
     "class_order",
     "domain_incremental",
     "eight_task",
+    "for_search",
     "for_tuning",
     "hierarchical",
     "hierarchical_data",

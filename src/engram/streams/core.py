@@ -15,6 +15,7 @@ from torch import Tensor
 from engram.data.core import Data
 from engram.errors import bad, choose
 from engram.streams._check import check_stream
+from engram.streams._new import renewed
 from engram.streams._rows import ROWS, as_rows, pack, unpack
 from engram.streams._show import count, table_of
 from engram.streams.origin import Origin
@@ -22,7 +23,14 @@ from engram.streams.views import View, joined, restage, view_from
 
 HEADS = ("single", "multi")
 INFORMATION = ("incomplete", "complete")
-_SETTINGS = ("head", "online", "task_labels", "information")  # of all tasks of a stream
+JUDGED_ON = ("test", "valid", "post_valid")
+_SETTINGS = (
+    "head",
+    "online",
+    "task_labels",
+    "information",
+    "judged_on",
+)  # of all tasks of a stream
 _NO_ROWS = torch.empty(0, dtype=torch.long)
 __all__ = ["HEADS", "ROWS", "Stream", "Task", "View"]
 
@@ -75,7 +83,8 @@ class Stream:
     `head` is the stream's own evaluation view: ``single`` (all seen classes compete) or ``multi``
     (the task is known, its classes compete). `online` streams allow one pass over each task.
     `information` says which labels of a task's rows are shown for training: those of the task's
-    classes, or with ``complete`` information all that were opened so far.
+    classes, or with ``complete`` information all that were opened so far. `judged_on` says what the
+    rows under `test` are: validation rows while hyper-parameters are chosen (`for_search`).
 
     Streams are immutable and compare by content. ``stream[:3]`` is the stream of the first three
     tasks, ``stream[:2] + stream[3:]`` leaves the third out, ``print(stream)`` shows the tasks.
@@ -100,11 +109,13 @@ class Stream:
     online: bool = False
     task_labels: bool = True
     information: str = "incomplete"
+    judged_on: str = "test"
     origin: Origin | None = field(init=False, default=None, repr=False)  # of a scenario's own
 
     def __post_init__(self) -> None:
         choose("head", self.head, HEADS)
         choose("information", self.information, INFORMATION)
+        choose("judged_on", self.judged_on, JUDGED_ON)
         object.__setattr__(self, "tasks", tuple(self.tasks))
         check_stream(self)
 
@@ -183,6 +194,14 @@ class Stream:
         return "set" if self.data.several else "single"
 
     @cached_property
+    def held_out(self) -> str:
+        """The validation rows that are scored beside test rows: post_valid, valid, "" for none."""
+        if self.judged_on != "test":
+            return ""
+        found = [k for k in ("post_valid", "valid") if any(len(getattr(t, k)) for t in self.tasks)]
+        return found[0] if found else ""
+
+    @cached_property
     def targets(self) -> Tensor:
         """[N, L] labels of every row as output columns, -1 where there is none."""
         y = self.data.y
@@ -227,7 +246,8 @@ class Stream:
 
     def _more(self) -> dict[str, str]:
         """What most streams need not say."""
-        return {} if self.information == INFORMATION[0] else {"information": self.information}
+        usual = {"information": INFORMATION[0], "judged_on": JUDGED_ON[0]}
+        return {k: getattr(self, k) for k, v in usual.items() if getattr(self, k) != v}
 
     def fingerprint(self) -> str:
         """Hash of tasks, view, head and data; the name is only a label."""
@@ -263,7 +283,7 @@ class Stream:
         `view` is needed only for views that this package does not know.
         """
         needed = {"name", "head", "online", "task_labels", "data", "view", "tasks"}
-        if not isinstance(plain, Mapping) or set(plain) - {"information"} != needed:
+        if not isinstance(plain, Mapping) or set(plain) - {"information", "judged_on"} != needed:
             got = sorted(plain) if isinstance(plain, Mapping) else plain
             raise bad("plain", f"a mapping with the keys {sorted(needed)}", got)
         if plain["data"] != data.fingerprint():
@@ -282,17 +302,3 @@ def _read_task(k: int, plain: Any) -> Task:
         raise bad(f"tasks[{k}]", f"a mapping with the keys {sorted(needed)}", got)
     rows = {kind: unpack(f"tasks[{k}].{kind}", plain[kind]) for kind in ROWS}
     return Task(**{**plain, **rows})
-
-
-def renewed(tasks: Sequence[Task], order: Sequence[int]) -> tuple[Task, ...]:
-    """Tasks with `new` as it is when they are met in this sequence."""
-    place = {c: i for i, c in reversed(list(enumerate(order)))}
-    seen: set[int] = set()
-    result = []
-    for task in tasks:
-        late = sorted(set(task.shown) - set(task.new), key=place.__getitem__)
-        fresh = tuple(c for c in [*task.new, *late] if c not in seen)
-        seen.update(fresh)
-        same = fresh == task.new
-        result.append(task if same else replace(task, new=fresh, visible=task.shown))
-    return tuple(result)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from engram.errors import choose, whole
 
-KINDS = ("train", "valid", "memory", "past", "probe", "prologue", "outside")
+KINDS = (
+    "train", "valid", "memory", "past", "probe", "prologue", "outside", "held_out", "test",
+)  # fmt: skip
+SCORED = ("held_out", "test")  # read after training, to judge it
 
 
 class Ledger:
@@ -14,7 +17,8 @@ class Ledger:
     ``past`` rows of earlier tasks that were not kept (only methods that declare it), ``probe`` rows
     on which measurements were fitted after a stage (see `engram.Probe`), ``prologue`` rows set
     aside from all tasks, from which a root learnt before the first, ``outside`` rows of another
-    data set, by which detectors were tuned.
+    data set, by which detectors were tuned, ``held_out`` validation rows and ``test`` rows that
+    were scored: of all tasks after every stage, and wherever a curve was taken.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Data for a search of hyper-parameters: validation rows take the place of test rows."""
+"""Data and streams for a search of hyper-parameters: validation rows in place of test rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from engram.data.core import Data
 from engram.errors import bad, choose, number, whole
 from engram.shares import part_of
 from engram.streams._rows import hold_out
+from engram.streams.core import Stream
+from engram.streams.origin import with_origin
+
+SEARCH_ON = ("valid", "test")
 
 
 def for_tuning(data: Data, *, share: float = 0.0, by: str | None = None, seed: int = 0) -> Data:
@@ -50,6 +54,52 @@ def for_tuning(data: Data, *, share: float = 0.0, by: str | None = None, seed: i
     if not len(kept) or not len(held):
         raise bad("share", "one that leaves rows on both sides", share)
     return replace(data, train=kept, test=held)
+
+
+def for_search(stream: Stream, *, tasks: int = 3, on: str = "valid") -> Stream:
+    """The first tasks of a stream, judged on their validation rows: no test row, no later task.
+
+    Parameters
+    ----------
+    tasks
+        How many tasks; nobody knows beforehand how long a stream gets.
+    on
+        ``valid``: post-task validation rows where the tasks have such, in-task ones otherwise.
+        ``test``: their test rows, which makes what is chosen by them no finding about test rows.
+
+    Examples
+    --------
+    >>> from engram.streams.incremental import class_incremental
+    >>> data = Data.from_arrays([[float(i)] for i in range(80)], [0, 1, 2, 3, 4, 5, 6, 7] * 10)
+    >>> short = for_search(class_incremental(data, valid=0.25), tasks=2)
+    >>> short, short.judged_on, bool(torch.isin(short[0].test, data.test).any())
+    (Stream('class_incremental': 2 tasks, 4 classes, single head), 'valid', False)
+    """
+    if not isinstance(stream, Stream):
+        raise bad("stream", "a Stream", type(stream).__name__)
+    if stream.judged_on != "test":
+        raise bad("stream", "one that is judged on its test rows", f"on {stream.judged_on} rows")
+    choose("on", on, SEARCH_ON)
+    if whole("tasks", tasks, 1) > len(stream):
+        raise bad("tasks", f"at most {len(stream)}, as many as the stream has", tasks)
+    first = stream[:tasks]
+    if on == "valid":
+        first = _judged_on(first)
+    if stream.origin is None:
+        return first
+    return with_origin(first, stream.origin.change(search={"tasks": tasks, "on": on}))
+
+
+def _judged_on(stream: Stream) -> Stream:
+    """The stream with validation rows in the place of its test rows."""
+    for kind in ("post_valid", "valid"):
+        rows = [getattr(task, kind) for task in stream]
+        if all(map(len, rows)):
+            pairs = zip(stream, rows, strict=True)
+            judged = [replace(task, test=own, post_valid=own[:0]) for task, own in pairs]
+            return replace(stream, tasks=tuple(judged), judged_on=kind)
+    expected = "validation rows in each of these tasks, such as valid=0.1 (--set valid=0.1) gives"
+    raise bad("stream", f"{expected}; on='test' (--on test) selects on test rows", "none")
 
 
 def _apart(data: Data, share: float, by: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

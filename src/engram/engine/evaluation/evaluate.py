@@ -36,10 +36,33 @@ def test_items(stream: Stream) -> tuple[Tensor, Tensor]:
 
 
 def held_items(stream: Stream) -> tuple[Tensor, Tensor]:
-    """(rows, stages) of all post-task validation items, task after task."""
-    rows = [task.post_valid for task in stream.tasks]
+    """(rows, stages) of all validation items that are scored after a stage, task after task."""
+    kind = stream.held_out
+    rows = [getattr(task, kind) if kind else task.test[:0] for task in stream.tasks]
     stages = [torch.full_like(part, k) for k, part in enumerate(rows)]
     return torch.cat(rows), torch.cat(stages)
+
+
+def count_scored(learners: Sequence[Learner], *, held: bool) -> None:
+    """Note in ledgers that the test items were scored, and validation items if `held`."""
+    for learner in learners:
+        for kind, count in _scored(learner.stream, held).items():
+            learner.ledger.record(learner.stage, kind, count)
+
+
+def _scored(stream: Stream, held: bool) -> dict[str, int]:
+    """How many rows one evaluation reads; a test row of the data is one, whatever it stands for."""
+    known: dict[bool, dict[str, int]] = stream.__dict__.setdefault("_scored", {})
+    if held not in known:
+        rows, more = test_items(stream)[0], held_items(stream)[0] if held else None
+        counts = {"test": 0, "held_out": 0}
+        for part, own in ((rows, stream.judged_on == "test"), (more, False)):
+            if part is not None and len(part):
+                tests = len(part) if own else int(torch.isin(part, stream.data.test).sum())
+                counts["test"] += tests
+                counts["held_out"] += len(part) - tests
+        known[held] = counts
+    return known[held]
 
 
 class Answer(NamedTuple):
@@ -47,7 +70,7 @@ class Answer(NamedTuple):
 
     scores: np.ndarray  # [items, C]
     features: Tensor | None = None  # [items, F], where they are wanted
-    held: np.ndarray | None = None  # [items, C] of post-task validation, where there are any
+    held: np.ndarray | None = None  # [items, C] of validation items, where there are any
 
 
 def evaluate(learners: Sequence[Learner], methods: Sequence[Method]) -> list[np.ndarray]:
@@ -70,7 +93,7 @@ def answers(
     learners: Sequence[Learner], methods: Sequence[Method], *, features: bool = False,
     held: bool = True,
 ) -> list[Answer]:  # fmt: skip
-    """As `evaluate`, with features where wanted, and post-task validation rows if `held`."""
+    """As `evaluate`, with features where wanted, and validation rows if `held`."""
     # the state of a run that diverged lacks what `finish` adds, so it cannot be stacked
     alike: dict[Any, list[int]] = {}
     for place, learner in enumerate(learners):
