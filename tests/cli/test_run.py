@@ -450,3 +450,16 @@ def test_a_budget_stops_and_resume_goes_on(engram, tmp_path, command):
     complaint = engram(*command, "--budget", "ten", "-o", "new", code=2).stderr
     assert "budget: expected a duration" in complaint
     assert not (tmp_path / "new").exists()
+
+
+def test_a_table_from_the_command_line(engram, tmp_path):
+    rows = [f"{i % 4 + i / 100},{'' if i == 3 else i % 3},{'abcd'[i % 4]}" for i in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["size,hue,kind", *rows]))
+    assert "--label NAME" in engram("run", "--data", "t.csv", code=2).stderr
+    asked = ("run", "--data", "t.csv", "--label", "kind")
+    assert "hue 1 of 40 rows" in engram(*asked, code=2).stderr
+    engram(*asked, "-s", "missing=mean", "-s", "standardize=true", "--out", "out")
+    (recipe,) = (one["stream"] for one in package.read("out").recipes.values())
+    assert recipe["data_options"] == {"label": "kind", "missing": "mean", "standardize": True}
+    shown = engram("data", "inspect", "t.csv", "--label", "kind", "-s", "missing=0").stdout
+    assert "t: rows of (2,)" in shown

@@ -108,3 +108,27 @@ def test_colours_made_or_lost_and_blank_images_are_counted(tmp_path):
         "1 images whose transparency is left out",
         "1 blank images of one colour, kept",
     )
+
+
+def test_all_bad_files_at_once_or_left_out(tmp_path):
+    for i in range(6):
+        paint(tmp_path / "a" / f"{i}.png", (i, 0, 0))
+    for i in (1, 3):
+        (tmp_path / "a" / f"{i}.png").write_bytes(b"nothing")
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (4, 6, 3), np.uint8)).save(
+        tmp_path / "a" / "4.png"
+    )
+    whole = (tmp_path / "a" / "4.png").read_bytes()
+    (tmp_path / "a" / "4.png").write_bytes(whole[: len(whole) // 2 + 8])
+    with pytest.raises(ValueError, match=r"3 images .*repair='drop'.*1\.png.*3\.png.*4\.png"):
+        Data.from_folder(tmp_path)
+    data = load(tmp_path, repair="drop")
+    assert data.x[:, 0, 0, 0].tolist() == [0, 2, 5]
+    assert "3 images cannot be read and are left out: 1.png, 3.png, 4.png" in data.notes
+    with pytest.raises(ValueError, match="repair: unknown name 'dorp', did you mean 'drop'"):
+        Data.from_folder(tmp_path, repair="dorp")
+    paint(tmp_path / "a" / "6.png", size=(5, 5))
+    paint(tmp_path / "a" / "7.png", size=(7, 5))
+    with pytest.raises(ValueError, match=r"6\.png.*resize.*and 1 more of other sizes"):
+        Data.from_folder(tmp_path, repair="drop")
+    assert Data.from_folder(tmp_path, repair="drop", resize=16).sample_shape == (3, 16, 16)

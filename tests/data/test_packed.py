@@ -245,5 +245,5 @@ def test_names_paths_and_complaints(tmp_path, monkeypatch):
         load("one", root=tmp_path, verify=False)
     assert {one.name for one in datasets(tmp_path) if one.available} >= {"one", "two", "digits"}
     (tmp_path / "file.txt").write_text("text")
-    with pytest.raises(ValueError, match=r"expected a packed \.npz"):
+    with pytest.raises(ValueError, match=r"expected a table .*arrays"):
         load(tmp_path / "file.txt")

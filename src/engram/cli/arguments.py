@@ -21,7 +21,7 @@ def contents(
     *, recipe: Path | None = None, data: str | None = None, methods: Sequence[str] = (),
     model: str | None = None, stream: str | None = None, seeds: str | None = None,
     keep: str | None = None, probes: Sequence[str] = (), detectors: Sequence[Any] = (),
-    outside: str | None = None,
+    outside: str | None = None, columns: Sequence[str] = (),
 ) -> list[Content]:  # fmt: skip
     """One plain recipe per method: the file's, or the default one, with what the options change.
 
@@ -39,6 +39,9 @@ def contents(
     base["stream"] = dict(section) if isinstance(section, Mapping) else {"data": section}
     changes = {"data": data, "kind": stream}
     base["stream"] |= {name: value for name, value in changes.items() if value is not None}
+    if columns:
+        options = {**(base["stream"].get("data_options") or {}), **label_option(columns)}
+        base["stream"]["data_options"] = options
     base["model"] = model if model is not None else base.get("model", "mlp")
     if keep is not None:
         base["keep"] = keep
@@ -54,6 +57,19 @@ def contents(
     if methods:
         base.pop("label", None)  # it spoke of the file's own method
     return [{**copy.deepcopy(base), "method": method} for method in wanted]
+
+
+def label_option(columns: Sequence[str]) -> Content:
+    """The option of a table that names one column of classes, or several.
+
+    Examples
+    --------
+    >>> label_option(["kind"]), label_option([])
+    ({'label': 'kind'}, {})
+    """
+    if not columns:
+        return {}
+    return {"label": columns[0] if len(columns) == 1 else list(columns)}
 
 
 def detector_specs(names: str | None, tune: bool = False) -> list[Any]:

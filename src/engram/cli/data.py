@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from engram.cli.options import Root
+from engram.cli.options import Label, Root
 from engram.cli.shell import emit, say
 from engram.errors import BadArgument
 
@@ -52,11 +52,12 @@ def add(
     root: Root = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a set of that name.")] = False,
     options: Options = None,
+    label: Label = None,
 ) -> None:
     """Read a data set once and store it by name in the data root."""
     from engram import data
 
-    say(f"wrote {data.add(path, name, root, replace=replace, **parsed(options))}")
+    say(f"wrote {data.add(path, name, root, replace=replace, **parsed(options, label))}")
     say(f"Use it with:  engram run --data {name}")
 
 
@@ -66,19 +67,20 @@ def pack(
     out: Annotated[Path, typer.Argument(metavar="FILE.npz", help="File to write.")],
     root: Root = None,
     options: Options = None,
+    label: Label = None,
 ) -> None:
     """Write a data set as one packed file."""
     from engram import data
 
-    say(f"wrote {data.pack(source, out, root=root, **parsed(options))}")
+    say(f"wrote {data.pack(source, out, root=root, **parsed(options, label))}")
 
 
 @app.command("verify")
-def verify(source: Source, root: Root = None, options: Options = None) -> None:
+def verify(source: Source, root: Root = None, options: Options = None, label: Label = None) -> None:
     """Verify checksums, and look for what breaks runs."""
     from engram import data
 
-    checks = data.verify(source, root=root, **parsed(options))
+    checks = data.verify(source, root=root, **parsed(options, label))
     if checks[0].kind:  # there is nothing to verify: no finding, but a mistake
         raise BadArgument(checks[0].found)
     for one in checks:
@@ -88,18 +90,22 @@ def verify(source: Source, root: Root = None, options: Options = None) -> None:
 
 
 @app.command("inspect")
-def inspect(source: Source, root: Root = None, options: Options = None) -> None:
-    """Shape, rows per class and split, attributes, notes."""
+def inspect(
+    source: Source, root: Root = None, options: Options = None, label: Label = None
+) -> None:
+    """Shape, rows per class and split, duplicates, imbalance, constant columns, scales, notes."""
     from engram import data
     from engram.cli.shell import screen
     from engram.cli.show import plain_table
 
-    found = data.inspect(source, root=root, **parsed(options))
+    found = data.inspect(source, root=root, **parsed(options, label))
     emit(f"{found.name}: rows of {found.shape}, {found.dtype}, {len(found.counts)} classes")
     emit(f"fingerprint {found.fingerprint}")
     for key, values in found.attributes.items():
         emit(f"attribute {key}: {values} values")
     emit(found.repeated)
+    for line in found.findings:
+        emit(line)
     for note in found.notes:
         emit(f"note: {note}")
     table = plain_table("class", "train", "valid", "test")
@@ -108,7 +114,7 @@ def inspect(source: Source, root: Root = None, options: Options = None) -> None:
     screen().print(table)
 
 
-def parsed(assignments: list[str] | None) -> dict[str, Any]:
+def parsed(assignments: list[str] | None, label: list[str] | None = None) -> dict[str, Any]:
     """Options as keyword arguments.
 
     Examples
@@ -118,4 +124,7 @@ def parsed(assignments: list[str] | None) -> dict[str, Any]:
     """
     from engram.yaml_text import key_value
 
-    return dict(map(key_value, assignments or ()))
+    options = dict(key_value(one.removeprefix("data_options.")) for one in assignments or ())
+    if label:
+        options["label"] = label[0] if len(label) == 1 else label
+    return options

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from engram.cli.options import Assignments, Device, Root, Seeds
+from engram.cli.options import Assignments, Device, Label, Root, Seeds
 from engram.cli.shell import emit
 
 
@@ -14,6 +14,7 @@ def command(
     data: Annotated[
         str, typer.Option("--data", "-d", metavar="NAME|PATH", help="Data set.")
     ],
+    label: Label = None,
     detector: Annotated[
         str, typer.Option(metavar="NAME", help="Who flags (engram list detectors).")
     ] = "Softmax",
@@ -50,7 +51,9 @@ def command(
     from engram.recipes.assign import set_values
     from engram.recipes.open_world import open_world
 
-    plain = arguments.contents(data=data, methods=[method], model=model, seeds=seeds)
+    plain = arguments.contents(
+        data=data, methods=[method], model=model, seeds=seeds, columns=label or ()
+    )
     for assignment in assignments or ():
         set_values(plain, assignment)
     recipe = Recipe.of(plain[0])

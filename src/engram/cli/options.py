@@ -46,6 +46,14 @@ Assignments = Annotated[
         "model.hidden=[64], stream.seed=1. Repeatable.",
     ),
 ]  # fmt: skip
+Label = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label", metavar="COLUMN",
+        help="Column of a table (.csv, .parquet) with the classes, or the file of labels of an "
+        ".npy; repeated: a column of 0 and 1 for each class.",
+    ),
+]  # fmt: skip
 Seeds = Annotated[
     str | None,
     typer.Option("--seeds", "-n", metavar="N|LIST", help="Number of seeds, or a list: 4,5,6."),

@@ -16,6 +16,7 @@ from engram.cli.options import (
     Compile,
     Deterministic,
     Device,
+    Label,
     Out,
     Root,
     Seeds,
@@ -33,6 +34,7 @@ def command(
             autocompletion=complete.data_sets,
         ),
     ] = None,
+    label: Label = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -104,7 +106,7 @@ def command(
     plain = arguments.contents(
         recipe=recipe, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
         keep=keep, probes=probe or (), detectors=arguments.detector_specs(detectors, tune),
-        outside=outside,
+        outside=outside, columns=label or (),
     )  # fmt: skip
     for assignment in assignments or ():
         set_values(plain, assignment)

@@ -18,6 +18,7 @@ from engram.records import Result
 from engram.records.judging import TITLES, average_name
 from engram.report.doctor import Finding, diagnose
 from engram.streams.repeats import repeats_in_words
+from engram.streams.scales import scales_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,8 +40,9 @@ def question(plans: Sequence[Plan]) -> None:
     labels = list(dict.fromkeys(plan.label for plan in plans))
     shown = ", ".join(labels[:8]) + (f", ... ({len(labels)})" if len(labels) > 8 else "")
     say(f"{first!r}{more}; {shown}; {seeds} seed{'s' if seeds > 1 else ''}")
-    if words := repeats_in_words(first):
-        say(f"warning: {words}", style="yellow")
+    for words in (repeats_in_words(first), scales_in_words(first)):
+        if words:
+            say(f"warning: {words}", style="yellow")
     for note in notes:
         say(f"note: {note}", style="yellow")
 

@@ -17,8 +17,8 @@ Array = npt.NDArray[Any]
 Inputs = Tensor | np.memmap[Any, np.dtype[Any]]
 
 
-def inputs(argument: str, x: Any) -> Inputs:
-    """[N, ...] inputs as uint8 or float32; memory maps stay on disk.
+def inputs(argument: str, x: Any, *, gaps: bool = False) -> Inputs:
+    """[N, ...] inputs as uint8 or float32; memory maps stay on disk. With `gaps`, nan may be there.
 
     Examples
     --------
@@ -36,8 +36,9 @@ def inputs(argument: str, x: Any) -> Inputs:
     if tensor.is_complex():
         raise bad(argument, "real numbers", tensor.dtype)
     tensor = tensor.to(torch.float32)
-    if not bool(torch.isfinite(tensor).all()):
-        row = int((~torch.isfinite(tensor)).flatten(1).any(1).nonzero()[0])
+    wrong = tensor.isinf() if gaps else ~tensor.isfinite()
+    if bool(wrong.any()):
+        row = int(wrong.flatten(1).any(1).nonzero()[0])
         raise bad(argument, "finite numbers of float32 range", f"nan or inf in row {row}")
     return tensor
 
@@ -46,11 +47,15 @@ def _tensor(argument: str, x: Any) -> Tensor:
     try:
         array = np.ascontiguousarray(x)
     except ValueError:  # rows of unequal shape
-        raise bad(argument, "rows of one shape", type(x).__name__) from None
+        expected = "rows of one shape (series of different lengths: Data.from_series)"
+        raise bad(argument, expected, type(x).__name__) from None
     if array.dtype.kind not in "biuf":
-        raise bad(argument, "an array of numbers", f"dtype {array.dtype}")
+        hint = " (a table with text in it: Data.from_frame)" if hasattr(x, "columns") else ""
+        raise bad(argument, f"an array of numbers{hint}", f"dtype {array.dtype}")
     if array.dtype.kind == "u" and array.dtype != np.uint8:
         array = array.astype(np.float32)
+    if not array.flags.writeable:  # torch would warn; tables lend their columns so
+        array = array.copy()
     return torch.from_numpy(array)
 
 

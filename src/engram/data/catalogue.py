@@ -61,6 +61,7 @@ def load(
     crop: int | Sequence[int] | None = None,
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
+    standardize: bool = False,
     **options: Any,
 ) -> Data:
     """Load a data set by name, or from a file or folder.
@@ -69,7 +70,8 @@ def load(
     ----------
     name_or_path
         A name that `datasets` lists, the name of a set under the search root, or a path: a packed
-        ``.npz``, an official archive, or the folder of one set.
+        ``.npz``, a table (``.csv``, ``.parquet``, with ``label="NAME OF A COLUMN"``), an ``.npy``
+        file, a data set of Hugging Face, an official archive, or the folder of one set.
     root
         Folder in which names are looked for; the environment variable ENGRAM_DATA by default.
     resize, crop
@@ -78,6 +80,9 @@ def load(
     mean, std
         Normalise with these, one number for each channel (or one for all), in place of the set's
         own. Pixels lie in [0, 1] before that.
+    standardize
+        Streams normalise every feature with its mean and standard deviation over the training rows
+        of their first task.
     options
         Options of the set or form, such as ``verify=False`` (skip checksums), ``size``, ``broken``,
         ``packed`` (faces), ``split``, ``repair``, ``frames`` (skeletons), ``classes`` (blobs,
@@ -99,7 +104,12 @@ def load(
     if crop is not None:
         data, given = cropped(data, crop), {**given, "crop": crop}
     if mean != () or std != ():
+        if standardize:
+            raise bad("standardize", "False where mean and std are given", standardize)
         data, given = normalised(data, mean, std), {**given, "mean": mean, "std": std}
+    if standardize is not False:
+        data = replace(data, standardize=standardize, mean=(), std=())
+        given = {**given, "standardize": standardize}
     found = Source(name, given, None if root is None else str(Path(root).absolute()))
     object.__setattr__(data, "source", found)
     return data
@@ -138,7 +148,8 @@ def _load_path(path: Path, root: str | Path | None, options: dict[str, Any]) -> 
     if place is None:
         names = [name for name, _ in places_under(path)]
         raise bad(
-            "data", "a packed .npz, official files of a known set, or class folders of images",
+            "data", "a table (.csv, .parquet), arrays (.npy, .npz), official files of a known set, "
+            "a Hugging Face data set, or class folders of images",
             f"{path} with the sets {names}: load one by name with root=" if names else str(path),
         ).of_kind("absent")  # fmt: skip
     return _noted(place.load(None, dict(options))), str(path.absolute())

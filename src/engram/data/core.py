@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,8 @@ from engram.data.arrays import Inputs, check_crop, class_ids, hold_out, inputs, 
 from engram.data.copies import Copies, CopyTables, check_copies
 from engram.data.fingerprint import hashed
 from engram.data.labels import notes_on_names, refuse_unlabelled
-from engram.errors import bad
+from engram.data.sources import Sources
+from engram.errors import bad, unknown
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
 
@@ -30,7 +30,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Data:
+class Data(Sources):
     """Inputs, labels and the official split of one data set.
 
     Parameters
@@ -58,6 +58,12 @@ class Data:
     crop
         (height, width) of the middle of every image, which is all that networks see of it; random
         crops of training (`augment`) are cut from the whole image. None: networks see all of it.
+    standardize, fill
+        A stream over the data subtracts the mean and divides by the standard deviation of each
+        feature, or puts the mean in place of nan. Both are of the training rows of its first task:
+        nothing is known of later ones.
+    columns
+        Name of each feature, where the source has them.
 
     Examples
     --------
@@ -82,6 +88,9 @@ class Data:
     attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     copies: Copies | None = None
     crop: tuple[int, int] | None = None
+    standardize: bool = False
+    fill: bool = False
+    columns: tuple[str, ...] = ()
     # Set by `engram.load`; no argument, so that a changed copy (`replace`) does not claim it.
     source: Source | None = field(init=False, default=None, repr=False)
 
@@ -110,6 +119,9 @@ class Data:
                 raise bad(f"attributes[{key!r}]", f"shape ({len(self)},)", tuple(values.shape))
         if len(self.mean) != len(self.std):
             raise bad("std", f"{len(self.mean)} numbers, as many as mean", self.std)
+        for name in ("standardize", "fill"):
+            if not isinstance(getattr(self, name), bool):
+                raise bad(name, "True or False", getattr(self, name))
 
     def __len__(self) -> int:
         return len(self.x) + (0 if self.copies is None else len(self.copies))
@@ -135,6 +147,11 @@ class Data:
     def stored_shape(self) -> tuple[int, ...]:
         """Shape of one row of `x`."""
         return tuple(self.x.shape[1:])
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of a sample that `mean` and `std` have a number for: the last one of series."""
+        return 1 if self.standardize and len(self.stored_shape) == 2 else 0
 
     @property
     def sample_bytes(self) -> int:
@@ -180,8 +197,12 @@ class Data:
         """Hash of everything a run reads: inputs, labels, split, classes, attributes, scaling.
 
         Two equal fingerprints mean the same data; name, path and notes do not matter. Worked out
-        once, and again after a tensor was changed in place.
+        once, and again after a tensor was changed in place. What a stream fits to its first task
+        is not in it.
         """
+        if (raw := self.__dict__.get("_unfitted")) is not None:
+            found: str = raw.fingerprint()
+            return found
         parts = self._parts()
         state = tuple(one._version for one in parts if isinstance(one, Tensor))
         known: tuple[Any, str] | None = self.__dict__.get("_fingerprint")
@@ -196,7 +217,10 @@ class Data:
         return [self.x, self.y, self.train, self.test, self.valid, *attributes, *made]
 
     def _facts(self) -> tuple[Any, ...]:
-        facts: tuple[Any, ...] = (self.classes, sorted(self.attributes), self.mean, self.std)
+        scaling: tuple[Any, ...] = (self.mean, self.std)
+        if self.standardize or self.fill:  # what is fitted to a first task follows from the stream
+            scaling = ("fitted", self.standardize, self.fill, () if self.standardize else scaling)
+        facts: tuple[Any, ...] = (self.classes, sorted(self.attributes), *scaling)
         facts += () if self.copies is None else (self.copies.options,)
         return facts if self.crop is None else (*facts, {"crop": self.crop})
 
@@ -219,7 +243,7 @@ class Data:
         in three columns or more. 0 and 1 in two columns may be ids as well, and are refused.
 
         Further options are fields of Data: attributes (over all rows, in the order x, valid,
-        test), mean, std, notes.
+        test), mean, std, notes, `standardize`.
 
         Examples
         --------
@@ -227,9 +251,14 @@ class Data:
         >>> data.classes, data.test.tolist()
         (('a',), [4])
         """
+        known = [one.name for one in fields(cls) if one.init]
+        for option in options:
+            if option not in known:
+                raise unknown("Data.from_arrays", option, known)
+        fill = bool(options.get("fill", False))
         pairs = {"x": (x, y), "valid": valid, "test": test}
         parts = {key: pair for key, pair in pairs.items() if pair is not None}
-        xs = {key: inputs(key, pair[0]) for key, pair in parts.items()}
+        xs = {key: inputs(key, pair[0], gaps=fill) for key, pair in parts.items()}
         for key, one in xs.items():
             if len(one) != len(parts[key][1]):
                 raise bad(f"y of {key}", f"{len(one)} labels, one per row", len(parts[key][1]))
@@ -247,54 +276,4 @@ class Data:
         return cls(
             x=joined, y=ids, train=train, test=held, valid=rows.get("valid", _NO_ROWS),
             classes=names, name=name, notes=notes, **options,
-        )  # fmt: skip
-
-    @classmethod
-    def from_folder(
-        cls,
-        path: str | Path,
-        *,
-        resize: tuple[int, int] | None = None,
-        name: str | None = None,
-        **options: Any,
-    ) -> Data:
-        """Data from folders of images, one sub-folder per class.
-
-        `path` holds either the class folders themselves (every fifth image is then held out) or
-        ``train/`` and ``test/`` with class folders in each, and ``valid/`` or ``val/`` if wanted.
-        Images must have one size unless `resize` gives ``(height, width)``; they become one
-        channel where all of them are grey, three otherwise.
-        """
-        from engram.data.folder import read_folder
-
-        return read_folder(cls, Path(path), resize=resize, name=name, options=options)
-
-    @classmethod
-    def from_torch(
-        cls,
-        dataset: Any,
-        test: Any = None,
-        *,
-        valid: Any = None,
-        classes: Sequence[str] | None = None,
-        name: str | None = None,
-        **options: Any,
-    ) -> Data:
-        """Data from map-style torch datasets that give ``(x, y)``, read once into memory.
-
-        Examples
-        --------
-        >>> import torch
-        >>> pairs = torch.utils.data.TensorDataset(torch.rand(10, 3), torch.arange(10) % 2)
-        >>> Data.from_torch(pairs)
-        Data('TensorDataset': 8 train, 2 test rows of (3,), 2 classes)
-        """
-        from engram.data.torchset import class_names, read_pairs
-
-        extra = {key: read_pairs(key, part) for key, part in (("test", test), ("valid", valid))
-                 if part is not None}  # fmt: skip
-        x, y = read_pairs("dataset", dataset)
-        return cls.from_arrays(
-            x, y, classes=classes or class_names(dataset), name=name or type(dataset).__name__,
-            **extra, **options,
         )  # fmt: skip

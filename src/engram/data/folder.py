@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engram.data.images import decode, told
-from engram.errors import bad
+from engram.data.images import decode, refuse_broken, sides, told
+from engram.errors import BadArgument, bad, choose
 
 if TYPE_CHECKING:
     from engram.data.core import Data
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+REPAIRS = ("error", "drop")
+REMEDY = "repair='drop' leaves them out, on the command line --set repair=drop"
+_SHOWN = 5  # files in a note
 _VALID = ("valid", "val", "validation")
 
 
@@ -19,38 +23,64 @@ def read_folder(
     kind: type[Data],
     path: Path,
     *,
-    resize: tuple[int, int] | None,
+    resize: int | Sequence[int] | None,
+    repair: str,
     name: str | None,
     options: dict[str, Any],
 ) -> Data:
     """The work behind `Data.from_folder`."""
+    choose("repair", repair, REPAIRS)
+    size = as_sides(resize)
     if not path.is_dir():
         raise bad("path", "a folder with one sub-folder of images per class", str(path))
     parts = _parts(path)
     names = class_folders(parts["train"])
     if not names:
         raise bad("path", f"sub-folders of images in {parts['train']}", "none")
+    _refuse_empty(list(parts.values()))
     files: list[Path] = []
-    spans: dict[str, slice] = {}
     labels: list[str] = []
+    place: list[str] = []
     for part, folder in parts.items():
-        _refuse_empty(folder)
-        extra = sorted(set(class_folders(folder)) - set(names))
+        inside = class_folders(folder)
+        extra = sorted(set(inside) - set(names))
         if extra:
             raise bad(str(folder), f"only classes that {parts['train']} has", extra)
-        inside = class_folders(folder)
         found = [(file, label) for label in inside for file in images_in(folder / label)]
-        spans[part] = slice(len(files), len(files) + len(found))
         files += [file for file, _ in found]
         labels += [label for _, label in found]
-    x = decode(files, resize=resize, label=lambda i: str(files[i]))
-    options["notes"] = (*options.get("notes", ()), *told(files, x))
-    pairs = {part: (x[span], labels[span]) for part, span in spans.items()}
+        place += [part] * len(found)
+    broken: dict[int, BadArgument] = {}
+    x = decode(files, resize=size, label=lambda i: str(files[i]), broken=broken)
+    if repair == "error":
+        refuse_broken(broken, REMEDY)
+    kept = [i for i in range(len(files)) if i not in broken]
+    if not kept:
+        raise bad(str(path), "at least one image that can be read", "none")
+    told_of = told([files[i] for i in kept], x[kept])
+    lost = tuple(_lost(files, broken)) if broken else ()
+    options["notes"] = (*options.get("notes", ()), *told_of, *lost)
+    pairs = {}
+    for part in parts:
+        rows = [i for i in kept if place[i] == part]
+        pairs[part] = (x[rows], [labels[i] for i in rows])
     train_x, train_y = pairs.pop("train")
     title = name or path.resolve().name
     return kind.from_arrays(
         train_x, train_y, classes=options.pop("classes", names), name=title, **pairs, **options
     )
+
+
+def as_sides(resize: int | Sequence[int] | None) -> tuple[int, int] | None:
+    """(height, width) from two numbers, or one for a square; None stays None."""
+    return None if resize is None else sides("resize", resize)
+
+
+def _lost(files: Sequence[Path], broken: Iterable[int]) -> Iterator[str]:
+    names = [files[i].name for i in sorted(broken)]
+    more = ", ..." if len(names) > _SHOWN else ""
+    shown = ", ".join(names[:_SHOWN]) + more
+    yield f"{len(names):,} images cannot be read and are left out: {shown}"
 
 
 def _parts(path: Path) -> dict[str, Path]:
@@ -65,10 +95,16 @@ def _parts(path: Path) -> dict[str, Path]:
     return parts | ({"test": held[0]} if held else {})
 
 
-def _refuse_empty(folder: Path) -> None:
-    for one in sorted(folder.iterdir()):
-        if one.is_dir() and not one.name.startswith(".") and not images_in(one):
-            raise bad(str(one), f"images ({', '.join(sorted(IMAGE_SUFFIXES))})", "none")
+def _refuse_empty(folders: Sequence[Path]) -> None:
+    """Refuse class folders without images, all at once."""
+    empty = [
+        str(one) for folder in folders for one in sorted(folder.iterdir())
+        if one.is_dir() and not one.name.startswith(".") and not images_in(one)
+    ]  # fmt: skip
+    if empty:
+        more = f" (and {len(empty) - 1} more without any: {', '.join(empty[1:4])})" \
+            if len(empty) > 1 else ""  # fmt: skip
+        raise bad(empty[0], f"images ({', '.join(sorted(IMAGE_SUFFIXES))})", f"none{more}")
 
 
 def class_folders(folder: Path) -> list[str]:

@@ -17,19 +17,23 @@ from engram.data.chars74k import is_chars74k, load_chars74k
 from engram.data.cifar import find_cifar, load_cifar
 from engram.data.ck_plus import is_ck_plus, load_ck_plus
 from engram.data.core import Data
+from engram.data.csv_file import is_csv, load_csv
 from engram.data.cub200 import is_cub200, load_cub200
 from engram.data.eight_sets import is_eight_sets, load_eight_sets
 from engram.data.expressions import FACE_SETS
 from engram.data.fer import is_fer, is_fer_folder, load_fer, load_fer_folder, load_packed_faces
 from engram.data.flowers102 import is_flowers, load_flowers
 from engram.data.folder import class_folders
+from engram.data.huggingface import is_huggingface, load_huggingface
 from engram.data.icv_mefed import is_icv_mefed, load_icv_mefed
 from engram.data.idx import find_idx, load_idx
 from engram.data.imagenet import is_imagenet, load_imagenet
 from engram.data.mit67 import is_mit67, load_mit67
+from engram.data.npy_file import is_npy_folder, load_npy, load_npy_folder
 from engram.data.ntu import is_ntu, load_ntu
 from engram.data.nw_ucla import is_nw_ucla, load_nw_ucla
 from engram.data.packed import keys_of, load_packed
+from engram.data.parquet_file import load_parquet
 from engram.data.pictures import read_resized
 from engram.data.raf_db import is_raf_db, load_raf_db
 from engram.data.skeleton import build, read_packed_sequences
@@ -61,6 +65,8 @@ _FOLDERS: tuple[_Form, ...] = (
     ("VOC actions", is_voc_actions, load_voc_actions),
     ("Chars74K", is_chars74k, load_chars74k),
     ("SVHN", is_svhn, load_svhn),
+    ("Hugging Face", is_huggingface, load_huggingface),
+    ("npy files", is_npy_folder, load_npy_folder),
 )
 # Folders that might hold anything, read so where the set is asked for by its name.
 _BY_NAME: dict[str | None, _Form] = {
@@ -93,8 +99,14 @@ class Place:
         return read_resized(partial(self.read, place), names, options)
 
 
-def _folder(path: Path, *, resize: tuple[int, int] | None = None, name: str | None = None) -> Data:
-    return Data.from_folder(path, resize=resize, name=name)
+def _folder(
+    path: Path,
+    *,
+    resize: tuple[int, int] | None = None,
+    repair: str = "error",
+    name: str | None = None,
+) -> Data:
+    return Data.from_folder(path, resize=resize, repair=repair, name=name)
 
 
 def _packed_skeletons(
@@ -110,6 +122,13 @@ def _packed_skeletons(
         read_packed_sequences(path), name=name or set_name(path), frames=frames, repair=repair,
         seed=seed, normalised=normalised,
     )  # fmt: skip
+
+
+# Every reader, for the names of its options.
+FORMS: tuple[Callable[..., Data], ...] = (
+    *(read for _, _, read in (*_FOLDERS, *_BY_NAME.values())), _folder, _packed_skeletons, load_fer,
+    load_packed, load_packed_faces, load_csv, load_npy, load_parquet,
+)  # fmt: skip
 
 
 def set_name(file: Path) -> str:
@@ -161,6 +180,12 @@ def place_of(path: Path, name: str | None = None) -> Place | None:
             return packed_place((path,), name)
         if is_fer(path):
             return Place("FER CSV", path, load_fer)
+        if is_csv(path):
+            return Place("CSV", path, load_csv)
+        if path.suffix == ".npy":
+            return Place("npy", path, load_npy)
+        if path.suffix in (".parquet", ".pq"):
+            return Place("Parquet", path, load_parquet)
         return Place("CIFAR archive", path, load_cifar) if _is_tar(path) else None
     if not path.is_dir():
         return None

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from engram.data.arrays import Array
 from engram.data.limits import check_regular
-from engram.errors import bad
+from engram.errors import BadArgument, bad, whole
 
 _GREY = ("1", "L", "I;16")
 _CLEAR = ("RGBA", "LA", "PA", "La", "RGBa")
 Source = bytes | Path
+T = TypeVar("T")
+_SHOWN = 10  # bad images in an error
 
 
 def decode(
@@ -23,6 +25,7 @@ def decode(
     *,
     resize: tuple[int, int] | None = None,
     label: Callable[[int], str] = "image {}".format,
+    broken: dict[int, BadArgument] | None = None,
 ) -> Array:
     """uint8 [N, C, H, W] from files or encoded bytes; headers are checked before any decoding.
 
@@ -32,20 +35,82 @@ def decode(
         (height, width); without it all images must have one size.
     label
         Names image i in complaints.
+    broken
+        Where to note images that cannot be read, whose rows are then left black, in place of an
+        error that names all of them.
     """
-    heads = [_head(source, label(i)) for i, source in enumerate(sources)]
-    height, width = resize or (heads[0][1], heads[0][0])
-    for i, (wide, high, _) in enumerate(heads):
-        if resize is None and (high, wide) != (height, width):
-            raise bad(
-                label(i), f"{height}x{width} pixels as {label(0)} (or give resize=(h, w))",
-                f"{high}x{wide}",
-            )  # fmt: skip
-    grey = all(mode in _GREY for _, _, mode in heads)
-    out = np.empty((len(sources), 1 if grey else 3, height, width), np.uint8)
-    for i, source in enumerate(sources):
-        out[i] = _pixels(source, "L" if grey else "RGB", (width, height), label(i))
+    problems: dict[int, BadArgument] = {}
+    heads = [_tried(problems, i, _head, source, label(i)) for i, source in enumerate(sources)]
+    read = [(i, head) for i, head in enumerate(heads) if head is not None]
+    grey = all(mode in _GREY for _, (_, _, mode) in read)
+    height, width = resize or ((read[0][1][1], read[0][1][0]) if read else (1, 1))
+    if resize is None:
+        _refuse_sizes(read, (height, width), label)
+    out = np.zeros((len(sources), 1 if grey else 3, height, width), np.uint8)
+    for i, _ in read:
+        mode, size = "L" if grey else "RGB", (width, height)
+        pixels = _tried(problems, i, _pixels, sources[i], mode, size, label(i))
+        if pixels is not None:
+            out[i] = pixels
+    if broken is None:
+        refuse_broken(problems)
+    else:
+        broken |= problems
     return out
+
+
+def _tried(
+    problems: dict[int, BadArgument], i: int, read: Callable[..., T], *args: Any
+) -> T | None:
+    try:
+        return read(*args)
+    except BadArgument as error:
+        problems[i] = error
+        return None
+
+
+def refuse_broken(problems: Mapping[int, BadArgument], remedy: str = "") -> None:
+    """One error for all images that cannot be read."""
+    found = list(problems.values())
+    if not found:
+        return
+    hint = f" ({remedy})" if remedy else ""
+    if len(found) == 1:
+        raise BadArgument(f"{found[0]}{hint}")
+    shown = "; ".join(str(one) for one in found[:_SHOWN])
+    more = f"; and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
+    raise BadArgument(f"{len(found):,} images cannot be read{hint}: {shown}{more}")
+
+
+def _refuse_sizes(
+    heads: Sequence[tuple[int, tuple[int, int, str]]], size: tuple[int, int],
+    label: Callable[[int], str],
+) -> None:  # fmt: skip
+    """Refuse images of another size than the first one, all at once."""
+    odd = [(i, high, wide) for i, (wide, high, _) in heads if (high, wide) != size]
+    if not odd:
+        return
+    i, high, wide = odd[0]
+    more = f" and {len(odd) - 1:,} more of other sizes" if len(odd) > 1 else ""
+    raise bad(
+        label(i), f"{size[0]}x{size[1]} pixels as {label(heads[0][0])} (or give resize=(h, w), on "
+        "the command line --set resize=32)", f"{high}x{wide}{more}",
+    )  # fmt: skip
+
+
+def sides(argument: str, value: Any) -> tuple[int, int]:
+    """(height, width) from two numbers, or from one for a square.
+
+    Examples
+    --------
+    >>> sides("crop", 56), sides("resize", [48, 64])
+    ((56, 56), (48, 64))
+    """
+    pair = value if isinstance(value, Sequence) and not isinstance(value, str) else (value, value)
+    good = [one for one in pair if isinstance(one, int) and not isinstance(one, bool) and one > 0]
+    if len(pair) != 2 or len(good) != 2:
+        raise bad(argument, "a number of pixels, or a height and a width", value)
+    return whole(argument, pair[0], 1), whole(argument, pair[1], 1)
 
 
 def told(sources: Sequence[Source], decoded: Array) -> tuple[str, ...]:
@@ -86,12 +151,12 @@ def _pixels(source: Source, mode: str, size: tuple[int, int], label: str) -> Arr
 
     try:
         with _open(source) as image:
-            whole = image.convert(mode)
+            picture = image.convert(mode)
     except (OSError, SyntaxError) as problem:  # Pillow's word for a broken PNG
         raise bad(label, "a complete image", str(problem)) from None
-    if whole.size != size:
-        whole = whole.resize(size, Image.Resampling.BILINEAR)
-    array = np.asarray(whole)
+    if picture.size != size:
+        picture = picture.resize(size, Image.Resampling.BILINEAR)
+    array = np.asarray(picture)
     return array[None] if mode == "L" else array.transpose(2, 0, 1)
 
 

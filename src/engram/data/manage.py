@@ -17,6 +17,7 @@ from engram.data.catalogue import (
     search_root,
 )
 from engram.data.core import Data
+from engram.data.findings import findings
 from engram.data.formats import Place, place_of
 from engram.data.known import KNOWN
 from engram.data.nw_ucla import read_nw_ucla
@@ -38,6 +39,7 @@ class Report:
     notes: tuple[str, ...]
     fingerprint: str
     repeated: str  # how many test rows have the input of a training row
+    findings: tuple[str, ...] = ()  # imbalance, constant columns, wild scales
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def _subjects(data: Data) -> tuple[Check, ...]:
 
 
 def inspect(name_or_path: str | Path, *, root: str | Path | None = None, **options: Any) -> Report:
-    """Shape, rows per class and part, attributes and notes of a set.
+    """Shape, rows per class and part, attributes, notes and what to look at in a set.
 
     Examples
     --------
@@ -179,5 +181,5 @@ def inspect(name_or_path: str | Path, *, root: str | Path | None = None, **optio
                 for i, label in enumerate(data.classes)},
         attributes={key: len(values.unique()) for key, values in data.attributes.items()},
         notes=data.notes, fingerprint=data.fingerprint(),
-        repeated=said(len(repeats(data)), len(data.test)),
+        repeated=said(len(repeats(data)), len(data.test)), findings=findings(data),
     )  # fmt: skip

@@ -53,6 +53,10 @@ def _write_mapped(data: Data, x: np.memmap[Any, np.dtype[Any]], path: Path) -> P
 
 def arrays_of(data: Data) -> dict[str, Any]:
     """All that a packed file holds but the inputs."""
+    for option in ("standardize", "fill"):
+        if getattr(data, option):
+            raise bad(option, "False: what streams fit to a first task is said when data is loaded",
+                      True)  # fmt: skip
     clash = sorted(key for key in data.attributes if key in RESERVED or key.endswith("_names"))
     if clash:
         raise bad("attributes", "names that are no keys of the packed form", clash)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,24 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engram.data.core import Data
-from engram.errors import bad, whole
+from engram.data.images import sides
+from engram.errors import bad
 
 _CHUNK = 1024  # pictures resized at a time
-
-
-def sides(argument: str, value: Any) -> tuple[int, int]:
-    """(height, width) from two numbers, or from one for a square.
-
-    Examples
-    --------
-    >>> sides("crop", 56), sides("resize", [48, 64])
-    ((56, 56), (48, 64))
-    """
-    pair = value if isinstance(value, Sequence) and not isinstance(value, str) else (value, value)
-    good = [one for one in pair if isinstance(one, int) and not isinstance(one, bool) and one > 0]
-    if len(pair) != 2 or len(good) != 2:
-        raise bad(argument, "a number of pixels, or a height and a width", value)
-    return whole(argument, pair[0], 1), whole(argument, pair[1], 1)
 
 
 def read_resized(read: Callable[..., Data], known: Iterable[str], options: dict[str, Any]) -> Data:

@@ -54,7 +54,8 @@ class Feed:
         self._x = self._flat(data.x, axes).to(device) if isinstance(data.x, Tensor) else None
         copies = data.copies
         self._copies = None if copies is None else CopyTables(copies, len(data.x), device)
-        shape = (-1, *[1] * (len(data.sample_shape) - 1))
+        axes_of_sample = range(len(data.sample_shape))
+        shape = tuple(-1 if axis == data.channel_axis else 1 for axis in axes_of_sample)
         self._mean = torch.tensor(data.mean, device=device, dtype=dtype).reshape(shape)
         self._scale = 1 / torch.tensor(data.std, device=device, dtype=dtype).reshape(shape)
 

@@ -18,6 +18,7 @@ from engram.records import Result
 from engram.streams.core import Stream
 from engram.streams.incremental import class_incremental
 from engram.streams.repeats import repeats_in_words
+from engram.streams.scales import scales_in_words
 
 
 def run(
@@ -97,8 +98,9 @@ def run(
         stream = class_incremental(stream)
     if not isinstance(stream, Stream):
         raise bad("stream", "a stream, such as engram.class_incremental(data)", stream)
-    if words := repeats_in_words(stream):  # said, not refused: a benchmark may be so
-        warnings.warn(words, stacklevel=2)
+    for words in (repeats_in_words(stream), scales_in_words(stream)):
+        if words:  # said, not refused: a benchmark may be so
+            warnings.warn(words, stacklevel=2)
     rest = {
         "model": model, "training": training, "seeds": seeds, "keep": keep, "average": average,
         "label": label, "probes": probes, "detectors": detectors, "outside": outside,

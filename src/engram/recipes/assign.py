@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from engram import methods
+from engram.data.options import data_options
 from engram.engine.training import Training
 from engram.errors import BadArgument, bad, misspelt, nearest, unknown
 from engram.memory.budget import BUDGETS
@@ -131,7 +132,7 @@ def _put_field(method: Content, key: str, value: Any) -> None:
 def _put_section(content: Content, key: str, value: Any) -> None:
     path = key.split(".")
     if len(path) == 1 and key not in SECTIONS:
-        path = [_home(content, key), key]
+        path = [*_home(content, key), key]
     if path[0] not in SECTIONS:
         raise unknown("--set", path[0], SECTIONS)
     if not all(path) or (len(path) > 1 and path[0] not in NESTED):
@@ -185,8 +186,8 @@ def _empty(key: str, name: str, value: Any) -> dict[str, Any]:
     return {}
 
 
-def _home(content: Mapping[str, Any], key: str) -> str:
-    """The section a bare field name belongs to."""
+def _home(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Where a bare field name belongs: a section, or the options of the data."""
     method = build_method(content.get("method", "Finetune"))
     kind = stream_kind(content.get("stream", {}))
     model = content.get("model", DEFAULT_MODEL)
@@ -199,7 +200,9 @@ def _home(content: Mapping[str, Any], key: str) -> str:
     }
     found = [section for section, names in owners.items() if key in names]
     if len(found) == 1:
-        return found[0]
+        return (found[0],)
+    if not found and key in data_options():
+        return "stream", "data_options"
     if not found:
         raise _nowhere(key, {*SECTIONS}.union(*owners.values()), type(method).__name__)
     choices = " or ".join(f"{section}.{key}" for section in found)

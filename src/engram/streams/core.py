@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engram.data.core import Data
+from engram.data.standard import fitted, unfitted
 from engram.errors import bad, choose
 from engram.streams._check import check_stream
 from engram.streams._new import renewed
@@ -118,6 +119,7 @@ class Stream:
         choose("judged_on", self.judged_on, JUDGED_ON)
         object.__setattr__(self, "tasks", tuple(self.tasks))
         check_stream(self)
+        object.__setattr__(self, "data", fitted(self.data, self.tasks[0].train))
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -140,7 +142,8 @@ class Stream:
         A class that a task shows and no earlier task has introduced becomes new there.
         """
         tasks = renewed([self.tasks[stage] for stage in stages], self.order)
-        return replace(self, tasks=tasks, view=restage(self.view, stages, len(self)))
+        view = restage(self.view, stages, len(self))
+        return replace(self, data=unfitted(self.data), tasks=tasks, view=view)
 
     def __add__(self, other: Stream) -> Stream:
         """The tasks of both streams, one after the other, over the same data."""
@@ -153,7 +156,8 @@ class Stream:
                 mine, theirs = getattr(self, setting), getattr(other, setting)
                 raise bad("other", f"a stream with {setting}={mine!r}, as the first", theirs)
         tasks = renewed([*self.tasks, *other.tasks], [*self.order, *other.order])
-        return replace(self, tasks=tasks, view=joined(self.view, len(self), other.view, len(other)))
+        view = joined(self.view, len(self), other.view, len(other))
+        return replace(self, data=unfitted(self.data), tasks=tasks, view=view)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Stream):

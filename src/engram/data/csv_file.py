@@ -1,0 +1,104 @@
+"""Tables in text files: CSV, TSV."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from engram.data.core import Data
+from engram.errors import bad
+
+SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+
+
+def is_csv(path: Path) -> bool:
+    """Whether a file is called as tables in text files are."""
+    return path.is_file() and path.name.lower().endswith(SUFFIXES)
+
+
+def load_csv(
+    path: Path,
+    *,
+    label: str | Sequence[str] | None = None,
+    test: str | None = None,
+    valid: str | None = None,
+    split: str | None = None,
+    categories: Sequence[str] = (),
+    missing: str | float = "error",
+    drop: str | Sequence[str] = (),
+    separator: str | None = None,
+    series: str | None = None,
+    time: str | None = None,
+    pad: str = "back",
+    delimiter: str | None = None,
+    header: bool = True,
+    name: str | None = None,
+) -> Data:
+    """A table from a CSV file; `test` and `valid` are further files, found from here or beside it.
+
+    `delimiter` is what stands between columns (a comma, semicolon or tab is noticed by itself).
+    Without a `header` the columns are called 0, 1, ... For the others see `Data.from_frame`.
+    """
+    files = {
+        "train": path,
+        "test": beside(path, "test", test),
+        "valid": beside(path, "valid", valid),
+    }
+    tables = {
+        part: read_csv(one, delimiter, header) for part, one in files.items() if one is not None
+    }
+    return Data.from_frame(
+        tables.pop("train"), label=label, split=split, categories=categories, missing=missing,
+        drop=drop, separator=separator, series=series, time=time, pad=pad,
+        name=name or path.name.split(".")[0], **tables,
+    )  # fmt: skip
+
+
+def beside(path: Path, argument: str, other: str | None) -> Path | None:
+    """A further file: as it is written, or in the folder of the first one."""
+    if other is None:
+        return None
+    for one in (Path(other).expanduser(), path.parent / other):
+        if one.is_file():
+            return one
+    raise bad(argument, f"a file, here or in {path.parent}", other)
+
+
+def read_csv(path: Path, delimiter: str | None = None, header: bool = True) -> Any:
+    """The table of a text file, or the reason why it is none."""
+    try:
+        if delimiter is None:
+            delimiter = _between(path)
+        found = pd.read_csv(
+            path,
+            sep=delimiter,
+            header=0 if header else None,
+            low_memory=False,
+            skipinitialspace=True,
+        )
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError) as error:
+        raise bad(str(path), "a table in a text file (CSV)", str(error).splitlines()[0]) from None
+    if header and all(_is_number(column) for column in found.columns):
+        expected = "a first line with names of columns (header=False: there is none)"
+        raise bad(str(path), expected, list(found.columns)[:4])
+    return found.set_axis([str(column).strip() for column in found.columns], axis=1)
+
+
+def _between(path: Path) -> str:
+    """What stands between columns, by the first line."""
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as stream:
+        line = stream.readline()
+    return max(",;\t", key=line.count)
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

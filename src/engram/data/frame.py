@@ -1,0 +1,207 @@
+"""A table of features with a column of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from engram.data.arrays import Array
+from engram.data.frame_labels import table_labels
+from engram.data.frame_missing import Missing, repaired
+from engram.data.series import PADS, padded
+from engram.errors import bad, choose, unknown
+
+if TYPE_CHECKING:
+    from engram.data.core import Data
+
+PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test",
+         "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid"}  # fmt: skip
+MOST_VALUES = 100  # of a column of text: more are no categories, unless it is said
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """What `Data.from_frame` is told of a table; see there."""
+
+    label: str | Sequence[str] | None = None
+    split: str | None = None
+    categories: Sequence[str] = ()
+    missing: str | float = "error"
+    drop: str | Sequence[str] = ()
+    separator: str | None = None
+    series: str | None = None
+    time: str | None = None
+    pad: str = "back"
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of all columns with labels."""
+        return names_of("label", self.label)
+
+
+def names_of(argument: str, value: Any) -> list[str]:
+    """Names of columns from one name or several."""
+    if value is None:
+        return []
+    given = [value] if isinstance(value, (str, int)) else value
+    if isinstance(given, Mapping) or not isinstance(given, Sequence):
+        raise bad(argument, "the name of a column, or a list of names", value)
+    return [str(one) for one in given]
+
+
+def read_frame(
+    kind: type[Data],
+    parts: Mapping[str, Any],
+    chosen: TableOptions,
+    *,
+    name: str,
+    options: dict[str, Any],
+) -> Data:
+    """The work behind `Data.from_frame`."""
+    frame, part = _joined(parts, chosen, name)
+    left = names_of("drop", chosen.drop)
+    special = [one for one in (chosen.split, chosen.series, chosen.time) if one is not None]
+    others = {"drop": left, "categories": names_of("categories", chosen.categories)}
+    for argument, names in {"label": chosen.labels, "column": special, **others}.items():
+        for one in names:
+            if one not in frame.columns:
+                raise unknown(f"{argument} of {name}", one, list(frame.columns))
+    if not chosen.labels:
+        raise bad(
+            "label", f"the column of {name} that has the classes (label='NAME', on the command "
+            "line --label NAME)", f"nothing; its columns are {', '.join(frame.columns)}",
+        )  # fmt: skip
+    away = {*left, *special, *chosen.labels}
+    features = frame[[one for one in frame.columns if one not in away]]
+    if not features.shape[1]:
+        raise bad(name, "at least one column of features beside the label", list(frame.columns))
+    table = _numbers(features, others["categories"], name)
+    whole = repaired(table, frame[chosen.labels], chosen.missing, name)
+    frame, part = frame[whole.kept], part[whole.kept]
+    y, classes = table_labels(frame[chosen.labels], chosen.separator, name)
+    fields: dict[str, Any] = {"columns": whole.columns, **options}
+    fields["notes"] = (*options.get("notes", ()), *whole.notes)
+    if whole.fill:
+        fields["fill"] = True
+    if chosen.series is not None:
+        return _grouped(kind, whole.x, y, classes, frame, part, chosen, name, fields)
+    return split_up(kind, whole.x, y, part, classes=classes, name=name, **fields)
+
+
+def split_up(
+    kind: type[Data], x: Array, y: list[Any], part: Array, *, name: str, **fields: Any
+) -> Data:
+    """Data from rows of which each knows its part; without test rows, every fifth is held out."""
+    rows = {one: np.flatnonzero(part == one) for one in ("train", "valid", "test")}
+    order = np.concatenate([rows["train"], rows["valid"], rows["test"]])
+    if "attributes" in fields:
+        fields["attributes"] = {
+            key: values[torch.from_numpy(order)] for key, values in fields["attributes"].items()
+        }
+    pairs: dict[str, Any] = {
+        one: (x[rows[one]], [y[row] for row in rows[one]]) for one in rows if len(rows[one])
+    }
+    if "train" not in pairs:
+        raise bad(name, "rows for training", "none")
+    first, labels = pairs.pop("train")
+    return kind.from_arrays(first, labels, name=name, **pairs, **fields)
+
+
+def _joined(parts: Mapping[str, Any], chosen: TableOptions, name: str) -> tuple[Any, Array]:
+    """All rows as one table, and the part that each belongs to."""
+    frames = {}
+    for part, one in parts.items():
+        if not isinstance(one, pd.DataFrame):
+            raise bad(part, "a table (pandas.DataFrame)", type(one).__name__)
+        frames[part] = one.set_axis([str(column) for column in one.columns], axis=1)
+        twice = sorted({c for c in frames[part].columns if list(frames[part].columns).count(c) > 1})
+        if twice:
+            raise bad(f"columns of {name}", "names that differ", twice)
+        if set(frames[part].columns) != set(frames["train"].columns):
+            odd = sorted(set(frames[part].columns) ^ set(frames["train"].columns))
+            raise bad(f"columns of {part}", f"those of {name}", f"only in one of them: {odd}")
+    joined = pd.concat(list(frames.values()), ignore_index=True)
+    code = np.concatenate([np.full(len(one), part) for part, one in frames.items()])
+    if chosen.split is None:
+        return joined, code
+    if len(frames) > 1:
+        raise bad("split", "None where test= or valid= is given", chosen.split)
+    if chosen.split not in joined.columns:
+        raise unknown(f"split of {name}", chosen.split, list(joined.columns))
+    said = joined[chosen.split].map(lambda one: PARTS.get(str(one).strip().lower()))
+    if said.isna().any():
+        got = joined[chosen.split][said.isna()].iloc[0]
+        raise bad(f"column {chosen.split!r}", "train, test or valid in each row", got)
+    return joined, said.to_numpy()
+
+
+def _numbers(features: Any, categories: list[str], name: str) -> list[Missing]:
+    """Each column as numbers: itself, or one column of 0 and 1 for each of its values."""
+    found = []
+    for column in features.columns:
+        values = features[column]
+        gaps = values.isna().to_numpy()
+        if pd.api.types.is_bool_dtype(values) and column not in categories:
+            found.append(Missing(column, (column,), values.to_numpy()[:, None], gaps))
+        elif pd.api.types.is_numeric_dtype(values) and column not in categories:
+            if pd.api.types.is_complex_dtype(values):
+                raise bad(f"column {column!r} of {name}", "real numbers", str(values.dtype))
+            numbers = values.to_numpy(np.float64, na_value=np.nan)[:, None]
+            found.append(Missing(column, (column,), numbers, gaps))
+        elif pd.api.types.is_datetime64_any_dtype(values):
+            expected = f"numbers or names (drop=[{column!r}] leaves it out)"
+            raise bad(f"column {column!r} of {name}", expected, "points in time")
+        else:
+            found.append(_one_hot(column, values, gaps, column in categories, name))
+    return found
+
+
+def _one_hot(column: str, values: Any, gaps: Array, said: bool, name: str) -> Missing:
+    whole = pd.api.types.is_numeric_dtype(values)
+    kinds = sorted(values[~gaps].unique()) if whole else sorted(set(values[~gaps].map(str)))
+    if len(kinds) > MOST_VALUES and not said:
+        expected = (
+            f"numbers, or at most {MOST_VALUES} categories (drop=[{column!r}] leaves it out, "
+            f"categories=[{column!r}] takes it as it is)"
+        )
+        got = f"text with {len(kinds):,} different values in {len(values):,} rows"
+        raise bad(f"column {column!r} of {name}", expected, got)
+    texts = values.map(str).to_numpy() if not whole else values.to_numpy()
+    table = np.stack([(texts == one) & ~gaps for one in kinds], 1) if kinds \
+        else np.zeros((len(values), 0))  # fmt: skip
+    shown = [f"{column}={one:g}" if isinstance(one, float) else f"{column}={one}" for one in kinds]
+    return Missing(column, tuple(shown), table.astype(np.float64), gaps, names=True)
+
+
+def _grouped(
+    kind: type[Data], x: Array, y: list[Any], classes: Any, frame: Any, part: Array,
+    chosen: TableOptions, name: str, fields: dict[str, Any],
+) -> Data:  # fmt: skip
+    """A sample for each value of the column `series`: its rows, one after the other."""
+    choose("pad", chosen.pad, PADS)
+    ids = frame[chosen.series]
+    if ids.isna().any():
+        raise bad(f"column {chosen.series!r}", "a value in each row", "missing ones")
+    order = np.arange(len(x))
+    if chosen.time is not None:
+        order = np.argsort(frame[chosen.time].to_numpy(), kind="stable")
+    groups: dict[Any, list[int]] = {}
+    for row in order.tolist():
+        groups.setdefault(ids.iloc[row], []).append(row)
+    for one, rows in groups.items():
+        if any(y[row] != y[rows[0]] or part[row] != part[rows[0]] for row in rows):
+            got = f"several in {chosen.series} {one}"
+            raise bad(name, "one label and one part for all rows of a series", got)
+    first = [rows[0] for rows in groups.values()]
+    series = [x[rows] for rows in groups.values()]
+    steps = [len(one) for one in series]
+    fields["attributes"] = {"length": torch.tensor(steps)}
+    return split_up(
+        kind, padded(series, max(steps), chosen.pad), [y[row] for row in first], part[first],
+        classes=classes, name=name, **fields,
+    )  # fmt: skip

@@ -1,0 +1,52 @@
+"""Tables in Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from engram.data.core import Data
+from engram.data.csv_file import beside
+from engram.errors import bad
+
+
+def load_parquet(
+    path: Path,
+    *,
+    label: str | Sequence[str] | None = None,
+    test: str | None = None,
+    valid: str | None = None,
+    split: str | None = None,
+    categories: Sequence[str] = (),
+    missing: str | float = "error",
+    drop: str | Sequence[str] = (),
+    separator: str | None = None,
+    series: str | None = None,
+    time: str | None = None,
+    pad: str = "back",
+    name: str | None = None,
+) -> Data:
+    """A table from a Parquet file; `test` and `valid` are further files. See `Data.from_frame`."""
+    files = {
+        "train": path,
+        "test": beside(path, "test", test),
+        "valid": beside(path, "valid", valid),
+    }
+    tables = {part: read_parquet(one) for part, one in files.items() if one is not None}
+    return Data.from_frame(
+        tables.pop("train"), label=label, split=split, categories=categories, missing=missing,
+        drop=drop, separator=separator, series=series, time=time, pad=pad, name=name or path.stem,
+        **tables,
+    )  # fmt: skip
+
+
+def read_parquet(path: Path) -> Any:
+    """The table of a Parquet file, or the reason why it is none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path).to_pandas()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise bad(str(path), "a Parquet file", str(error).splitlines()[0]) from None
