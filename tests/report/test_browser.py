@@ -88,7 +88,7 @@ def test_every_figure_is_drawn(page):
         "[...document.querySelectorAll('.plot')].filter(p => p.querySelector('.main-svg')"
         " && p.querySelectorAll('.trace, .hm, .violinlayer path').length).length"
     )
-    assert plots == drawn == 4 + 4 + 3 + 1 + 1 + 1 + 2 + 2
+    assert plots == drawn == 4 + 4 + 3 + 1 + 1 + 1 + 2 + 2 + 1
     assert page.evaluate("document.title") == "Browser test"
 
 

@@ -88,17 +88,34 @@ def test_every_section_has_its_figures(frame_of, recipes_of):
     found = {s.name: len(s.panels) for s in all_sections(facts, choose_cast(facts))}
     assert found == {
         "matrices": 4, "stages": 6, "iterations": 5, "trade-off": 1, "plane": 1, "orders": 1,
-        "costs": 2, "losses": 2,
+        "costs": 2, "losses": 2, "classes": 1,
     }  # fmt: skip
 
 
-def test_sections_without_data_say_why(tmp_path, frame_of):
+def test_sections_without_data_are_left_out_and_said_why(tmp_path, frame_of):
     inputs = ReportInput(frame_of(["A"], seeds=1, tasks=1, heads=["single"], points=0, classes=0))
     facts = digest(inputs)
     for section in all_sections(facts, choose_cast(facts)):
         assert bool(section.panels) != bool(section.note), section.name
-    parsed = outline(build(inputs, tmp_path / "r.html"))
+    out = build(inputs, tmp_path / "r.html")
+    text, parsed = out.read_text(encoding="utf-8"), outline(out)
     assert parsed.tags.count("figure") == 1  # the matrix
+    assert re.findall(r'<section class="card" id="([^"]+)"', text) == [
+        "summary", "doctor", "matrices-section",
+    ]  # fmt: skip
+    assert re.findall(r'<li><a href="#([^"]+)"', text) == ["summary", "doctor", "matrices-section"]
+    assert "<li>Sensitivity to the order: Only one order was run.</li>" in text
+
+
+def test_the_data_set_is_named(tmp_path, frame_of, recipes_of):
+    frame = frame_of(points=0)
+    recipes = recipes_of(frame)
+    for one in recipes.values():
+        one["stream"] = {"kind": "class_incremental", "data": "a/b/birds.npz", "head": "single"}
+    text = build(ReportInput(frame, recipes), tmp_path / "r.html").read_text(encoding="utf-8")
+    assert '<p class="facts about">birds.npz: class_incremental</p>' in text
+    assert "caption{Summary. birds.npz: class" in page_data(tmp_path / "r.html")["tables"][
+        "summary"]["latex"].replace("\\_", "_")  # fmt: skip
 
 
 def test_hostile_names_are_text(tmp_path, frame_of):

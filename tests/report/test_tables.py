@@ -72,7 +72,7 @@ def test_all_equal_means_no_winner():
 def test_written_tables(tmp_path, frame_of, recipes_of):
     frame = frame_of(orders=("0-1-2-3-4", "4-3-2-1-0"))
     paths = write_tables(ReportInput(frame, recipes_of(frame)), tmp_path / "tables")
-    assert len(paths) == 3 * 5  # summary, final accuracy, doctor, orders, costs
+    assert len(paths) == 3 * 6  # summary, final accuracy, doctor, orders, costs, classes
     summary = pd.read_csv(tmp_path / "tables" / "summary.csv")
     assert set(summary["Method"]) == {"Finetune", "EWC strength=5000", "ER", "Joint"}
     assert summary["Runs"].eq(6).all()

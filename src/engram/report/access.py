@@ -102,6 +102,8 @@ def totals(
     texts: dict[tuple[str, str], dict[str, None]] = {}
     for entry in entries(ledger, names):
         name = names.get(entry.recipe, "")
+        if name and entry.path[-1] == "label":
+            continue  # the name again
         key = (name, entry.path[-1]) if name else ("", " / ".join(entry.path))
         if _is_count(entry.value):
             sums[key] = sums.get(key, 0) + entry.value

@@ -9,9 +9,36 @@ import pandas as pd
 
 from engram import metrics
 from engram.report.digest import RUN, Digest, Floats
+from engram.report.recipe_facts import data_and_kind
 
 BINS = 240  # points of one line over the whole training
 SAMPLE = 300  # runs drawn of one violin or cloud
+
+
+def about(facts: Digest) -> str:
+    """The data sets and streams, each once: "digits: class_incremental, 355 test rows, ...".
+
+    Examples
+    --------
+    >>> from engram.report.digest import digest
+    >>> from engram.report.inputs import COLUMNS, ReportInput
+    >>> recipes = {"a": {"stream": {"data": "digits", "kind": "joint"}}}
+    >>> row = dict.fromkeys(COLUMNS, "a") | dict.fromkeys(COLUMNS[2:8], 0) | {"value": 1.0}
+    >>> about(digest(ReportInput(pd.DataFrame([row]), recipes)))
+    'digits: joint'
+    """
+    counts = facts.frame[facts.frame["metric"] == "class_count"]
+    told: dict[tuple[str, str], str] = {}
+    for recipe in facts.names:
+        data, kind = data_and_kind(facts.recipes.get(recipe, {}))
+        if not data or (data, kind) in told:
+            continue
+        words = [kind] if kind else []
+        rows = counts[counts["recipe"] == recipe].drop_duplicates(["task", "cls"])
+        if len(rows):
+            words += [f"{rows['value'].sum():,.0f} test rows", f"{rows['cls'].nunique()} classes"]
+        told[data, kind] = f"{data}: {', '.join(words)}" if words else data
+    return "; ".join(told.values())
 
 
 def stage_curves(digest: Digest, names: Sequence[str]) -> pd.DataFrame:

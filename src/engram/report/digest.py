@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pandas as pd
 
 from engram import metrics
 from engram.metrics.ties import tied
+from engram.records.answered import Answers
 from engram.records.features import FeatureSample
 from engram.records.generated import GeneratedPictures
 from engram.records.judging import WORDS
@@ -20,16 +22,26 @@ from engram.records.novelty import Familiarity
 from engram.records.references import paired_by_seed
 from engram.records.views import FIGURES, SET_SCORES
 from engram.report.access import readers_of_the_past
+from engram.report.costs import BESIDE, COSTS, RUN, costs_of
 from engram.report.inputs import ReportInput
 from engram.report.recipe_facts import is_reference, names_past, stream_name
 
+__all__ = [
+    "BESIDE",
+    "COSTS",
+    "DEFINITIONS",
+    "RUN",
+    "SPREADS",
+    "Digest",
+    "Floats",
+    "digest",
+    "named",
+]
+
 Floats = npt.NDArray[np.float64]
-RUN = ["name", "seed", "order"]
 
 # Definitions that any matrix supports; "first" needs accuracies of tasks before they are learnt.
 DEFINITIONS = ("max", "diagonal", "all", "mean_T", "mammoth", "libcontinual", "cglb", "pyclad")
-BESIDE = ("state_bytes", "network_bytes", "buffer_bytes", "optimizer_bytes")  # the memory
-COSTS = ("seconds", "kept_bytes", *BESIDE, "memory_items", "parameters")
 SPREADS = (
     "average_accuracy", *(f"forgetting/{d}" for d in DEFINITIONS), "backward_transfer",
     "learning_accuracy", "intransigence", "bound", "distance", *COSTS,
@@ -56,8 +68,8 @@ class Digest:
         `(name, head)` to accuracies `[run, stage, task]` of the finished runs.
     pictures, classes
         What generators drew, and the names of classes.
-    novelty, familiarity, alarms, features, samples
-        What detectors found, and features of the sets of items, see `ReportInput`.
+    novelty, familiarity, alarms, features, samples, answers, recipes
+        What detectors found, features of the sets of items, and more, see `ReportInput`.
     """
 
     frame: pd.DataFrame
@@ -72,11 +84,18 @@ class Digest:
     features: pd.DataFrame = field(default_factory=pd.DataFrame)
     samples: Sequence[FeatureSample] = ()
     tuned: Sequence[str] = ()  # what was chosen for tuned detectors, in words
+    answers: Sequence[Answers] = ()
+    recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The name of each recipe."""
+        pairs = self.frame[["recipe", "name"]].drop_duplicates("recipe").astype(str)
+        return dict(zip(pairs["recipe"], pairs["name"], strict=True))
 
     def by_name(self, table: pd.DataFrame) -> pd.DataFrame:
         """A table by recipe with the column `name` as well."""
-        names = dict(zip(self.frame["recipe"], self.frame["name"].astype(str), strict=True))
-        return table.assign(name=[names[one] for one in table["recipe"]], head="")
+        return table.assign(name=[self.names[one] for one in table["recipe"]], head="")
 
     @property
     def figure(self) -> str:
@@ -109,7 +128,7 @@ def digest(inputs: ReportInput) -> Digest:
     frame = named(inputs.frame)
     runs, arrays = _runs(frame, inputs.recipes)
     runs = _with_overall(_with_metrics(runs, arrays, inputs), frame)
-    runs = runs.merge(_costs(frame), on=RUN, how="left")
+    runs = runs.merge(costs_of(frame), on=RUN, how="left")
     finished = runs[runs["finished"]]
     tasks, where = finished["tasks"].to_numpy(), finished.index.to_numpy()
     groups: dict[Any, Any] = finished.groupby(["name", "head"]).indices
@@ -121,6 +140,7 @@ def digest(inputs: ReportInput) -> Digest:
     return Digest(
         frame, runs, methods, matrices, inputs.pictures, inputs.classes, inputs.novelty,
         inputs.familiarity, inputs.alarms, inputs.features, inputs.samples, inputs.tuned,
+        inputs.answers, inputs.recipes,
     )  # fmt: skip
 
 
@@ -240,24 +260,6 @@ def _intransigence(rows: pd.DataFrame, matrix: Floats, inputs: ReportInput) -> F
                 joint_of = paired_by_seed(seeds[mine], seeds[reference], own)
                 result[mine] = metrics.intransigence(matrix[mine], joint_of)
     return result
-
-
-def _costs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Seconds summed over stages; what the run holds at its last stage."""
-    # Beside the network that is trained; what is read of earlier tasks must be at hand as well.
-    kept = ["state_bytes", "network_bytes", "memory_bytes", "past_bytes"]
-    names = (*COSTS, "memory_bytes", "past_items", "past_bytes")
-    wanted = [name for name in names if name != "kept_bytes"]
-    rows = frame[frame["metric"].isin(wanted)].sort_values("stage", kind="stable")
-    rows = rows.astype({"name": str, "order": str, "metric": str})
-    last = rows.drop_duplicates([*RUN, "metric"], keep="last")
-    table = last.pivot_table(index=RUN, columns="metric", values="value")
-    table = table.reindex(columns=wanted)
-    seconds = rows[rows["metric"] == "seconds"].groupby(RUN)["value"].sum()
-    table["seconds"] = seconds.reindex(table.index)
-    table["kept_bytes"] = table[kept].sum(axis=1, min_count=1)
-    table["memory_items"] = table[["memory_items", "past_items"]].sum(axis=1, min_count=1)
-    return table[list(COSTS)].reset_index()
 
 
 def _methods(runs: pd.DataFrame, frame: pd.DataFrame, inputs: ReportInput) -> pd.DataFrame:

@@ -16,6 +16,7 @@ from engram.errors import RecordError, bad
 
 if TYPE_CHECKING:
     from engram.records import Result
+    from engram.records.answered import Answers
     from engram.records.features import FeatureSample
     from engram.records.generated import GeneratedPictures
     from engram.records.novelty import Familiarity
@@ -58,6 +59,8 @@ class ReportInput:
         What detectors found, by recipe and stage, scores of single runs, and false alarms.
     features, samples
         Statistics of the features of each set of items by recipe and stage, and some of them whole.
+    answers
+        What runs answered after their last stage, by recipe and head view.
 
     Examples
     --------
@@ -84,6 +87,7 @@ class ReportInput:
     features: pd.DataFrame = field(default_factory=pd.DataFrame)
     samples: Sequence[FeatureSample] = ()
     tuned: Sequence[str] = ()  # what was chosen for tuned detectors, in words
+    answers: Sequence[Answers] = ()
 
     def __post_init__(self) -> None:
         _require("frame", self.frame, COLUMNS)
@@ -164,6 +168,7 @@ def read_reproduction(path: str | PathLike[str]) -> list[pd.DataFrame]:
 
 def from_result(result: Result, *, reproductions: Iterable[pd.DataFrame] = ()) -> ReportInput:
     """The input of a report about a `Result`."""
+    from engram.records.answered import answered
     from engram.records.generated import generated
 
     problems = [str(problem) for problem in result.problems]
@@ -176,6 +181,7 @@ def from_result(result: Result, *, reproductions: Iterable[pd.DataFrame] = ()) -
         reproductions=list(reproductions),
         classes=result.class_names,
         pictures=generated(result),
+        answers=answered(result),
         **_found_novel(result, problems),
     )
 

@@ -9,7 +9,9 @@ from typing import Any
 import pandas as pd
 
 from engram.report.access import totals
-from engram.report.aggregate import final_accuracies, order_disparities
+from engram.report.aggregate import about, final_accuracies, order_disparities
+from engram.report.calibration import calibration_table
+from engram.report.classes import class_table
 from engram.report.digest import BESIDE, COSTS, Digest
 from engram.report.doctor import Finding, diagnose
 from engram.report.inputs import ReportInput
@@ -55,7 +57,9 @@ def summary(digest: Digest) -> Table:
     columns += [Column("runs", "Runs", "number", 0), Column("diverged", "Diverged", "number", 0)]
     if len(frame) and frame["unfinished"].sum():
         columns.append(Column("unfinished", "Unfinished", "number", 0))
-    note = "Mean ± standard deviation over finished runs. Bold: best of its view and stream."
+    told = about(digest)
+    note = f"{told}. " if told else ""
+    note += "Mean ± standard deviation over finished runs. Bold: best of its view and stream."
     if len(frame) and frame["reads_past"].any():
         note += " “ref.”: trains on past data as well, a reference that takes no rank."
     return Table("summary", "Summary", tuple(columns), frame, note)
@@ -190,6 +194,8 @@ def all_tables(inputs: ReportInput, digest: Digest) -> list[Table]:
         *(reproduction(i, t) for i, t in enumerate(inputs.reproductions)),
         orders(digest),
         costs(digest),
+        class_table(digest),
+        calibration_table(digest),
         novelty_table(digest),
         probe_table(digest, inputs.classes),
         ledger(inputs.ledger, digest),

@@ -17,6 +17,7 @@ from engram import __version__
 from engram.errors import bad
 from engram.records.files import write_text
 from engram.report import listing
+from engram.report.aggregate import about
 from engram.report.digest import Digest, digest
 from engram.report.figures import SCALE
 from engram.report.inputs import ReportInput
@@ -67,7 +68,7 @@ def page(inputs: ReportInput, *, title: str | None = None) -> str:
     """The report as text."""
     facts = digest(inputs)
     cast = choose_cast(facts)
-    sections = all_sections(facts, cast)
+    built = all_sections(facts, cast)
     tables = listing.all_tables(inputs, facts)
     shown = {table.name: listing.on_page(table) for table in tables}
     views = head_views(facts)
@@ -78,16 +79,19 @@ def page(inputs: ReportInput, *, title: str | None = None) -> str:
         undefined=jinja2.StrictUndefined,
     )
     rows = {name: table_rows(table, cast) for name, table in shown.items()}
+    sections = [one for one in built if one.panels or one.name in rows]
     text: str = environment.get_template("report.html.j2").render(
         title=title or "Engram report",
         version=__version__,
+        about=about(facts),
         facts=_facts(facts),
+        left_out=[(one.title, one.note) for one in built if one not in sections],
         problems=[str(problem) for problem in inputs.problems],
         methods=[_method(name, cast) for name in cast.names],
         others=cast.total - len(cast.names),
         heads=views,
         own_head=own,
-        contents=_contents(sections, rows),
+        contents=_contents(sections, rows, inputs),
         summary=rows["summary"],
         final=rows.get("final-accuracy"),
         figure=facts.figure,
@@ -193,12 +197,16 @@ def _facts(facts: Digest) -> str:
     return " · ".join(parts)
 
 
-def _contents(sections: Sequence[Section], rows: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _contents(
+    sections: Sequence[Section], rows: Mapping[str, Any], inputs: ReportInput
+) -> list[tuple[str, str]]:
     papers = [(name, t["title"]) for name, t in rows.items() if name.startswith("reproduction-")]
+    last = [("ledger", "Data access")] if "ledger" in rows else []
+    if inputs.recipes or inputs.environment:
+        last.append(("recipes", "Recipes and environment"))
     return [
         ("summary", "Summary"), ("doctor", "Doctor"), *papers,
-        *((f"{section.name}-section", section.title) for section in sections),
-        ("ledger", "Data access"), ("recipes", "Recipes and environment"),
+        *((f"{section.name}-section", section.title) for section in sections), *last,
     ]  # fmt: skip
 
 

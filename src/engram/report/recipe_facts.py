@@ -38,6 +38,22 @@ def stream_name(recipe: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def data_and_kind(recipe: Mapping[str, Any]) -> tuple[str, str]:
+    """The data set of a recipe, a file by its name alone, and the kind of its stream.
+
+    Examples
+    --------
+    >>> data_and_kind({"stream": {"kind": "class_incremental", "data": "photos/birds.npz"}})
+    ('birds.npz', 'class_incremental')
+    """
+    stream = recipe.get("stream")
+    if not isinstance(stream, Mapping):
+        return "", "" if stream is None else str(stream)
+    data = stream.get("data")
+    shown = "" if data is None else str(data).rstrip("/").replace("\\", "/").rpartition("/")[2]
+    return shown, str(stream.get("kind", stream.get("name", "")))
+
+
 def _method_names(part: object) -> set[str]:
     """Names of a method and of all methods joined in it."""
     if isinstance(part, Mapping):

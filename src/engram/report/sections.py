@@ -10,6 +10,8 @@ import plotly.graph_objects as go
 
 from engram.records.views import FIGURES
 from engram.report import aggregate, figures
+from engram.report.calibration import calibration_section
+from engram.report.classes import class_section, confusion_section
 from engram.report.digest import Digest
 from engram.report.generated import generated_section
 from engram.report.label_views import label_section
@@ -18,6 +20,7 @@ from engram.report.novelty_alarms import alarms_section
 from engram.report.novelty_features import features_section
 from engram.report.novelty_scores import scores_section
 from engram.report.probes import probe_section
+from engram.report.response import response_section
 from engram.report.section import DrawnMethods, Panel, Section
 from engram.report.style import short_names, styles
 
@@ -37,11 +40,12 @@ def choose_cast(digest: Digest) -> DrawnMethods:
 def all_sections(digest: Digest, cast: DrawnMethods) -> list[Section]:
     """Every section with figures, those without data as a note.
 
-    Generated pictures, detectors and own probes if there are any.
+    What was varied, classes, answers, generators, detectors and own probes if there are any.
     """
     builders = (
-        label_section, generated_section, novelty_section, scores_section, alarms_section,
-        features_section, probe_section,
+        response_section, class_section, confusion_section, calibration_section, label_section,
+        generated_section, novelty_section, scores_section, alarms_section, features_section,
+        probe_section,
     )  # fmt: skip
     if_any = [build(digest, cast) for build in builders]
     return [build(digest, cast) for build in BUILDERS] + [one for one in if_any if one]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -106,7 +107,7 @@ _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
     "%": r"\%", "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}",
-    "–": "--", "−": "$-$", "±": r"$\pm$", "…": r"\ldots{}",
+    "–": "--", "−": "$-$", "±": r"$\pm$", "…": r"\ldots{}", "“": "``", "”": "''",
 }  # fmt: skip
 
 
@@ -136,27 +137,39 @@ def escape_markdown(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""A plain `tabular` with rules above, below and under the head.
+    r"""A `table` with rules of the package booktabs, caption and label, ready to be included.
 
     Examples
     --------
     >>> frame = pd.DataFrame({"m": ["A_1", "B"], "v": [0.5, 0.25]})
     >>> columns = (Column("m", "Method"), Column("v", "Acc.", "number", 2, best="max"))
-    >>> print(to_latex(Table("t", "T", columns, frame)))
+    >>> print(to_latex(Table("final-acc", "Final accuracy", columns, frame, "Over runs.")))
+    % \usepackage{booktabs}
+    \begin{table}
+    \centering
+    \caption{Final accuracy. Over runs.}
+    \label{tab:final-acc}
     \begin{tabular}{lr}
-    \hline
+    \toprule
     Method & Acc. \\
-    \hline
+    \midrule
     A\_1 & \textbf{0.50} \\
     B & 0.25 \\
-    \hline
+    \bottomrule
     \end{tabular}
+    \end{table}
     """
     sides = "".join("l" if c.kind == "text" else "r" for c in table.columns)
     titles = " & ".join(escape_latex(c.title) for c in table.columns)
     body = [" & ".join(cells) + r" \\" for cells in _cells(table, escape_latex, r"\textbf{%s}")]
-    lines = [rf"\begin{{tabular}}{{{sides}}}", r"\hline", titles + r" \\", r"\hline", *body]
-    return "\n".join([*lines, r"\hline", r"\end{tabular}"])
+    caption = ". ".join(filter(None, (table.title, table.note.rstrip(".")))) + "."
+    label = re.sub(r"[^0-9A-Za-z-]+", "-", table.name)
+    return "\n".join([
+        r"% \usepackage{booktabs}", r"\begin{table}", r"\centering",
+        rf"\caption{{{escape_latex(caption)}}}", rf"\label{{tab:{label}}}",
+        rf"\begin{{tabular}}{{{sides}}}", r"\toprule", titles + r" \\", r"\midrule", *body,
+        r"\bottomrule", r"\end{tabular}", r"\end{table}",
+    ])  # fmt: skip
 
 
 def to_markdown(table: Table) -> str:

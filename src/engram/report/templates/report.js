@@ -43,7 +43,7 @@
   function visibility(traces) {
     return traces.map((trace) => {
       const { label, head } = trace.meta;
-      return label === null ? true : shown(numberOf.get(label), head);
+      return label === null ? !head || head === state.view : shown(numberOf.get(label), head);
     });
   }
   function markEmpty(plot, flags) {
