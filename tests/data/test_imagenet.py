@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
+import torch
 
 import engram
 from engram.data import imagenet
@@ -56,16 +59,50 @@ def test_folders_that_do_not_fit_are_refused(tmp_path):
         engram.load("imagenet", root=tmp_path)
 
 
-def test_tables_on_imagenet_are_planned_from_the_index(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def lite(tmp_path_factory):
+    """The class folders of IIRC-ImageNet-lite; one picture under all names."""
+    root = tmp_path_factory.mktemp("lite")
     tree, orphans, _ = published("imagenet-lite")
-    wnids = sorted({name for below in tree.values() for name in below} | set(orphans))
-    write(tmp_path / "imagenet")
-    labels = [*np.repeat(wnids, 50), *wnids]
-    spans = {"train": (0, 50 * len(wnids)), "val": (50 * len(wnids), 51 * len(wnids))}
-    monkeypatch.setattr(imagenet, "_listed", lambda path: (labels, labels, spans))
+    picture = root / "one.JPEG"
+    Image.new("RGB", (12, 10), (200, 100, 0)).save(picture)
+    for wnid in sorted({name for below in tree.values() for name in below} | set(orphans)):
+        for part, count in (("train", 40), ("val", 1)):
+            folder = root / "imagenet" / part / wnid
+            folder.mkdir(parents=True)
+            for i in range(count):
+                os.link(picture, folder / f"{i}.JPEG")
+    return root
+
+
+def test_tables_on_imagenet_are_planned_from_the_index(lite):
     table = find_table("iirc/C.2", assignments=["configurations=1"])
-    made = plan(table, tmp_path, measure=False)
+    made = plan(table, lite, measure=False)
     assert len(made.runnable) == 50
     assert len(made.runs) == 5
     assert len(made.runs[0].run.stream) == 10
     assert any("plans only" in note for note in made.notes)
+
+
+def test_the_stream_of_iirc_imagenet_lite_over_its_folders(lite):
+    data = engram.load("imagenet", root=lite, lazy=True, size=8, cache=3 * 8 * 8 * 100)
+    stream = engram.iirc(data, "imagenet-lite", configuration=2)
+    assert (len(stream), len(stream.order)) == (10, 333)
+    assert len(data) == 41 * len(data.classes)
+    assert torch.isin(torch.cat([task.train for task in stream]), data.train).all()
+    assert min(len(task.train) for task in stream) > 20 * 40
+    assert data.x.cache.reads == 0  # a stream is made of row numbers
+    x = data.gather(stream[4].train[:40])
+    assert x.shape == (40, 3, 8, 8)
+    assert np.abs(x[-1].numpy().astype(int) - np.array([200, 100, 0])[:, None, None]).max() < 12
+    assert engram.load("imagenet", root=lite, lazy=True, size=8).fingerprint() == data.fingerprint()
+
+
+def test_pictures_as_needed_are_those_of_one_file(tmp_path):
+    write(tmp_path / "imagenet")
+    packed = engram.load("imagenet", root=tmp_path, size=16, packed=tmp_path / "all.npz")
+    lazy = engram.load("imagenet", root=tmp_path, size=16, lazy=True)
+    assert np.array_equal(lazy.x[:], packed.x[:])
+    assert not imagenet.is_unread(lazy)
+    with pytest.raises(BadArgument, match="lazy: expected False where packed"):
+        engram.load("imagenet", root=tmp_path, packed=tmp_path / "all.npz", lazy=True)

@@ -17,7 +17,7 @@ from engram.data.cifar import LAYOUTS, _contents
 from engram.data.crops import cut_face
 from engram.data.idx import read_idx
 from engram.data.images import decode
-from engram.data.packed import read_npz
+from engram.data.npz import read_npz
 from engram.errors import BadArgument, RecordError
 from engram.records import Rows, RunDirectory, read
 from engram.records.parts import read_part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from engram.engine.engine import Engine
 from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.learner.tree import tree_map
+from engram.memory import Memory
 from engram.models.layers import BatchNorm
 from engram.streams import class_incremental
 
@@ -145,3 +147,20 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is():
     with pytest.warns(UserWarning, match="not captured"):
         found = trained([hosted], device="cuda")
     assert apart(found, trained([run], device="cpu")) < CLOSE
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_rows_that_stay_on_disk_are_fetched_beside_captured_steps(tmp_path, together):
+    x = torch.randint(0, 256, (60, 3, 6, 6), dtype=torch.uint8)
+    on_disk = np.memmap(tmp_path / "x", np.uint8, "w+", shape=tuple(x.shape))
+    on_disk[:] = x.numpy()
+    training = Training(epochs=2, batch_size=7, precision="float64", augment=("flip",))
+    ends = []
+    for inputs, device in ((x, "cpu"), (x, "cuda"), (on_disk, "cuda")):
+        stream = class_incremental(Data.from_arrays(inputs, torch.arange(60) % 4))
+        memory = Memory(total=8, policy="reservoir")
+        runs = [Run(stream=stream, method=methods.DERpp(memory=memory), model="mlp",
+                    training=training, seed=k) for k in range(3)]  # fmt: skip
+        ends.append(trained(runs, device=device, together=together))
+    assert apart(ends[0], ends[2]) < CLOSE
+    assert apart(ends[1], ends[2]) == 0

@@ -15,7 +15,7 @@ from engram.checks.toys import clouds, runs_of, train
 from engram.data.core import Data
 from engram.engine.engine import Engine
 from engram.engine.evaluation import evaluate
-from engram.engine.evaluation.evaluate import validate, validation_batch
+from engram.engine.evaluation.evaluate import validate, validation_items
 from engram.engine.evaluation.judging import judged
 from engram.engine.run import Run
 from engram.engine.training import Training
@@ -160,7 +160,7 @@ def test_who_trains_on_all_tasks_with_complete_labels_is_validated_so() -> None:
         run = Run(stream=stream, method=method, training=SETS)
         learner = list(Engine([run], device="cpu").stages())[1].learner
         learner.enter(1)  # after the last stage, as if it were the second
-        batch = validation_batch(learner, method)
+        batch = learner.collate(validation_items(learner, method))
         valid = torch.cat([task.valid for task in stream[:2]]).unique()
         rows, sets = (valid, {(0, 2), (1, 4), (3,), (0,), (1,)}) if complete else (
             stream[1].valid, {(2,), (3,), (4,)})  # fmt: skip

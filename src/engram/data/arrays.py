@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,23 @@ from engram.data.labels import NO_NAME, is_ragged, one_type, refuse_alike, whole
 from engram.errors import bad
 
 Array = npt.NDArray[Any]
-Inputs = Tensor | np.memmap[Any, np.dtype[Any]]
+
+
+class Rows(Protocol):
+    """Inputs that are fetched row by row: a memory map, or `LazyRows`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any) -> Any: ...
+
+
+Inputs = Tensor | np.memmap[Any, np.dtype[Any]] | Rows
 
 
 def inputs(argument: str, x: Any, *, gaps: bool = False) -> Inputs:

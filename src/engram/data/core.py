@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from engram.data.arrays import Inputs, check_crop, class_ids, hold_out, inputs, refuse_twice
 from engram.data.copies import Copies, CopyTables, check_copies
-from engram.data.fingerprint import hashed
+from engram.data.fingerprint import fingerprint_of
 from engram.data.labels import notes_on_names, refuse_unlabelled
 from engram.data.sources import Sources
 from engram.errors import bad, unknown
@@ -37,7 +38,8 @@ class Data(Sources):
     ----------
     x
         [N, ...] inputs. uint8 images stay uint8 (channels first) and are scaled by 1/255 on the
-        device. A ``numpy.memmap`` is gathered row by row, so it may exceed memory.
+        device. A ``numpy.memmap`` and `LazyRows` (files decoded as needed) are fetched row by row,
+        so they may exceed memory.
     y
         [N, L] class ids from 0, -1 pads rows with fewer labels than the widest one.
     train, test
@@ -156,7 +158,7 @@ class Data(Sources):
     @property
     def sample_bytes(self) -> int:
         """Bytes of one stored sample, the unit of memory budgets."""
-        return int(self.x[:1].nbytes)
+        return math.prod(self.stored_shape) * int(self.x.dtype.itemsize)
 
     @cached_property
     def several(self) -> bool:
@@ -198,25 +200,26 @@ class Data(Sources):
 
         Two equal fingerprints mean the same data; name, path and notes do not matter. Worked out
         once, and again after a tensor was changed in place. What a stream fits to its first task
-        is not in it.
+        is not in it. Inputs that are larger than memory are not read for it, where a file says
+        what they are: see `LazyRows` and `SummedMap`.
         """
         if (raw := self.__dict__.get("_unfitted")) is not None:
             found: str = raw.fingerprint()
             return found
-        parts = self._parts()
+        parts = self.parts()
         state = tuple(one._version for one in parts if isinstance(one, Tensor))
         known: tuple[Any, str] | None = self.__dict__.get("_fingerprint")
         if known is None or known[0] != state:
-            known = state, hashed(self._facts(), parts)
+            known = state, fingerprint_of(self.facts(), parts)
             object.__setattr__(self, "_fingerprint", known)
         return known[1]
 
-    def _parts(self) -> list[Inputs]:
+    def parts(self) -> list[Inputs]:
         attributes = [self.attributes[key] for key in sorted(self.attributes)]
         made = [] if self.copies is None else [self.copies.source, self.copies.key]
         return [self.x, self.y, self.train, self.test, self.valid, *attributes, *made]
 
-    def _facts(self) -> tuple[Any, ...]:
+    def facts(self) -> tuple[Any, ...]:
         scaling: tuple[Any, ...] = (self.mean, self.std)
         if self.standardize or self.fill:  # what is fitted to a first task follows from the stream
             scaling = ("fitted", self.standardize, self.fill, () if self.standardize else scaling)

@@ -159,12 +159,13 @@ def _write(
                 raw.write(np.ascontiguousarray(chunk).data)
         raw.flush()
         shape = (parts.rows, 3, size, size)
-        with MappedWriter(file, shape) as writer:
+        nothing = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(shape)
+        data = parts.data(nothing)
+        with MappedWriter(file, shape, data.facts()) as writer:
             pixels = np.memmap(raw, np.uint8, "r", shape=shape)
             for start in range(0, parts.rows, _CHUNK):
                 writer.write(pixels[start : start + _CHUNK])
-            nothing = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(shape)
-            writer.finish(stamp=np.array(stamp), **arrays_of(parts.data(nothing)))
+            writer.finish(data, stamp=np.array(stamp), **arrays_of(data))
 
 
 def _places(path: Path) -> dict[str, Path]:

@@ -202,12 +202,12 @@ def _mapped(
     if not path.exists():
         counts = _Counts(noun)
         shape = (len(faces), 3, options.size, options.size)
-        with MappedWriter(path, shape) as writer:
+        nothing = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(shape)
+        with MappedWriter(path, shape, _data(nothing, facts, (), ()).facts()) as writer:
             for _, chunk in _chunks(faces, options, counts):
                 writer.write(chunk)
-            nothing = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(shape)
             whole_set = _data(nothing, facts, counts.broken, (*notes, *counts.notes()))
-            writer.finish(stamp=np.array(facts.stamp), **arrays_of(whole_set))
+            writer.finish(whole_set, stamp=np.array(facts.stamp), **arrays_of(whole_set))
     if not is_mapped(path) or str(read_mapped(path)[1].get("stamp")) != facts.stamp:
         raise bad("packed", f"a new file, or one with these {noun} of {facts.name} at this size",
                   f"{path}, which holds others")  # fmt: skip

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engram.data.image_files import LazyOptions
 from engram.data.images import decode, refuse_broken, sides, told
+from engram.data.lazy_folder import Listing, read_lazily
 from engram.errors import BadArgument, bad, choose
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ def read_folder(
     repair: str,
     name: str | None,
     options: dict[str, Any],
+    lazy: LazyOptions | None = None,
 ) -> Data:
     """The work behind `Data.from_folder`."""
     choose("repair", repair, REPAIRS)
@@ -38,14 +42,21 @@ def read_folder(
     if not names:
         raise bad("path", f"sub-folders of images in {parts['train']}", "none")
     _refuse_empty(list(parts.values()))
+    title = name or path.resolve().name
+    if lazy is not None:
+        if repair != "error":
+            raise bad("repair", "'error' for images that are decoded as needed", repair)
+        listing = Listing(path)
+        for part, folder in parts.items():
+            listing.add(part, folder, _classes_in(folder, parts["train"], names), IMAGE_SUFFIXES)
+        return read_lazily(
+            kind, listing, names, resize=size, name=title, lazy=lazy, options=options
+        )
     files: list[Path] = []
     labels: list[str] = []
     place: list[str] = []
     for part, folder in parts.items():
-        inside = class_folders(folder)
-        extra = sorted(set(inside) - set(names))
-        if extra:
-            raise bad(str(folder), f"only classes that {parts['train']} has", extra)
+        inside = _classes_in(folder, parts["train"], names)
         found = [(file, label) for label in inside for file in images_in(folder / label)]
         files += [file for file, _ in found]
         labels += [label for _, label in found]
@@ -65,7 +76,6 @@ def read_folder(
         rows = [i for i in kept if place[i] == part]
         pairs[part] = (x[rows], [labels[i] for i in rows])
     train_x, train_y = pairs.pop("train")
-    title = name or path.resolve().name
     return kind.from_arrays(
         train_x, train_y, classes=options.pop("classes", names), name=title, **pairs, **options
     )
@@ -99,7 +109,7 @@ def _refuse_empty(folders: Sequence[Path]) -> None:
     """Refuse class folders without images, all at once."""
     empty = [
         str(one) for folder in folders for one in sorted(folder.iterdir())
-        if one.is_dir() and not one.name.startswith(".") and not images_in(one)
+        if one.is_dir() and not one.name.startswith(".") and not _has_images(one)
     ]  # fmt: skip
     if empty:
         more = f" (and {len(empty) - 1} more without any: {', '.join(empty[1:4])})" \
@@ -107,16 +117,31 @@ def _refuse_empty(folders: Sequence[Path]) -> None:
         raise bad(empty[0], f"images ({', '.join(sorted(IMAGE_SUFFIXES))})", f"none{more}")
 
 
+def _classes_in(folder: Path, trained: Path, names: list[str]) -> list[str]:
+    """The class folders of a part: none that the training part has not."""
+    inside = class_folders(folder)
+    extra = sorted(set(inside) - set(names))
+    if extra:
+        raise bad(str(folder), f"only classes that {trained} has", extra)
+    return inside
+
+
 def class_folders(folder: Path) -> list[str]:
     """Names of the sub-folders that hold images, sorted."""
     inside = (one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
-    return sorted(one.name for one in inside if images_in(one))
+    return sorted(one.name for one in inside if _has_images(one))
+
+
+def _has_images(folder: Path) -> bool:
+    """Whether there is any; a folder of a million files is not read to its end."""
+    with os.scandir(folder) as entries:
+        return any(_is_image(one.name) for one in entries)
+
+
+def _is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not name.startswith(".")
 
 
 def images_in(folder: Path) -> list[Path]:
     """The images of a folder, sorted; whatever the case of their endings."""
-    return sorted(
-        one
-        for one in folder.iterdir()
-        if one.suffix.lower() in IMAGE_SUFFIXES and not one.name.startswith(".")
-    )
+    return sorted(one for one in folder.iterdir() if _is_image(one.name))

@@ -100,13 +100,14 @@ class Place:
 
 
 def _folder(
-    path: Path,
-    *,
-    resize: tuple[int, int] | None = None,
-    repair: str = "error",
-    name: str | None = None,
-) -> Data:
-    return Data.from_folder(path, resize=resize, repair=repair, name=name)
+    path: Path, *, resize: tuple[int, int] | None = None, repair: str = "error",
+    lazy: bool = False, cache: int | str | None = None, threads: int | None = None,
+    index: str | None = None, name: str | None = None,
+) -> Data:  # fmt: skip
+    return Data.from_folder(
+        path, resize=resize, repair=repair, name=name, lazy=lazy, cache=cache, threads=threads,
+        index=index,
+    )  # fmt: skip
 
 
 def _packed_skeletons(

@@ -1,24 +1,28 @@
-"""ImageNet (ILSVRC 2012) as class folders named by wnid: an index, or pictures in one file."""
+"""ImageNet (ILSVRC 2012) as class folders by wnid: an index, pictures in one file, or as needed."""
 
 from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from engram.data.arrays import Array
 from engram.data.core import Data
-from engram.data.folder import images_in
+from engram.data.folder import IMAGE_SUFFIXES
+from engram.data.image_files import ImageFiles, indexed, known_by, lazy_options
+from engram.data.lazy_folder import Listing
 from engram.data.mapped import MappedWriter, read_mapped
 from engram.errors import bad, whole
 
 _WNID = re.compile(r"n\d{8}")
 _PARTS = ("train", "val")
 _LARGER = 256 / 224  # the shorter side before the middle is cut out
-PLANS = "an index: pictures are not read, plans only; packed=FILE reads them"
+PLANS = "an index: pictures are not read, plans only; lazy=True or packed=FILE reads them"
 _CHUNK = 64  # pictures decoded at a time
 
 
@@ -36,12 +40,16 @@ def load_imagenet(
     *,
     size: int = 224,
     packed: str | os.PathLike[str] | None = None,
+    lazy: bool = False,
+    cache: int | str | None = None,
+    threads: int | None = None,
+    index: str | os.PathLike[str] | None = None,
     name: str = "imagenet",
 ) -> Data:
     """ImageNet, classes by wnid; its validation part is the test part.
 
-    Without `packed` no picture is read: the index says how many there are, which is all that plans
-    and forecasts need, and training on it is refused.
+    Without `packed` and `lazy` no picture is read: the index says how many there are, which is all
+    that plans and forecasts need, and training on it is refused.
 
     Parameters
     ----------
@@ -49,22 +57,32 @@ def load_imagenet(
         Height and width: the shorter side becomes 256/224 of it, then the middle is cut out.
     packed
         A file ``.npz`` that holds the pictures, written if it is not there (193 GB for 224).
+    lazy
+        Decode each picture from its own file when it is needed.
+    cache, threads, index
+        Of pictures that are decoded as needed: see `LazyOptions`.
     """
     side = whole("size", size, 8)
-    files, labels, spans = _listed(path)
-    classes = sorted(set(labels))
-    shape = (len(files), 3, side, side)
-    if packed is None:
-        blank = np.zeros((1, 3, side, side), np.uint8)
-        x: Any = np.broadcast_to(blank, shape).view(Unread)
-    else:
-        x = _packed(Path(packed), files, shape)
+    options = lazy_options(lazy, cache, threads, index)
+    if options is not None and packed is not None:
+        raise bad("lazy", "False where packed names a file for the pictures", True)
+    listing = _listed(path)
+    classes = sorted(set(listing.labels))
+    shape = (len(listing.names), 3, side, side)
+    blank = np.zeros((1, 3, side, side), np.uint8)
     ids = {wnid: place for place, wnid in enumerate(classes)}
-    y = torch.tensor([ids[wnid] for wnid in labels])[:, None]
-    return Data(
-        x=x, y=y, train=torch.arange(*spans["train"]), test=torch.arange(*spans["val"]),
-        classes=tuple(classes), name=name, notes=() if packed is not None else (PLANS,),
+    data = Data(
+        x=np.broadcast_to(blank, shape).view(Unread), name=name, classes=tuple(classes),
+        y=torch.tensor([ids[wnid] for wnid in listing.labels])[:, None], notes=(PLANS,),
+        train=torch.arange(*listing.spans["train"]), test=torch.arange(*listing.spans["val"]),
     )  # fmt: skip
+    if packed is not None:
+        return replace(data, x=_packed(Path(packed), listing, data), notes=())
+    if options is None:
+        return data
+    files = indexed(path, listing.names, listing.facts, options, heads=False)
+    x = ImageFiles(files, shape[1:], Middle(side), options)
+    return replace(data, x=x, notes=known_by(x))
 
 
 def is_unread(data: Data) -> bool:
@@ -78,47 +96,49 @@ def _wnids(folder: Path) -> list[str]:
     return sorted(one.name for one in folder.iterdir() if _WNID.fullmatch(one.name))
 
 
-def _listed(path: Path) -> tuple[list[Path], list[str], dict[str, tuple[int, int]]]:
-    files: list[Path] = []
-    labels: list[str] = []
-    spans = {}
-    known = _wnids(path / _PARTS[0])
+def _listed(path: Path) -> Listing:
+    listing, known = Listing(path), _wnids(path / _PARTS[0])
     for part in _PARTS:
-        start = len(files)
-        for wnid in _wnids(path / part):
+        inside = _wnids(path / part)
+        for wnid in inside:
             if wnid not in known:
                 raise bad(str(path / part), "classes that train has", wnid)
-            found = images_in(path / part / wnid)
-            if not found:
-                raise bad(str(path / part / wnid), "pictures", "none")
-            files += found
-            labels += [wnid] * len(found)
-        spans[part] = (start, len(files))
-    return files, labels, spans
+        listing.add(part, path / part, inside, IMAGE_SUFFIXES)
+    return listing
 
 
-def _packed(file: Path, files: list[Path], shape: tuple[int, ...]) -> Any:
+def _packed(file: Path, listing: Listing, data: Data) -> Any:
+    shape = data.x.shape
+    decode = Middle(shape[-1])
     if not file.exists():
-        with MappedWriter(file, shape) as writer:
-            for start in range(0, len(files), _CHUNK):
-                some = files[start : start + _CHUNK]
-                writer.write(np.stack([_picture(one, shape[-1]) for one in some]))
-            writer.finish()
+        with MappedWriter(file, tuple(shape), data.facts()) as writer:
+            for start in range(0, len(listing.names), _CHUNK):
+                some = [str(listing.root / one) for one in listing.names[start : start + _CHUNK]]
+                writer.write(np.stack([decode(one, one) for one in some]))
+            writer.finish(data)
     x, _ = read_mapped(file)
     if x.shape != shape:
         raise bad("packed", f"a file with pictures of shape {shape}", x.shape)
     return x
 
 
-def _picture(file: Path, side: int) -> np.ndarray[Any, Any]:
-    """[3, side, side] the middle of a picture."""
-    from PIL import Image
+@dataclass(frozen=True)
+class Middle:
+    """Decodes the middle of a picture to [3, side, side]."""
 
-    with Image.open(file) as image:
-        colour = image.convert("RGB")
-        factor = round(side * _LARGER) / min(colour.size)
+    side: int
+
+    def __call__(self, source: Any, label: str) -> Array:
+        from PIL import Image
+
+        try:
+            with Image.open(source) as image:
+                colour = image.convert("RGB")
+        except (OSError, SyntaxError) as problem:
+            raise bad(label, "a complete image", str(problem)) from None
+        side, factor = self.side, round(self.side * _LARGER) / min(colour.size)
         width, height = (max(side, round(one * factor)) for one in colour.size)
         left, top = (width - side) // 2, (height - side) // 2
         shown = colour.resize((width, height), Image.Resampling.BILINEAR)
         middle = shown.crop((left, top, left + side, top + side))
-    return np.asarray(middle).transpose(2, 0, 1)
+        return np.asarray(middle).transpose(2, 0, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from engram.errors import BadArgument, bad, whole
 
 _GREY = ("1", "L", "I;16")
 _CLEAR = ("RGBA", "LA", "PA", "La", "RGBa")
-Source = bytes | Path
+Source = bytes | Path | IO[bytes]
 T = TypeVar("T")
 _SHOWN = 10  # bad images in an error
 
@@ -40,7 +40,7 @@ def decode(
         error that names all of them.
     """
     problems: dict[int, BadArgument] = {}
-    heads = [_tried(problems, i, _head, source, label(i)) for i, source in enumerate(sources)]
+    heads = [tried(problems, i, _head, source, label(i)) for i, source in enumerate(sources)]
     read = [(i, head) for i, head in enumerate(heads) if head is not None]
     grey = all(mode in _GREY for _, (_, _, mode) in read)
     height, width = resize or ((read[0][1][1], read[0][1][0]) if read else (1, 1))
@@ -49,9 +49,9 @@ def decode(
     out = np.zeros((len(sources), 1 if grey else 3, height, width), np.uint8)
     for i, _ in read:
         mode, size = "L" if grey else "RGB", (width, height)
-        pixels = _tried(problems, i, _pixels, sources[i], mode, size, label(i))
-        if pixels is not None:
-            out[i] = pixels
+        found = tried(problems, i, pixels, sources[i], mode, size, label(i))
+        if found is not None:
+            out[i] = found
     if broken is None:
         refuse_broken(problems)
     else:
@@ -59,9 +59,8 @@ def decode(
     return out
 
 
-def _tried(
-    problems: dict[int, BadArgument], i: int, read: Callable[..., T], *args: Any
-) -> T | None:
+def tried(problems: dict[int, BadArgument], i: int, read: Callable[..., T], *args: Any) -> T | None:
+    """What a reader gives; None where it complains of image i, which is noted."""
     try:
         return read(*args)
     except BadArgument as error:
@@ -130,8 +129,9 @@ def _open(source: Source) -> Any:
     from PIL import Image
 
     if isinstance(source, bytes):
-        return Image.open(io.BytesIO(source))
-    check_regular(source)
+        source = io.BytesIO(source)
+    elif isinstance(source, Path):
+        check_regular(source)
     try:
         return Image.open(source)
     except Image.DecompressionBombError as problem:
@@ -146,7 +146,18 @@ def _head(source: Source, label: str) -> tuple[int, int, str]:
         raise bad(label, "a readable image", str(problem)) from None
 
 
-def _pixels(source: Source, mode: str, size: tuple[int, int], label: str) -> Array:
+def head(source: Source, label: str) -> tuple[int, int, bool, bool]:
+    """Width, height, whether an image is grey, and whether it has transparency; by its header."""
+    try:
+        with _open(source) as image:
+            clear = image.mode in _CLEAR or "transparency" in image.info
+            return image.width, image.height, image.mode in _GREY, clear
+    except OSError as problem:
+        raise bad(label, "a readable image", str(problem)) from None
+
+
+def pixels(source: Source, mode: str, size: tuple[int, int], label: str) -> Array:
+    """uint8 [C, H, W] of one image in a mode (L or RGB) and size (width, height); opened once."""
     from PIL import Image
 
     try:

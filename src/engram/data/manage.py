@@ -20,11 +20,15 @@ from engram.data.core import Data
 from engram.data.findings import findings
 from engram.data.formats import Place, place_of
 from engram.data.known import KNOWN
+from engram.data.lazy import LazyRows
+from engram.data.mapped import SummedMap, sum_of
 from engram.data.nw_ucla import read_nw_ucla
 from engram.data.packing import write_npz, write_packed
 from engram.data.repeats import duplicates, repeats, said
 from engram.data.skeleton import packed_arrays, read_packed_sequences
 from engram.errors import BadArgument, bad
+
+_CHUNK = 1024  # rows read at a time
 
 
 @dataclass(frozen=True)
@@ -134,11 +138,29 @@ def verify(
         Check("labels in range", bool((y[:, 0] >= 0).all()), f"{int(y.min())} to {int(y.max())}"),
         Check("every class has training rows", not empty, f"without: {empty}" if empty else "yes"),
         Check("finite values", finite, "yes" if finite else "nan or inf"),
+        *_on_disk(data),
         Check("no row both for training and test", not shared, f"{len(shared)} shared"),
         *_repeated(data),
         *_subjects(data),
         Check("notes", True, "; ".join(data.notes) or "none"),
     )
+
+
+def _on_disk(data: Data) -> list[Check]:
+    """What stays on disk is known by an index or a stored sum: here all of it is read."""
+    if isinstance(data.x, LazyRows):
+        what = "every image can be decoded"
+        try:
+            for start in range(0, len(data.x), _CHUNK):
+                data.x[start : start + _CHUNK]
+        except BadArgument as problem:
+            return [Check(what, False, str(problem), problem.kind)]
+        return [Check(what, True, f"{len(data.x):,} files")]
+    if isinstance(data.x, SummedMap) and data.x.sums is not None:
+        found = sum_of(data.x)
+        same = found == data.x.sums.inputs
+        return [Check("inputs match the sum stored with them", same, found)]
+    return []
 
 
 def _repeated(data: Data) -> list[Check]:

@@ -14,7 +14,8 @@ import torch
 from engram.data.arrays import Array
 from engram.data.core import Data
 from engram.data.labels import checked_labels
-from engram.data.packed import one_hot, read_npz
+from engram.data.npz import read_npz
+from engram.data.packed import one_hot
 from engram.data.pickles import read_pickle
 from engram.data.skeleton import SPLITS, Sequences, build, filled
 from engram.errors import BadArgument, bad, choose, whole

@@ -38,8 +38,8 @@ from engram.data.arrays import Array, Inputs, class_ids, hold_out, inputs
 from engram.data.core import Data
 from engram.data.images import cut_sheets, decode
 from engram.data.labels import checked_labels, notes_on_names
-from engram.data.limits import check_npz
 from engram.data.mapped import is_mapped, read_mapped
+from engram.data.npz import read_npz
 from engram.errors import bad
 
 TRAIN, TEST, VALID, UNUSED = 0, 1, 2, 255
@@ -49,7 +49,7 @@ _USAGE = np.array([TRAIN, VALID, TEST], np.uint8)
 RESERVED = {
     "x", "y", "label", "fine", "split", "usage", "jpeg", "webp", "offsets", "webp_offsets",
     "joints", "name", "notes", "mean", "std", "train_rows", "test_rows", "valid_rows", "mapped",
-    "stamp", "crop", *NAME_KEYS,
+    "stamp", "crop", "sums", "hashes", *NAME_KEYS,
 }  # fmt: skip
 
 
@@ -62,23 +62,6 @@ class _Part:
     split: Array
     known_split: bool = True
     keys: Mapping[str, Array] = field(default_factory=dict)
-
-
-def read_npz(file: Path) -> dict[str, Array]:
-    """All arrays of a file; refuses pickled ones."""
-    try:
-        if zipfile.is_zipfile(file):
-            check_npz(file)
-        with np.load(file, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise bad(str(file), "an npz file", "a single array")
-            return {key: archive[key] for key in archive.files}
-    except (zipfile.BadZipFile, OSError, EOFError) as problem:
-        raise bad(str(file), "a complete npz file", str(problem)) from None
-    except ValueError as problem:
-        if "pickle" in str(problem):
-            raise bad(str(file), "plain arrays only", "pickled objects") from None
-        raise
 
 
 def keys_of(file: Path) -> tuple[str, ...]:

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from engram.data.arrays import Rows
 from engram.data.core import Data
+from engram.data.lazy import LazyRows
 from engram.data.mapped import MappedWriter
 from engram.data.packed import RESERVED, TEST, TRAIN, UNUSED, VALID
 from engram.errors import bad
@@ -21,7 +23,8 @@ _CHUNK = 1024  # rows copied at a time, so that a memory map is never read whole
 def write_packed(data: Data, path: Path) -> Path:
     """Write `data` under the keys x, label, split, names; returns the file.
 
-    Images of a memory map are not compressed, so that they can be mapped again.
+    Images of a memory map, or those decoded as needed, are not compressed, so that they can be
+    mapped: the file may exceed memory.
 
     Examples
     --------
@@ -36,18 +39,18 @@ def write_packed(data: Data, path: Path) -> Path:
     if data.copies is not None:
         raise bad("data", "data without generated copies, which are made as they are read",
                   f"{len(data.copies)} copies")  # fmt: skip
-    if isinstance(data.x, np.memmap) and data.x.dtype == np.uint8:
+    if isinstance(data.x, (np.memmap, LazyRows)) and data.x.dtype == np.uint8:
         return _write_mapped(data, data.x, path)
-    x = data.x.cpu().numpy() if isinstance(data.x, torch.Tensor) else data.x
+    x = data.x.cpu().numpy() if isinstance(data.x, torch.Tensor) else np.asarray(data.x)
     return write_npz({"x": x, **arrays_of(data)}, path)
 
 
-def _write_mapped(data: Data, x: np.memmap[Any, np.dtype[Any]], path: Path) -> Path:
+def _write_mapped(data: Data, x: Rows, path: Path) -> Path:
     path = with_suffix(path)
-    with MappedWriter(path, x.shape) as writer:
+    with MappedWriter(path, x.shape, data.facts()) as writer:
         for start in range(0, len(x), _CHUNK):
             writer.write(x[start : start + _CHUNK])
-        writer.finish(**arrays_of(data))
+        writer.finish(data, **arrays_of(data))
     return path
 
 

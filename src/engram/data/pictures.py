@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engram.data.core import Data
 from engram.data.images import sides
+from engram.data.lazy import LazyRows
 from engram.errors import bad
 
 _CHUNK = 1024  # pictures resized at a time
@@ -41,6 +42,8 @@ def resized(data: Data, size: tuple[int, int]) -> Data:
         raise bad("resize", f"None, since {data.name!r} has no images [C, H, W]", size)
     if data.stored_shape[1:] == size:
         return data
+    if isinstance(data.x, LazyRows):
+        raise bad("resize", "None, since these pictures are decoded as needed (give size=)", size)
     parts = []
     for start in range(0, len(data.x), _CHUNK):
         some = data.x[start : start + _CHUNK]

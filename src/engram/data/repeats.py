@@ -7,16 +7,18 @@ import torch
 from torch import Tensor
 
 from engram.data.core import Data
+from engram.data.lazy import LazyRows
+from engram.data.row_hashes import hash_rows
 
 _CHUNK = 1 << 24  # bytes hashed at a time, so that a memory map is never read whole
-_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def repeats(data: Data, train: Tensor | None = None, test: Tensor | None = None) -> Tensor:
     """Those of the `test` rows that have the very input of some `train` row.
 
     By default the rows of the official split. One pass over the data, kept for the next call;
-    equal hashes are compared byte by byte.
+    equal hashes are compared byte by byte. Images that are decoded as needed are compared by the
+    sums of their files, and not at all where no index has those.
 
     Examples
     --------
@@ -29,6 +31,8 @@ def repeats(data: Data, train: Tensor | None = None, test: Tensor | None = None)
     train = train[train < len(data.x)]  # copies are not stored, and their sources are here
     test = data.test if test is None else test
     hashes, learnt = _hashes(data), train.unique().cpu().numpy()
+    if hashes is None:
+        return torch.empty(0, dtype=torch.long)
     unique = test.unique().cpu().numpy()
     twice = unique[_among(hashes[unique], hashes[learnt])] if len(learnt) else unique[:0]
     if not len(twice):
@@ -53,7 +57,11 @@ def shared(data: Data, other: Data) -> int:
     """
     if data.x.dtype != other.x.dtype or data.sample_shape != other.sample_shape:
         return 0
-    return int(_among(_hashes(data), _hashes(other)).sum())
+    mine, others = _hashes(data), _hashes(other)
+    same = isinstance(data.x, LazyRows) == isinstance(other.x, LazyRows)  # hashes of files, or rows
+    if mine is None or others is None or not same:
+        return 0
+    return int(_among(mine, others).sum())
 
 
 def duplicates(data: Data, rows: Tensor) -> int:
@@ -67,7 +75,10 @@ def duplicates(data: Data, rows: Tensor) -> int:
     (2, 0)
     """
     unique = rows[rows < len(data.x)].unique().cpu().numpy()  # generated copies are not stored
-    _, group, size = np.unique(_hashes(data)[unique], return_inverse=True, return_counts=True)
+    hashes = _hashes(data)
+    if hashes is None:
+        return 0
+    _, group, size = np.unique(hashes[unique], return_inverse=True, return_counts=True)
     alike = unique[size[group] > 1]
     seen = {data.stored(torch.tensor([row])).numpy().tobytes() for row in alike.tolist()}
     return len(alike) - len(seen)
@@ -92,31 +103,21 @@ def said(count: int, tests: int) -> str:
     return f"{count:,} of {tests:,} test rows have the input of a training row"
 
 
-def _hashes(data: Data) -> np.ndarray:
-    """[N] a 64-bit hash of each row's bytes; made once for a Data."""
+def _hashes(data: Data) -> np.ndarray | None:
+    """[N] a 64-bit hash of each row; made once for a Data. None where that would read every file.
+
+    Of its bytes; of rows that are files, of the file, where an index knows it.
+    """
     if "_row_hashes" not in data.__dict__:
-        size = max(1, data.sample_bytes)
-        step = max(1, _CHUNK // size)
-        weights = np.random.Generator(np.random.PCG64(0)).integers(
-            0, 1 << 64, -(-size // 8), dtype=np.uint64
-        )
-        parts = []
-        for start in range(0, len(data.x), step):
-            rows = data.x[start : start + step]
-            array = rows.cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
-            parts.append(_hashed(array.reshape(len(array), -1), weights))
-        data.__dict__["_row_hashes"] = np.concatenate(parts)
-    found: np.ndarray = data.__dict__["_row_hashes"]
+        known: np.ndarray | None = getattr(data.x, "hashes", None)
+        if known is None and not isinstance(data.x, LazyRows):
+            step = max(1, _CHUNK // max(1, data.sample_bytes))
+            parts = []
+            for start in range(0, len(data.x), step):
+                rows = data.x[start : start + step]
+                array = rows.cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
+                parts.append(hash_rows(array))
+            known = np.concatenate(parts)
+        data.__dict__["_row_hashes"] = known
+    found: np.ndarray | None = data.__dict__["_row_hashes"]
     return found
-
-
-def _hashed(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    raw = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)
-    if raw.shape[1] % 8:
-        raw = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8)))
-    words = np.ascontiguousarray(raw).view(np.uint64)
-    # high bits must reach low ones: a product alone would lose the signs of pairs of numbers
-    words = (words ^ (words >> np.uint64(29))) * _MIX
-    words ^= words >> np.uint64(32)
-    total: np.ndarray = (words * weights).sum(1, dtype=np.uint64)
-    return total

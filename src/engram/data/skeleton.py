@@ -16,7 +16,8 @@ from engram import keys
 from engram.data.arrays import Array
 from engram.data.core import Data
 from engram.data.labels import checked_labels
-from engram.data.packed import NAME_KEYS, RESERVED, read_npz
+from engram.data.npz import read_npz
+from engram.data.packed import NAME_KEYS, RESERVED
 from engram.errors import bad, choose, whole
 
 REPAIRS = ("interpolate", "drop", "error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +22,10 @@ class Sources:
         resize: int | Sequence[int] | None = None,
         repair: str = "error",
         name: str | None = None,
+        lazy: bool = False,
+        cache: int | str | None = None,
+        threads: int | None = None,
+        index: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> Data:
         """Data from folders of images, one sub-folder per class.
@@ -30,13 +35,18 @@ class Sources:
         Images must have one size unless `resize` gives one, as a number for squares or
         ``(height, width)``; they become one channel where all of them are grey, three otherwise.
         All files that cannot be read are named at once; ``repair="drop"`` leaves them out.
+
+        With `lazy` images stay on disk: each is decoded when it is needed, by `threads`, and
+        `cache` bytes of them are kept (1 GB by default, or text such as "8GB"). `index` names a
+        file for headers and sums, so that they are looked up once; see `LazyOptions`.
         """
         from engram.data.folder import read_folder
+        from engram.data.image_files import lazy_options
 
-        kind = cast("type[Data]", cls)
         return read_folder(
-            kind, Path(path), resize=resize, repair=repair, name=name, options=options
-        )
+            cast("type[Data]", cls), Path(path), resize=resize, repair=repair, name=name,
+            options=options, lazy=lazy_options(lazy, cache, threads, index),
+        )  # fmt: skip
 
     @classmethod
     def from_torch(

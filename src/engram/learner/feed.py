@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from engram import keys
 from engram.data.copies import CopyTables
 from engram.data.core import Data
 from engram.errors import bad, unknown
+from engram.learner.prefetch import AHEAD, Prefetch
 from engram.streams.core import View
 
 AUGMENTATIONS = ("flip", "crop", "resized_crop")
@@ -20,7 +22,8 @@ AREA, SIDES = (0.08, 1.0), (3 / 4, 4 / 3)  # of a resized crop: share of the ima
 
 
 class Feed:
-    """Inputs of any rows, in any leading shape, on one device.
+    """Inputs of any rows, in any leading shape, on one device; rows that stay on disk may lie on
+    the host when they are asked for.
 
     Everything here works row by row, so a row's input does not depend on others. `axes`, the order
     of a sample's axes that a network wants in memory, changes no value: a network that would
@@ -52,6 +55,7 @@ class Feed:
         self._back = (0, *(1 + axes.index(axis) for axis in range(len(axes))))
         # rows as flat vectors: whatever the memory format of the images, a batch is dense
         self._x = self._flat(data.x, axes).to(device) if isinstance(data.x, Tensor) else None
+        self._prefetch = None if isinstance(data.x, Tensor) else Prefetch(data, device)
         copies = data.copies
         self._copies = None if copies is None else CopyTables(copies, len(data.x), device)
         axes_of_sample = range(len(data.sample_shape))
@@ -61,8 +65,34 @@ class Feed:
 
     @property
     def on_device(self) -> bool:
-        """Whether all rows lie on the device; those of a memory map are fetched by the host."""
+        """Whether all rows lie on the device; those that stay on disk are fetched by the host."""
         return self._x is not None
+
+    def announce(self, rows: Iterable[Tensor], *, anew: bool = False) -> None:
+        """Rows [...] of batches to come: the host fetches them while the device computes.
+
+        Nothing to do where all rows lie on the device. With `anew`, what was announced before is
+        not wanted any more.
+        """
+        if self._prefetch is None:
+            return
+        if anew:
+            self._prefetch.clear()
+        self._prefetch.announce(self.data.sources(one.cpu()) for one in rows)
+
+    def chunks(
+        self, rows: Tensor, stages: Tensor, parts: Sequence[slice]
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Inputs of all rows [n], part after part; where they stay on disk, fetched ahead."""
+        if self._prefetch is None:
+            for part in parts:
+                yield part, self(rows[part].to(self.device), stages[part].to(self.device))
+            return
+        rows = rows.cpu()
+        for number, part in enumerate(parts):
+            new = parts[: AHEAD + 1] if number == 0 else parts[number + AHEAD : number + AHEAD + 1]
+            self.announce([rows[one] for one in new])
+            yield part, self(rows[part], stages[part].to(self.device))
 
     @staticmethod
     def _flat(x: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -94,15 +124,15 @@ class Feed:
 
     def _pictures(self, flat: Tensor) -> Tensor:
         """Normalised inputs of rows [n], as large as they are stored."""
-        source = flat if self._copies is None else self._copies.source[flat]
         if self._x is not None:
+            source = flat if self._copies is None else self._copies.source[flat]
             raw = self._x.index_select(0, source).reshape(len(flat), *self._stored)
             raw = raw.permute(self._back)
         else:
-            raw = self.data.stored(source).to(self.device)
-            raw = raw.reshape(len(flat), *self.data.stored_shape)
+            assert self._prefetch is not None
+            raw = self._prefetch(self.data.sources(flat.cpu()))
         if self._copies is not None:
-            raw = self._copies.apply(raw, flat)
+            raw = self._copies.apply(raw, flat.to(self.device))
         if raw.dtype != torch.uint8:
             x = raw.to(self.dtype)
         elif raw.is_cuda and self.dtype == torch.float32:

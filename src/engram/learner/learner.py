@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from engram.streams.ledger import Ledger
 
 SCOPES = ("seen", "own", "then", "current", "all")
 EVAL_ROWS = 4096  # rows of one evaluation pass on the host
+EVAL_ENTRIES = 1 << 26  # numbers of its inputs: 256 MiB of float32
 
 
 class Items(NamedTuple):
@@ -192,15 +194,17 @@ class Learner:
         # items of a whole task are shared between runs, but a batch is the caller's own
         return batch._replace(y=batch.y.clone(), stage=batch.stage.clone())
 
-    def collate(self, items: Items) -> Batch:
+    def collate(self, items: Items, *, inputs: bool = True) -> Batch:
+        """The batch of some items; without `inputs`, all of it but those."""
         device = self.device
         opened, stage = self.opened.to(device), items.stages.to(device)
         table = competing(self.scope, opened, self.stream.visible.to(device), self.stage)
         self._need_inputs(items)
         key = torch.tensor(keys.fold(self.seed, "host", self.stage), device=device)
-        x = self.feed(items.rows.to(device), stage)
+        count = len(items.rows)
+        x = self.feed(items.rows.to(device), stage) if inputs else stage.new_zeros(count, 0)
         return Batch(
-            x=x, y=items.y.to(device), w=torch.ones(len(x), device=device, dtype=self.feed.dtype),
+            x=x, y=items.y.to(device), w=torch.ones(count, device=device, dtype=self.feed.dtype),
             stage=stage, old=(stage < self.stage).to(self.feed.dtype), open=table[stage],
             slot=items.slot.to(device),
             opened=opened, now=torch.tensor(self.stage, device=device), key=key,
@@ -211,15 +215,21 @@ class Learner:
         if "latent" in self.values and bool((items.stages < self.stage).any()):
             raise AccessError("rows of earlier tasks are kept as latents, their inputs are gone")
 
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of one pass on the host: fewer where samples are large."""
+        sample = max(1, math.prod(self.stream.data.sample_shape))
+        return max(16, min(EVAL_ROWS, EVAL_ENTRIES // sample))
+
     def outputs(self, rows: Tensor, stages: Tensor | None = None) -> Output:
         """Features and logits of some rows in eval mode, on the CPU."""
         items = self.items(rows, stages)
         self._need_inputs(items)
         weights = Weights(self.vector, self.buffers)
         parts = []
-        for start in range(0, len(rows), EVAL_ROWS):
-            where = slice(start, start + EVAL_ROWS)
-            x = self.feed(items.rows[where].to(self.device), items.stages[where].to(self.device))
+        size = self.rows_at_once
+        where = [slice(start, start + size) for start in range(0, len(rows), size)]
+        for _, x in self.feed.chunks(items.rows, items.stages, where):
             parts.append(eval_outputs(self.networks, weights, "net", x))
         features = torch.cat([p.features for p in parts]).cpu()  # type: ignore[attr-defined]
         logits = torch.cat([p.logits for p in parts]).cpu()  # type: ignore[attr-defined]
@@ -253,7 +263,7 @@ class Learner:
             return torch.where(self.free, found, 0.0)
         weights = Weights(self.vector, self.buffers)
         total, groups = torch.zeros_like(self.vector), -(-len(items.rows) // size)
-        per_pass = max(1, EVAL_ROWS // size)
+        per_pass = max(1, self.rows_at_once // size)
         for start in range(0, groups, per_pass):
             batch = self.grouped(items, size, start, min(start + per_pass, groups))
             share = batch.w.shape[0] / groups

@@ -78,7 +78,8 @@ def execute(
 def check_read(run: Run) -> None:
     """Refuse data of which only an index is known: its pictures are blank."""
     if is_unread(run.stream.data):
-        expected = "pictures that were read (the option packed=FILE); an index is for plans alone"
+        how = "lazy=True, or packed=FILE"
+        expected = f"pictures that were read (the option {how}); an index is for plans alone"
         raise bad("data", expected, run.stream.data.name)
 
 

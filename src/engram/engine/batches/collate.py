@@ -15,6 +15,7 @@ from engram.engine.batches.sampler import IndexBatch, Minibatches
 from engram.engine.batches.values import read
 from engram.learner.batch import Batch
 from engram.learner.feed import Feed
+from engram.learner.prefetch import AHEAD
 from engram.methods.base import Method
 
 
@@ -124,6 +125,45 @@ def one_step(rows: Minibatches, step: int) -> Minibatch:
     apart = tuple(IndexBatch(*(leaf[0, step] for leaf in part)) for part in rows.apart)
     into = rows.into[0, step, :length] if isinstance(rows.into, Tensor) else ()
     return Minibatch(main, rows.key[0, step], apart, into)
+
+
+class Upcoming:
+    """Tells a feed whose rows stay on disk what the next steps will ask for.
+
+    Its row numbers are on the host, where rows are fetched: the device is not waited for.
+    """
+
+    def __init__(self, feed: Feed, rows: Minibatches, cut: bool) -> None:
+        self._feed, self._told = feed, 0
+        self._batches = [rows.main.rows, *(part.rows for part in rows.apart)]  # [R, S, B]
+        self._lengths = rows.lengths if cut else ()
+        feed.announce((), anew=True)
+
+    def __call__(self, step: int) -> None:
+        """A step is about to be taken: announce it, and those behind it."""
+        steps = self._batches[0].shape[1]
+        for number in range(max(step, self._told), min(step + AHEAD + 1, steps)):
+            length = self._lengths[number] if self._lengths else None
+            main, *apart = (leaf[:, number] for leaf in self._batches)
+            self._feed.announce([main[:, :length], *apart])
+            self._told = number + 1
+
+
+def on_host(rows: Minibatches) -> Minibatches:
+    """The same with row numbers on the host, all else where it was."""
+
+    def moved(batch: IndexBatch) -> IndexBatch:
+        return batch._replace(rows=batch.rows.cpu())
+
+    return rows._replace(main=moved(rows.main), apart=tuple(map(moved, rows.apart)))
+
+
+def at_host(step: Minibatch, rows: Minibatches, number: int) -> Minibatch:
+    """The rows of a step, their numbers taken from `rows` on the host."""
+    main = step.main._replace(rows=rows.main.rows[:, number])
+    pairs = zip(step.apart, rows.apart, strict=True)
+    apart = tuple(one._replace(rows=host.rows[:, number]) for one, host in pairs)
+    return step._replace(main=main, apart=apart)
 
 
 def fit(values: Sequence[Tensor], places: Sequence[Tensor]) -> bool:

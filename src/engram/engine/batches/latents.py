@@ -75,9 +75,9 @@ def encode(learners: Sequence[Learner], method: Method, stage: int) -> None:
         stages = learner.items().stages[order]
         root, parts = learner.net().at("net.root"), []
         with torch.no_grad():
-            for start in range(0, len(rows), ROWS_AT_ONCE):
-                some = slice(start, start + ROWS_AT_ONCE)
-                x = learner.feed(rows[some].to(learner.device), stages[some].to(learner.device))
+            starts = range(0, len(rows), ROWS_AT_ONCE)
+            some = [slice(start, start + ROWS_AT_ONCE) for start in starts]
+            for _, x in learner.feed.chunks(rows, stages, some):
                 parts.append(root(x))
         learner.latents = {"rows": rows.to(learner.device), NAME: torch.cat(parts)}
 

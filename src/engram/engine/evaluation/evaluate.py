@@ -13,8 +13,7 @@ from torch.func import vmap
 from engram.engine.evaluation.divergence import sound_scores
 from engram.engine.evaluation.judging import judged
 from engram.engine.groups.hyperparameters import as_tensors, varying, with_values
-from engram.learner.batch import Batch
-from engram.learner.learner import Learner
+from engram.learner.learner import Items, Learner
 from engram.learner.net import FunctionalNet
 from engram.learner.tree import shapes, stack
 from engram.methods.base import Method
@@ -153,8 +152,7 @@ def _alone(
 ) -> Answer:
     net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
     parts, seen = [], []
-    for chunk in _chunks(rows, learner, 1):
-        x = learner.feed(rows[chunk].to(learner.device), stages[chunk].to(learner.device))
+    for _, x in learner.feed.chunks(rows, stages, _chunks(rows, learner, 1)):
         output = net(x)
         parts.append(method.scores(output, learner.state).float().cpu())
         seen += [output.features] if features else []
@@ -179,8 +177,7 @@ def _mapped(
         return (scores, output.features) if features else (scores,)
 
     parts = []
-    for chunk in _chunks(rows, first, len(learners)):
-        x = first.feed(rows[chunk].to(first.device), stages[chunk].to(first.device))
+    for _, x in first.feed.chunks(rows, stages, _chunks(rows, first, len(learners))):
         parts.append(vmap(one_run, in_dims=(0, 0, 0, 0, None))(vectors, buffers, state, hyper, x))
     scores, *seen = (torch.cat(every, 1) for every in zip(*parts, strict=True))
     return scores, seen[0] if features else scores
@@ -201,8 +198,9 @@ def validate(learners: Sequence[Learner], methods: Sequence[Method]) -> dict[str
     kind = learners[0].stream.labels
     losses, figures = [], []
     for learner, method in zip(learners, methods, strict=True):
-        batch, net = validation_batch(learner, method), learner.net()
-        outputs = [net(batch.x[part]) for part in _chunks(batch.stage, learner, 1)]
+        items, net = validation_items(learner, method), learner.net()
+        batch, parts = learner.collate(items, inputs=False), _chunks(items.stages, learner, 1)
+        outputs = [net(x) for _, x in learner.feed.chunks(items.rows, items.stages, parts)]
         logits = torch.cat([one.logits for one in outputs])
         losses.append(learner.networks.objective(logits, batch))
         scores = torch.cat([method.scores(one, learner.state) for one in outputs])
@@ -213,15 +211,15 @@ def validate(learners: Sequence[Learner], methods: Sequence[Method]) -> dict[str
     }
 
 
-def validation_batch(learner: Learner, method: Method) -> Batch:
+def validation_items(learner: Learner, method: Method) -> Items:
     """The task's validation rows with the labels that it shows.
 
     A method that trains on all tasks so far with complete labels is validated on their rows, in the
     same way: each once, with all its labels opened so far.
     """
     if method.replay(learner.stage).kind != "complete":
-        return learner.batch(learner.task.valid)
+        return learner.items(learner.task.valid)
     tasks = learner.stream.tasks[: learner.stage + 1]
     stages = [torch.full_like(task.valid, k) for k, task in enumerate(tasks)]
     every = torch.cat([task.valid for task in tasks]), torch.cat(stages)
-    return learner.collate(learner.complete_items(*every))
+    return learner.complete_items(*every)

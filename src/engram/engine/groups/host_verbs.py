@@ -9,6 +9,7 @@ not notice, and verbs that request nothing cost no thread of their own.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -160,10 +161,7 @@ def _answer(requests: list[_Request]) -> list[Tensor]:
     full = all(one.size == len(one.items.rows) for one in requests)
     size = max(one.size for one in requests)
     groups = 1 if full else max(-(-len(one.rows) // size) for one in items)
-    sample = learners[0].stream.data.x[:1]
-    per_run = (
-        size * groups * max(1, int(sample.numel() if isinstance(sample, Tensor) else sample.size))
-    )
+    per_run = size * groups * max(1, math.prod(learners[0].stream.data.stored_shape))
     per_run = max(per_run, len(learners[0].vector))
     chunk = max(1, ENTRIES_AT_ONCE // per_run)
     answers: list[Tensor] = []

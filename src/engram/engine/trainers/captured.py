@@ -13,11 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.batches.collate import Minibatch, at_step, fit, lay_
+from engram.engine.batches.collate import (
+    Minibatch,
+    Upcoming,
+    at_step,
+    fit,
+    lay_,
+    on_host,
+    one_step,
+)
 from engram.engine.batches.sampler import Minibatches
 from engram.engine.trainers.cuda_graph import Captured
 from engram.engine.trainers.single import SingleTrainer
 from engram.engine.training import Training
+from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.tree import leaves, tree_map
 from engram.methods.base import Method, Terms
@@ -36,6 +45,8 @@ class CapturedTrainer(SingleTrainer):
         self._lr = torch.zeros((), device=vector.device, dtype=vector.dtype)
         self._number = torch.zeros(1, dtype=torch.long, device=vector.device)  # of the step
         self._recorded: dict[int, Captured] = {}
+        self._laid: dict[int, Batch] = {}  # batches that the host fetched, by their length
+        self._host: Minibatches | None = None
         self._forget()
 
     def load(self, rows: Minibatches, fixed: bool) -> None:
@@ -44,13 +55,21 @@ class CapturedTrainer(SingleTrainer):
         if not known or not fit(new, known):
             self._rows = rows._replace(**tree_map(torch.clone, _tensors(rows)))
             self._forget()
-            return
-        lay_(known, new)
-        self._rows = self._rows._replace(lengths=rows.lengths)  # type: ignore[union-attr]
+        else:
+            lay_(known, new)
+            self._rows = self._rows._replace(lengths=rows.lengths)  # type: ignore[union-attr]
+        self._announce_all(rows)
+
+    def _announce_all(self, rows: Minibatches) -> None:
+        if self._fetches:  # outside of what is recorded, which reads a batch at a fixed address
+            self._host = on_host(rows)
+            self._upcoming = Upcoming(self.collate.feed, self._host, cut=True)
 
     def rekey(self, key: Tensor) -> None:
         if self._rows is not None:
             self._rows.key.copy_(key)
+        if self._host is not None:
+            self._announce_all(self._host._replace(key=key))
 
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
         if self._rows is None:
@@ -59,17 +78,28 @@ class CapturedTrainer(SingleTrainer):
         self._number.fill_(start)
         for number in range(start, stop):
             length = self._rows.lengths[number]
+            if self._host is not None and self._upcoming is not None:
+                self._upcoming(number)
+                self._lay(length, self.collate(one_step(self._host, number)))
             if length not in self._recorded:
                 self._recorded[length] = Captured(partial(self._captured_step, length), self._pool)
             self._recorded[length]()
             self._count()
+
+    def _lay(self, length: int, batch: Batch) -> None:
+        """Put a batch that the host fetched where the step of its length reads it."""
+        if length not in self._laid:
+            self._laid[length] = tree_map(torch.clone, batch)
+            return
+        for place, value in zip(leaves(self._laid[length]), leaves(batch), strict=True):
+            place.copy_(value)
 
     def _captured_step(self, length: int) -> None:
         rows = at_step(self._rows, self._number)  # type: ignore[arg-type]
         main, key, apart, into = tree_map(lambda leaf: leaf[0], rows)
         main, into = tree_map(lambda leaf: leaf[:length], (main, into))
         rows = Minibatch(main, key, apart, into)
-        self._batch = self.collate(rows)
+        self._batch = self._laid[length] if self._fetches else self.collate(rows)
         gradient = self._projected if self._projects else self._gradient
         self._step(rows, gradient(self._batch), self._lr)
         self._number.add_(1)
@@ -115,6 +145,7 @@ class CapturedTrainer(SingleTrainer):
     def _forget(self) -> None:
         """Shapes changed, or the stage is over: what was recorded does not hold any more."""
         self._recorded.clear()
+        self._laid.clear()
         # recordings share memory, for they never run side by side; once the last of them is gone,
         # CUDA takes no further one into its pool
         self._pool = torch.cuda.graph_pool_handle()

@@ -21,10 +21,13 @@ from engram import keys
 from engram.engine.batches.collate import (
     Collate,
     Minibatch,
+    Upcoming,
+    at_host,
     at_step,
     fit,
     lay_,
     no_padding,
+    on_host,
     only_own_rows,
 )
 from engram.engine.batches.latents import stacked, still_root
@@ -107,6 +110,8 @@ class LockstepTrainer:
         self._padded = True
         # rows that the host holds cannot be fetched inside a captured or compiled step
         self._fetches = capture and not first.feed.on_device
+        self._host: Minibatches | None = None  # the same rows, their numbers on the host
+        self._upcoming: Upcoming | None = None
         self._rows: Minibatches | None = None
         self._uniform = True
         self._taken = self.opt["t"].cpu().numpy().copy()  # [R] steps of each run's optimiser
@@ -151,10 +156,19 @@ class LockstepTrainer:
             self.step_number.zero_()
             self.fixed_batch = self.collate(at_step(self._rows, self.step_number))  # type: ignore[arg-type]
             self._fetches = False
+        elif not self.collate.feed.on_device and not self.collate.latents:
+            self._announce_all(on_host(rows))
 
-    def _fetch(self) -> None:
+    def _announce_all(self, rows: Minibatches) -> None:
+        """Where rows stay on disk, they are announced step by step."""
+        self._host, self._upcoming = rows, Upcoming(self.collate.feed, rows, cut=False)
+
+    def _fetch(self, number: int) -> None:
         """Lay the rows of the step to come at fixed addresses."""
-        batch = self.collate(at_step(self._rows, self.step_number))  # type: ignore[arg-type]
+        rows = at_step(self._rows, self.step_number)  # type: ignore[arg-type]
+        if self._host is not None:
+            rows = at_host(rows, self._host, number)
+        batch = self.collate(rows)
         if self.fixed_batch is None:
             self.fixed_batch = tree_map(torch.clone, batch)
         else:
@@ -170,6 +184,8 @@ class LockstepTrainer:
             batch.key.copy_(key[:, 0])
             for number, apart in enumerate(batch.memory):
                 apart.key.copy_(torch.as_tensor(keys.fold(batch.key, number)))
+        if self._host is not None:
+            self._announce_all(self._host)
 
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
         """Steps `start` to `stop` of the loaded rows; `live` [R, S] says who takes each."""
@@ -185,8 +201,10 @@ class LockstepTrainer:
         for number in range(start, stop):
             if not self._uniform:
                 self.live.copy_(torch.as_tensor(live[:, number]))
+            if self._upcoming is not None:
+                self._upcoming(number)
             if self._fetches:
-                self._fetch()
+                self._fetch(number)
             step()
             if self.first is None:
                 self.first = {name: value.clone() for name, value in self.sums.items()}

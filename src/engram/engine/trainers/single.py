@@ -14,7 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.batches.collate import Collate, Minibatch, one_step, only_own_rows
+from engram.engine.batches.collate import (
+    Collate,
+    Minibatch,
+    Upcoming,
+    on_host,
+    one_step,
+    only_own_rows,
+)
 from engram.engine.batches.latents import still_root
 from engram.engine.batches.sampler import Minibatches
 from engram.engine.batches.values import empty_tables, tables_of, write_
@@ -73,6 +80,9 @@ class SingleTrainer:
         self.first: dict[str, Tensor] | None = None  # [R] terms of the stage's first step
         self.steps = 0
         self._rows: Minibatches | None = None
+        # rows that the host holds are fetched ahead; latents are a table on the device
+        self._fetches = not learner.feed.on_device and not learner.latents
+        self._upcoming: Upcoming | None = None
         self._padded = False
         self._slots, self._remembers = slots, bool(slots) and overrides(method, "remember")
         tables = tables_of([learner], slots) if learner.values else {}
@@ -111,6 +121,7 @@ class SingleTrainer:
         """Take the rows of the next steps."""
         self._prepare(rows)
         self._rows = rows
+        self._announce_all(rows)
 
     def _prepare(self, rows: Minibatches) -> None:
         # the main batch is cut to its length, but a reservoir may be empty at first
@@ -118,10 +129,18 @@ class SingleTrainer:
         if self._remembers and not self.collate.values:
             self.collate.values = empty_tables(self.learner, self.method, rows, self._slots)
 
+    def _announce_all(self, rows: Minibatches) -> None:
+        """Where rows stay on disk: their numbers on the host, to be announced step by step."""
+        if not self._fetches:
+            return
+        host = on_host(rows)
+        self._rows, self._upcoming = host, Upcoming(self.collate.feed, host, cut=True)
+
     def rekey(self, key: Tensor) -> None:
         """Take the keys [1, 1] of another epoch over the loaded rows."""
         if self._rows is not None:
             self._rows = self._rows._replace(key=key)
+            self._announce_all(self._rows)
 
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
         """Steps `start` to `stop` of the loaded rows (a run alone takes all of them)."""
@@ -129,6 +148,8 @@ class SingleTrainer:
             raise ValueError("load rows before running steps")
         rate, gradient = float(lr[0]), self._projected if self._projects else self._gradient
         for number in range(start, stop):
+            if self._upcoming is not None:
+                self._upcoming(number)
             rows = one_step(self._rows, number)
             self._batch = self.collate(rows)
             self._step(rows, gradient(self._batch), rate)
