@@ -27,6 +27,7 @@ from tests.cli.conftest import SMALL
         (["run", *SMALL, "-s", "epochs=0"], "epochs: expected a whole number of at least 1"),
         (["run", *SMALL, "--device", "gpu"], "device: unknown name 'gpu'"),
         (["run", *SMALL, "--keep", "all"], "keep: unknown name 'all'"),
+        (["run", *SMALL, "--log", "tensorbord"], "did you mean 'tensorboard'"),
         (["run", *SMALL, "--seeds", "x"], "--seeds: expected a number of seeds"),
         (["run", *SMALL, "--root", "nowhere", "-d", "mnist"], "root: expected a folder"),
         (["run", "nowhere.yaml"], "recipe: expected an existing YAML file"),
@@ -97,11 +98,13 @@ def test_version_and_help(engram):
 def test_names_are_completed_as_they_are_without_imports():
     from engram import methods, models, streams
     from engram.data.known import KNOWN
+    from engram.records.export import TOOLS
 
     assert complete.names("methods") == methods.__all__
     assert complete.names("models") == list(models.models())
     assert complete.names("streams") == list(streams.SCENARIOS)
     assert complete.names("data") == list(KNOWN)
+    assert complete.names("tools") == list(TOOLS)
     assert complete.streams("rot") == ["rotated"]
 
 

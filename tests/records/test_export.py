@@ -89,28 +89,39 @@ def test_mlflow_gets_metrics_with_steps(
 ) -> None:
     calls: list[tuple[Any, ...]] = []
 
-    class FakeRun:
-        def __init__(self, name: str) -> None:
-            self.info = SimpleNamespace(run_id=f"id-{name}")
+    class Client:
+        def __init__(self, tracking_uri: str | None) -> None:
+            calls.append(("client", tracking_uri))
 
-        def __enter__(self) -> FakeRun:
-            return self
+        def get_experiment_by_name(self, name: str) -> None:
+            return None
 
-        def __exit__(self, *_: object) -> None:
-            calls.append(("end",))
+        def create_experiment(self, name: str) -> str:
+            return f"experiment {name}"
 
-    fake = ModuleType("mlflow")
-    for name in ("set_tracking_uri", "set_experiment", "log_params", "set_tag"):
-        setattr(fake, name, lambda *a, _n=name: calls.append((_n, *a)))
-    fake.log_metrics = lambda values, step: calls.append(("log", values, step))  # type: ignore[attr-defined]
-    fake.start_run = lambda run_name: FakeRun(run_name)  # type: ignore[attr-defined]
+        def create_run(self, experiment: str, run_name: str, tags: dict[str, str]) -> Any:
+            assert experiment == "experiment e"
+            return SimpleNamespace(info=SimpleNamespace(run_id=f"id-{run_name}"))
+
+        def log_batch(self, run: str, metrics: Any = (), params: Any = ()) -> None:
+            assert len(params) <= 100
+            calls.extend(("log", run, *one) for one in metrics)
+
+        def set_terminated(self, run: str) -> None:
+            calls.append(("end", run))
+
+    fake, entities = ModuleType("mlflow"), ModuleType("mlflow.entities")
+    fake.MlflowClient = Client  # type: ignore[attr-defined]
+    entities.Metric = lambda *values: values  # type: ignore[attr-defined]
+    entities.Param = lambda *values: values  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "mlflow", fake)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
     ids = to_mlflow(read(folder.path), experiment="e", tracking_uri="sqlite:///x.db")
     assert ids[0] == "id-ER-seed0"
-    assert calls[:2] == [("set_tracking_uri", "sqlite:///x.db"), ("set_experiment", "e")]
-    assert sum(call == ("end",) for call in calls) == 4
-    steps = [call[2] for call in calls if call[0] == "log" and "step/loss/total" in call[1]]
-    assert steps[:6] == [4, 9, 14, 19, 24, 29]
+    assert calls[0] == ("client", "sqlite:///x.db")
+    assert [call[1] for call in calls if call[0] == "end"] == ids
+    first = [call for call in calls if call[:2] == ("log", "id-ER-seed0")]
+    assert [call[5] for call in first if call[2] == "step/loss/total"] == [4, 9, 14, 19, 24, 29]
 
 
 def test_tensorboard_gets_scalars(
@@ -127,6 +138,8 @@ def test_tensorboard_gets_scalars(
 
         def add_text(self, name: str, text: str, step: int) -> None:
             assert "method.name: " in text
+
+        def flush(self) -> None: ...
 
         def close(self) -> None:
             self.rows.append(("closed", 0.0, 0))

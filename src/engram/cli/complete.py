@@ -14,6 +14,7 @@ _LISTS = {
     "models": ("models/build.py", "_MODELS"),
     "streams": ("streams/__init__.py", "SCENARIOS"),
     "data": ("data/known.py", "KNOWN"),
+    "tools": ("records/export/live.py", "TOOLS"),
 }
 
 
@@ -74,6 +75,11 @@ def streams(incomplete: str) -> list[str]:
 def data_sets(incomplete: str) -> list[str]:
     """Data sets by name; files are the shell's own business."""
     return _starting("data", incomplete)
+
+
+def tools(incomplete: str) -> list[str]:
+    """Tools that are told of runs while they train."""
+    return _starting("tools", incomplete)
 
 
 def _starting(kind: str, incomplete: str) -> list[str]:

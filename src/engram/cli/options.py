@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from engram.cli import complete
+
 Out = Annotated[
     Path | None,
     typer.Option("--out", "-o", metavar="DIR", help="Run directory (default: runs/<name>)."),
@@ -32,6 +34,14 @@ Budget = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Stop after 90s, 10m, 1h30m; engram resume continues."),
 ]
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log", metavar="tensorboard|wandb|mlflow",
+        help="Tell another tool of every stage when it is done. Repeatable.",
+        autocompletion=complete.tools,
+    ),
+]  # fmt: skip
 Root = Annotated[
     Path | None,
     typer.Option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from engram.cli.shell import aside, say
 from engram.recipes import Callback, Plan
+from engram.recipes.progress import StageCount, title
 from engram.records import Rows
 
 if TYPE_CHECKING:
@@ -16,24 +17,6 @@ if TYPE_CHECKING:
 
 QUIET_EVERY = 15.0  # seconds between lines where there is no terminal
 BAR_EVERY = 0.1  # seconds between updates of the bar; steps may be far shorter
-
-
-class StageCount:
-    """How much of all stages of all runs is done."""
-
-    def __init__(self, plans: Sequence[Plan], finished: int) -> None:
-        self.total = float(sum(len(plan.run.stream) for plan in plans))
-        share = self.total / max(len(plans), 1)
-        self.before = share * finished
-        self._done: dict[tuple[str, int, str], float] = {}
-
-    def reach(self, plan: Plan, done: float) -> None:
-        """`done` stages of a run are behind it."""
-        self._done[plan.key] = max(done, self._done.get(plan.key, 0.0))
-
-    @property
-    def done(self) -> float:
-        return self.before + sum(self._done.values())
 
 
 class Meter(Callback):
@@ -90,14 +73,6 @@ class Meter(Callback):
     def _left(self, now: float) -> float:
         fresh = max(self.work.done - self.work.before, 1e-9)
         return (now - self._began) / fresh * (self.work.total - self.work.done)
-
-
-def title(plans: Sequence[Plan], stage: int) -> str:
-    """What is training now, in a few words."""
-    labels = list(dict.fromkeys(plan.label for plan in plans))
-    name = labels[0] if len(labels) == 1 else f"{len(labels)} recipes"
-    group = f", {len(plans)} runs in lockstep" if len(plans) > 1 else ""
-    return f"{name}: task {stage + 1} of {len(plans[0].run.stream)}{group}"
 
 
 @contextmanager

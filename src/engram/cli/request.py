@@ -15,7 +15,7 @@ from typing import Any
 from engram.errors import RecordError
 
 FOLDER = "requests"
-HOW = ("device", "compile", "deterministic", "checkpoint_every")  # no part of the question
+HOW = ("device", "compile", "deterministic", "checkpoint_every", "log")  # no part of the question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,7 @@ class Request:
     compile: bool = False
     deterministic: bool = False
     checkpoint_every: str = "5m"
+    log: list[str] = field(default_factory=list)
     folder: str = field(default_factory=os.getcwd)
     command: str = field(default_factory=lambda: shlex.join(["engram", *sys.argv[1:]]))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from engram.cli.options import Budget, Trust
+from engram.cli.options import Budget, Log, Trust
 from engram.errors import EngramError, RecordError, bad
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def command(
         ),
     ] = None,
     budget: Budget = None,
+    log: Log = None,
     trust: Trust = False,
 ) -> None:  # fmt: skip
     """Continue an interrupted run: only what is missing is trained.
@@ -50,6 +51,7 @@ def command(
         raise bad("DIR", "an existing run directory", str(directory))
     how = {
         "device": device, "deterministic": deterministic, "checkpoint_every": checkpoint_every,
+        "log": log,
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in how.items() if value is not None}
     with trusted("engram resume", trust):

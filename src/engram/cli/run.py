@@ -17,6 +17,7 @@ from engram.cli.options import (
     Deterministic,
     Device,
     Label,
+    Log,
     Out,
     Root,
     Seeds,
@@ -92,6 +93,7 @@ def command(
     checkpoint_every: CheckpointEvery = "5m",
     again: Again = False,
     budget: Budget = None,
+    log: Log = None,
 ) -> None:  # fmt: skip
     """Train one method or several on a stream and show what they remember.
 
@@ -113,6 +115,6 @@ def command(
     request = Request(
         recipes=plain, root=str(root.absolute()) if root else None, device=device,
         pool="auto" if together else "serial", compile=compile,
-        deterministic=deterministic, checkpoint_every=checkpoint_every,
+        deterministic=deterministic, checkpoint_every=checkpoint_every, log=log or [],
     )  # fmt: skip
     refuse_diverged([run_request(request, out, again=again, budget=budget)])

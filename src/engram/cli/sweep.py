@@ -15,6 +15,7 @@ from engram.cli.options import (
     Compile,
     Deterministic,
     Device,
+    Log,
     Out,
     Root,
     Seeds,
@@ -45,6 +46,7 @@ def command(
     checkpoint_every: CheckpointEvery = "5m",
     again: Again = False,
     budget: Budget = None,
+    log: Log = None,
 ) -> None:  # fmt: skip
     """Run many recipes, or one over a grid of values; equal shapes train in lockstep."""
     from engram.cli import arguments
@@ -59,6 +61,6 @@ def command(
     request = Request(
         recipes=arguments.grid(plain, grid or ()), root=str(root.absolute()) if root else None,
         device=device, pool=pool, workers=workers, compile=compile,
-        deterministic=deterministic, checkpoint_every=checkpoint_every,
+        deterministic=deterministic, checkpoint_every=checkpoint_every, log=log or [],
     )  # fmt: skip
     refuse_diverged([run_request(request, out, again=again, budget=budget)])

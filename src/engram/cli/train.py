@@ -21,6 +21,7 @@ from engram.pools.base import Work
 from engram.recipes import Callback, Plan, Recipe
 from engram.recipes.changes import recorded, refuse_changed
 from engram.recipes.duration import seconds
+from engram.recipes.followers import following, ready
 from engram.recipes.names import own_code_may_run, without_own_code
 from engram.records import Result, RunDirectory
 
@@ -64,6 +65,7 @@ def train(
 ) -> Result:  # fmt: skip
     """Run what is not finished yet, with progress on the screen."""
     seconds(request.checkpoint_every, "--checkpoint-every")
+    ready(request.log)
     target = folder.absolute()
     home = chdir(request.folder) if Path(request.folder).is_dir() else nullcontext()
     with home:
@@ -82,8 +84,11 @@ def train(
         began = time.monotonic()
         work.deadline = None if budget is None else began + budget
         try:
-            with meter() as callback:
-                work.callback = _Announcing(callback)
+            with (
+                meter() as bar,
+                following(_Announcing(bar), log=request.log, out=target) as callback,
+            ):
+                work.callback = callback
                 result = find_pool(request.pool)(work)
         except KeyboardInterrupt as error:
             _stopped(why_stopped(error), _stages(plans, target), folder)

@@ -10,6 +10,7 @@ from engram.errors import bad
 from engram.pools import find_pool
 from engram.pools.base import Work
 from engram.recipes import Callback, Recipe
+from engram.recipes.followers import following
 from engram.records import Result
 
 
@@ -27,6 +28,7 @@ def sweep(
     callback: Callback | None = None,
     deadline: float | None = None,
     again: bool = False,
+    log: str | Sequence[str] = (),
 ) -> Result:
     """Run many recipes; runs of equal shapes train in lockstep with ``pool="together"``.
 
@@ -39,7 +41,7 @@ def sweep(
         Directory in which data sets are found by name.
     deadline
         ``time.monotonic`` after which no further training is begun; the same call goes on.
-    compile, deterministic, checkpoint_every, again
+    compile, deterministic, checkpoint_every, again, log
         As in `engram.run`; every process of ``processes`` compiles its own steps.
 
     Examples
@@ -53,12 +55,13 @@ def sweep(
     built = [_as_recipe(one) for one in recipes]
     if not built:
         raise bad("recipes", "at least one recipe", "none")
-    work = Work(
-        recipes=built, out=out, device=device, data=data, workers=workers, compile=compile,
-        callback=callback, deadline=deadline, again=again, deterministic=deterministic,
-        checkpoint_every=checkpoint_every,
-    )  # fmt: skip
-    return train(work)
+    with following(callback, log=log, out=out) as follow:
+        work = Work(
+            recipes=built, out=out, device=device, data=data, workers=workers, compile=compile,
+            callback=follow, deadline=deadline, again=again, deterministic=deterministic,
+            checkpoint_every=checkpoint_every,
+        )  # fmt: skip
+        return train(work)
 
 
 def _as_recipe(one: Any) -> Recipe:

@@ -13,6 +13,7 @@ from engram.methods.base import Method
 from engram.recipes.callback import Callback
 from engram.recipes.execute import execute
 from engram.recipes.experiment import Experiment
+from engram.recipes.followers import following, ready
 from engram.recipes.plan import Planner
 from engram.records import Result
 from engram.streams.core import Stream
@@ -41,6 +42,7 @@ def run(
     probes: Sequence[Any] = (),
     detectors: Sequence[Any] = (),
     outside: Any = None,
+    log: str | Sequence[str] = (),
     **training: Any,
 ) -> Result:
     """Train one method, or several, on a stream and return what they remember.
@@ -83,6 +85,9 @@ def run(
     outside
         Data of the stream's shape that is no part of it, or a name, a path or a mapping
         ``{"data": ..., "data_options": {...}}``: never trained on; detectors are tuned against it.
+    log
+        ``tensorboard``, ``wandb`` or ``mlflow``, or several: told of every stage when it is done.
+        Their files lie in `out`, or in the working directory.
     training
         Fields of `Training`: epochs, batch_size, lr, optimizer, ...
 
@@ -94,6 +99,7 @@ def run(
     >>> result.matrix.shape == (2, len(stream), len(stream))
     True
     """
+    ready(log)
     if isinstance(stream, Data):
         stream = class_incremental(stream)
     if not isinstance(stream, Stream):
@@ -109,7 +115,8 @@ def run(
     experiments = [Experiment.of({"method": one, **rest}) for one in methods]
     planner = Planner()
     plans = [plan for one in experiments for plan in planner.plans(one, stream)]
-    return execute(
-        plans, out=out, device=device, together=together, compile=compile, callback=callback,
-        again=again, deterministic=deterministic, checkpoint_every=checkpoint_every,
-    ).result()  # fmt: skip
+    with following(callback, log=log, out=out) as follow:
+        return execute(
+            plans, out=out, device=device, together=together, compile=compile, callback=follow,
+            again=again, deterministic=deterministic, checkpoint_every=checkpoint_every,
+        ).result()  # fmt: skip

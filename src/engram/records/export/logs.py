@@ -88,7 +88,7 @@ def _steps(rows: Any, lengths: dict[int, int]) -> list[tuple[int, str, float]]:
     """Numbers taken inside stages, with steps counted on from stage to stage."""
     stages = rows["stage"].to_numpy()
     seen = {int(k): int(rows["step"].to_numpy()[stages == k].max()) + 1 for k in np.unique(stages)}
-    size = {k: max(lengths.get(k, 0), seen.get(k, 0)) for k in {*seen, *lengths}}
+    size = {**seen, **lengths}  # the recorded number of steps, where there is one
     before = {k: sum(n for earlier, n in size.items() if earlier < k) for k in size}
     found = []
     for row in rows.itertuples(index=False):
