@@ -41,10 +41,11 @@ ALLOWED: dict[str, set[str]] = {
     "probes": STATE | {"learner", "methods", "metrics", "records"},
     "recipes": STUDY,
     "pools": STUDY | {"recipes"},
+    "tuning": STUDY | {"recipes", "pools"},
     "report": {"errors", "metrics", "records", "recipes", "pools"},
     "reproduce": STUDY | {"recipes", "pools", "report"},
     "checks": STUDY | {"recipes", "pools"},
-    "cli": STUDY | {"recipes", "pools", "report", "reproduce", "checks"},
+    "cli": STUDY | {"recipes", "pools", "tuning", "report", "reproduce", "checks"},
     "__main__": {"cli"},
 }
 

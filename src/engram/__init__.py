@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         reproduce,
         shares,
         streams,
+        tuning,
         yaml_text,
     )
     from engram.data import Data, datasets, load
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         task_incremental,
         tinyimagenet_seq,
     )
+    from engram.tuning.search import search
 
 __version__ = "0.1.0"
 
@@ -69,7 +71,7 @@ _HOME = {
             "checks", "data", "disk", "ending", "engine", "errors", "keys", "learner", "losses",
             "memory", "methods",
             "metrics", "models", "novelty", "pools", "probes", "recipes", "records", "report",
-            "reproduce", "shares", "streams", "tensor_file", "yaml_text",
+            "reproduce", "shares", "streams", "tensor_file", "tuning", "yaml_text",
         ),
         "",
     ),
@@ -91,6 +93,7 @@ _HOME = {
     "Probe": "probes.base",
     "open_world": "recipes.open_world",
     "orders": "recipes.orders",
+    "search": "tuning.search",
     "sweep": "pools.sweep",
     "Training": "engine.training",
 }  # fmt: skip
@@ -136,6 +139,7 @@ __all__ = [
     "report",
     "rotated",
     "run",
+    "search",
     "sweep",
     "task_incremental",
     "tinyimagenet_seq",

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from engram import class_incremental, load, methods
+from engram.engine.engine import Engine
 from engram.engine.lr_scheduler import Schedule
+from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 
@@ -129,3 +132,38 @@ def test_a_lowest_rate_that_means_nothing_is_refused():
         Training(min_lr=1e-4)
     with pytest.raises(BadArgument, match="min_lr: expected at most the learning rate"):
         Training(schedule="plateau", lr=0.1, min_lr=1.0)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_runs_with_other_rates_train_together(optimizer):
+    """Each as alone; where the group goes one by one, each with its own rate as well."""
+    stream = class_incremental(load("blobs"))[:2]
+    rates = (0.001, 0.01, 0.01, 0.05)
+    runs = [
+        Run(stream=stream, method=methods.EWC(strength=10.0 * k),
+            training=Training(lr=lr, optimizer=optimizer, epochs=1, weight_decay=0.01,
+                              precision="float64"))
+        for k, lr in enumerate(rates)
+    ]  # fmt: skip
+    together = Engine(runs, device="cpu", together=True)
+    assert together.groups() == [[0, 1, 2, 3]]
+    found = {(one.run, one.stage): one.learner.vector.clone() for one in together.stages()}
+    for one in Engine(runs, device="cpu", together=False).stages():
+        assert torch.allclose(found[one.run, one.stage], one.learner.vector, atol=1e-9)
+    for place, run in enumerate(runs):  # and in a group of its own
+        (*_, last) = Engine([run], device="cpu").stages()
+        assert torch.allclose(found[place, 1], last.learner.vector, atol=1e-9)
+    assert not torch.allclose(found[0, 0], found[1, 0], atol=1e-3)
+
+
+def test_a_rate_that_others_depend_on_is_shared():
+    stream = class_incremental(load("blobs"))[:2]
+    kinds = {"DGR": methods.DGR(generator_lr=1e-3), "Finetune": methods.Finetune()}
+    groups = {
+        name: Engine(
+            [Run(stream=stream, method=one, training=Training(lr=lr)) for lr in (0.1, 0.01)],
+            device="cpu",
+        ).groups()
+        for name, one in kinds.items()
+    }
+    assert groups == {"DGR": [[0], [1]], "Finetune": [[0, 1]]}

@@ -24,6 +24,7 @@ from engram.cli import (
     reproduce,
     resume,
     run,
+    search,
     sweep,
 )  # fmt: skip
 from engram.cli.shell import Shell
@@ -65,6 +66,7 @@ COMMANDS = (
     ("demo", demo.command, "A complete example, from data to a report."),
     ("run", run.command, "Train methods on a stream; show what they remember."),
     ("sweep", sweep.command, "Run many recipes, or one over a grid of values."),
+    ("search", search.command, "Choose hyper-parameters on validation rows."),
     ("resume", resume.command, "Continue an interrupted run."),
     ("reproduce", reproduce.command, "Run a paper's table; our numbers beside its own."),
     ("metrics", metrics.command, "Every metric of run directories, side by side."),

@@ -36,6 +36,8 @@ class Meter(Callback):
         self.runs, self.finished = len(plans), done
         self.work = StageCount(plans, done)
         if self.bar is not None:
+            for before in self.bar.task_ids:  # of another batch
+                self.bar.remove_task(before)
             task = self.bar.add_task("starting", total=self.work.total)
             self.bar.update(task, completed=self.work.before)
 

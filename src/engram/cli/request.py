@@ -22,8 +22,8 @@ HOW = ("device", "compile", "deterministic", "checkpoint_every", "log")  # no pa
 class Request:
     """Recipes as plain values, and how to run them.
 
-    `pool` is one of `engram.pools`; `folder` is where the
-    command was given: relative paths and own modules are found from there.
+    `pool` is one of `engram.pools`; `search` are the options of a search over the one recipe;
+    `folder` is where the command was given: relative paths and own modules are found from there.
     """
 
     recipes: list[dict[str, Any]]
@@ -35,6 +35,7 @@ class Request:
     deterministic: bool = False
     checkpoint_every: str = "5m"
     log: list[str] = field(default_factory=list)
+    search: dict[str, Any] | None = None
     folder: str = field(default_factory=os.getcwd)
     command: str = field(default_factory=lambda: shlex.join(["engram", *sys.argv[1:]]))
 
@@ -43,6 +44,8 @@ class Request:
         from engram.records.files import plain, write_yaml
 
         content = plain(asdict(self))
+        if self.search is None:
+            del content["search"]
         same = {k: v for k, v in content.items() if k not in ("command", *HOW)}
         text = json.dumps(same, sort_keys=True, default=str)
         path = out / FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"

@@ -61,6 +61,7 @@ def command(
 def _resume(directory: Path, how: Mapping[str, Any], budget: str | None) -> None:
     """Everything that was asked of a directory, each by itself."""
     from engram.cli.request import Request, request_files
+    from engram.cli.searching import search_request
     from engram.cli.shell import BAD_INPUT, describe, mends, say
     from engram.cli.train import refuse_diverged, run_request
 
@@ -70,7 +71,8 @@ def _resume(directory: Path, how: Mapping[str, Any], budget: str | None) -> None
         try:
             request = one if isinstance(one, Request) else Request.read(one)
             again = replace(request, **how)
-            results.append(run_request(again, directory, same=True, budget=budget))
+            carry_out = run_request if again.search is None else search_request
+            results.append(carry_out(again, directory, same=True, budget=budget))
         except Exception as error:
             if len(asked) == 1 or not mends(error):
                 raise

@@ -16,6 +16,7 @@ from engram.models.weights import starting_weights
 from engram.recipes import Plan
 from engram.records import Result
 from engram.records.judging import TITLES, average_name
+from engram.records.searched import searched_in_words
 from engram.report.doctor import Finding, diagnose
 from engram.streams.repeats import repeats_in_words
 from engram.streams.scales import scales_in_words
@@ -174,6 +175,8 @@ def footnotes(result: Result) -> None:
     if any(figure != "accuracy" for figure in result.figures):
         say("pw-Jaccard: precision-weighted Jaccard score of predicted label sets, over all test "
             "rows of the tasks so far, each once", style="dim")  # fmt: skip
+    for words in searched_in_words(result.recipes):
+        say(words, style="yellow")
     models = (one.get("model") for one in result.recipes.values())
     for line in dict.fromkeys(filter(None, map(starting_weights, models))):
         say(line, style="dim")

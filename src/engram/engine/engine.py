@@ -34,6 +34,7 @@ from engram.engine.prologue import (
 from engram.engine.run import Run
 from engram.engine.trainers.tracing import need_compiler
 from engram.errors import bad
+from engram.learner.layout import Networks
 from engram.learner.learner import Learner
 from engram.learner.likeness import ByIdentity, likeness
 from engram.learner.tree import shapes
@@ -83,6 +84,16 @@ def _declared(run: Run) -> Any:
     before = prologue_of(method)
     rhythm = before and (before.iterations, before.batch_size, before.lr)
     return likeness((method.reads, budget, replays, phases, rhythm))
+
+
+def _settings(run: Run, networks: Networks) -> Any:
+    """The settings that runs must share: learning rates may differ, unless others depend on them.
+
+    A further network has a multiple of the rate, and a prologue may have the rate itself.
+    """
+    depends = prologue_of(run.method) is not None or any(n.lr for n in networks.settings.values())
+    own = vars(run.training)
+    return tuple(value for name, value in own.items() if depends or name != "lr")
 
 
 class Engine:
@@ -137,9 +148,9 @@ class Engine:
         found: dict[Any, list[list[int]]] = {}
         for place, run in enumerate(self.runs):
             networks = self._factory.networks(run)
-            key = (self._factory.shape(run, networks), run.training, run.scope, len(run.stream),
-                   ByIdentity(self._factory.feed(run, networks)), len(run.stream.order),
-                   _declared(run))  # fmt: skip
+            feed = ByIdentity(self._factory.feed(run, networks))
+            key = (self._factory.shape(run, networks), _settings(run, networks), run.scope,
+                   len(run.stream), feed, len(run.stream.order), _declared(run))  # fmt: skip
             for group in found.setdefault(key, []):
                 fits = not self.group_size or len(group) < self.group_size
                 if fits and varying([self.runs[group[0]].method, run.method]) is not None:
@@ -279,6 +290,7 @@ class Engine:
             return prologue_parts(runs, learners, **options)
         methods, training = [run.method for run in runs], runs[0].training
         options["features"] = any(run.features for run in runs)
+        options["rates"] = [run.training.lr for run in runs]
         return parts_of(learners, methods, training, group.stage, **options)
 
     def _tasks(

@@ -53,6 +53,7 @@ def train_task(
     learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int, *,
     mapped: bool, capture: bool = False, compile: bool = False, progress: Progress | None = None,
     features: bool = False, checkpointer: Checkpointer | None = None, beside: int = 1,
+    rates: Sequence[float] = (),
 ) -> Turns:  # fmt: skip
     """Train all learners on task `stage` and evaluate them on every task.
 
@@ -71,7 +72,7 @@ def train_task(
         with prepared(learners, training, phase, number, resumed) as (settings, free):
             now = PhaseTraining(
                 learners, methods, settings, phase, number, mapped=mapped, capture=capture,
-                compile=compile, progress=progress,
+                compile=compile, progress=progress, rates=rates,
             )  # fmt: skip
             slices = StepSlices(now, history, clock, free, checkpointer, beside > 1)
             if resumed:
@@ -136,7 +137,7 @@ class PhaseTraining:
     def __init__(
         self, learners: Sequence[Learner], methods: Sequence[Method], training: Training,
         phase: Phase, number: int, *, mapped: bool, capture: bool = False, compile: bool = False,
-        progress: Progress | None = None,
+        progress: Progress | None = None, rates: Sequence[float] = (),
     ) -> None:  # fmt: skip
         self.learners, self.methods, self.training = learners, methods, training
         self.number, self.mapped, self.progress = number, mapped, progress
@@ -145,7 +146,8 @@ class PhaseTraining:
             learners, methods, training, mapped=mapped, capture=capture, compile=compile,
             slots=self.sampler.slots, phase=phase.name,
         )  # fmt: skip
-        self.schedule = Schedule(training, len(learners))
+        own = rates and not phase.lr  # a phase may have a rate for all
+        self.schedule = Schedule(training, len(learners), np.array(rates) if own else None)
         self.best = BestEpoch(learners) if training.restore_best else None
         self._epochs, self.iterations = training.length(learners[0].stage)
         steps = self.iterations or self._epochs * self.sampler.steps_per_epoch

@@ -13,6 +13,7 @@ from engram.records import arrange, references
 from engram.records.arrange import Floats
 from engram.records.judging import average_name, learning_name
 from engram.records.label_tree import LABEL_VIEWS
+from engram.records.searched import searched_in_words
 from engram.records.views import FIGURES, SET_SCORES
 
 if TYPE_CHECKING:
@@ -284,6 +285,11 @@ def describe(result: Result) -> str:
     unfinished = int((table["runs"] - table["finished"]).sum())
     if unfinished:
         lines.append(f"  {unfinished} runs without a last stage, {len(result.diverged)} diverged")
+    used = {run.recipe for run in result.runs}
+    lines += [
+        f"  {words}"
+        for words in searched_in_words({k: v for k, v in result.recipes.items() if k in used})
+    ]
     lines += [f"  not read: {problem}" for problem in result.problems]
     return "\n".join(lines)
 

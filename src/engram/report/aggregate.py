@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from engram import metrics
+from engram.records.searched import searched_on
 from engram.report.digest import RUN, Digest, Floats
 from engram.report.recipe_facts import data_and_kind
 
@@ -36,7 +37,9 @@ def about(facts: Digest) -> str:
         words = [kind] if kind else []
         rows = counts[counts["recipe"] == recipe].drop_duplicates(["task", "cls"])
         if len(rows):
-            words += [f"{rows['value'].sum():,.0f} test rows", f"{rows['cls'].nunique()} classes"]
+            cut = searched_on(facts.recipes.get(recipe, {}))
+            kinds = "validation rows" if cut is not None and cut[0] == "valid" else "test rows"
+            words += [f"{rows['value'].sum():,.0f} {kinds}", f"{rows['cls'].nunique()} classes"]
         told[data, kind] = f"{data}: {', '.join(words)}" if words else data
     return "; ".join(told.values())
 

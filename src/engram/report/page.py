@@ -16,6 +16,7 @@ from markupsafe import Markup
 from engram import __version__
 from engram.errors import bad
 from engram.records.files import write_text
+from engram.records.searched import searched_in_words
 from engram.report import listing
 from engram.report.aggregate import about
 from engram.report.digest import Digest, digest
@@ -86,6 +87,7 @@ def page(inputs: ReportInput, *, title: str | None = None) -> str:
         about=about(facts),
         facts=_facts(facts),
         left_out=[(one.title, one.note) for one in built if one not in sections],
+        searched=searched_in_words(inputs.recipes),
         problems=[str(problem) for problem in inputs.problems],
         methods=[_method(name, cast) for name in cast.names],
         others=cast.total - len(cast.names),

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from engram.records.searched import searched_on
 from engram.report import figures
 from engram.report.digest import Digest
 from engram.report.section import DrawnMethods, Panel, Section
@@ -23,6 +24,8 @@ MOST_TICKS = 8  # values that are all written down
 LOG_FROM = 20.0  # largest over smallest value from which an axis is logarithmic
 PARTS = ("method", "training", "model", "stream")  # of a recipe, in which numbers are looked for
 COLUMNS = ["parameter", "line", "head", "x", "value", "std", "joined"]
+ON_TEST = "Results are those on test rows: a value that is chosen here has been chosen on them."
+ON_VALID = "Results are those on validation rows of the first tasks: a value may be chosen here."
 MEASURES = {"average_accuracy": "", "forgetting/max": "Forgetting"}
 
 
@@ -156,6 +159,9 @@ def response_figure(table: pd.DataFrame, *, parameter: str, y: str) -> go.Figure
 def response_section(digest: Digest, cast: DrawnMethods) -> Section | None:
     """A pair of figures for each number that was varied; None where none was."""
     panels = []
+    found = varied(digest.recipes)
+    judged = {searched_on(digest.recipes[key]) for key in found["recipe"]}
+    on_valid = bool(judged) and all(one is not None and one[0] == "valid" for one in judged)
     tables = {name: response_table(digest, name) for name in MEASURES}
     parameters = list(dict.fromkeys(tables["average_accuracy"]["parameter"]))[:MOST_PARAMETERS]
     for number, parameter in enumerate(parameters):
@@ -163,7 +169,8 @@ def response_section(digest: Digest, cast: DrawnMethods) -> Section | None:
             rows = tables[measure][tables[measure]["parameter"] == parameter]
             if not len(rows):
                 continue
-            words = word or digest.average[0].upper() + digest.average[1:]
+            words = word or (digest.average[0].upper() + digest.average[1:])
+            words += " on validation rows" * on_valid
             figure = response_figure(rows, parameter=parameter, y=words.lower())
             name = f"response-{number + 1}{'-forgetting' if kind else ''}"
             panels.append(Panel(name, f"{words} by {parameter}", figure))
@@ -172,7 +179,8 @@ def response_section(digest: Digest, cast: DrawnMethods) -> Section | None:
     text = (
         "Recipes that differ in one number lie on one line. A flat line means that the number "
         "hardly matters, an end that still rises that the range was too narrow. Points without "
-        "a line differ in several numbers at once. Results are those on test rows: a value that "
-        "is chosen here has been chosen on them. Bars are one standard deviation over runs."
+        "a line differ in several numbers at once. "
+        + (ON_VALID if on_valid else ON_TEST)
+        + " Bars are one standard deviation over runs."
     )
     return Section("response", "Response to what was varied", text, tuple(panels))

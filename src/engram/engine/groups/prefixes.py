@@ -22,7 +22,8 @@ from engram.streams.core import Stream
 class Prefixes:
     """Tells which runs have met the very same tasks up to a stage.
 
-    Only runs that may train together are compared: of equal networks, training and data.
+    Only runs that may train together are compared: of equal networks, data and training, but for
+    its rate.
     `start` gives what else tells their beginnings apart, the weights.
     """
 
@@ -39,7 +40,7 @@ class Prefixes:
         met: Any = self._history(run.stream)[stage]
         if run.method.prologue() is not None:  # it has met something of all tasks
             met = met, self._history(run.stream)[-1]
-        return met, run.seed, self._methods[method], self._start(run)
+        return met, run.seed, run.training.lr, self._methods[method], self._start(run)
 
     def _history(self, stream: Stream) -> list[bytes]:
         """Hash of the first tasks, for every number of them."""

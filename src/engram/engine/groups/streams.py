@@ -40,10 +40,12 @@ def parts_of(
     learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int, *,
     mapped: bool, capture: bool = False, compile: bool = False, progress: Progress | None = None,
     features: bool = False, checkpointer: Checkpointer | None = None, places: Sequence[int] = (),
+    rates: Sequence[float] = (),
 ) -> list[Part[StageOutcome]]:  # fmt: skip
     """Learners on task `stage`: mapped runs share their steps, others are a part each.
 
-    `places` are the numbers of the runs, by which a `checkpointer` knows them.
+    `places` are the numbers of the runs, by which a `checkpointer` knows them; `rates` their
+    learning rates, where they differ from that of `training`.
     """
     wide = len(learners) if mapped else 1
     count, parts = len(learners) // wide, []
@@ -52,7 +54,7 @@ def parts_of(
         turns = train_task(
             learners[mine], methods[mine], training, stage, mapped=mapped, capture=capture,
             compile=compile, progress=report, features=features, checkpointer=checkpointer,
-            beside=count,
+            beside=count, rates=rates[mine],
         )  # fmt: skip
         parts.append(Part(turns, places[mine], learners[mine]))
     return parts

@@ -113,7 +113,8 @@ class LockstepTrainer:
         self._host: Minibatches | None = None  # the same rows, their numbers on the host
         self._upcoming: Upcoming | None = None
         self._rows: Minibatches | None = None
-        self._uniform = True
+        self._uniform = True  # every run takes every step
+        self._fused = True  # with one rate, after one number of steps
         self._taken = self.opt["t"].cpu().numpy().copy()  # [R] steps of each run's optimiser
         self._freeze(training)
         step, interval = self._repeated()
@@ -192,7 +193,7 @@ class LockstepTrainer:
         self.lr.copy_(torch.as_tensor(lr, dtype=self.lr.dtype))
         now = live[:, start:stop]
         same = np.all(lr == lr[0]) and np.all(self._taken == self._taken[0])
-        self._set_uniform(bool(same) and bool(now.all()))
+        self._set_uniform(bool(now.all()), bool(same))
         self._taken += now.sum(1)
         self.step_number.fill_(start)
         due = self._due(now)
@@ -218,10 +219,10 @@ class LockstepTrainer:
         ends = counts % self._pace == 0 if self._pace else np.zeros_like(live)
         return np.asarray((ends & live).any(0))
 
-    def _set_uniform(self, uniform: bool) -> None:
-        if uniform != self._uniform:
+    def _set_uniform(self, uniform: bool, fused: bool) -> None:
+        if (uniform, fused) != (self._uniform, self._fused):
             self._forget()
-        self._uniform = uniform
+        self._uniform, self._fused = uniform, fused
 
     def _forget(self) -> None:
         """Shapes or static choices changed: what was recorded does not hold any more."""
@@ -301,8 +302,8 @@ class LockstepTrainer:
     def _update_uniform(self, total: Tensor) -> None:
         steps = self.opt["t"]
         second = [self.opt["v"]] if "v" in self.opt else []
-        if self.vector.is_cuda and self.vector.dtype != torch.float32:
-            # the fused kernels take a float32 rate only, which would round a float64 run
+        if not self._fused or (self.vector.is_cuda and self.vector.dtype != torch.float32):
+            # the fused kernels take one rate, in float32, which would round a float64 run
             self.optimizer.update_(self.vector, total, self.opt, self.lr)
             return
         rate = self.lr[0] if self.vector.is_cuda else float(self.lr[0])

@@ -1,0 +1,108 @@
+"""``engram search``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engram.cli.options import (
+    Assignments,
+    Budget,
+    CheckpointEvery,
+    Compile,
+    Deterministic,
+    Device,
+    Out,
+    Root,
+    Seeds,
+)
+from engram.pools import POOLS, find_pool
+
+
+def command(
+    recipe: Annotated[
+        Path | None, typer.Argument(metavar="RECIPE.yaml", help="A recipe file.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", "-d", metavar="NAME|PATH", help="Data set: a name, file or folder."),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", "-m", metavar="NAME", help="Method, or A+B.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Network.")] = None,
+    stream: Annotated[str | None, typer.Option(metavar="KIND", help="Scenario.")] = None,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set-range", "-r", metavar="KEY=LOW..HIGH[:log]",
+            help="What to vary: lr=1e-4..1e-1:log, memory.total=50..500, optimizer=sgd,adam. "
+            "Repeatable.",
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option(help="How many settings are tried.")] = 30,
+    tasks: Annotated[
+        int | None, typer.Option(help="How many of the first tasks are seen (default: 3).")
+    ] = None,
+    on: Annotated[
+        str, typer.Option(metavar="valid|test", help="Rows to choose by; test is marked.")
+    ] = "valid",
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What to choose by (default: accuracy).")
+    ] = None,
+    batch: Annotated[
+        int, typer.Option(help="Settings that are tried side by side (0: up to 32).")
+    ] = 0,
+    sampler: Annotated[str, typer.Option(metavar="tpe|random", help="Who proposes them.")] = "tpe",
+    search_seed: Annotated[int, typer.Option(help="What the sampler draws from.")] = 0,
+    run: Annotated[
+        bool, typer.Option("--run", help="Run the chosen setting on the whole stream, too.")
+    ] = False,
+    pool: Annotated[
+        str, typer.Option(metavar="|".join(POOLS), help=f"How: {'; '.join(POOLS.values())}.")
+    ] = "together",
+    workers: Annotated[int, typer.Option(help="Processes (0: one per core).")] = 0,
+    assignments: Assignments = None,
+    seeds: Seeds = None,
+    out: Out = None,
+    root: Root = None,
+    device: Device = "auto",
+    compile: Compile = False,
+    deterministic: Deterministic = False,
+    checkpoint_every: CheckpointEvery = "5m",
+    budget: Budget = None,
+) -> None:  # fmt: skip
+    """Choose hyper-parameters on validation rows of the first tasks; equal shapes in lockstep.
+
+    Trials are kept: the same command, or engram resume, goes on where it stopped, and with more
+    --trials further ones are added. Test rows and later tasks are not read.
+    """
+    from engram.cli import arguments
+    from engram.cli.request import Request
+    from engram.cli.searching import search_request
+    from engram.errors import bad
+    from engram.recipes.assign import set_values
+    from engram.tuning.ranges import ranges_of
+
+    find_pool(pool, "--pool")
+    if recipe is None and data is None:
+        raise bad("engram search", "a RECIPE.yaml, or --data with a name or path", "neither")
+    ranges_of(ranges or [], "--set-range")
+    plain = arguments.contents(
+        recipe=recipe, data=data, methods=[method] if method else (), model=model, stream=stream,
+        seeds=seeds,
+    )  # fmt: skip
+    for assignment in assignments or ():
+        set_values(plain, assignment)
+    asked = {
+        "ranges": list(ranges or ()), "trials": trials, "tasks": tasks, "on": on, "metric": metric,
+        "batch": batch, "sampler": sampler, "seed": search_seed, "run": run,
+    }  # fmt: skip
+    request = Request(
+        recipes=plain, root=str(root.absolute()) if root else None, device=device, pool=pool,
+        workers=workers, compile=compile, deterministic=deterministic,
+        checkpoint_every=checkpoint_every, search=asked,
+    )  # fmt: skip
+    search_request(request, out, budget=budget)
