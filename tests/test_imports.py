@@ -40,12 +40,13 @@ ALLOWED: dict[str, set[str]] = {
     "records": {"disk", "errors", "metrics", "tensor_file", "yaml_text"},
     "probes": STATE | {"learner", "methods", "metrics", "records"},
     "recipes": STUDY,
+    "deploy": STUDY | {"recipes"},
     "pools": STUDY | {"recipes"},
     "tuning": STUDY | {"recipes", "pools"},
     "report": {"errors", "metrics", "records", "recipes", "pools"},
     "reproduce": STUDY | {"recipes", "pools", "report"},
     "checks": STUDY | {"recipes", "pools"},
-    "cli": STUDY | {"recipes", "pools", "tuning", "report", "reproduce", "checks"},
+    "cli": STUDY | {"recipes", "deploy", "pools", "tuning", "report", "reproduce", "checks"},
     "__main__": {"cli"},
 }
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from engram import (  # noqa: F401 - for type checkers; modules are no part of __all__
         checks,
         data,
+        deploy,
         engine,
         errors,
         keys,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         yaml_text,
     )
     from engram.data import Data, datasets, load
+    from engram.deploy import Learner
     from engram.engine.training import Training
     from engram.errors import AccessError, BadArgument, EngramError, RecordError
     from engram.memory import Memory
@@ -68,8 +70,8 @@ __version__ = "0.1.0"
 _HOME = {
     **dict.fromkeys(
         (
-            "checks", "data", "disk", "ending", "engine", "errors", "keys", "learner", "losses",
-            "memory", "methods",
+            "checks", "data", "deploy", "disk", "ending", "engine", "errors", "keys", "learner",
+            "losses", "memory", "methods",
             "metrics", "models", "novelty", "pools", "probes", "recipes", "records", "report",
             "reproduce", "shares", "streams", "tensor_file", "tuning", "yaml_text",
         ),
@@ -88,6 +90,7 @@ _HOME = {
         ),
         "streams",
     ),
+    "Learner": "deploy.learner",
     "Memory": "memory",
     "Detector": "novelty.base",
     "Probe": "probes.base",
@@ -104,6 +107,7 @@ __all__ = [
     "Data",
     "Detector",
     "EngramError",
+    "Learner",
     "Memory",
     "Method",
     "Probe",

@@ -49,17 +49,17 @@ def states(out):
 
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("keep", ["counts", "labels", "scores", "parameters"])
-def test_a_finished_run_leaves_its_weights(keep, together, tmp_path):
+def test_a_finished_run_leaves_its_model(keep, together, tmp_path):
     result = run(tmp_path, DERpp(), keep=keep, seeds=2, together=together)
     left = sorted(tmp_path.glob("checkpoint/*/*"))
-    if keep in ("counts", "parameters"):  # nothing is wanted, or predictions hold it
+    if keep == "counts":
         assert left == []
         assert not list(tmp_path.glob("checkpoint/*"))
         return
-    assert [path.name for path in left] == ["weights.safetensors"] * 2
+    assert [path.name for path in left] == ["model.engram"] * 2
     found = names(left[0])
-    assert {"net.head.weight", "exemplars/rows", "exemplars/stages", "values/logits"} <= found
-    assert not any(name.startswith(("opt", "state", "free", "vector")) for name in found)
+    assert {"net.head.weight", "exemplars/rows", "values/logits", "rows/x", "rows/y"} <= found
+    assert not any(name.startswith(("opt", "free", "vector")) for name in found)
     whole = run(tmp_path / "whole", DERpp(), keep="parameters", seeds=2, together=together)
     for path, (recipe, seed, order) in zip(left, result.runs, strict=True):
         kept = whole.predictions.get(recipe, seed, order, 2)
@@ -72,7 +72,8 @@ def test_a_finished_run_leaves_its_weights(keep, together, tmp_path):
             assert size == kept.parameters.size
             weights = [handle.get_tensor(n).ravel() for n in found if n.startswith("net.")]
             assert np.isin(np.concatenate(weights), kept.parameters).all()
-            assert np.array_equal(handle.get_tensor("exemplars/rows"), kept.exemplars[0])
+            inputs = handle.get_tensor("rows/x")[handle.get_tensor("exemplars/rows")]
+            assert np.array_equal(inputs, toys.streams()[1].data.x[kept.exemplars[0]])
 
 
 @pytest.mark.parametrize("seeds", [1, 40])

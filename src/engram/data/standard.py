@@ -58,6 +58,21 @@ def unfitted(data: Data) -> Data:
     return found
 
 
+def filled_with(data: Data) -> tuple[float, ...]:
+    """What a stream put in place of nan, for each feature; nothing where it filled none.
+
+    Examples
+    --------
+    >>> raw = Data.from_arrays([[1.0], [3.0]], [0, 0], test=([[1.0]], [0]), fill=True)
+    >>> filled_with(fitted(raw, torch.tensor([0, 1]))), filled_with(raw)
+    ((2.0,), ())
+    """
+    if not data.fill:
+        return ()
+    known: dict[Any, Data] = unfitted(data).__dict__.get("_fitted", {})
+    return next((key[0] for key, made in known.items() if made is data), ())
+
+
 def moments(data: Data, rows: Tensor) -> Moments:
     """Mean and standard deviation of each channel over some rows, without nan and padding.
 

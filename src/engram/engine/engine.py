@@ -27,6 +27,7 @@ from engram.engine.prologue import (
     PROLOGUE,
     is_before,
     pass_on,
+    prologue_before,
     prologue_of,
     prologue_parts,
     with_prologue,
@@ -202,7 +203,7 @@ class Engine:
         run, maps = self.runs[group[0]], self.maps(group)
         # a single run gains nothing from being mapped, unless its steps are compiled
         alone = Way(True, 1) if maps and self.compile else Way(False, self.side_by_side)
-        first = 0 if prologue_of(run.method) is None else PROLOGUE
+        first = 0 if prologue_before(run) is None else PROLOGUE
         return {
             stage: Way(True, len(group)) if maps and not self.apart(group, stage) else alone
             for stage in range(first, len(run.stream))

@@ -84,7 +84,7 @@ class LearnerFactory:
         )  # fmt: skip
         need_root(run.method, len(run.stream), net)
         asked = run.method.prologue()
-        if isinstance(asked, RootFile):
+        if isinstance(asked, RootFile) and not run.begun:
             load_root(net, asked.path, asked.sha256)
         with torch.random.fork_rng(devices=[]):  # a method's own networks follow the seed, too
             key_of_run = keys.fold(run.seed, "networks")

@@ -34,9 +34,14 @@ def prologue_of(method: Method) -> Prologue | None:
     return found if isinstance(found, Prologue) else None
 
 
+def prologue_before(run: Run) -> Prologue | None:
+    """The training before the first task that is still to be done in a run."""
+    return None if run.begun else prologue_of(run.method)
+
+
 def streams_of(run: Run) -> tuple[Stream, Stream | None]:
     """The stream that a run learns, and that of the rows set aside from it."""
-    asked = prologue_of(run.method)
+    asked = prologue_before(run)
     if asked is None:
         return run.stream, None
     known: dict[Any, tuple[Stream, Stream]] = run.stream.__dict__.setdefault("_aside", {})

@@ -25,6 +25,7 @@ class Run:
     training: Training = field(default_factory=Training)
     seed: int = 0
     features: bool = False  # keep the features of the test items after each stage, for probes
+    begun: bool = False  # the run goes on from an earlier one: what comes before task 0 is done
 
     def __post_init__(self) -> None:
         whole("seed", self.seed)

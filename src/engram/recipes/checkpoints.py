@@ -9,6 +9,7 @@ from engram.engine.checkpoints import group as group_checkpoint
 from engram.engine.checkpoints import single as checkpoint
 from engram.engine.engine import FinishedStage
 from engram.learner.learner import Learner
+from engram.recipes.model_file import keep_model
 from engram.recipes.plan import Plan
 from engram.recipes.rows import Done
 from engram.records import RunDirectory
@@ -16,7 +17,6 @@ from engram.records import RunDirectory
 ALONE = 32  # runs that get a file each; larger groups share one
 SMALL = 64 << 20  # bytes that are written after every stage, however short it was
 RATE = 200e6  # bytes written in a second
-WEIGHTS_OF = ("labels", "scores")  # what is kept of runs whose last weights are kept as a file
 SHARE = 0.05  # of the training time that may go into writing what is larger
 
 
@@ -26,7 +26,7 @@ class Checkpoints:
     Every stage of a group is followed by a checkpoint, unless its state is large and training was
     short: state of more than `SMALL` bytes is written once that takes no more than `SHARE` of the
     time since the last one, or the interval of checkpoints inside a task has passed, whichever
-    comes first. What the next task makes anew is not written. A finished run leaves its weights.
+    comes first. What the next task makes anew is not written. A finished run leaves its model.
     """
 
     def __init__(self, folder: RunDirectory, note: checkpoint.Note) -> None:
@@ -49,7 +49,7 @@ class Checkpoints:
 
         Returns whether they were written; they are where they `must`.
         """
-        self._keep_weights(done)
+        self._keep_models(done)
         going = {self._name(p): stage.learner for p, stage, _ in done if not ends(p, stage)}
         leave_out = _made_anew(done[0][0])
         if not going or not (must or self._worth(going, leave_out)):
@@ -63,11 +63,10 @@ class Checkpoints:
         self._since |= dict.fromkeys(going, time.monotonic())
         return True
 
-    def _keep_weights(self, done: Sequence[Done]) -> None:
-        """Of finished runs; predictions hold them already where parameters are kept."""
-        for plan, stage, _ in done if len(done) <= ALONE else ():
-            if ends(plan, stage) and stage.learner.diverged < 0 and plan.keep in WEIGHTS_OF:
-                checkpoint.save_weights(stage.learner, self.folder.checkpoint_path(*plan.key))
+    def _keep_models(self, done: Sequence[Done]) -> None:
+        for plan, stage in with_models(done):
+            own = self.folder.checkpoint_path(*plan.key)
+            keep_model(own, stage.learner, plan.run, plan.probes.values())
 
     def _worth(self, learners: dict[str, Learner], leave_out: Sequence[str]) -> bool:
         size = group_checkpoint.nbytes(learners.values(), leave_out)
@@ -106,6 +105,16 @@ class Checkpoints:
 def ends(plan: Plan, stage: FinishedStage) -> bool:
     """Whether a run is through with a stage: it was the last one, or it diverged."""
     return stage.stage == len(plan.run.stream) - 1 or stage.learner.diverged >= 0
+
+
+def with_models(done: Sequence[Done]) -> list[tuple[Plan, FinishedStage]]:
+    """Finished runs of which a model is kept: not of hundreds that trained together."""
+    if len(done) > ALONE:
+        return []
+    return [
+        (plan, stage) for plan, stage, _ in done
+        if ends(plan, stage) and stage.learner.diverged < 0 and plan.keep != "counts"
+    ]  # fmt: skip
 
 
 def _made_anew(plan: Plan) -> tuple[str, ...]:

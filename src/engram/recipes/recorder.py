@@ -11,12 +11,15 @@ from typing import Any
 import torch
 
 from engram.engine.backend import device_of
+from engram.engine.checkpoints.portable import portable
 from engram.engine.engine import FinishedStage
 from engram.errors import RecordError
 from engram.learner.learner import Learner
+from engram.learner.tree import nbytes
 from engram.recipes.callback import Callback
 from engram.recipes.changes import changed, recorded
-from engram.recipes.checkpoints import Checkpoints, ends
+from engram.recipes.checkpoints import Checkpoints, ends, with_models
+from engram.recipes.model_file import about
 from engram.recipes.plan import Plan
 from engram.recipes.remeasure import remeasure, states_of
 from engram.recipes.rows import Done, group_rows
@@ -31,8 +34,12 @@ from engram.records import (
     read,
     run_id,
 )
+from engram.records.arrange import RunKey
 from engram.records.arrays import Arrays, StoredArrays
 from engram.records.claims import Claims
+from engram.records.models import Kept
+
+MODEL_BYTES = 512 << 20  # of models in memory, after which no further one is kept
 
 
 class Recorder:
@@ -79,6 +86,8 @@ class Recorder:
         self._predictions: list[Prediction] = []
         self._arrays: list[StoredArrays] = []
         self._ledgers: list[dict[str, Any]] = []
+        self._models: dict[RunKey, Kept] = {}
+        self._model_bytes = 0
         self._pending: list[Done] = []  # finished stages of runs whose group is not yet through
         self.callback.begin(self.plans, len(self.plans) - len(self.open))
 
@@ -227,12 +236,22 @@ class Recorder:
             self._predictions += kept
             self._arrays += arrays
             self._ledgers += ledgers
+            self._keep_models(done)
             return
         self.folder.append(
             Rows.joined(rows), predictions=kept, arrays=arrays,
             ledger={"runs": ledgers} if ledgers else None,
             probes=[_probed(plan, stage) for plan, stage, _ in done if plan.probes] or None,
         )  # fmt: skip
+
+    def _keep_models(self, done: Sequence[Done]) -> None:
+        """Without a directory: models in memory, as long as they are not too much for it."""
+        for plan, stage in with_models(done):
+            if self._model_bytes < MODEL_BYTES:
+                run, key = plan.run, RunKey(*plan.key)
+                found = portable(stage.learner, run)
+                self._model_bytes += nbytes(found.tensors)
+                self._models[key] = found, about(run, plan.probes.values()), run.method, run.model
 
     def close(self) -> None:
         """All that could be run has been: note the time, remove what nobody will go on from."""
@@ -257,6 +276,7 @@ class Recorder:
                 items=self._items,
                 ledger=self._ledgers,
                 environment=[environment(self.device)],
+                models=self._models.get,
             )
         return found.of_runs(plan.key for plan in self.plans)
 

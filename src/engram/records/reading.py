@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import RecordError, bad, choose
-from engram.records.arrange import arrange, renamed, run_by_run
+from engram.records.arrange import RunKey, arrange, renamed, run_by_run
 from engram.records.arrays import Arrays
 from engram.records.directory import RunDirectory
 from engram.records.items import HEADS, Items
 from engram.records.merging import result_files
+from engram.records.models import FILE as MODEL_FILE
+from engram.records.models import Kept, ModelSource
 from engram.records.parts import Parts, Problem, read_folders, without_repeats
 from engram.records.predictions import Predictions
 from engram.records.result import Result
@@ -57,8 +59,18 @@ def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None)
         frame, recipes=contents, items=_items_of(folders), ledger=ledger,
         predictions=Predictions.joined(folder.predictions() for folder in folders),
         arrays=Arrays.joined(folder.arrays() for folder in folders),
-        problems=problems, environment=environment,
+        problems=problems, environment=environment, models=_models_of(folders),
     )  # fmt: skip
+
+
+def _models_of(folders: Sequence[RunDirectory]) -> ModelSource:
+    """A lookup of model files."""
+
+    def models(run: RunKey) -> Path | None:
+        paths = (folder.checkpoint_path(*run) / MODEL_FILE for folder in folders)
+        return next((path for path in paths if path.is_file()), None)
+
+    return models
 
 
 def _recipes(
@@ -128,6 +140,10 @@ def combine(results: Iterable[Result]) -> Result:
         every = (one.items(recipe, order) for one in reversed(several))
         return next((found for found in every if found is not None), None)
 
+    def models(run: RunKey) -> Kept | None:
+        every = (one.kept_model(run) for one in reversed(several))
+        return next((found for found in every if found is not None), None)
+
     return Result(
         to_frame(whole.table), items=items,
         recipes={key: value for one in several for key, value in one.recipes.items()},
@@ -136,6 +152,7 @@ def combine(results: Iterable[Result]) -> Result:
         problems=[p for one in several for p in one._problems],
         ledger=[entry for one in several for entry in one.ledger],
         environment=[facts for one in several for facts in one.environment],
+        models=models,
     )  # fmt: skip
 
 

@@ -20,6 +20,8 @@ from engram.records.predictions import Prediction, Predictions
 if TYPE_CHECKING:
     import pandas as pd
 
+    from engram.deploy.learner import Learner
+    from engram.records.models import Kept, ModelSource
     from engram.records.novelty import Sets
     from engram.records.refinement import LabelConfusion
 
@@ -45,6 +47,8 @@ class Result:
         Head view of `matrix` for all runs instead of each stream's own.
     arranged
         The runs of the table, where they are known already.
+    models
+        What a run has left to go on from, asked for by its key; see `model`.
 
     Examples
     --------
@@ -72,6 +76,7 @@ class Result:
         environment: Sequence[Mapping[str, Any]] = (),
         head: str | None = None,
         arranged: _arrange.Arranged | None = None,
+        models: ModelSource | None = None,
     ) -> None:
         if head is not None:
             choose("head", head, HEADS)
@@ -87,6 +92,7 @@ class Result:
         self.ledger = list(ledger)
         self.environment = list(environment)
         self._head = head
+        self._models = models
 
     # -- what is there -----------------------------------------------------------------------
 
@@ -331,7 +337,7 @@ class Result:
         return Result(
             frame, recipes=self.recipes, predictions=self.predictions, items=self._items,
             arrays=self.stored, problems=self._problems, ledger=self.ledger,
-            environment=self.environment, head=head, arranged=arranged,
+            environment=self.environment, head=head, arranged=arranged, models=self._models,
         )  # fmt: skip
 
     def ends(self) -> Result:
@@ -439,6 +445,41 @@ class Result:
         from engram.records.recompute import calibration
 
         return calibration(self, stage=stage, bins=bins)
+
+    def model(
+        self, label: str | None = None, seed: int | None = None, *, order: str | None = None,
+        device: str = "auto", model: Any = None, method: Any = None, trust: bool = False,
+    ) -> Learner:  # fmt: skip
+        """The trained model of one run: a `Learner` that predicts and goes on learning.
+
+        Parameters
+        ----------
+        label, seed, order
+            Which run. A label is needed where there are several; of several seeds, the first.
+        device
+            Where it predicts and learns.
+        model, method
+            Your own network or method, where the run has been read from a directory.
+        trust
+            Whether own methods of a directory, ``module:Class``, may be imported.
+
+        Examples
+        --------
+        >>> import engram
+        >>> data = engram.load("blobs")
+        >>> learner = engram.run(data, method="ER", device="cpu").model("ER")
+        >>> learner.predict(data.x[data.test][:3]).shape
+        (3,)
+        """
+        from engram.records.models import model_of
+
+        return model_of(  # type: ignore[no-any-return]
+            self, label, seed, order, device=device, model=model, method=method, trust=trust
+        )
+
+    def kept_model(self, run: RunKey) -> Kept | None:
+        """What is kept of a run's model: a file, or what is in memory; None where nothing is."""
+        return None if self._models is None else self._models(run)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything into a run directory, from which `engram.read` gives it back."""

@@ -23,7 +23,7 @@ def check_stream(stream: Stream) -> None:
     if not stream.tasks:
         raise bad("tasks", "at least one task", "none")
     for k, task in enumerate(stream.tasks):
-        if len(task.train) == 0:
+        if len(task.train) == 0 and not stream.may_be_empty(k):
             raise bad(f"tasks[{k}].train", "at least one training row", "no rows")
     _check_classes(stream)
     _check_rows(stream)

@@ -124,6 +124,15 @@ class Stream:
     def __len__(self) -> int:
         return len(self.tasks)
 
+    def may_be_empty(self, stage: int) -> bool:
+        """Whether a task need not have training rows: never, where all of them are known."""
+        return False
+
+    @property
+    def train_sizes(self) -> tuple[int, ...]:
+        """How many training rows each task has."""
+        return tuple(len(task.train) for task in self.tasks)
+
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks)
 

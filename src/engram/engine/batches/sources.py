@@ -115,7 +115,7 @@ def check_budget(learner: Learner, method: Method) -> None:
     limit: int | None = 0
     if memory is not None:
         seen = learner.stream.visible[: stage + 1]  # a class that comes back is a group of its own
-        sizes = [len(task.train) for task in learner.stream.tasks[: stage + 1]]
+        sizes = learner.stream.train_sizes[: stage + 1]
         limit = memory.capacity(groups=int(seen.sum()), sizes=sizes)
     if limit is not None and len(learner.exemplars) > limit:
         raise bad(

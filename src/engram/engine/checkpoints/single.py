@@ -20,7 +20,6 @@ from engram.streams.ledger import Ledger
 from engram.tensor_file import TensorFile, save_tensors
 
 FORMAT = "engram-learner-2"
-WEIGHTS = "engram-weights-1"
 KEPT = 2  # checkpoints after a task: should the newest be damaged, there is one before it
 DAMAGED = ".damaged"
 Note = Callable[[str], None]
@@ -115,17 +114,6 @@ def save(learner: Learner, folder: Path, leave_out: Collection[str] = ()) -> Pat
     tensors, facts = state_dict(learner, leave_out)
     path = folder / f"stage-{learner.stage:04d}.safetensors"
     return write(path, tensors, {**facts, "run": folder.name})
-
-
-def save_weights(learner: Learner, folder: Path) -> Path:
-    """Write what is left of a finished run: parameters and buffers by name, and its exemplars."""
-    tree = {
-        **learner.params, **learner.buffers, "values": learner.values,
-        "exemplars": dict(zip(EXEMPLARS, learner.exemplars[:4], strict=True)),
-    }  # fmt: skip
-    tensors = {k: v.detach().cpu().contiguous().clone() for k, v in flatten(tree).items()}
-    facts = {"format": WEIGHTS, "stage": learner.stage, "seed": learner.seed}
-    return write(folder / "weights.safetensors", tensors, facts)
 
 
 def write(path: Path, tensors: dict[str, Tensor], facts: Any) -> Path:

@@ -150,6 +150,8 @@ def _shared_items(
 def _alone(
     learner: Learner, method: Method, rows: Tensor, stages: Tensor, features: bool
 ) -> Answer:
+    if not len(rows):  # a learner that goes on learning has no test rows
+        return Answer(np.zeros((0, len(learner.opened)), np.float32))
     net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
     parts, seen = [], []
     for _, x in learner.feed.chunks(rows, stages, _chunks(rows, learner, 1)):

@@ -1,0 +1,111 @@
+"""``engram predict``: ask a trained model about new inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from engram.cli.options import Device, Root, Trust
+
+if TYPE_CHECKING:
+    from engram.deploy import Learner
+    from engram.deploy.inputs import Asked
+
+
+def command(
+    source: Annotated[
+        Path, typer.Argument(metavar="DIR|MODEL", help="A run directory, or a model.engram.")
+    ],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data", "-d", metavar="PATH|NAME",
+            help="Folder of images, image, .npy, .npz, .csv, .parquet, or a data set's test rows.",
+        ),
+    ],
+    label: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which method, where there are several.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Which seed (default: the first).")] = None,
+    order: Annotated[str | None, typer.Option(help="Which order, of a study of orders.")] = None,
+    task: Annotated[
+        int | None, typer.Option(help="Task of the inputs, from 1, where each has its own head.")
+    ] = None,
+    novelty: Annotated[
+        bool, typer.Option("--novelty", help="Also how novel each input is to the model.")
+    ] = False,
+    detector: Annotated[
+        str | None, typer.Option(metavar="NAME", help="By which detector (default: the first).")
+    ] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--proba", help="Also the probability of every class.")
+    ] = False,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Column of a table that is no input. Repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="CSV file (default: print).")
+    ] = None,
+    root: Root = None,
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:  # fmt: skip
+    """Predict labels of new inputs with the model that a run, or a learner, has left.
+
+    Prints CSV: one line per input with its name, the label and how probable it is.
+    """
+    from engram.cli.shell import emit, say
+    from engram.deploy.inputs import read_inputs
+    from engram.disk import appearing
+    from engram.errors import whole
+
+    learner = open_model(source, label, seed, order, device, trust)
+    shape = learner.published.facts["inputs"]["shape"]
+    asked = read_inputs(data, shape, drop=drop or (), root=str(root) if root else None)
+    where = None if task is None else whole("--task", task, 1) - 1
+    table = _table(learner, asked, where, probabilities)
+    if novelty or detector is not None:
+        table["novelty"] = learner.novelty(asked.x, detector=detector, task=where)
+    text = table.to_csv(index=False)
+    if out is None:
+        emit(text)
+    else:
+        with appearing(out) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        say(f"{len(table)} predictions in {out}")
+    if asked.truth is not None and learner.published.facts["labels"] == "single":
+        right = (table["label"].astype(str) == table["truth"]).mean()
+        say(f"accuracy {right:.4f} on {len(table)} rows whose labels are known")
+
+
+def open_model(
+    source: Path, label: str | None, seed: int | None, order: str | None, device: str, trust: bool
+) -> Learner:
+    """The learner of a model file, or of one run of a directory."""
+    from engram.deploy import Learner
+    from engram.errors import bad
+    from engram.records import read
+
+    if source.is_dir():
+        return read(source).model(label, seed, order=order, device=device, trust=trust)
+    if not source.exists():
+        raise bad("DIR|MODEL", "a run directory or a model file", str(source))
+    return Learner.load(source, device=device, trust=trust)
+
+
+def _table(learner: Learner, asked: Asked, task: int | None, every: bool) -> Any:
+    import pandas as pd
+
+    found, share = learner.predict(asked.x, task=task), learner.predict_proba(asked.x, task=task)
+    if learner.published.facts["labels"] == "set":
+        found = ["|".join(map(str, one)) for one in found]
+    table = pd.DataFrame({"input": asked.names, "label": found, "probability": share.max(1)})
+    if asked.truth is not None:
+        table.insert(2, "truth", asked.truth)
+    if every:
+        for place, name in enumerate(learner.classes_.tolist()):
+            table[f"p({name})"] = share[:, place]
+    return table

@@ -1,0 +1,223 @@
+"""From what was learnt and some new rows to the run that learns them: a stream of one task more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram import keys
+from engram.data.arrays import inputs
+from engram.data.core import Data
+from engram.deploy.labels import as_labels, as_names
+from engram.engine.checkpoints.portable import Portable
+from engram.engine.run import Run
+from engram.engine.training import Training
+from engram.errors import bad
+from engram.methods.base import Method
+from engram.streams.core import Task
+from engram.streams.open_ended import OpenStream
+
+_NONE = torch.empty(0, dtype=torch.long)
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Settings:
+    """How a learner learns: all of a run but its stream."""
+
+    method: Method
+    model: Any
+    training: Training
+    seed: int = 0
+    capacity: int = 16  # columns to begin with
+    head: str = "single"
+
+    def run(self, stream: OpenStream) -> Run:
+        """The run over a stream; whoever has learnt a task before has begun."""
+        return Run(
+            stream=stream, method=self.method, model=self.model, training=self.training,
+            seed=self.seed, begun=len(stream) > 1,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NewTask:
+    """Rows to be learnt: inputs as they are stored, and the name of each row's class."""
+
+    x: Tensor
+    names: list[str]
+    kind: str  # of labels
+    valid_x: Tensor
+    valid_names: list[str]
+
+    @classmethod
+    def of(cls, x: Any, y: Any, valid: Any, about: dict[str, Any] | None) -> NewTask:
+        """Checked rows; `about` says what inputs look like, once that is known."""
+        rows = as_inputs(x, about)
+        if not len(rows):
+            raise bad("x", "at least one row", "none")
+        labels, kind = as_labels(y, len(rows))
+        held, held_names = rows[:0], list[str]()
+        if valid is not None:
+            if not isinstance(valid, (tuple, list)) or len(valid) != 2:
+                raise bad("valid", "a pair (x, y) of validation rows", type(valid).__name__)
+            held = as_inputs(valid[0], about or about_inputs(rows), "valid")
+            other, other_kind = as_labels(valid[1], len(held), "valid")
+            if other_kind != kind:
+                raise bad("valid", f"labels of the kind of y ({kind})", other_kind)
+            held_names = as_names(other)
+        made = cls(x=rows, names=as_names(labels), kind=kind, valid_x=held, valid_names=held_names)
+        unknown = sorted(set(held_names) - set(made.names))
+        if unknown:
+            raise bad("valid", "labels that occur in y", unknown[:5])
+        return made
+
+    @property
+    def classes(self) -> list[str]:
+        """Each name once; numbers in their order, else the alphabet's."""
+        return sorted(set(self.names), key=(lambda n: int(n)) if self.kind == "int" else str)
+
+
+def about_inputs(x: Tensor) -> dict[str, Any]:
+    """What later inputs must be like."""
+    return {"shape": list(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch."),
+            "mean": [], "std": [], "crop": None, "name": "learner", "channel_axis": 0,
+            "fill": []}  # fmt: skip
+
+
+def as_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") -> Tensor:
+    """[n, ...] inputs as they were in training: of that shape, whole numbers to 255 for bytes."""
+    if about is not None and about["fill"]:
+        x = _filled(x, about)
+    found = inputs(argument, x)
+    tensor = found if isinstance(found, Tensor) else torch.from_numpy(np.array(found))
+    if about is None:
+        return tensor.detach().cpu()
+    shape = tuple(about["shape"])
+    if tuple(tensor.shape[1:]) != shape:
+        raise bad(argument, f"rows of shape {shape}, as in training", tuple(tensor.shape[1:]))
+    wanted = DTYPES[about["dtype"]]
+    if tensor.dtype != wanted and wanted == torch.uint8:
+        as_bytes = tensor.clamp(0, 255).to(torch.uint8)
+        if not torch.equal(as_bytes.to(tensor.dtype), tensor):
+            expected = "whole numbers from 0 to 255, because it was trained on bytes"
+            raise bad(argument, expected, "other numbers")
+        return as_bytes.cpu()
+    return tensor.detach().to("cpu", wanted)
+
+
+def _filled(x: Any, about: dict[str, Any]) -> Any:
+    """Inputs with training's means in place of nan."""
+    array = np.asarray(x, np.float32)
+    if array.shape[1:] != tuple(about["shape"]):
+        return array  # which is complained of later
+    means = np.float32(about["fill"]).reshape(broadcast(about))
+    return np.where(np.isnan(array), means, array)
+
+
+def broadcast(about: dict[str, Any]) -> tuple[int, ...]:
+    """The shape that numbers of each channel need, to meet a sample."""
+    axes = range(len(about["shape"]))
+    return tuple(-1 if axis == about["channel_axis"] else 1 for axis in axes)
+
+
+def capacity_for(found: Portable | None, settings: Settings, classes: int) -> int:
+    """Columns for so many classes: those there are, doubled until they suffice."""
+    columns = settings.capacity if found is None else found.columns
+    while columns < classes:
+        columns *= 2
+    return columns
+
+
+def known_classes(found: Portable | None) -> list[str]:
+    """Names of the classes learnt so far, by column."""
+    return [] if found is None else list(found.facts["classes"])
+
+
+def extended(found: Portable | None, new: NewTask, settings: Settings) -> OpenStream:
+    """The stream of all tasks so far and one more, over the rows that are left and the new ones."""
+    before = known_classes(found)
+    fresh = [name for name in new.classes if name not in before]
+    names = [*before, *fresh]
+    column = {name: place for place, name in enumerate(names)}
+    width = capacity_for(found, settings, len(names))
+    old_x, old_y, old_stage = left_rows(found, new.x)
+    rows = [column[name] for name in (*new.names, *new.valid_names)]
+    y = torch.tensor(rows, dtype=torch.long)[:, None].expand(-1, old_y.shape[1]).clone()
+    y[:, 1:] = -1
+    start, train = len(old_x), torch.arange(len(new.x)) + len(old_x)
+    about = about_inputs(new.x) if found is None else found.facts["inputs"]
+    data = data_of(
+        torch.cat([old_x, new.x, new.valid_x]), torch.cat([old_y, y]), names, width, about, train
+    )
+    past = [] if found is None else found.facts["tasks"]
+    shown = sorted(column[name] for name in new.classes)
+    task = Task(
+        train=train, valid=torch.arange(len(new.valid_x)) + start + len(new.x), test=_NONE,
+        new=tuple(column[name] for name in fresh), visible=tuple(shown),
+    )  # fmt: skip
+    tasks = [_past(one, k, old_stage) for k, one in enumerate(past)]
+    return OpenStream(
+        data=data, tasks=(*tasks, task), head=settings.head, name="learner",
+        reserved=tuple(range(len(names), width)),
+        sizes=(*(one["rows"] for one in past), len(new.x)),
+    )  # fmt: skip
+
+
+def left_rows(found: Portable | None, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, columns and tasks of the rows that came along."""
+    if found is None:
+        return like[:0], torch.empty(0, 1, dtype=torch.long), _NONE
+    y, stage = found.tensors["rows/y"], found.tensors["rows/stage"]
+    if found.facts["rows_left_out"]:
+        if len(y):
+            raise bad(
+                "model", "one with its memory, to go on learning", found.facts["rows_left_out"]
+            )
+        return like[:0], y, stage
+    return found.tensors["rows/x"].reshape(-1, *like.shape[1:]), y, stage
+
+
+def data_of(
+    x: Tensor, y: Tensor, names: Sequence[str], width: int, about: dict[str, Any], train: Tensor
+) -> Data:
+    """Rows as a data set whose class ids are output columns."""
+    spare = [f"(column {c})" for c in range(len(names), width)]
+    crop = about["crop"]
+    data = Data(
+        x=x, y=y, train=train, test=_NONE, classes=(*names, *spare), name=about["name"],
+        mean=tuple(about["mean"]), std=tuple(about["std"]),
+        crop=None if crop is None else (crop[0], crop[1]),
+    )  # fmt: skip
+    if not about["channel_axis"]:
+        return data
+    series = replace(data, standardize=True)  # by feature, not by step
+    series.__dict__["_unfitted"] = data  # the scales are those of the first task ever: no new ones
+    return series
+
+
+def _past(one: dict[str, Any], stage: int, stages: Tensor) -> Task:
+    return Task(
+        train=(stages == stage).nonzero()[:, 0], test=_NONE, new=tuple(one["new"]),
+        visible=tuple(one["visible"]), domain=one["domain"],
+    )  # fmt: skip
+
+
+def empty_stream(found: Portable, width: int, classes: int = 1) -> OpenStream:
+    """A stream that only says how wide and of which shape things are: two made-up rows a class."""
+    about = found.facts["inputs"]
+    drawn = keys.uniform(keys.fold(0, "made up"), 2 * classes, *about["shape"])
+    blank = (255 * drawn if about["dtype"] == "uint8" else drawn).to(DTYPES[about["dtype"]])
+    y = torch.arange(2 * classes)[:, None] % classes
+    names = [str(c) for c in range(classes)]
+    rows = torch.arange(2 * classes)
+    data = data_of(blank, y, names, width, about, rows)
+    task = Task(train=rows, test=_NONE, new=tuple(range(classes)))
+    return OpenStream(
+        data=data, tasks=(task,), head=found.facts["head"], reserved=tuple(range(classes, width))
+    )

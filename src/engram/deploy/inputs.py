@@ -1,0 +1,123 @@
+"""Inputs without labels, from files: what a trained model is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.data import load
+from engram.data.folder import IMAGE_SUFFIXES
+from engram.data.images import decode
+from engram.errors import EngramError, bad, unknown
+
+Array = npt.NDArray[Any]
+TABLES = (".csv", ".tsv", ".parquet")
+FORMS = f"a folder of images, an image, .npy, .npz, {', '.join(TABLES)}, or the name of a data set"
+
+
+class Asked(NamedTuple):
+    """Inputs, a name for each, and true labels where the source has them."""
+
+    x: Any
+    names: list[str]
+    truth: list[str] | None = None
+
+
+def read_inputs(
+    source: str, shape: Sequence[int], *, drop: Sequence[str] = (), root: str | None = None
+) -> Asked:
+    r"""Inputs of a file, a folder or a data set, for a model that wants such a `shape`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/new.csv"
+    >>> _ = Path(path).write_text("a,b\n1,2\n3,4\n")
+    >>> read_inputs(path, (2,)).x.tolist()
+    [[1.0, 2.0], [3.0, 4.0]]
+    """
+    path = Path(source)
+    if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
+        return _images(path, shape)
+    if not path.exists():
+        return _known(source, root)
+    if path.suffix.lower() in TABLES:
+        return _table(path, shape, drop)
+    if path.suffix.lower() in (".npy", ".npz"):
+        x = _array(path)
+        return Asked(x, [str(row) for row in range(len(x))])
+    raise bad("--data", FORMS, source)
+
+
+def _images(path: Path, shape: Sequence[int]) -> Asked:
+    files = [path]
+    if path.is_dir():
+        every = sorted(path.rglob("*"))
+        files = [one for one in every if one.suffix.lower() in IMAGE_SUFFIXES
+                 and one.is_file() and not one.name.startswith(".")]  # fmt: skip
+    if not files:
+        raise bad("--data", f"images ({', '.join(sorted(IMAGE_SUFFIXES))}) in {path}", "none")
+    if len(shape) != 3:
+        raise bad("--data", f"rows of shape {tuple(shape)}, as in training", "images")
+    x = decode(files, resize=(shape[1], shape[2]), label=lambda i: str(files[i]))
+    if x.shape[1] == 1 and shape[0] == 3:
+        x = np.repeat(x, 3, axis=1)
+    if x.shape[1] != shape[0]:
+        raise bad("--data", f"images of {shape[0]} channel(s), as in training", x.shape[1])
+    base = path if path.is_dir() else path.parent
+    return Asked(x, [str(one.relative_to(base)) for one in files])
+
+
+def _table(path: Path, shape: Sequence[int], drop: Sequence[str]) -> Asked:
+    import pandas as pd
+
+    try:
+        if path.suffix.lower() == ".parquet":
+            table = pd.read_parquet(path)
+        else:
+            table = pd.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
+    except (OSError, ValueError) as problem:
+        raise EngramError(f"{path}: is not a table that can be read ({problem})") from problem
+    for name in drop:
+        if name not in table.columns:
+            raise unknown("--drop", name, [str(one) for one in table.columns])
+    table = table.drop(columns=list(drop))
+    words = [str(name) for name in table if not pd.api.types.is_numeric_dtype(table[name])]
+    if words:
+        expected = f"numbers in all columns (--drop {words[0]} leaves one out)"
+        raise bad(str(path), expected, f"text in {', '.join(words[:5])}")
+    if table.shape[1] != int(np.prod(shape)):
+        expected = f"{int(np.prod(shape))} columns, as in training (--drop NAME leaves one out)"
+        raise bad(str(path), expected, table.shape[1])
+    x = table.to_numpy(np.float32).reshape(-1, *shape)
+    return Asked(x, [str(row) for row in range(len(x))])
+
+
+def _array(path: Path) -> Array:
+    try:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found
+        with found:
+            names = found.files
+            chosen = "x" if "x" in names else names[0] if len(names) == 1 else None
+            if chosen is None:
+                raise bad(str(path), "an array called x", names)
+            array: Array = found[chosen]
+            return array
+    except (OSError, ValueError, EOFError) as problem:
+        if isinstance(problem, EngramError):
+            raise
+        raise EngramError(f"{path}: is not an array that can be read ({problem})") from problem
+
+
+def _known(source: str, root: str | None) -> Asked:
+    """The test rows of a data set that is known by its name."""
+    data = load(source, root=root)
+    truth = [data.classes[label] for label in data.labels[data.test].tolist()]
+    names = [str(row) for row in data.test.tolist()]
+    return Asked(data.gather(data.test), names, truth)

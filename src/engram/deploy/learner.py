@@ -1,0 +1,243 @@
+"""`engram.Learner`: a model that predicts, and goes on learning by any method of the library."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from engram.deploy.detectors import chosen, fitted, keyed_detectors
+from engram.deploy.estimator import Estimator, NothingLearnt
+from engram.deploy.export import export
+from engram.deploy.extend import NewTask, extended
+from engram.deploy.grow import grown
+from engram.deploy.labels import Array, kind_of
+from engram.deploy.published import Published
+from engram.engine.checkpoints.portable import Portable, portable, restore
+from engram.engine.engine import Engine
+from engram.engine.run import Run
+from engram.errors import EngramError, bad
+from engram.learner.learner import Learner as EngineLearner
+from engram.memory import Memory
+from engram.methods.base import Method
+from engram.recipes.model_file import load_model, made_by, save_model
+from engram.recipes.names import build_method, without_own_code
+
+Progress = Callable[[int, int], None]
+WHY = "it is code that is not Engram's; Learner.load(..., trust=True) runs it"
+
+
+class Learner(Estimator):
+    """A classifier that learns one task after another without forgetting, as a method does it.
+
+    What the engine does with a task of a stream happens here with the rows given to `learn`: the
+    method's memory, importances, teachers, phases. Rows are gone afterwards, unless the memory
+    keeps them. New classes may come at any time; there is room for `capacity` of them, which
+    doubles when it is needed and leaves the old ones as they are, bit by bit.
+
+    An estimator in scikit-learn's manner: `fit` begins anew, `partial_fit` is `learn`. Predictions
+    may be asked for from other threads while it learns, and are those of the last finished task.
+
+    Parameters
+    ----------
+    method, model
+        As for `engram.run`.
+    memory
+        In place of the method's own: a `Memory`, or how many exemplars in all.
+    capacity
+        Output columns to begin with.
+    detectors
+        Novelty detectors, fitted after every task; the first is the one that `novelty` asks.
+    device
+        ``auto``, ``cpu`` or ``cuda``.
+    training
+        Fields of `Training`: epochs, batch_size, lr, ...
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.repeat(np.eye(4, dtype=np.float32), 20, axis=0)
+    >>> y = np.repeat(["ant", "bee", "cat", "dog"], 20)
+    >>> learner = Learner("ER", model={"name": "mlp", "hidden": [16]}, epochs=5,
+    ...                   batch_size=8, lr=0.01, device="cpu")
+    >>> learner.learn(x[:40], y[:40]).learn(x[40:], y[40:]).predict(x[::20]).tolist()
+    ['ant', 'bee', 'cat', 'dog']
+    """
+
+    def __init__(
+        self,
+        method: Method | str | Mapping[str, Any] = "ER",
+        model: Any = "mlp",
+        *,
+        memory: Memory | int | None = None,
+        capacity: int = 16,
+        detectors: Sequence[Any] = ("Energy",),
+        seed: int = 0,
+        device: str = "auto",
+        **training: Any,
+    ) -> None:
+        self.method, self.model, self.memory, self.capacity = method, model, memory, capacity
+        self.detectors, self.seed, self.device = detectors, seed, device
+        self._training, self._lock = dict(training), threading.RLock()
+        self._forget()
+        self._check()
+
+    # -- learning ----------------------------------------------------------------------------------
+    def learn(
+        self, x: Any, y: Any, *, valid: tuple[Any, Any] | None = None,
+        progress: Progress | None = None,
+    ) -> Self:  # fmt: skip
+        """Learn a task: rows of new classes, of known ones, or of both.
+
+        Parameters
+        ----------
+        x, y
+            [n, ...] inputs, and a label for each. The first task decides shape and type.
+        valid
+            (x, y) of validation rows, for training settings that watch them.
+        progress
+            Called as ``progress(steps, of)`` while it trains.
+
+        What goes wrong raises, and leaves the learner as it was.
+        """
+        with self._lock:
+            found = self._portable
+            about = None if found is None else found.facts["inputs"]
+            new = NewTask.of(x, y, valid, about)
+            self._refuse(found, new)
+            stream = extended(found, new, self._settings)
+            if found is not None and found.columns < len(stream.order):
+                found = grown(found, self._settings, stream, self._keyed)
+            run = self._settings.run(stream)
+            learner = _trained(run, found, self._device, progress)
+            learner.probes = fitted(self._keyed, learner, run.method)
+            self._kind = new.kind
+            self._publish(portable(learner, run))
+        return self
+
+    def _refuse(self, found: Portable | None, new: NewTask) -> None:
+        if found is None:
+            return
+        if found.facts["labels"] == "set":
+            raise bad("learner", "one that learnt one label per row, to go on", "sets of labels")
+        if new.kind != self._kind:
+            raise bad("y", f"labels of the kind learnt before ({self._kind})", new.kind)
+
+    # -- asking ------------------------------------------------------------------------------------
+    def predict(self, x: Any, *, task: int | None = None) -> Any:
+        """[n] the most likely label; `task` (from 0) where every task has its own head."""
+        return self._now.predict(x, task)
+
+    def predict_proba(self, x: Any, *, task: int | None = None) -> Array:
+        """[n, classes] probabilities, in the order of `classes_`."""
+        return self._now.predict_proba(x, task)
+
+    def novelty(self, x: Any, *, detector: Any = None, task: int | None = None) -> Array:
+        """[n] how novel inputs are to the model: the higher, the less it has seen the like.
+
+        `detector` names another than the first: one of `detectors`, or any that fits nothing.
+        """
+        now = self._now
+        key = chosen(now.detectors, now.probes, detector)
+        if key not in now.detectors:
+            now.detectors.update(keyed_detectors([detector]))
+        return now.novelty(x, key, task)
+
+    def features(self, x: Any) -> Array:
+        """[n, F] what the last layer sees of inputs."""
+        return self._now.features(x)
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks were learnt."""
+        return 0 if self._published is None else self._published.stage + 1
+
+    @property
+    def published(self) -> Published:
+        """The network of the last finished task, which never changes: for many predictions."""
+        return self._now
+
+    # -- files -------------------------------------------------------------------------------------
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write all that was learnt, the memory included, into one file: tensors and JSON.
+
+        It goes on from there (`load`) as if nothing had happened.
+        """
+        found = self._portable
+        if found is None:
+            raise NothingLearnt("nothing was learnt yet: there is nothing to save")
+        return save_model(path, found, self._made_by())
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, device: str = "auto", model: Any = None,
+        method: Method | None = None, trust: bool = False,
+    ) -> Learner:  # fmt: skip
+        """The learner that was saved. `model` and `method` are needed where they are your own."""
+        found, made = load_model(path)
+        return cls.of(found, made, device=device, model=model, method=method, trust=trust)
+
+    @classmethod
+    def of(
+        cls, found: Portable, made: Mapping[str, Any], *, device: str = "auto",
+        model: Any = None, method: Any = None, trust: bool = False,
+    ) -> Learner:  # fmt: skip
+        """A learner with what a run, or another learner, has learnt."""
+        with nullcontext() if trust else without_own_code(WHY):
+            method = build_method(made["method"]) if method is None else method
+            names = list(made.get("detectors") or ("Energy",))
+            if model is None:
+                model = _model_from(made["model"])
+            options = made["training"]
+            own = cls(
+                method, model, detectors=names, seed=found.facts["seed"], device=device,
+                capacity=found.columns, **options,
+            )  # fmt: skip
+        own._settings = replace(own._settings, head=found.facts["head"])
+        own._kind = made.get("labels") or kind_of(found.facts["classes"])
+        own._publish(found)
+        return own
+
+    def export(self, path: str | os.PathLike[str], *, format: str | None = None) -> Path:
+        """Write the network as a program that needs no Engram: ``.pt2`` or ``.onnx``.
+
+        From raw inputs [B, ...] to probabilities [B, classes], whatever B. ONNX needs the extra
+        ``onnx``.
+        """
+        return export(self._now, path, format)
+
+    def _made_by(self) -> dict[str, Any]:
+        now = self._settings
+        return made_by(
+            method=now.method, model=now.model, training=now.training, labels=self._kind,
+            detectors=self._keyed.values(),
+        )  # fmt: skip
+
+
+def _trained(
+    run: Run, found: Portable | None, device: torch.device, progress: Progress | None
+) -> EngineLearner:
+    """The engine's learner after the last task of a run, from where it stood before."""
+    engine = Engine([run], device=device, together=False)
+
+    def resume(place: int, learner: EngineLearner) -> int:
+        return 0 if found is None else restore(learner, found)
+
+    report = None if progress is None else lambda places, stage: progress
+    (done,) = engine.stages(resume=resume, progress=report)
+    if done.learner.diverged >= 0:
+        raise EngramError("training diverged (try a smaller lr): the learner is as it was before")
+    return done.learner
+
+
+def _model_from(plain: Any) -> Any:
+    if isinstance(plain, Mapping) and "own" in plain:
+        expected = f"the network {plain['own']}, which the file cannot hold (model=...)"
+        raise bad("model", expected, None)
+    return plain

@@ -1,0 +1,76 @@
+"""What a run has learnt as one file: tensors in safetensors, facts as JSON in its header."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from engram.disk import make_folder
+from engram.engine.checkpoints.portable import FORMAT, Portable, portable
+from engram.engine.run import Run
+from engram.engine.training import Training
+from engram.errors import RecordError
+from engram.learner.learner import Learner
+from engram.methods.base import Method
+from engram.probes import Probe
+from engram.recipes.names import plain_method
+from engram.recipes.plain import code_name, to_plain
+from engram.recipes.probing import plain_probe
+from engram.tensor_file import TensorFile, save_tensors
+
+NAME = "model.engram"
+MOST_ROWS = 64 << 20  # bytes of rows that a file in a run directory takes along
+
+
+def made_by(
+    *, method: Method, model: Any, training: Training, detectors: Iterable[Probe], labels: str = ""
+) -> dict[str, Any]:
+    """What a model was learnt with, in plain values; own code by its name."""
+    named = isinstance(model, (str, dict))
+    return {
+        "method": plain_method(method),
+        "model": to_plain(model) if named else {"own": code_name(model)},
+        "training": to_plain(training), "labels": labels,
+        "detectors": [plain_probe(one) for one in detectors],
+    }  # fmt: skip
+
+
+def about(run: Run, probes: Iterable[Probe]) -> dict[str, Any]:
+    """What the model of a run was learnt with."""
+    from engram.novelty import Detector
+
+    able = [one for one in probes if isinstance(one, Detector) and not one.outside]
+    return made_by(method=run.method, model=run.model, training=run.training, detectors=able)
+
+
+def save_model(path: str | os.PathLike[str], found: Portable, made: dict[str, Any]) -> Path:
+    """Write what was learnt, and what it was learnt with; the file appears whole."""
+    facts = {**found.facts, "made_by": made}
+    tensors = {name: tensor.contiguous() for name, tensor in found.tensors.items()}
+    return save_tensors(path, tensors, {"facts": json.dumps(facts)})
+
+
+def keep_model(folder: Path, learner: Learner, run: Run, probes: Iterable[Probe]) -> Path:
+    """Leave the model of a finished run in the folder of its checkpoints."""
+    make_folder(folder, inside=folder.parents[1])
+    return save_model(
+        folder / NAME, portable(learner, run, most_bytes=MOST_ROWS), about(run, probes)
+    )
+
+
+def load_model(path: str | os.PathLike[str]) -> tuple[Portable, dict[str, Any]]:
+    """What `save_model` wrote; a file that is damaged, or no model, is refused with its name."""
+    file = TensorFile(path, what="model file", framework="pt")
+    try:
+        facts = json.loads(file.facts["facts"])
+        form = facts.get("format")
+    except (KeyError, ValueError, AttributeError) as problem:
+        raise RecordError(f"{path}: is not a model that a learner saved") from problem
+    if form != FORMAT:
+        raise RecordError(f"{path}: is a model of another version ({form}, this is {FORMAT})")
+    made = facts.pop("made_by", {})
+    tensors = {name: file.get(name) for name in file.keys()}  # noqa: SIM118
+    return Portable(tensors, facts), made

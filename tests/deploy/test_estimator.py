@@ -1,0 +1,62 @@
+"""The manners that scikit-learn expects of an estimator."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.validation import check_is_fitted
+
+import engram
+from engram import Learner
+from tests.deploy.conftest import FAST, MODEL
+
+
+def test_parameters_and_clones(six):
+    learner = Learner("EWC", MODEL, seed=3, **FAST)
+    given = learner.get_params()
+    assert given["method"] == "EWC"
+    assert given["epochs"] == FAST["epochs"]
+    x, y, test, _ = six
+    learner.fit(x, y)
+    twin = clone(learner)
+    assert twin.get_params() == given
+    check_is_fitted(learner)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(twin)
+    with pytest.raises(NotFittedError, match="nothing was learnt"):
+        twin.predict(test)
+    assert twin.set_params(lr=0.02, capacity=32).get_params()["lr"] == 0.02
+    with pytest.raises(engram.BadArgument, match="did you mean 'capacity'"):
+        twin.set_params(capacty=3)
+    assert is_classifier(learner)
+    assert "EWC" in repr(learner)
+
+
+def test_in_a_pipeline_and_a_search(six):
+    x, y, test, _ = six
+    pipe = make_pipeline(StandardScaler(), Learner("Finetune", MODEL, **{**FAST, "epochs": 4}))
+    search = GridSearchCV(pipe, {"learner__lr": [1e-6, 0.02]}, cv=2).fit(x, y)
+    assert search.best_params_ == {"learner__lr": 0.02}
+    assert search.score(test, y) > 0.7
+
+
+def test_fit_begins_anew_and_partial_fit_goes_on(six):
+    x, y, test, _ = six
+    learner = Learner("ER", MODEL, capacity=2, **FAST)
+    learner.partial_fit(x[:24], y[:24], classes=np.arange(6))
+    assert learner._portable.columns == 6
+    learner.partial_fit(x[24:], y[24:])
+    assert learner.classes_.tolist() == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(engram.BadArgument, match="labels among classes"):
+        learner.partial_fit(x[:24], y[:24], classes=[1, 2])
+    assert learner.fit(x[:24], y[:24]).classes_.tolist() == [0, 1]
+    assert learner.tasks == 1
+    again = pickle.loads(pickle.dumps(learner))
+    assert (again.predict_proba(test) == learner.predict_proba(test)).all()
