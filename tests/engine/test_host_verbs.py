@@ -80,6 +80,34 @@ def test_methods_that_differ_answer_for_themselves():
         assert gap(together[place].state, learner.state) < 1e-12
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reads(Method):
+    """One of its terms reads a field, the other does not."""
+
+    scale: float = 1.0
+
+    def weighted(self, net: Any, batch: Any) -> torch.Tensor:
+        return self.scale * likelihood(net, batch)
+
+    def finish(self, learner: Learner, task: Any) -> None:
+        own = learner.average_gradient(self.weighted)
+        learner.state = {"own": own, "plain": learner.average_gradient(likelihood)}
+
+
+def test_strengths_share_the_passes_that_do_not_depend_on_them(monkeypatch):
+    methods: list[Method] = [Reads(scale=1.0), Reads(scale=2.0), Reads(scale=2.0)]
+    passes, usual = [], host_verbs._mapped
+    monkeypatch.setattr(
+        host_verbs, "_mapped", lambda some, *rest: passes.append(len(some)) or usual(some, *rest)
+    )
+    together = entered(methods)
+    host_verbs.each(together, methods, "finish")
+    assert sorted(passes) == [1, 2, 3]
+    for place, learner in enumerate(entered(methods)):
+        methods[place].finish(learner, learner.task)
+        assert gap(together[place].state, learner.state) < 1e-12
+
+
 def test_small_chunks_change_nothing(monkeypatch):
     methods: list[Method] = [Asks()] * 3
     whole, parts = entered(methods), entered(methods)

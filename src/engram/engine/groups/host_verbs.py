@@ -107,15 +107,7 @@ def each(learners: Sequence[Learner], methods: Sequence[Method], verb: str) -> N
     if len(learners) == 1:
         call(getattr(methods[0], verb), learners[0])
         return
-    # only runs with equal methods may share a pass: a term may read its method's fields
-    groups: dict[Any, list[int]] = {}
-    for index, method in enumerate(methods):
-        groups.setdefault(likeness(method), []).append(index)
-    for group in groups.values():
-        _together([learners[i] for i in group], [methods[i] for i in group], verb)
-
-
-def _together(learners: list[Learner], methods: list[Method], verb: str) -> None:
+    # methods may differ: a term that reads their fields holds them, and is like no other then
     pairs = zip(learners, methods, strict=True)
     rest = deque((learner, getattr(method, verb)) for learner, method in pairs)
     waiting: list[_Worker] = []
