@@ -254,6 +254,7 @@ class Generates(Method):
 
 
 def learner(model: Any, method: Method | None = None) -> Learner:
+    model = {"name": model, "ends": "features"}  # whatever its last layer is
     run = Run(stream=STREAM, method=method or Finetune(), model=model, training=EXACT, seed=3)
     one = Engine([run], device="cpu").learner(run)
     one.open_classes(1)

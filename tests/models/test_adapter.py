@@ -146,7 +146,7 @@ def test_ordinary_modules_map(module):
 
 
 def test_the_classifier_passes_the_verdict_on():
-    net = build(HostDecision(), sample_shape=(6,), classes=2, seed=0)
+    net = build({"name": HostDecision(), "ends": "features"}, sample_shape=(6,), classes=2, seed=0)
     assert not net.mappable
     assert "mapping over runs failed" in net.unmappable[0]
     mixing = nn.Sequential(nn.Linear(6, 4), Custom(4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from engram.data.core import Data, Source
 from engram.data.formats import Place, packed_place, packed_sets, place_of, places_under
 from engram.data.known import KNOWN, Known
 from engram.data.normalised import normalised
+from engram.data.own import is_own, load_own
 from engram.data.pictures import cropped, read_resized
 from engram.errors import BadArgument, bad, nearest, unknown
 
@@ -71,7 +73,8 @@ def load(
     name_or_path
         A name that `datasets` lists, the name of a set under the search root, or a path: a packed
         ``.npz``, a table (``.csv``, ``.parquet``, with ``label="NAME OF A COLUMN"``), an ``.npy``
-        file, a data set of Hugging Face, an official archive, or the folder of one set.
+        file, a data set of Hugging Face, an official archive, or the folder of one set. Or
+        ``module:name``, ``file.py:name``: a function of yours that returns data, see `load_own`.
     root
         Folder in which names are looked for; the environment variable ENGRAM_DATA by default.
     resize, crop
@@ -127,6 +130,8 @@ def _loaded(
             if option not in (*valid, "resize"):
                 raise unknown(f"option of {name}", option, valid or ["(none)"])
         return read_resized(known.make, valid, options), name
+    if isinstance(name_or_path, str) and is_own(name):
+        return read_resized(partial(load_own, name), (), options), name
     path = Path(name).expanduser()
     looks_like_path = isinstance(name_or_path, Path) or os.sep in name or path.suffix != ""
     if not looks_like_path:

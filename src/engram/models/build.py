@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from engram import keys
 from engram.errors import bad, unknown, whole
@@ -22,8 +21,11 @@ from engram.models.gcn import GCN
 from engram.models.heads import Cosine, Linear
 from engram.models.lenet import LeNet
 from engram.models.mlp import MLP
+from engram.models.own import asks_for_classes, is_own_name, made, own_maker, own_options
+from engram.models.recognise import dry_run, without_head
 from engram.models.resnet import ResNet50, resnet18_slim, resnet32
 from engram.models.stgcn import STGCN
+from engram.models.timm_net import is_timm, timm_net
 from engram.models.vgg import VGG11Slim
 
 Spec = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
@@ -40,6 +42,7 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
     "gcn": GCN,
     "stgcn": STGCN,
 }
+TIMM_OPTIONS = ("img_size", "drop_rate", "drop_path_rate", "global_pool", "in_chans")
 _HEADS: dict[str, Callable[..., nn.Module]] = {"linear": Linear, "cosine": Cosine}
 
 
@@ -62,6 +65,10 @@ def model_options(name: str) -> tuple[str, ...]:
     >>> model_options("cnn")
     ('dropout', 'head')
     """
+    if is_timm(name):
+        return ("weights", "sha256", "head", *TIMM_OPTIONS)
+    if is_own_name(name):
+        return (*own_options(own_maker(name)), "head", "ends")
     if name not in _MODELS:
         raise unknown("model", name, _MODELS)
     return (*tuple(inspect.signature(_MODELS[name]).parameters)[1:], "head")
@@ -94,9 +101,12 @@ def build(
     Parameters
     ----------
     spec
-        A name of `models`; a dict with that name and options, a ``head`` among them; a module
-        [B, ...] -> [B, F], which is copied and keeps its weights; or a factory
-        ``f(sample_shape, **options) -> module``.
+        A name of `models`, of timm (``timm/resnet18``) or of your own code (``module:Net``); a
+        module [B, ...] -> [B, F], which is copied and keeps its weights; its class, or a factory
+        ``f(sample_shape, **options) -> module``; or a dict with one of these as ``name`` and
+        options, a ``head`` among them. A network that answers classes instead of features is
+        recognised by its last layer, which becomes the head; the option ``ends`` ("features" or
+        "classes") says which it is.
     classes
         How many classes the head has room for.
     seed
@@ -117,11 +127,9 @@ def build(
         spec = dict(spec)
         head = _chosen_head(head, spec.pop("head"))
     with _seeded(seed):
-        if isinstance(spec, (str, Mapping)):
-            backbone = _make("model", spec, _MODELS, (shape,), options)
-            width = int(getattr(backbone, "features"))  # noqa: B009 - typed Any on purpose
-        else:
-            backbone, width = _adapted(spec, shape, options)
+        backbone, width, bias = _backbone(spec, shape, classes, options)
+        if not bias and check_head(head)["name"] == "linear":
+            head = {"bias": False, **check_head(head)}  # as the user's network had it
         top = _make("head", head, _HEADS, (width, classes), {})
     getattr(top, "reset_columns")(seed)  # noqa: B009
     return Classifier(backbone, top)
@@ -189,63 +197,37 @@ def _make(
     return makers[name](*places, **chosen)
 
 
-def _adapted(
-    spec: nn.Module | Callable[..., nn.Module], shape: tuple[int, ...], options: dict[str, Any]
-) -> tuple[nn.Module, int]:
-    """A user's backbone made ours, and its feature width."""
-    if isinstance(spec, nn.Module):
-        if options:
-            raise bad("options", "none for a module that is built already", sorted(options))
-        module = copy.deepcopy(spec)  # the dry run sizes lazy layers, the user's stay as they are
-    elif callable(spec):
-        _check_call(spec, shape, options)
-        module = spec(shape, **options)
-        if not isinstance(module, nn.Module):
-            raise bad("model", "a factory that returns a torch.nn.Module", module)
-    else:
-        raise bad("model", "a name, a dict, a torch.nn.Module or a factory", spec)
-    width = _width(module, shape)
+def _backbone(
+    spec: Any, shape: tuple[int, ...], classes: int, options: dict[str, Any]
+) -> tuple[nn.Module, int, bool]:
+    """A backbone, its feature width, and whether its head is to have a bias."""
+    ends = None
+    if isinstance(spec, Mapping) and _is_foreign(spec.get("name")):
+        options = {**{key: value for key, value in spec.items() if key != "name"}, **options}
+        ends, spec = options.pop("ends", None), spec["name"]
+    if is_timm(spec):
+        module = timm_net(spec, shape, **options)
+        width = dry_run(module, shape).width
+        return _adapted(module, width, shape), width, True
+    if isinstance(spec, (str, Mapping)) and not _is_foreign(spec):
+        ours = _make("model", spec, _MODELS, (shape,), options)
+        return ours, int(getattr(ours, "features")), True  # noqa: B009 - typed Any on purpose
+    maker = own_maker(spec)
+    module, asked = made(maker, shape, classes, options), asks_for_classes(maker)
+    own, width, last = without_head(module, shape, classes, ends=ends, asked=asked)
+    return _adapted(own, width, shape), width, last is None or last.bias is not None
+
+
+def _is_foreign(name: Any) -> bool:
+    """Whether a model is none of those of the library, by name or as an object."""
+    return isinstance(name, nn.Module) or callable(name) or is_own_name(name) or is_timm(name)
+
+
+def _adapted(module: nn.Module, width: int, shape: tuple[int, ...]) -> nn.Module:
     ours = adapt(module, shape)
     if not hasattr(ours, "features"):
         setattr(ours, "features", width)  # noqa: B010
-    return ours, width
-
-
-def _check_call(
-    factory: Callable[..., Any], shape: tuple[int, ...], options: Mapping[str, Any]
-) -> None:
-    """Complain about a factory that cannot be called with the shape of a sample."""
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # written in C: only the call itself can tell
-        return
-    try:
-        signature.bind(shape, **options)
-    except TypeError as error:
-        form = ", ".join(["sample_shape", *(f"{name}=..." for name in options)])
-        name = getattr(factory, "__qualname__", type(factory).__name__)
-        expected = f"a factory f({form}) -> torch.nn.Module"
-        raise bad("model", expected, f"{name}{signature}: {error}") from None
-
-
-@torch.no_grad()
-def _width(module: nn.Module, shape: tuple[int, ...]) -> int:
-    """Feature width by a dry run on zeros, which also sizes lazy layers."""
-    first = next(module.parameters(), torch.zeros(()))
-    lazy = isinstance(first, nn.parameter.UninitializedParameter)
-    rows = torch.zeros(2, *shape, dtype=torch.float32 if lazy else first.dtype, device=first.device)
-    modes = [(layer, layer.training) for layer in module.modules()]
-    try:
-        found = module.eval()(rows)
-    except Exception as error:
-        raise bad("model", f"a backbone for samples of shape {shape}", str(error)) from error
-    finally:
-        for layer, training in modes:
-            layer.training = training
-    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2:
-        what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise bad("model", "a backbone that answers features [B, F]", what)
-    return int(found.shape[1])
+    return ours
 
 
 def _checked_shape(sample_shape: Any) -> tuple[int, ...]:

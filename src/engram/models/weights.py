@@ -66,6 +66,15 @@ def read_weights(
     return _tensors(file, file_argument)
 
 
+def check_sum(path: str) -> str:
+    """The SHA-256 of a file of weights."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise bad("weights", "the path of a file of weights", path)
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def fill(
     net: nn.Module, given: Mapping[str, Tensor], file: str, *, renamed: Mapping[str, str]
 ) -> None:
@@ -94,11 +103,13 @@ def starting_weights(model: Any) -> str:
     'alexnet begins with the weights of a.pth (SHA-256 7be5be79...)'
     """
     given = {"name": model} if isinstance(model, str) else model
-    if not isinstance(given, Mapping) or given.get("name") not in PRETRAINED:
+    if not isinstance(given, Mapping):
+        return ""
+    if given.get("name") not in PRETRAINED and not str(given.get("name")).startswith("timm/"):
         return ""
     if given.get("weights") is None:
         return f"{given['name']} begins from scratch, without pretrained weights"
-    sums = str(given.get("sha256")).lower()[:8]
+    sums = str(given.get("sha256") or check_sum(str(given["weights"]))).lower()[:8]
     file = Path(str(given["weights"])).name
     return f"{given['name']} begins with the weights of {file} (SHA-256 {sums}...)"
 

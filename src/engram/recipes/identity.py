@@ -13,6 +13,9 @@ from engram.engine.run import automatic
 from engram.engine.training import Training
 from engram.methods.base import Method
 from engram.models.build import model_defaults
+from engram.models.own import is_own_name, own_maker
+from engram.models.timm_net import is_timm
+from engram.models.weights import check_sum
 from engram.recipes.describe import describe
 from engram.recipes.names import plain_method
 from engram.recipes.plain import code_name, to_plain
@@ -123,7 +126,7 @@ def short(value: Any) -> str:
 def options_hash(content: Mapping[str, Any]) -> str:
     """Hash of what a recipe says, names as they stand, without seeds, order, label and keep."""
     said = {k: content[k] for k in ("method", "training", "average")}
-    said["model"] = _model(content["model"])
+    said["model"] = _model(content["model"], resolve=False)
     outside = (*ORDER_OPTIONS, "head")
     stream = {k: v for k, v in content["stream"].items() if k not in outside}
     return short(describe({**said, "stream": stream}, "recipe"))
@@ -169,14 +172,25 @@ def order_of(stream: Stream) -> str:
     return order_text(options)
 
 
-def _model(model: Any) -> Any:
-    """A model of the library with its defaults; an own one by what it does and weighs."""
+def _model(model: Any, *, resolve: bool = True) -> Any:
+    """A model of the library with its defaults; an own one by what it does and weighs.
+
+    Without `resolve`, an own one that is given by its name stays a name.
+    """
     if isinstance(model, str):
         model = {"name": model}
-    if isinstance(model, Mapping) and ":" not in str(model.get("name")):
+    if isinstance(model, Mapping) and is_timm(model.get("name")):
+        if model.get("weights"):
+            model = {**model, "sha256": model.get("sha256") or check_sum(str(model["weights"]))}
+            model.update(weights=True, sha256=str(model["sha256"]).lower())
+    elif isinstance(model, Mapping) and isinstance(model.get("name"), str) \
+            and not is_own_name(model["name"]):  # fmt: skip
         model = {**model_defaults(str(model.get("name"))), **model}
         if model.get("sha256"):  # which weights a model begins with, not where their file lies
             model.update(weights=True, sha256=str(model["sha256"]).lower())
+    elif isinstance(model, Mapping) and resolve:
+        model = {**model, "name": own_maker(model["name"])}
+        model = model if len(model) > 1 else model["name"]
     return describe(model, "model")
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from pathlib import Path
 from typing import Any
 
 from engram import methods
-from engram.errors import OWN_MODULES, EngramError, bad, own_place, unknown
+from engram.errors import bad, unknown
 from engram.methods.base import Method
+from engram.own_code import Untrusted, own_code_may_run, own_object, without_own_code
 from engram.recipes.plain import from_plain, to_plain
+
+__all__ = [
+    "Untrusted",
+    "build_method",
+    "method_class",
+    "method_label",
+    "own_class",
+    "own_code_may_run",
+    "plain_method",
+    "without_own_code",
+]
 
 
 def method_class(name: str) -> type[Method]:
@@ -33,83 +40,12 @@ def method_class(name: str) -> type[Method]:
     return found
 
 
-class Untrusted(EngramError):
-    """A recipe names code that is not the library's, where nobody said that it may run."""
-
-
-_forbidden: ContextVar[str] = ContextVar("forbidden", default="")  # why, in words
-
-
-@contextmanager
-def without_own_code(why: str) -> Iterator[None]:
-    """While this lasts, names of code that is not the library's are refused: `Untrusted`.
-
-    For recipes that are found, not given: importing a module runs it.
-
-    Examples
-    --------
-    >>> with without_own_code("reading runs no code"):
-    ...     own_class("antigravity:Method", Method)
-    Traceback (most recent call last):
-    ...
-    engram.recipes.names.Untrusted: antigravity:Method: reading runs no code
-    """
-    token = _forbidden.set(why)
-    try:
-        yield
-    finally:
-        _forbidden.reset(token)
-
-
-def own_code_may_run() -> bool:
-    """Whether nobody has forbidden code that is not the library's."""
-    return not _forbidden.get()
-
-
 def own_class(name: str, base: type[Any], *, what: str = "method") -> type[Any]:
     """A user's class ``module:Class``; the module may be a file path ending in .py."""
-    module_name, _, class_name = name.partition(":")
-    if not module_name or not class_name:
-        raise bad(what, "a name, or module:Class", name)
-    if (why := _forbidden.get()) and module_name.partition(".")[0] != "engram":
-        raise Untrusted(f"{name}: {why}")
-    usual = list(sys.path)
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        if module_name.endswith(".py"):
-            path = Path(module_name)
-            sys.path.insert(0, str(path.resolve().parent))
-            module_name = path.stem
-            _make_way(module_name, path, what)
-        OWN_MODULES.add(module_name)
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if own_place(error):  # found, but something that it imports is not
-            raise
-        raise bad(what, f"an importable module in {name!r} ({error})", module_name) from None
-    finally:
-        sys.path[:] = usual
-    found = getattr(module, class_name, None)
-    if found is None:
-        raise unknown(
-            f"class of {module_name}", class_name, [n for n in vars(module) if n[0] != "_"]
-        )
+    found = own_object(name, what=what)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise bad(what, f"a subclass of {base.__name__}", found)
     return found
-
-
-def _make_way(module_name: str, path: Path, what: str) -> None:
-    """Forget an own module of the same name from another file; another's module is in the way."""
-    loaded = sys.modules.get(module_name)
-    if loaded is None or not path.is_file():
-        return
-    file = getattr(loaded, "__file__", None)
-    if file is not None and Path(file).resolve() == path.resolve():
-        return
-    if module_name not in OWN_MODULES:
-        raise bad(what, f"a file that is not named as the module {module_name!r}", str(path))
-    del sys.modules[module_name]
 
 
 def build_method(spec: Any) -> Method:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any
 
 from engram.data import Data
 from engram.engine.run import Run
+from engram.models.own import is_built
 from engram.probes import Probe
 from engram.probes.outside import Outside
 from engram.recipes.experiment import Experiment
@@ -19,6 +21,11 @@ from engram.recipes.probing import keyed, plain_probe
 from engram.recipes.recipe import Recipe
 from engram.streams.core import Stream
 from engram.streams.orders import ORDER_OPTIONS
+
+SHARED = (
+    "model: all {} seeds begin with the weights of the network that was given; seeds decide its "
+    "head and what is drawn in training. Its class, or a factory, draws weights for each seed"
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,6 +73,8 @@ class Planner:
         The plans of a study share one id: the recipe's own, unless that has an order, from which
         those of the study count.
         """
+        if len(one.seeds) > 1 and is_built(one.model):
+            warnings.warn(SHARED.format(len(one.seeds)), stacklevel=3)
         own = order_of(stream)
         identity = self._identity(one, stream, "" if orders is None else own)
         kept: dict[str, Any] = {"seeds": list(one.seeds), "keep": one.keep, "label": one.label}

@@ -7,9 +7,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+
 from engram import streams
 from engram.errors import bad, choose, unknown
 from engram.models.build import check_head, model_options
+from engram.models.own import own_options
 from engram.recipes.plain import convert, hints_of
 
 DEFAULT_KIND = "class_incremental"
@@ -147,12 +150,15 @@ def model_section(section: Any) -> Any:
     """A model section: a name, a mapping with a name and options, or (in Python) a module."""
     if section is None or isinstance(section, (bool, int, float, list, tuple)):
         raise bad("model", "the name of a model, or a mapping with a name", section)
-    if isinstance(section, Mapping) and not isinstance(section.get("name"), str):
+    named = section.get("name") if isinstance(section, Mapping) else None
+    own: Any = named if isinstance(named, nn.Module) or callable(named) else None
+    if isinstance(section, Mapping) and not isinstance(named, str) and own is None:
         raise bad("model.name", "the name of a model", dict(section))
     if isinstance(section, str):
         model_options(section)
     elif isinstance(section, Mapping):
-        known = model_options(section["name"])
+        own_known = () if own is None else (*own_options(own), "head", "ends")
+        known = own_known or model_options(section["name"])
         for name in section:
             if name != "name" and name not in known:
                 raise unknown(f"option of model {section['name']}", name, known)
