@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -463,3 +464,39 @@ def test_a_table_from_the_command_line(engram, tmp_path):
     assert recipe["data_options"] == {"label": "kind", "missing": "mean", "standardize": True}
     shown = engram("data", "inspect", "t.csv", "--label", "kind", "-s", "missing=0").stdout
     assert "t: rows of (2,)" in shown
+
+
+OWN = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+
+def rows(size=40):
+    return TensorDataset(torch.arange(3 * size).reshape(size, 3) / 100, torch.arange(size) % 4)
+
+
+class Net(nn.Sequential):
+    def __init__(self, width=8, num_classes=2):
+        super().__init__(nn.LazyLinear(width), nn.ReLU(), nn.Linear(width, num_classes))
+"""
+
+
+@pytest.mark.filterwarnings("default")  # what is said of the head
+def test_own_network_and_own_data_from_the_command_line(engram, tmp_path):
+    (tmp_path / "own_things.py").write_text(OWN)
+    asked = ("--data", "own_things.py:rows", "--model", "own_things.py:Net", "--out", "out")
+    found = engram("run", *asked, "-s", "model.width=5", "-s", "size=60", "-s", "standardize=true")
+    assert "last layer 2 (Linear 5 -> 4) is taken as the head" in found.stderr
+    assert "Data('rows': 48 train" in found.stderr
+    (recipe,) = package.read("out").recipes.values()
+    assert recipe["model"] == {"name": "own_things.py:Net", "width": 5}
+    assert recipe["stream"]["data"] == "own_things.py:rows"
+    engram("metrics", "out")
+    shutil.rmtree("out/checkpoints", ignore_errors=True)
+    assert "--trust" in engram("resume", "out", code=2).stderr
+    engram("resume", "out", "--trust")
+    wrong = engram("run", *asked, "-s", "model.widht=5", code=2).stderr
+    assert "unknown name 'widht', did you mean 'width'" in wrong
+    wrong = engram("run", *asked[:3], "own_things.py:Nett", code=2).stderr
+    assert "did you mean 'Net'" in wrong

@@ -57,7 +57,7 @@ def models() -> dict[str, str]:
     return {name: (inspect.getdoc(make) or "").split("\n")[0] for name, make in _MODELS.items()}
 
 
-def model_options(name: str) -> tuple[str, ...]:
+def model_options(name: Any) -> tuple[str, ...]:
     """What can be set of a model, besides the shape of its samples; each may have a ``head``.
 
     Examples
@@ -67,7 +67,7 @@ def model_options(name: str) -> tuple[str, ...]:
     """
     if is_timm(name):
         return ("weights", "sha256", "head", *TIMM_OPTIONS)
-    if is_own_name(name):
+    if is_own_name(name) or not isinstance(name, str):
         return (*own_options(own_maker(name)), "head", "ends")
     if name not in _MODELS:
         raise unknown("model", name, _MODELS)

@@ -49,6 +49,19 @@ def own_options(maker: Maker) -> tuple[str, ...]:
     return tuple(one.name for one in known.values() if one.kind in usual and one.name not in taken)
 
 
+def takes_anything(maker: Any) -> bool:
+    """Whether a class or factory has ``**options``, so that only a call can tell which it knows.
+
+    Examples
+    --------
+    >>> takes_anything(nn.LSTM), takes_anything(nn.Linear)
+    (True, False)
+    """
+    if isinstance(maker, nn.Module) or not callable(maker):
+        return False
+    return any(one.kind is one.VAR_KEYWORD for one in _parameters(maker).values())
+
+
 def made(
     maker: Maker, shape: tuple[int, ...], classes: int, options: Mapping[str, Any]
 ) -> nn.Module:

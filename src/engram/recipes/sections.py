@@ -12,8 +12,9 @@ from torch import nn
 from engram import streams
 from engram.errors import bad, choose, unknown
 from engram.models.build import check_head, model_options
-from engram.models.own import own_options
-from engram.recipes.plain import convert, hints_of
+from engram.models.own import is_own_name, own_maker, takes_anything
+from engram.models.timm_net import is_timm
+from engram.recipes.plain import code_name, convert, hints_of
 
 DEFAULT_KIND = "class_incremental"
 DEFAULT_MODEL = "mlp"
@@ -157,11 +158,12 @@ def model_section(section: Any) -> Any:
     if isinstance(section, str):
         model_options(section)
     elif isinstance(section, Mapping):
-        own_known = () if own is None else (*own_options(own), "head", "ends")
-        known = own_known or model_options(section["name"])
+        known = model_options(section["name"])
+        free = is_timm(named) or takes_anything(own_maker(named) if is_own_name(named) else named)
         for name in section:
-            if name != "name" and name not in known:
-                raise unknown(f"option of model {section['name']}", name, known)
+            if name != "name" and name not in known and not free:
+                shown = named if isinstance(named, str) else code_name(named)
+                raise unknown(f"option of model {shown}", name, known)
         if "head" in section:
             check_head(section["head"])
     return dict(section) if isinstance(section, Mapping) else section
