@@ -14,7 +14,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "engram"
 
 BASE = {
-    "disk", "ending", "errors", "keys", "losses", "own_code", "shares", "tensor_file", "yaml_text",
+    "disk", "ending", "errors", "html_text", "keys", "losses", "own_code", "shares", "tensor_file",
+    "yaml_text",
 }  # fmt: skip
 STATE = BASE | {"data", "streams", "models", "memory"}  # what a learner is built from
 ENGINE = STATE | {"learner", "methods", "metrics"}
@@ -25,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "disk": {"errors"},
     "ending": set(),
     "errors": set(),
+    "html_text": set(),
     "keys": {"errors"},
     "losses": {"errors"},
     "own_code": {"errors"},
@@ -40,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": {"errors"},
     "novelty": STATE | {"learner", "metrics", "probes", "records"},
     "engine": ENGINE,
-    "records": {"disk", "errors", "metrics", "tensor_file", "yaml_text"},
+    "records": {"disk", "errors", "html_text", "metrics", "tensor_file", "yaml_text"},
     "probes": STATE | {"learner", "methods", "metrics", "records"},
     "recipes": STUDY,
     "deploy": STUDY | {"recipes"},

@@ -70,8 +70,8 @@ __version__ = "0.1.0"
 _HOME = {
     **dict.fromkeys(
         (
-            "checks", "data", "deploy", "disk", "ending", "engine", "errors", "keys", "learner",
-            "losses", "memory", "methods",
+            "checks", "data", "deploy", "disk", "ending", "engine", "errors", "html_text", "keys",
+            "learner", "losses", "memory", "methods",
             "metrics", "models", "novelty", "pools", "probes", "recipes", "records", "report",
             "reproduce", "shares", "streams", "tensor_file", "tuning", "yaml_text",
         ),

@@ -134,6 +134,11 @@ class Data(Sources):
             f"{self.sample_shape}, {self.n_classes} classes)"
         )
 
+    def _repr_html_(self) -> str:
+        from engram.data.show import html_of
+
+        return html_of(self)
+
     @property
     def n_classes(self) -> int:
         """Number of classes, whether or not each has rows."""

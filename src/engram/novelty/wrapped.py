@@ -158,7 +158,10 @@ def detector_class(name: str) -> type[Any]:
         from pytorch_ood import detector as package
     except (ImportError, RuntimeError) as error:  # torchvision without its operators
         reason = f"the package pytorch-ood cannot be imported ({error})"
-        raise BadArgument(f"Wrapped: {reason}; pip install engram[ood]") from error
+        remedy = "pip install engram[ood]"
+        if isinstance(error, RuntimeError):
+            remedy = "torchvision and torch must be of one build, both for the CPU or both for CUDA"
+        raise BadArgument(f"Wrapped: {reason}; {remedy}") from error
     kinds = ("predict_logits", "predict_features")
     able = {
         name for name, one in vars(package).items()

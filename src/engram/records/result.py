@@ -104,6 +104,11 @@ class Result:
 
         return describe(self)
 
+    def _repr_html_(self) -> str:
+        from engram.records.html import html_of
+
+        return html_of(self)
+
     @property
     def runs(self) -> list[RunKey]:
         """The runs as (recipe, seed, order); the first axis of every array follows this list."""
@@ -215,6 +220,23 @@ class Result:
         from engram.records.curves import curves
 
         return curves(self)
+
+    def plot(self, name: str = "stages", *, head: str | None = None) -> Any:
+        """A figure of the report (plotly), which notebooks show by themselves.
+
+        Parameters
+        ----------
+        name
+            A section of the report: ``stages``, ``matrices``, ``iterations``, ``trade-off``,
+            ``plane``, ``orders``, ``costs``, ``losses``, ``response``, ``classes``, ``confusion``,
+            ``calibration`` and more; or one panel, such as ``stages-mean`` or ``matrix-1``.
+        head
+            The head view; default: the streams' own.
+        """
+        from importlib import import_module
+
+        # Drawn a layer above: records themselves need no plotly. See decision 51.
+        return import_module("engram.report.plot").plot(self, name, head=head)
 
     # -- tables ------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from engram.errors import bad, choose
 from engram.streams._check import check_stream
 from engram.streams._new import renewed
 from engram.streams._rows import ROWS, as_rows, pack, unpack
-from engram.streams._show import count, table_of
+from engram.streams._show import count, html_of, table_of
 from engram.streams.origin import Origin
 from engram.streams.views import View, joined, restage, view_from
 
@@ -181,6 +181,9 @@ class Stream:
         counts = f"{count(len(self), 'task')}, {count(len(self.order), 'class')}"
         sets = ", label sets" if self.labels == "set" else ""
         return f"Stream({self.name!r}: {counts}, {self.head} head{sets}{once})"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
     def __str__(self) -> str:
         return table_of(self)
