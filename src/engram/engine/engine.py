@@ -134,7 +134,7 @@ class Engine:
         # images of runs that train unmapped on CUDA; a mapped convolution wants them as usual
         unmapped = self.device.type == "cuda" and not together and not compile
         self._factory = LearnerFactory(self.device, channels_last=unmapped)
-        self._prefixes = Prefixes(lambda run: self._factory.networks(run).start)
+        self._prefixes = Prefixes(self._factory.start)
 
     def learner(self, run: Run) -> Learner:
         """A fresh learner for a run."""
@@ -148,9 +148,9 @@ class Engine:
     def _groups(self) -> list[list[int]]:
         found: dict[Any, list[list[int]]] = {}
         for place, run in enumerate(self.runs):
-            networks = self._factory.networks(run)
-            feed = ByIdentity(self._factory.feed(run, networks))
-            key = (self._factory.shape(run, networks), _settings(run, networks), run.scope,
+            skeleton = self._factory.skeleton(run)
+            feed = ByIdentity(self._factory.feed(run))
+            key = (self._factory.shape(run), _settings(run, skeleton), run.scope,
                    len(run.stream), feed, len(run.stream.order), _declared(run))  # fmt: skip
             for group in found.setdefault(key, []):
                 fits = not self.group_size or len(group) < self.group_size
@@ -164,7 +164,7 @@ class Engine:
     def maps(self, group: Sequence[int]) -> bool:
         """Whether a group trains in lockstep."""
         run = self.runs[group[0]]
-        if reasons := self._factory.networks(run).unmappable:
+        if reasons := self._factory.skeleton(run).unmappable:
             several = len(group) > 1 and self.together is not False
             if several or self.together or self.compile:
                 how = "one run at a time" + (" and is not compiled" if self.compile else "")
@@ -189,7 +189,7 @@ class Engine:
             return not self.together
         run = self.runs[group[0]]
         if self.device.type == "cuda":
-            networks = self._factory.networks(run)
+            networks = self._factory.skeleton(run)
             latent = stage != PROLOGUE and run.method.replay(stage).latent
             root = networks.root_prefixes if latent else ()
             return any(
@@ -220,7 +220,7 @@ class Engine:
 
     def parameters(self, run: Run) -> int:
         """How many numbers a run trains."""
-        return len(self._factory.networks(run).layout)
+        return len(self._factory.skeleton(run).layout)
 
     # -- running ---------------------------------------------------------------------------------
     def stages(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from engram import keys
 from engram.engine.batches.latents import latents_of, need_root
@@ -22,6 +23,7 @@ from engram.models.classifier import Classifier
 from engram.models.weights import load_root
 from engram.streams.outline import StreamOutline
 
+KEPT = 1 << 28  # bytes of starting weights that are kept for further runs of the same seed
 DTYPES = {
     "float32": torch.float32, "tf32": torch.float32, "float64": torch.float64,
     "bf16": torch.float32,
@@ -34,47 +36,89 @@ class LearnerFactory:
     def __init__(self, device: torch.device, *, channels_last: bool = False) -> None:
         self.device, self.channels_last = device, channels_last
         self._feeds: dict[Any, Feed] = {}
-        self._weights: dict[Any, Networks] = {}
+        self._weights: dict[Any, Networks] = {}  # the last ones used come last
         self._skeletons: dict[Any, Networks] = {}
-        self._forms: dict[Any, int] = {}
+        self._first: dict[Any, Networks] = {}  # of runs that differ in nothing but their seeds
+        self._kinds: dict[ByIdentity, Any] = {}
+        self._forms: dict[Any, int] = {}  # a number in place of a form, which is long to compare
+        self._starts: dict[Any, bytes] = {}
 
     def learner(self, run: Run) -> Learner:
         """A fresh learner for a run."""
         networks = self.networks(run)
-        feed = self.feed(run, networks)
-        skeleton = self._skeletons.setdefault(self.shape(run, networks), networks)
+        skeleton = self._skeletons.setdefault(self.shape(run), networks)
         return Learner(
-            networks=skeleton.of_run(networks), stream=streams_of(run)[0], feed=feed, seed=run.seed,
-            scope=run.scope, reads=run.method.reads,
+            networks=skeleton.of_run(networks), stream=streams_of(run)[0], feed=self.feed(run),
+            seed=run.seed, scope=run.scope, reads=run.method.reads,
         )  # fmt: skip
 
-    def feed(self, run: Run, networks: Networks) -> Feed:
+    def feed(self, run: Run) -> Feed:
         """The data of a run's stream on the device."""
+        axes = self.skeleton(run).sample_axes
         key = (
             ByIdentity(run.stream.data), ByIdentity(run.stream.view), run.training.augment,
-            run.training.precision, networks.sample_axes,
+            run.training.precision, axes,
         )  # fmt: skip
         if key not in self._feeds:
             self._feeds[key] = Feed(
                 run.stream.data, device=self.device, dtype=DTYPES[run.training.precision],
-                view=run.stream.view, augment=run.training.augment,
-                axes=networks.sample_axes,
+                view=run.stream.view, augment=run.training.augment, axes=axes,
             )  # fmt: skip
         return self._feeds[key]
 
     def networks(self, run: Run) -> Networks:
-        """Skeleton with initial weights; equal seeds share one."""
+        """Skeleton with initial weights; equal seeds share one while there is room for it."""
+        key = self._kind(run), run.seed
+        found = self._weights.pop(key, None) or self._build(run)
+        self._weights[key] = found
+        self._make_room()
+        self._need_root(run, found)
+        return found
+
+    def skeleton(self, run: Run) -> Networks:
+        """The networks of a run but for their weights, which may be those of another seed."""
+        key = self._kind(run)
+        if key not in self._first:
+            self._first[key] = found = self.networks(run)
+            self._forms[key] = self._forms.setdefault(found.form, len(self._forms))
+        self._need_root(run, self._first[key])
+        return self._first[key]
+
+    def start(self, run: Run) -> bytes:
+        """A hash of the weights that a run begins with."""
+        key = self._kind(run), run.seed
+        if key not in self._starts:
+            self._starts[key] = self.networks(run).start
+        return self._starts[key]
+
+    def _kind(self, run: Run) -> Any:
+        """What decides the networks of a run besides its seed."""
+        key = ByIdentity(run)
+        if key not in self._kinds:
+            self._kinds[key] = self._decisive(run)
+        return self._kinds[key]
+
+    @staticmethod
+    def _decisive(run: Run) -> Any:
         by_name = isinstance(run.model, (str, dict))
-        key = (
-            likeness(run.model) if by_name else ByIdentity(run.model), likeness(run.method.head),
-            run.seed, len(run.stream.order), run.loss, run.training.precision,
+        # what a function of the user's own makes may differ from seed to seed in more than weights
+        made = None if by_name or isinstance(run.model, nn.Module) else run.seed
+        return (
+            likeness(run.model) if by_name else ByIdentity(run.model), made,
+            likeness(run.method.head), len(run.stream.order), run.loss, run.training.precision,
             ByIdentity(run.stream.data), _of_the_method(run), _root_file(run),
         )  # fmt: skip
-        if key not in self._weights:
-            self._weights[key] = self._build(run)
-        known: Any = self._weights[key].train.get_submodule("net")
+
+    def _make_room(self) -> None:
+        """Forget weights that were not asked for lately: thousands of runs begin with their own."""
+        size = sum(one.nbytes for one in self._weights.values())
+        while size > KEPT and len(self._weights) > 1:
+            size -= self._weights.pop(next(iter(self._weights))).nbytes
+
+    @staticmethod
+    def _need_root(run: Run, networks: Networks) -> None:
+        known: Any = networks.train.get_submodule("net")
         need_root(run.method, len(run.stream), known)
-        return self._weights[key]
 
     def _build(self, run: Run) -> Networks:
         shape = run.stream.data.sample_shape
@@ -97,12 +141,10 @@ class LearnerFactory:
             channels_last=self.channels_last and len(shape) == 3,
         )  # fmt: skip
 
-    def shape(self, run: Run, networks: Networks) -> Any:
+    def shape(self, run: Run) -> Any:
         """What runs must share to be trained with one skeleton."""
-        key = ByIdentity(networks)
-        if key not in self._forms:  # a number in place of a form, which is long to compare
-            self._forms[key] = self._forms.setdefault(networks.form, len(self._forms))
-        return self._forms[key], run.loss, run.training.precision
+        self.skeleton(run)
+        return self._forms[self._kind(run)], run.loss, run.training.precision
 
 
 def _outline(run: Run, net: Classifier) -> StreamOutline:

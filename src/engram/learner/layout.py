@@ -161,6 +161,11 @@ class Networks:
         twin._free = {}
         return twin
 
+    @property
+    def nbytes(self) -> int:
+        """About how much memory modules and weights take."""
+        return 3 * self._vector.nbytes  # two skeletons, and what they came with
+
     @cached_property
     def start(self) -> bytes:
         """A hash of what `initial` gives."""
