@@ -42,6 +42,13 @@ Log = Annotated[
         autocompletion=complete.tools,
     ),
 ]  # fmt: skip
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT|auto",
+        help="Ray cluster of which this machine is a node (default: one is started here).",
+    ),
+]
 Root = Annotated[
     Path | None,
     typer.Option(

@@ -15,7 +15,8 @@ from typing import Any
 from engram.errors import RecordError
 
 FOLDER = "requests"
-HOW = ("device", "compile", "deterministic", "checkpoint_every", "log")  # no part of the question
+# no part of the question
+HOW = ("device", "address", "compile", "deterministic", "checkpoint_every", "log")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class Request:
     device: str = "auto"
     pool: str = "auto"
     workers: int = 0
+    address: str | None = None
     compile: bool = False
     deterministic: bool = False
     checkpoint_every: str = "5m"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from engram.cli.options import Budget, Log, Trust
+from engram.cli.options import Address, Budget, Log, Trust
 from engram.errors import EngramError, RecordError, bad
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def command(
             metavar="TIME", help="How often runs are saved inside a task (default: as before)."
         ),
     ] = None,
+    address: Address = None,
     budget: Budget = None,
     log: Log = None,
     trust: Trust = False,
@@ -52,6 +53,7 @@ def command(
     how = {
         "device": device, "deterministic": deterministic, "checkpoint_every": checkpoint_every,
         "log": log,
+        "address": address,
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in how.items() if value is not None}
     with trusted("engram resume", trust):

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from engram.cli.options import (
+    Address,
     Again,
     Assignments,
     Budget,
@@ -20,6 +21,7 @@ from engram.cli.options import (
     Root,
     Seeds,
 )
+from engram.errors import bad
 from engram.pools import POOLS, find_pool
 
 
@@ -35,7 +37,10 @@ def command(
     pool: Annotated[
         str, typer.Option(metavar="|".join(POOLS), help=f"How: {'; '.join(POOLS.values())}.")
     ] = "together",
-    workers: Annotated[int, typer.Option(help="Processes (0: one per core).")] = 0,
+    workers: Annotated[
+        int, typer.Option(help="Processes, or groups at once on a cluster (0: one per core).")
+    ] = 0,
+    address: Address = None,
     assignments: Assignments = None,
     seeds: Seeds = None,
     out: Out = None,
@@ -55,12 +60,14 @@ def command(
     from engram.recipes.assign import set_values
 
     find_pool(pool, "--pool")
+    if address is not None and pool != "ray":
+        raise bad("--address", f"--pool ray beside it, {pool!r} has no cluster", address)
     plain = [one for path in recipes for one in arguments.contents(recipe=path, seeds=seeds)]
     for assignment in assignments or ():
         set_values(plain, assignment)
     request = Request(
         recipes=arguments.grid(plain, grid or ()), root=str(root.absolute()) if root else None,
-        device=device, pool=pool, workers=workers, compile=compile,
+        device=device, pool=pool, workers=workers, address=address, compile=compile,
         deterministic=deterministic, checkpoint_every=checkpoint_every, log=log or [],
     )  # fmt: skip
     refuse_diverged([run_request(request, out, again=again, budget=budget)])

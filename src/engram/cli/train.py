@@ -72,7 +72,7 @@ def train(
         find_modules(request.folder)
         work = Work(
             recipes=recipes, out=target, device=request.device, data=request.root,
-            workers=request.workers, compile=request.compile, again=again,
+            workers=request.workers, address=request.address, compile=request.compile, again=again,
             deterministic=request.deterministic, checkpoint_every=request.checkpoint_every,
         )  # fmt: skip
         plans = work.plans

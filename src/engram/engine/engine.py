@@ -109,6 +109,9 @@ class Engine:
     compile
         Fuse the operations of a step with ``torch.compile``. It takes seconds to a minute per kind
         of step and pays in long runs; single runs are mapped for it, too.
+    plan_for
+        Device type by which it is decided who trains in lockstep, where a planner asks for other
+        machines; that of `device` unless given.
     """
 
     def __init__(
@@ -120,6 +123,7 @@ class Engine:
         capture: bool | None = None,
         compile: bool = False,
         group_size: int = 0,
+        plan_for: str = "",
     ) -> None:
         if not runs:
             raise bad("runs", "at least one run", "none")
@@ -128,12 +132,14 @@ class Engine:
         self.together = together
         self.capture = self.device.type == "cuda" if capture is None else capture
         self.compile = compile
-        if compile:
+        self.kind = plan_for or self.device.type
+        if compile and not plan_for:
             need_compiler(self.device)
         self.group_size = group_size
         # images of runs that train unmapped on CUDA; a mapped convolution wants them as usual
         unmapped = self.device.type == "cuda" and not together and not compile
         self._factory = LearnerFactory(self.device, channels_last=unmapped)
+        self._kin: dict[ByIdentity, Any] = {}
         self._prefixes = Prefixes(self._factory.start)
 
     def learner(self, run: Run) -> Learner:
@@ -144,21 +150,28 @@ class Engine:
         """Places of runs that train together."""
         return [list(group) for group in self._groups]
 
+    def kin(self, run: Run) -> Any:
+        """What runs must have in common to train together; complains of one that cannot train."""
+        key = ByIdentity(run)
+        if key not in self._kin:
+            self._kin[key] = (
+                self._factory.shape(run), _settings(run, self._factory.skeleton(run)), run.scope,
+                len(run.stream),
+                ByIdentity(self._factory.feed(run)), len(run.stream.order), _declared(run),
+            )  # fmt: skip
+        return self._kin[key]
+
     @cached_property  # needed more than once, and thousands of runs are compared
     def _groups(self) -> list[list[int]]:
         found: dict[Any, list[list[int]]] = {}
         for place, run in enumerate(self.runs):
-            skeleton = self._factory.skeleton(run)
-            feed = ByIdentity(self._factory.feed(run))
-            key = (self._factory.shape(run), _settings(run, skeleton), run.scope,
-                   len(run.stream), feed, len(run.stream.order), _declared(run))  # fmt: skip
-            for group in found.setdefault(key, []):
+            for group in found.setdefault(self.kin(run), []):
                 fits = not self.group_size or len(group) < self.group_size
                 if fits and varying([self.runs[group[0]].method, run.method]) is not None:
                     group.append(place)
                     break
             else:
-                found[key].append([place])
+                found[self.kin(run)].append([place])
         return [group for groups in found.values() for group in groups]
 
     def maps(self, group: Sequence[int]) -> bool:
@@ -174,7 +187,7 @@ class Engine:
             return True
         if len(group) == 1 or self.together is False:
             return False
-        if self.together or self.device.type == "cuda":
+        if self.together or self.kind == "cuda":
             return True
         return self._tiny(group)
 
@@ -188,7 +201,7 @@ class Engine:
         if self.together is not None:
             return not self.together
         run = self.runs[group[0]]
-        if self.device.type == "cuda":
+        if self.kind == "cuda":
             networks = self._factory.skeleton(run)
             latent = stage != PROLOGUE and run.method.replay(stage).latent
             root = networks.root_prefixes if latent else ()
@@ -213,6 +226,10 @@ class Engine:
     def side_by_side(self) -> int:
         """How many runs that are not mapped go on at once, each in a CUDA stream of its own."""
         return SIDE_BY_SIDE if self.capture and self.together is None else 1
+
+    def lockstep(self, group: Sequence[int]) -> bool:
+        """Whether several runs of a group train at once, in some task at least."""
+        return any(way.mapped and way.width > 1 for way in self._ways(group).values())
 
     def _tiny(self, group: Sequence[int]) -> bool:
         run = self.runs[group[0]]

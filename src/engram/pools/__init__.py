@@ -18,7 +18,8 @@ POOLS = {
     "together": "runs of equal shapes in lockstep",
     "auto": "in lockstep where it pays",
     "serial": "one run after the other",
-    "processes": "recipes spread over processes",
+    "processes": "runs spread over processes",
+    "ray": "groups of runs spread over a Ray cluster",
 }
 
 

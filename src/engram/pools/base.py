@@ -25,6 +25,8 @@ class Work:
         Directory in which data sets are found by name.
     workers
         Processes, where the pool has some; 0 for one per core.
+    address
+        Of a cluster, where the pool has one; None for one on this machine.
     callback
         Told of notes, steps and finished stages, whoever trains them.
     deadline
@@ -40,6 +42,7 @@ class Work:
     device: Any = "auto"
     data: str | None = None
     workers: int = 0
+    address: str | None = None
     compile: bool = False
     deterministic: bool = False
     checkpoint_every: float | str = "5m"

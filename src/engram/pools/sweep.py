@@ -22,6 +22,7 @@ def sweep(
     device: str = "auto",
     data: str | None = None,
     workers: int = 0,
+    address: str | None = None,
     compile: bool = False,
     deterministic: bool = False,
     checkpoint_every: float | str = "5m",
@@ -36,7 +37,14 @@ def sweep(
     ----------
     pool
         ``together`` lockstep, ``auto`` lockstep where it pays, ``serial`` one run after the other,
-        ``processes`` recipes spread over `workers` processes (needs `out`).
+        ``processes`` runs spread over `workers` processes (needs `out`), ``ray`` groups of runs
+        spread over a Ray cluster (``pip install engram[ray]``).
+    workers
+        Processes, or groups that train at once on a cluster; 0 for as many as there are cores, or
+        room.
+    address
+        With ``ray``: ``HOST:PORT`` of a cluster of which this machine is a node, or ``auto`` for
+        the one that runs here; otherwise one is started here, for the length of the call.
     data
         Directory in which data sets are found by name.
     deadline
@@ -52,14 +60,16 @@ def sweep(
     ['Finetune', 'ER']
     """
     train = find_pool(pool)
+    if address is not None and pool != "ray":
+        raise bad("address", f"none, because the pool {pool!r} has no cluster", address)
     built = [_as_recipe(one) for one in recipes]
     if not built:
         raise bad("recipes", "at least one recipe", "none")
     with following(callback, log=log, out=out) as follow:
         work = Work(
-            recipes=built, out=out, device=device, data=data, workers=workers, compile=compile,
-            callback=follow, deadline=deadline, again=again, deterministic=deterministic,
-            checkpoint_every=checkpoint_every,
+            recipes=built, out=out, device=device, data=data, workers=workers, address=address,
+            compile=compile, callback=follow, deadline=deadline, again=again,
+            deterministic=deterministic, checkpoint_every=checkpoint_every,
         )  # fmt: skip
         return train(work)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,27 @@ def _models_of(folders: Sequence[RunDirectory]) -> ModelSource:
         return next((path for path in paths if path.is_file()), None)
 
     return models
+
+
+def loaded(result: Result, models: Mapping[RunKey, Kept] | None = None) -> Result:
+    """The same in memory, with models if they are given: no file is read any more; they may go.
+
+    Examples
+    --------
+    >>> rows = Rows(recipe="0a1b2c3d4e5f", label="ER")
+    >>> rows.add("accuracy", 0.9, stage=0, task=0, head="single")
+    >>> loaded(Result(rows.frame())).matrix.tolist()
+    [[[0.9]]]
+    """
+    runs = dict.fromkeys((run.recipe, run.order) for run in result.runs)
+    items = {key: found for key in runs if (found := result.items(*key)) is not None}
+    arrays = [result.stored.stored(*place) for place in result.stored]
+    return Result(
+        result.frame(), recipes=result.recipes, items=items, ledger=result.ledger,
+        predictions=[result.predictions.get(*key) for key in result.predictions],
+        arrays=Arrays(memory=[one for one in arrays if one is not None]),
+        problems=result.problems, environment=result.environment, models=(models or {}).get,
+    )  # fmt: skip
 
 
 def _recipes(

@@ -1,0 +1,283 @@
+"""Groups of runs, handed out to the workers of a cluster until all are through."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from engram.errors import EngramError
+from engram.pools.cluster import Room
+from engram.pools.memory import Need
+from engram.pools.parcels import pack, unpack
+from engram.pools.planner import Group
+from engram.pools.remote import Job, Key, Order, recipes_of, train_group
+from engram.pools.telling import Hearing
+from engram.recipes.recorder import Recorder
+from engram.records import run_id
+
+TRIES = 2  # workers that may die of a group before it is divided, or given up
+NODES = 8  # nodes that may: they seldom die of what they train
+GRACE = 120.0  # seconds in which workers that are told to end may save what is going on
+WAITING = 60.0  # seconds without a free place before it is said
+TOLD = 5  # failures that are said one by one
+SIXTEENTHS = 16  # in which GPUs are divided
+FILLED = 0.8  # of a GPU's memory that groups may take
+
+
+@dataclass
+class Attempt:
+    """A group that is with a worker."""
+
+    group: Group
+    tries: int = 1
+    nodes: int = 1  # tries that nodes took with them count apart
+    whole: bool = False  # a GPU of its own
+    begun: bool = False
+    node: str = ""
+
+
+@dataclass
+class Dispatcher:
+    """Hands out groups, hears of them, and tries again what was lost.
+
+    Parameters
+    ----------
+    groups
+        Costliest first.
+    contents
+        Recipes as plain values, by the keys of their runs.
+    needs
+        What groups need, as far as it was measured.
+    workers
+        How many groups go on at once; 0: as many as there is room for.
+    """
+
+    groups: Sequence[Group]
+    job: Job
+    recorder: Recorder
+    room: Room
+    contents: Mapping[Key, dict[str, Any]]
+    needs: Callable[[Group], Need | None]
+    workers: int = 0
+    shared: bool = True
+    deadline: float | None = None
+    failures: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._waiting = deque(Attempt(group) for group in self.groups)
+        self._busy: dict[Any, tuple[int, Attempt]] = {}  # by task
+        self._open: dict[int, Attempt] = {}  # by number: those whose letters count
+        self._numbers = itertools.count(1)
+        self._hearing = Hearing(self.recorder.callback, self.recorder.plans)
+        self._last, self._said = time.monotonic(), False
+        slots = self.workers or max(self.room.cpus, 1)
+        # some more than there are places: a cluster that grows sees what is wanted
+        self._window = self.workers or 2 * slots + 2
+        per_group = slots // max(1, min(len(self.groups), slots))
+        self.cpus = max(1, min(per_group, self.room.cores_of_a_node))
+
+    # -- the loop --------------------------------------------------------------------------------
+    def work(self, mailbox: Any) -> None:
+        """Until every group is through; what went wrong is in `failures`."""
+        import ray
+
+        self._mailbox, self._task = mailbox, ray.remote(train_group)
+        self._reading = mailbox.read.remote()
+        try:
+            while self._waiting or self._busy:
+                self._round()
+        except BaseException:
+            self._dismiss()
+            raise
+
+    def _round(self) -> None:
+        import ray
+
+        while self._waiting and len(self._busy) < self._window and not self._late():
+            self._hand_out(self._waiting.popleft())
+        if self._late():
+            self._waiting.clear()
+            self._cancel_queued()
+        if not self._busy:
+            return
+        ready, _ = ray.wait([self._reading, *self._busy], num_returns=1, timeout=1.0)
+        if self._reading in ready:
+            self._read()
+        for task in [one for one in ready if one in self._busy]:
+            self._end(task)
+        self._say_waiting()
+
+    def _late(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def _hand_out(self, attempt: Attempt) -> None:
+        import ray
+
+        number, plans = next(self._numbers), attempt.group.plans
+        files = None
+        if not self.shared and self.recorder.folder is not None:
+            packed = pack(self.recorder.folder, plans)
+            files = ray.put(packed) if packed else None
+            for plan in plans:  # for the worker, which cannot
+                assert self.recorder.claims is not None
+                self.recorder.claims.take(run_id(*plan.key))
+        keys = tuple(plan.key for plan in plans)
+        order = Order(
+            attempt=number, tries=attempt.tries + attempt.nodes - 1, threads=self.cpus,
+            contents=recipes_of(keys, self.contents), keys=keys, shared=self.shared,
+            files=None if files is None else [files],
+        )  # fmt: skip
+        attempt.begun, self._open[number] = False, attempt
+        options = self.resources(attempt)
+        task = self._task.options(max_retries=0, **options).remote(self.job, order, self._mailbox)
+        self._busy[task] = number, attempt
+
+    def resources(self, attempt: Attempt) -> dict[str, float]:
+        """What a group is to have: cores, its measured part of a GPU or of a node's memory."""
+        need, runs = self.needs(attempt.group), len(attempt.group)
+        if self.job.device != "cuda":
+            found: dict[str, float] = {"num_cpus": self.cpus}
+            if need is not None:
+                found["memory"] = int(min(need.of(runs), self.room.largest_memory))
+            return found
+        part = 1.0 if need is None or attempt.whole else need.of(runs) / (FILLED * need.room)
+        if self.workers:
+            part = max(part, min(1.0, self.room.gpus / self.workers))
+        gpus = min(1.0, math.ceil(part * SIXTEENTHS) / SIXTEENTHS)
+        return {"num_cpus": 1, "num_gpus": gpus}
+
+    # -- letters ---------------------------------------------------------------------------------
+    def _read(self) -> None:
+        import ray
+
+        letters = ray.get(self._reading)
+        self._reading = self._mailbox.read.remote()
+        for number, words in letters:
+            attempt = self._open.get(number)
+            if attempt is not None:  # else it was given up, and another one does its work
+                self._hear(attempt, *words)
+
+    def _hear(self, attempt: Attempt, kind: str, *told: Any) -> None:
+        if kind == "begun":
+            attempt.begun, attempt.node = True, told[0]
+            self._last = time.monotonic()
+        elif kind == "files":
+            assert self.recorder.folder is not None
+            self.recorder.folder.check_there()
+            unpack(self.recorder.folder.path, *told)
+        else:
+            self._hearing.hear(kind, *told)
+
+    # -- ends ------------------------------------------------------------------------------------
+    def _end(self, task: Any) -> None:
+        """A task has ended: its last letters, then whatever follows from how it ended."""
+        import ray
+
+        ray.get(self._mailbox.wake.remote())
+        self._read()
+        number, attempt = self._busy.pop(task)
+        del self._open[number]
+        self._last = time.monotonic()
+        if not self.shared and self.recorder.claims is not None:
+            for plan in attempt.group.plans:
+                self.recorder.claims.let_go(run_id(*plan.key))
+        try:
+            kind, words = ray.get(task)
+        except ray.exceptions.TaskCancelledError:
+            return
+        except ray.exceptions.OutOfMemoryError:
+            kind, words = "memory", "the node ran out of memory"
+        except ray.exceptions.RayTaskError as problem:
+            said = str(problem.cause or problem).strip().splitlines()[-1]
+            raise EngramError(f"a worker of the cluster cannot run Engram: {said}") from problem
+        except ray.exceptions.RayError as problem:
+            kind = "node" if isinstance(problem, ray.exceptions.NodeDiedError) else "worker"
+            words = ""
+        self._follow(attempt, kind, words)
+
+    def _follow(self, attempt: Attempt, kind: str, words: str) -> None:
+        """What becomes of a group whose attempt has ended in some way."""
+        group = attempt.group
+        if kind == "done":
+            return
+        if kind == "fatal":
+            raise EngramError(f"{attempt.node}: {words}")
+        if kind == "absent":  # that node does not see the run directory: files travel from now on
+            self.shared = False
+            self._waiting.appendleft(attempt)
+        elif kind in ("node", "worker", "ended"):
+            self._lost(attempt, kind)
+        elif len(group) > 1:  # one of them may be at fault, or they are too many
+            self._waiting.extendleft(Attempt(half) for half in reversed(group.halves()))
+        elif kind == "memory" and self.job.device == "cuda" and not attempt.whole:
+            self._waiting.appendleft(replace(attempt, whole=True))
+        else:
+            self.failures.append(f"{group.words}: {words}")
+
+    def _lost(self, attempt: Attempt, kind: str) -> None:
+        """A worker or its node has died: others try again, unless that is what kills them."""
+        group, at_fault = attempt.group, kind == "worker"
+        who = "worker process" if at_fault else f"node {attempt.node}".strip()
+        words = f"{group.words}: its {who} ended early"
+        tries = attempt.tries + at_fault, attempt.nodes + (not at_fault)
+        if tries[0] <= TRIES and tries[1] <= NODES:
+            self.recorder.callback.note(f"{words}; another one goes on with it")
+            again = Attempt(group, *tries, whole=attempt.whole)
+            self._waiting.appendleft(again)
+        elif len(group) > 1:
+            self.recorder.callback.note(f"{words}, again; its runs are tried apart")
+            self._waiting.extendleft(Attempt(half) for half in reversed(group.halves()))
+        else:
+            kept = "what it had recorded is kept, the same call continues"
+            self.failures.append(f"{words}, again; {kept}")
+
+    def complain(self) -> None:
+        """Raise what went wrong, if anything did."""
+        if not self.failures:
+            return
+        said = self.failures[:TOLD]
+        more = len(self.failures) - len(said)
+        raise EngramError("; ".join([*said, *([f"and {more} more"] if more else [])]))
+
+    # -- stopping --------------------------------------------------------------------------------
+    def _say_waiting(self) -> None:
+        """Once: that the cluster has no place for what waits."""
+        idle = time.monotonic() - self._last > WAITING
+        if idle and not self._said and not any(one.begun for _, one in self._busy.values()):
+            self._said = True
+            asked = ", ".join(f"{k} {v:g}" for k, v in self.resources(self._first()).items())
+            self.recorder.callback.note(f"no node of the cluster has room for a group ({asked})")
+
+    def _first(self) -> Attempt:
+        return next(attempt for _, attempt in self._busy.values())
+
+    def _cancel_queued(self) -> None:
+        import ray
+
+        for task, (_, attempt) in self._busy.items():
+            if not attempt.begun:
+                ray.cancel(task)
+
+    def _dismiss(self) -> None:
+        """Let workers save what is going on and end; hear of it, for a while."""
+        import ray
+
+        ray.get(self._mailbox.stop.remote())
+        self._waiting.clear()
+        self._cancel_queued()
+        until = time.monotonic() + GRACE
+        while self._busy and time.monotonic() < until:
+            ready, _ = ray.wait([self._reading, *self._busy], num_returns=1, timeout=1.0)
+            if self._reading in ready:
+                self._read()
+            for task in [one for one in ready if one in self._busy]:
+                ray.get(self._mailbox.wake.remote())
+                self._read()
+                del self._open[self._busy.pop(task)[0]]
+        for task in self._busy:
+            ray.cancel(task, force=True)

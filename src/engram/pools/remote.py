@@ -1,0 +1,251 @@
+"""What a worker somewhere in a cluster does: measure runs, or train a group of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engram import __version__
+from engram.errors import EngramError, in_own_code
+from engram.pools.memory import Need, measure
+from engram.pools.parcels import Files, Outbox, unpack
+from engram.pools.telling import Telling
+from engram.recipes import Plan, Recipe, execute
+from engram.recipes.plan import RecipePlanner
+from engram.records import Rows, run_id
+from engram.records.claims import Claims
+
+STEP_EVERY = 0.5  # seconds between the steps that are told
+PATIENCE = 30.0  # seconds for a dead worker's locks to go with it
+Key = tuple[str, int, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What all workers need to know besides their runs."""
+
+    token: str  # of this sweep
+    out: str | None  # run directory, where it is shared
+    device: str
+    data: str | None
+    compile: bool
+    deterministic: bool
+    checkpoint_every: float | str
+    folder: str
+    path: tuple[str, ...]
+    environ: dict[str, str]
+    version: str = __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One group for one worker."""
+
+    attempt: int
+    tries: int
+    contents: tuple[dict[str, Any], ...]  # recipes
+    keys: tuple[Key, ...]  # of their runs
+    threads: int
+    shared: bool  # whether workers write into the run directory themselves
+    files: list[Any] | None = None  # else what that knows of these runs, by reference
+
+
+class Stopped(Exception):
+    """There is nothing to go on with here; `kind` and `words` are for whoever asked."""
+
+    def __init__(self, kind: str, words: str = "") -> None:
+        super().__init__(kind, words)
+        self.kind, self.words = kind, words
+
+
+_PLANNERS: dict[str, RecipePlanner] = {}  # by sweep: data is read once by a worker
+
+
+def recipes_of(
+    keys: Sequence[Key], contents: Mapping[Key, dict[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+    """The recipes of some runs, each once; one id may stand for several with other seeds."""
+    return tuple({id(contents[key]): contents[key] for key in keys}.values())
+
+
+def marker(token: str) -> str:
+    """The name of the file by which workers know a directory as the one that is meant."""
+    return f".ray-{token}"
+
+
+def measure_runs(job: Job, order: Order) -> Need:
+    """A task: how much memory runs of a group take."""
+    _settle(job, order.threads)
+    return measure([plan.run for plan in _plans(job, order)], job.device)
+
+
+class Post:
+    """Letters of one attempt; where the answer is to end, or nobody listens, the worker is told."""
+
+    def __init__(self, mailbox: Any, attempt: int) -> None:
+        self.mailbox, self.attempt = mailbox, attempt
+        self.stopped = False
+
+    def send(self, words: tuple[Any, ...]) -> None:
+        """Tell, and wait until it has arrived: letters come in their order."""
+        import ray
+
+        try:
+            stop = ray.get(self.mailbox.tell.remote(self.attempt, words))
+        except ray.exceptions.RayActorError:  # the driver is gone
+            stop = True
+        if stop and not self.stopped:
+            self.stopped = True
+            signal.raise_signal(signal.SIGTERM)  # what is going on is saved, as at any such signal
+
+    def seconds_left(self) -> float | None:
+        """Until nothing further is begun."""
+        import ray
+
+        left: float | None = ray.get(self.mailbox.left.remote())
+        return left
+
+
+def train_group(job: Job, order: Order, mailbox: Any) -> tuple[str, str]:
+    """A task: train a group. Returns how it ended, and words for what went wrong."""
+    import ray
+
+    post = Post(mailbox, order.attempt)
+    try:
+        post.send(("begun", ray.util.get_node_ip_address()))
+        _settle(job, order.threads)
+        left = post.seconds_left()
+        if left is not None and left <= 0:
+            return "done", ""
+        _Worker(job, order, post.send).train(None if left is None else time.monotonic() + left)
+    except Stopped as found:
+        return found.kind, found.words
+    except (KeyboardInterrupt, SystemExit):  # told to end: by us, or by a node that goes
+        return "ended", ""
+    except torch.OutOfMemoryError as error:
+        return "memory", str(error).splitlines()[0]
+    except Exception as error:
+        return "failed", in_own_code(error) or f"{type(error).__name__}: {error}"
+    return "done", ""
+
+
+def _settle(job: Job, threads: int) -> None:
+    """Be where the driver is, as far as this machine has such a place."""
+    if job.version != __version__:
+        here = f"Engram {__version__} is installed on this node, the driver has {job.version}"
+        raise Stopped("fatal", here)
+    torch.set_num_threads(threads)
+    sys.path += [one for one in job.path if one not in sys.path and os.path.isdir(one)]
+    if os.path.isdir(job.folder):
+        os.chdir(job.folder)
+    for name, value in job.environ.items():
+        os.environ.setdefault(name, value)
+
+
+def _plans(job: Job, order: Order) -> list[Plan]:
+    """The plans of a group, in its order; they must be what the driver planned."""
+    if job.token not in _PLANNERS:
+        _PLANNERS.clear()
+        _PLANNERS[job.token] = RecipePlanner(job.data)
+    planner = _PLANNERS[job.token]
+    made = [plan for one in order.contents for plan in planner.of(Recipe.of(one))]
+    found = {plan.key: plan for plan in made}
+    lost = [key for key in order.keys if key not in found]
+    if lost:
+        raise EngramError(
+            "data or source differ between this node and the driver's: recipe "
+            f"{lost[0][0]} is {', '.join(sorted({one.recipe for one in made}))} here"
+        )
+    return [found[key] for key in order.keys]
+
+
+class _Worker:
+    """Trains the runs of one order, in the run directory or in one of its own."""
+
+    def __init__(self, job: Job, order: Order, send: Any) -> None:
+        self.job, self.order, self.send = job, order, send
+
+    def train(self, deadline: float | None) -> None:
+        if self.order.shared:
+            self._train_in(self._shared(), deadline, Telling(self.send, STEP_EVERY))
+            return
+        own = Path(tempfile.mkdtemp(prefix="engram-"))
+        try:
+            unpack(own, self._files())
+            outbox = Outbox(own)
+            (own / "recipes").mkdir(exist_ok=True)
+            try:
+                self._train_in(own, deadline, _Shipping(self.send, outbox))
+            finally:
+                self._ship(outbox)
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+
+    def _ship(self, outbox: Outbox) -> None:
+        files, gone = outbox.news()
+        if files or gone:
+            self.send(("files", files, gone))
+
+    def _files(self) -> Files:
+        import ray
+
+        return dict(ray.get(self.order.files[0])) if self.order.files else {}
+
+    def _shared(self) -> Path:
+        """The run directory, if this machine sees it."""
+        folder = Path(str(self.job.out))
+        if not (folder / marker(self.job.token)).is_file():
+            raise Stopped("absent")
+        if self.order.tries > 1:
+            self._wait_for_locks(folder)
+        return folder
+
+    def _wait_for_locks(self, folder: Path) -> None:
+        """Those of a worker that died go with it, but a moment later than the news of its death."""
+        claims, until = Claims(folder), time.monotonic() + PATIENCE
+        names = [run_id(*key) for key in self.order.keys]
+        while not all(claims.free(name) for name in names) and time.monotonic() < until:
+            time.sleep(0.2)
+        claims.close()
+
+    def _train_in(self, folder: Path, deadline: float | None, callback: Telling) -> None:
+        job = self.job
+        execute(
+            _plans(job, self.order), out=folder, device=job.device, compile=job.compile,
+            deterministic=job.deterministic, checkpoint_every=job.checkpoint_every,
+            callback=callback, deadline=deadline,
+        )  # fmt: skip
+
+
+class _Shipping(Telling):
+    """Sends files before it tells of what they hold."""
+
+    def __init__(self, send: Any, outbox: Outbox) -> None:
+        super().__init__(send, STEP_EVERY)
+        self.outbox = outbox
+        self._looked = time.monotonic()
+
+    def step(self, plans: Sequence[Plan], stage: int, done: int, total: int) -> None:
+        if time.monotonic() - self._looked >= self.every:  # a checkpoint inside a task
+            self._looked = time.monotonic()
+            self._ship()
+        super().step(plans, stage, done, total)
+
+    def stage(self, plan: Plan, stage: int, rows: Rows) -> None:
+        self._ship()
+        super().stage(plan, stage, rows)
+
+    def _ship(self) -> None:
+        files, gone = self.outbox.news()
+        if files or gone:
+            self.send(("files", files, gone))

@@ -1,0 +1,134 @@
+"""A sweep on two nodes: the same numbers, each once, whatever becomes of a node."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import engram
+from benchmarks.kills.trial import differences
+from engram.pools.cluster import connected
+from engram.records.merging import result_files
+from tests.pools.test_pools import Notes
+from tests.pools.two_nodes import TwoNodes, two_nodes
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install engram[ray]"
+)
+
+SMALL = {"name": "mlp", "hidden": [12]}
+BASE = {
+    "stream": {"data": "blobs", "classes_per_task": 4}, "training": {"epochs": 2},
+    "keep": "parameters",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[TwoNodes]:
+    with two_nodes() as found, connected(found.address):  # workers begin once for all sweeps
+        yield found
+
+
+def stages_written(folder: Path) -> Counter[tuple[object, ...]]:
+    """How often each stage of each run was recorded."""
+    found: Counter[tuple[object, ...]] = Counter()
+    for path in result_files(folder):
+        table = pq.read_table(path, columns=["recipe", "seed", "order", "stage"])
+        found.update(set(zip(*(c.to_pylist() for c in table.columns), strict=True)))
+    return found
+
+
+class Killer(Notes):
+    """Kills a node at some stage."""
+
+    def __init__(self, cluster: TwoNodes, at: int) -> None:
+        super().__init__()
+        self.cluster, self.at = cluster, at
+
+    def stage(self, plan: engram.recipes.Plan, stage: int, rows: object) -> None:
+        super().stage(plan, stage, rows)
+        if len(self.stages) == self.at:
+            self.cluster.kill_one()
+
+
+class Impatient(Notes):
+    """Presses Ctrl-C at some stage."""
+
+    def stage(self, plan: engram.recipes.Plan, stage: int, rows: object) -> None:
+        super().stage(plan, stage, rows)
+        if len(self.stages) == 2:
+            raise KeyboardInterrupt
+
+
+def test_whoever_has_no_token_is_told_so(cluster: TwoNodes) -> None:
+    code = (
+        "from engram.pools.cluster import connected\n"
+        f"with connected({cluster.address!r}): pass"
+    )  # fmt: skip
+    environ = {**os.environ, "RAY_AUTH_TOKEN": "0" * 32}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert "asks for a token, and none is sent from here, or another one" in done.stderr
+
+
+def test_without_a_shared_directory_files_travel_and_go_on_after_ctrl_c(
+    cluster: TwoNodes, tmp_path: Path
+) -> None:
+    recipes = [BASE | {"method": name, "model": SMALL, "seeds": 2} for name in ("ER", "EWC")]
+    recipes.append(BASE | {"method": "SI"})
+    expected = engram.sweep(recipes, pool="auto", out=tmp_path / "expected", device="cpu")
+    handle = os.open(tmp_path, os.O_RDONLY)  # a path that no other process can see
+    out = Path(f"/proc/self/fd/{handle}/out")
+    options = {"pool": "ray", "address": cluster.address, "out": out, "device": "cpu"}
+    told = Impatient()
+    with pytest.raises(KeyboardInterrupt):
+        engram.sweep(recipes, callback=told, **options)
+    begun = engram.read(out)
+    assert 0 < len(begun.predictions) < len(expected.predictions)
+    told = Notes()
+    result = engram.sweep(recipes, callback=told, **options)
+    assert told.notes == []
+    assert not differences(result, expected)
+    assert set(stages_written(out).values()) == {1}
+    in_memory = engram.sweep(recipes[2:], **{**options, "out": None})
+    np.testing.assert_array_equal(in_memory.matrix, expected.select(label="SI").matrix)
+    for key in in_memory.predictions:
+        kept, other = (one.predictions.get(*key) for one in (in_memory, expected))
+        np.testing.assert_array_equal(kept.parameters, other.parameters)
+    assert in_memory.model().predict(engram.load("blobs").x[:3]) is not None
+    os.close(handle)
+
+
+def test_a_node_dies_and_every_run_ends_once_with_the_numbers_of_serial(
+    cluster: TwoNodes, tmp_path: Path
+) -> None:
+    recipes = [BASE | {"method": m, "seeds": [s]} for m in ("ER", "LwF") for s in range(4)]
+    expected = engram.sweep(recipes, pool="serial", out=tmp_path / "serial", device="cpu")
+    out, told = tmp_path / "out", Killer(cluster, at=5)
+    options = {"pool": "ray", "address": cluster.address, "out": out, "device": "cpu"}
+    late = engram.sweep(recipes, deadline=time.monotonic() - 1, **options)
+    assert len(late) == 0
+    result = engram.sweep(recipes, callback=told, **options)
+    assert not differences(result, expected)
+    np.testing.assert_array_equal(result.matrix, expected.matrix)
+    assert set(stages_written(out).values()) == {1}
+    assert len(stages_written(out)) == sum(len(one) for one in [result.runs]) * 3
+    assert any("another one goes on with it" in note for note in told.notes)
+    assert told.begun == [(8, 0)]
+    assert told.steps
+    again = Notes()
+    engram.sweep(recipes, callback=again, **options)
+    assert again.begun == [(8, 8)]
+    assert not again.stages
