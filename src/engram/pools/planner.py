@@ -54,7 +54,7 @@ def groups_of(
     --------
     >>> from engram.recipes import Recipe
     >>> from engram.recipes.plan import plans_of
-    >>> base = {"stream": {"data": "blobs"}, "seeds": 2}
+    >>> base = {"stream": {"data": "blobs"}, "method": "ER", "seeds": 2}
     >>> sizes = ([8], [512, 512])  # of hidden layers
     >>> recipes = [Recipe.of(base | {"model": {"name": "mlp", "hidden": one}}) for one in sizes]
     >>> [len(group) for group in groups_of(plans_of(recipes))]
