@@ -57,6 +57,19 @@ def test_rows_are_read_and_counted():
     assert not set(Outside(data).rows("train").tolist()) & set(data.test.tolist())
 
 
+def test_a_limit_takes_equal_shares_of_classes():
+    data = blobs(1)
+    few = Outside(data, limit=8)
+    assert len(few.rows("train")) == 8
+    whole = Outside(data).rows("train")
+    assert set(few.rows("train").tolist()) < set(whole.tolist())
+    counts = torch.bincount(data.y[few.rows("train"), 0])
+    assert counts.max() - counts.min() <= 1
+    assert torch.equal(few.rows("valid"), Outside(data).rows("valid"))  # it has fewer anyway
+    with pytest.raises(BadArgument, match=r"outside\.limit"):
+        train(outside={"data": "blobs", "limit": -1})
+
+
 def test_inputs_are_seen_as_the_streams_are():
     x = torch.randint(0, 255, (80, 1, 4, 4), dtype=torch.uint8)
     own, other = (

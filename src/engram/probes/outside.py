@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from engram.data.arrays import hold_out
 from engram.data.core import Data
 from engram.data.repeats import shared
-from engram.errors import bad, choose
+from engram.errors import bad, choose, whole
 from engram.learner.feed import Feed
 from engram.learner.learner import Learner
 from engram.streams.core import Stream
@@ -26,6 +27,12 @@ class Outside:
     Its training rows serve to fit, a fifth of each class, or its own validation rows, to choose;
     its test rows are never read. Inputs are scaled and viewed as those of the stream are.
 
+    Parameters
+    ----------
+    limit
+        At most so many rows of each part, equal shares of all classes; 0 for all. Every row costs
+        passes of the network after every stage: a detector needs no more of them than of the task.
+
     Examples
     --------
     >>> from engram.data import load
@@ -35,15 +42,31 @@ class Outside:
     """
 
     data: Data
+    limit: int = 0
     _feeds: dict[int, tuple[Any, Feed]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        whole("outside.limit", self.limit)
 
     @cached_property
     def _split(self) -> dict[str, Tensor]:
-        train = self.data.train
-        if len(self.data.valid):
-            return {"train": train, "valid": self.data.valid}
-        rest, held = hold_out(self.data.y[train])
-        return {"train": train[rest], "valid": train[held]}
+        train, valid = self.data.train, self.data.valid
+        if not len(valid):
+            rest, held = hold_out(self.data.y[train])
+            train, valid = train[rest], train[held]
+        return {"train": self._limited(train), "valid": self._limited(valid)}
+
+    def _limited(self, rows: Tensor) -> Tensor:
+        """The first rows of each class, as many of each as the limit allows."""
+        if not self.limit or len(rows) <= self.limit:
+            return rows
+        y = self.data.y[rows, 0]
+        rank = torch.zeros_like(y)
+        for label in y.unique():
+            own = y == label
+            rank[own] = torch.arange(int(own.sum()))
+        first = torch.argsort(rank, stable=True)[: self.limit]
+        return rows[first.sort().values]
 
     def rows(self, part: str) -> Tensor:
         """Row numbers of a part: to fit on (``train``) or to choose by (``valid``)."""

@@ -7,17 +7,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from engram.data import Data, load
-from engram.errors import bad, unknown
+from engram.errors import bad, unknown, whole
 from engram.probes import Probe
 from engram.probes.outside import Outside
 from engram.recipes.plain import to_plain
 from engram.streams.core import Stream
 
-FIELDS = ("data", "data_options")
+FIELDS = ("data", "data_options", "limit")
 
 
 def outside_section(given: Any) -> Any:
     """A checked section: data, or a mapping with the name or path of some; None for none.
+
+    `limit` is the largest number of its rows that are used, see `Outside`.
 
     Examples
     --------
@@ -38,7 +40,11 @@ def outside_section(given: Any) -> Any:
         raise bad("outside.data", "the name or path of a data set", source)
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise bad("outside.data_options", "a mapping of options of the data set", options)
-    return {"data": str(source), **({"data_options": dict(options)} if options else {})}
+    limit = whole("outside.limit", given.get("limit", 0))
+    return {
+        "data": str(source), **({"data_options": dict(options)} if options else {}),
+        **({"limit": limit} if limit else {}),
+    }  # fmt: skip
 
 
 def plain_outside(section: Any) -> Any:
@@ -69,7 +75,7 @@ class Shelf:
             return None
         key = id(section) if isinstance(section, Data) else repr(section)
         if key not in self._known:
-            self._known[key] = Outside(self._load(section, stream))
+            self._known[key] = Outside(self._load(section, stream), _limit(section))
         found = self._known[key]
         if (id(found), id(stream.data)) not in self._checked:
             found.check(stream)
@@ -83,3 +89,7 @@ class Shelf:
         if root is None and stream.data.source is not None:
             root = stream.data.source.root
         return load(section["data"], root=root, **section.get("data_options", {}))
+
+
+def _limit(section: Any) -> int:
+    return 0 if isinstance(section, Data) else int(section.get("limit", 0))
