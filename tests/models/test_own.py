@@ -62,12 +62,20 @@ def test_a_classifier_is_recognised_and_keeps_one_head():
     assert isinstance(build(own, **SMALL, head="cosine").head, Cosine)
 
 
-def test_a_last_layer_that_may_be_either_is_said():
-    with pytest.warns(UserWarning, match=r"fc \(Linear 8 -> 5\) is taken as features below a new"):
-        assert build(Whole(5), **SMALL).features == 5
+def test_whatever_the_size_of_the_last_layer():
+    with pytest.warns(UserWarning, match=r"fc \(Linear 8 -> 5\) is taken as the head"):
+        assert build(Whole(5), **SMALL).features == 8
     assert build({"name": Whole(5), "ends": "features"}, **SMALL).features == 5
     assert build({"name": Whole(5), "ends": "classes"}, **SMALL).features == 8
-    assert build({"name": Whole(3), "ends": "features"}, **SMALL).features == 3
+
+
+def test_a_head_grows_with_the_classes():
+    y = np.arange(40) % 4
+    x = np.random.default_rng(0).normal(size=(40, 6)) + np.eye(4, 6)[y] * 5
+    learner = engram.Learner("ER", {"name": Whole(4), "ends": "classes"}, capacity=4, epochs=20)
+    for first in (0, 4):  # eight classes in the end
+        learner.learn(x, y + first)
+    assert set(learner.predict(x)) <= set(range(8))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from engram.methods.base import RootFile, overrides
 from engram.models.adapter import adapt
 from engram.models.build import build
 from engram.models.classifier import Classifier
+from engram.models.own import is_own_name
 from engram.models.weights import load_root
 from engram.streams.outline import StreamOutline
 
@@ -100,11 +102,12 @@ class LearnerFactory:
 
     @staticmethod
     def _decisive(run: Run) -> Any:
-        by_name = isinstance(run.model, (str, dict))
+        name = run.model.get("name") if isinstance(run.model, Mapping) else run.model
         # what a function of the user's own makes may differ from seed to seed in more than weights
-        made = None if by_name or isinstance(run.model, nn.Module) else run.seed
+        ours = isinstance(name, str) and not is_own_name(name)
+        made = None if ours or isinstance(name, nn.Module) else run.seed
         return (
-            likeness(run.model) if by_name else ByIdentity(run.model), made,
+            _same_model(run.model), made,
             likeness(run.method.head), len(run.stream.order), run.loss, run.training.precision,
             ByIdentity(run.stream.data), _of_the_method(run), _root_file(run),
         )  # fmt: skip
@@ -145,6 +148,16 @@ class LearnerFactory:
         """What runs must share to be trained with one skeleton."""
         self.skeleton(run)
         return self._forms[self._kind(run)], run.loss, run.training.precision
+
+
+def _same_model(model: Any) -> Any:
+    """What equal models share: names and options by value, objects by themselves."""
+    if isinstance(model, Mapping) and not isinstance(model.get("name"), str):
+        rest = {key: value for key, value in model.items() if key != "name"}
+        return ByIdentity(model.get("name")), likeness(rest)
+    if isinstance(model, Mapping):
+        return likeness(dict(model))
+    return likeness(model) if isinstance(model, str) else ByIdentity(model)
 
 
 def _outline(run: Run, net: Classifier) -> StreamOutline:

@@ -104,9 +104,8 @@ def build(
         A name of `models`, of timm (``timm/resnet18``) or of your own code (``module:Net``); a
         module [B, ...] -> [B, F], which is copied and keeps its weights; its class, or a factory
         ``f(sample_shape, **options) -> module``; or a dict with one of these as ``name`` and
-        options, a ``head`` among them. A network that answers classes instead of features is
-        recognised by its last layer, which becomes the head; the option ``ends`` ("features" or
-        "classes") says which it is.
+        options, a ``head`` among them. A linear layer at the end of a network becomes the head; the
+        option ``ends`` ("features" or "classes") says what it answers.
     classes
         How many classes the head has room for.
     seed

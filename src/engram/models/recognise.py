@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from engram.errors import bad, choose
 
 ENDS = ("features", "classes")
+HOW = "model={'name': ..., 'ends': 'classes'} says so, 'ends': 'features' keeps it"
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ def without_head(
 ) -> tuple[nn.Module, int, nn.Linear | None]:
     """A backbone, its width, and the last layer of the network if that was a head.
 
+    A linear layer at the end is a head, whatever its size: a second one above it would add nothing,
+    and a rule that compared its size with the number of classes would change its mind as classes
+    come.
+
     Parameters
     ----------
     ends
@@ -82,25 +87,20 @@ def without_head(
     elif isinstance(getattr(module, "features", None), int) or hasattr(module, "root_modules"):
         ends = "features"  # it says so itself
     tried = dry_run(module, shape)
-    complete = ends == "classes" or (ends is None and (asked or tried.width == classes))
     if ends is None and tried.width == classes and _are_probabilities(tried.answer):
         expected = "logits or features (leave out the softmax at its end)"
         raise bad("model", expected, f"{classes} probabilities")
-    if complete and tried.last is not None:
-        head: Any = module.get_submodule(tried.last)
-        if ends is None:
-            _say(f"{_shown(tried, head)} is taken as the head: it begins anew, a row per class")
-        backbone = _taken_out(module, tried.last)
-        return backbone, dry_run(backbone, shape).width, head
-    if ends == "classes" or (ends is None and asked):
+    if tried.last is None and (ends == "classes" or (ends is None and asked)):
         expected = "a network whose last layer is a torch.nn.Linear (or model.ends=features)"
         raise bad("model", expected, type(module).__name__)
-    if tried.last is not None and ends is None:
-        layer: Any = module.get_submodule(tried.last)
-        _say(f"{_shown(tried, layer)} is taken as features below a new head of {classes} classes; "
-             "with model={'name': ..., 'ends': 'classes'} it becomes that head, with 'ends': "
-             "'features' this is not said")  # fmt: skip
-    return module, tried.width, None
+    if tried.last is None or ends == "features":
+        return module, tried.width, None
+    head: Any = module.get_submodule(tried.last)
+    if ends is None:
+        words = "is taken as the head and begins anew, a row per class"
+        _say(f"{_shown(tried, head)} {words} ({HOW})")
+    backbone = _taken_out(module, tried.last)
+    return backbone, dry_run(backbone, shape).width, head
 
 
 def _shown(tried: DryRun, layer: nn.Linear) -> str:

@@ -29,10 +29,11 @@ def made_by(
     *, method: Method, model: Any, training: Training, detectors: Iterable[Probe], labels: str = ""
 ) -> dict[str, Any]:
     """What a model was learnt with, in plain values; own code by its name."""
-    named = isinstance(model, (str, dict))
+    name = model.get("name") if isinstance(model, dict) else model
+    named = isinstance(name, str)
     return {
         "method": plain_method(method),
-        "model": to_plain(model) if named else {"own": code_name(model)},
+        "model": to_plain(model) if named else {"own": code_name(name)},
         "training": to_plain(training), "labels": labels,
         "detectors": [plain_probe(one) for one in detectors],
     }  # fmt: skip
