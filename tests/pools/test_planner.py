@@ -13,11 +13,12 @@ from engram.engine.engine import Engine
 from engram.engine.factory import LearnerFactory
 from engram.errors import BadArgument, EngramError, RecordError
 from engram.pools.cluster import Room, connected
-from engram.pools.dispatch import NODES, TRIES, Attempt, Dispatcher
+from engram.pools.dispatch import Dispatcher
 from engram.pools.memory import Need, measure
 from engram.pools.parcels import Outbox, pack, unpack
 from engram.pools.planner import Group, groups_of, shared_out
 from engram.pools.remote import Job
+from engram.pools.retries import NODES, TRIES, Attempt
 from engram.recipes import Plan, Recipe
 from engram.recipes.plan import plans_of
 from engram.recipes.recorder import Recorder
@@ -119,32 +120,32 @@ def dispatcher(tmp_path: Path, device: str = "cpu", **options: Any) -> tuple[Dis
 
 
 def waiting(team: Dispatcher) -> list[int]:
-    return [len(one.group) for one in team._waiting]
+    return [len(one.group) for one in team.retries.waiting]
 
 
 def test_a_group_whose_workers_die_is_tried_again_then_apart_then_given_up(tmp_path: Path) -> None:
     team, told = dispatcher(tmp_path)
     for _ in range(TRIES):
-        team._follow(team._waiting.popleft(), "worker", "")
+        team._follow(team.retries.waiting.popleft(), "worker", "")
     assert waiting(team) == [2, 2]
     assert told.notes == [
         "ER (4 runs): its worker process ended early; another one goes on with it",
         "ER (4 runs): its worker process ended early, again; its runs are tried apart",
     ]
     alone = Attempt(Group(team.groups[0].plans[:1]), tries=TRIES)
-    team._waiting.clear()
+    team.retries.waiting.clear()
     team._follow(alone, "worker", "")
     assert waiting(team) == []
     with pytest.raises(EngramError, match="ER: its worker process ended early, again; what it had"):
-        team.complain()
+        team.retries.complain()
 
 
 def test_nodes_that_die_are_forgiven_more_often_than_workers(tmp_path: Path) -> None:
     team, _ = dispatcher(tmp_path)
-    attempt = team._waiting.popleft()
+    attempt = team.retries.waiting.popleft()
     for _ in range(NODES - 1):
         team._follow(attempt, "node", "")
-        attempt = team._waiting.popleft()
+        attempt = team.retries.waiting.popleft()
     assert len(attempt.group) == 4
     team._follow(attempt, "node", "")
     assert waiting(team) == [2, 2]
@@ -153,38 +154,38 @@ def test_nodes_that_die_are_forgiven_more_often_than_workers(tmp_path: Path) -> 
 def test_a_fault_is_narrowed_down_to_the_run_that_has_it(tmp_path: Path) -> None:
     team, _ = dispatcher(tmp_path)
     seen = []
-    while team._waiting:
-        attempt = team._waiting.popleft()
+    while team.retries.waiting:
+        attempt = team.retries.waiting.popleft()
         seen.append(len(attempt.group))
         at_fault = any(plan.run.seed == 2 for plan in attempt.group.plans)
         team._follow(attempt, "failed" if at_fault else "done", "ValueError: no")
     assert seen == [4, 2, 2, 1, 1]
-    assert team.failures == ["ER: ValueError: no"]
+    assert team.retries.failures == ["ER: ValueError: no"]
 
 
 def test_a_node_that_does_not_see_the_directory_makes_files_travel(tmp_path: Path) -> None:
     team, _ = dispatcher(tmp_path)
-    team._follow(team._waiting.popleft(), "absent", "")
+    team._follow(team.retries.waiting.popleft(), "absent", "")
     assert not team.shared
     assert waiting(team) == [4]
 
 
 def test_resources_are_declared_as_they_were_measured(tmp_path: Path) -> None:
     team, _ = dispatcher(tmp_path, need=Need(base=1 << 30, each=1 << 28, room=0))
-    (attempt,) = team._waiting
+    (attempt,) = team.retries.waiting
     assert team.resources(attempt) == {"num_cpus": 4, "memory": int(1.5 * (2 << 30))}
     need = Need(base=2 << 30, each=1 << 30, room=80 << 30)
     team, _ = dispatcher(tmp_path, "cuda", need=need)
-    (attempt,) = team._waiting
+    (attempt,) = team.retries.waiting
     assert team.resources(attempt) == {"num_cpus": 1, "num_gpus": 3 / 16}  # 9 of 64 GiB
-    team._waiting.clear()
+    team.retries.waiting.clear()
     single = Attempt(Group(attempt.group.plans[:1]))
     team._follow(single, "memory", "out of memory")
-    assert team.resources(team._waiting[0]) == {"num_cpus": 1, "num_gpus": 1.0}
-    team._follow(team._waiting.popleft(), "memory", "out of memory")
-    assert team.failures == ["ER: out of memory"]
+    assert team.resources(team.retries.waiting[0]) == {"num_cpus": 1, "num_gpus": 1.0}
+    team._follow(team.retries.waiting.popleft(), "memory", "out of memory")
+    assert team.retries.failures == ["ER: out of memory"]
     team, _ = dispatcher(tmp_path, "cuda", need=need, workers=2)
-    assert team.resources(team._waiting[0]) == {"num_cpus": 1, "num_gpus": 1.0}
+    assert team.resources(team.retries.waiting[0]) == {"num_cpus": 1, "num_gpus": 1.0}
 
 
 # -- files between machines ------------------------------------------------------------------------

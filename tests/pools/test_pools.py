@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ import torch
 import engram
 from engram.errors import BadArgument, EngramError
 from engram.pools import POOLS, find_pool, processes
+from engram.pools.telling import Hearing, Telling
 from engram.recipes import Callback, Plan
 
 BASE = {"stream": {"data": "blobs"}, "training": {"epochs": 1}, "seeds": 2}
@@ -118,7 +117,8 @@ def test_another_worker_goes_on_for_one_that_is_killed(
     """Though the others never stop talking, and what the dead one had begun is done once."""
     (tmp_path / "fatal_method.py").write_text(FATAL.format(mark=str(tmp_path / "died")))
     monkeypatch.syspath_prepend(tmp_path)
-    recipes, told = [BASE | {"method": "fatal_method:Fatal"}, RECIPES[1]], Notes()
+    fatal = BASE | {"method": "fatal_method:Fatal", "seeds": 1}
+    recipes, told = [fatal, RECIPES[1] | {"seeds": 1}], Notes()
     result = engram.sweep(
         recipes, pool="processes", out=tmp_path / "out", workers=2, callback=told, device="cpu"
     )
@@ -126,24 +126,21 @@ def test_another_worker_goes_on_for_one_that_is_killed(
     assert told.notes == [
         "Fatal: its worker process ended early (exit code -9); another one goes on with it"
     ]
-    np.testing.assert_array_equal(result.matrix[:2], result.matrix[2:])
-    monkeypatch.setattr("engram.pools.processes.TRIES", 1)
+    np.testing.assert_array_equal(result.matrix[0], result.matrix[1])
+    monkeypatch.setattr("engram.pools.retries.TRIES", 1)
     with pytest.raises(EngramError, match=r"Always: its worker process ended early .*code 9\); wh"):
         engram.sweep([BASE | {"method": "fatal_method:Always"}], pool="processes", out=tmp_path)
 
 
 def test_notes_of_a_worker_are_passed_on_once_its_runs_have_begun() -> None:
-    ours, theirs = multiprocessing.Pipe()
-    worker, told = processes._Telling(theirs), Notes()
+    sent: list[tuple[object, ...]] = []
+    worker, told = Telling(sent.append), Notes()
     worker.note("what the parent has said")
     worker.begin([], 0)
     worker.note("a.safetensors: is damaged")
-    recorder = SimpleNamespace(callback=told, plans=[])
-    team = processes.Team([], SimpleNamespace(device="cpu"), recorder)  # type: ignore[arg-type]
-    team._busy[ours] = None, {}, 1
-    team._hear(ours)
+    for words in sent:
+        Hearing(told, []).hear(*words)  # type: ignore[arg-type]
     assert told.notes == ["a.safetensors: is damaged"]
-    assert not ours.poll()
 
 
 def test_what_goes_wrong_in_a_worker_is_said_and_the_rest_is_kept(tmp_path: Path) -> None:

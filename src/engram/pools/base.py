@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,10 @@ from typing import Any, Protocol
 
 from engram.recipes import Callback, Plan, Recipe, execute
 from engram.recipes.plan import plans_by_recipe
+from engram.recipes.recorder import Recorder
 from engram.records import Result
+
+Key = tuple[str, int, str]  # of a run: recipe, seed, order
 
 
 @dataclass(kw_only=True)
@@ -68,6 +71,23 @@ class Work:
             compile=self.compile, callback=self.callback, deadline=self.deadline, again=self.again,
             deterministic=self.deterministic, checkpoint_every=self.checkpoint_every,
         ).result()  # fmt: skip
+
+
+def contents_by_run(work: Work, recorder: Recorder) -> dict[Key, dict[str, Any]]:
+    """Recipes as plain values, by their runs that are not finished."""
+    unfinished = {plan.key for plan in recorder.open}
+    found: dict[Key, dict[str, Any]] = {}
+    for recipe, plans in zip(work.recipes, work.by_recipe, strict=True):
+        keys = [plan.key for plan in plans if plan.key in unfinished]
+        found |= dict.fromkeys(keys, recipe.plain()) if keys else {}
+    return found
+
+
+def recipes_of(
+    keys: Sequence[Key], contents: Mapping[Key, dict[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+    """The recipes of some runs, each once; one id may stand for several with other seeds."""
+    return tuple({id(contents[key]): contents[key] for key in keys}.values())
 
 
 class Pool(Protocol):

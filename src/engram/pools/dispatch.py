@@ -5,40 +5,26 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engram.errors import EngramError
+from engram.pools.base import Key, recipes_of
 from engram.pools.cluster import Room
 from engram.pools.memory import Need
 from engram.pools.parcels import pack, unpack
 from engram.pools.planner import Group
-from engram.pools.remote import Job, Key, Order, recipes_of, train_group
+from engram.pools.remote import Job, Order, train_group
+from engram.pools.retries import Attempt, Retries
 from engram.pools.telling import Hearing
 from engram.recipes.recorder import Recorder
 from engram.records import run_id
 
-TRIES = 2  # workers that may die of a group before it is divided, or given up
-NODES = 8  # nodes that may: they seldom die of what they train
 GRACE = 120.0  # seconds in which workers that are told to end may save what is going on
 WAITING = 60.0  # seconds without a free place before it is said
-TOLD = 5  # failures that are said one by one
 SIXTEENTHS = 16  # in which GPUs are divided
 FILLED = 0.8  # of a GPU's memory that groups may take
-
-
-@dataclass
-class Attempt:
-    """A group that is with a worker."""
-
-    group: Group
-    tries: int = 1
-    nodes: int = 1  # tries that nodes took with them count apart
-    whole: bool = False  # a GPU of its own
-    begun: bool = False
-    node: str = ""
 
 
 @dataclass
@@ -66,10 +52,9 @@ class Dispatcher:
     workers: int = 0
     shared: bool = True
     deadline: float | None = None
-    failures: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._waiting = deque(Attempt(group) for group in self.groups)
+        self.retries = Retries(self.groups, self.recorder.callback.note)
         self._busy: dict[Any, tuple[int, Attempt]] = {}  # by task
         self._open: dict[int, Attempt] = {}  # by number: those whose letters count
         self._numbers = itertools.count(1)
@@ -83,13 +68,13 @@ class Dispatcher:
 
     # -- the loop --------------------------------------------------------------------------------
     def work(self, mailbox: Any) -> None:
-        """Until every group is through; what went wrong is in `failures`."""
+        """Until every group is through; what went wrong is in `retries`."""
         import ray
 
         self._mailbox, self._task = mailbox, ray.remote(train_group)
         self._reading = mailbox.read.remote()
         try:
-            while self._waiting or self._busy:
+            while self.retries.waiting or self._busy:
                 self._round()
         except BaseException:
             self._dismiss()
@@ -98,10 +83,10 @@ class Dispatcher:
     def _round(self) -> None:
         import ray
 
-        while self._waiting and len(self._busy) < self._window and not self._late():
-            self._hand_out(self._waiting.popleft())
+        while self.retries.waiting and len(self._busy) < self._window and not self._late():
+            self._hand_out(self.retries.waiting.popleft())
         if self._late():
-            self._waiting.clear()
+            self.retries.waiting.clear()
             self._cancel_queued()
         if not self._busy:
             return
@@ -202,47 +187,25 @@ class Dispatcher:
 
     def _follow(self, attempt: Attempt, kind: str, words: str) -> None:
         """What becomes of a group whose attempt has ended in some way."""
-        group = attempt.group
-        if kind == "done":
-            return
+        retries = self.retries
         if kind == "fatal":
             raise EngramError(f"{attempt.node}: {words}")
         if kind == "absent":  # that node does not see the run directory: files travel from now on
             self.shared = False
-            self._waiting.appendleft(attempt)
-        elif kind in ("node", "worker", "ended"):
-            self._lost(attempt, kind)
-        elif len(group) > 1:  # one of them may be at fault, or they are too many
-            self._waiting.extendleft(Attempt(half) for half in reversed(group.halves()))
-        elif kind == "memory" and self.job.device == "cuda" and not attempt.whole:
-            self._waiting.appendleft(replace(attempt, whole=True))
-        else:
-            self.failures.append(f"{group.words}: {words}")
+            retries.again(attempt)
+        elif kind == "worker":
+            retries.lost(attempt, "its worker process ended early")
+        elif kind in ("node", "ended"):
+            retries.lost(attempt, f"its node {attempt.node}".rstrip() + " ended early", node=True)
+        elif kind == "memory" and len(attempt.group) == 1 and self._divides and not attempt.whole:
+            retries.again(replace(attempt, whole=True))
+        elif kind != "done":
+            retries.failed(attempt, words)
 
-    def _lost(self, attempt: Attempt, kind: str) -> None:
-        """A worker or its node has died: others try again, unless that is what kills them."""
-        group, at_fault = attempt.group, kind == "worker"
-        who = "worker process" if at_fault else f"node {attempt.node}".strip()
-        words = f"{group.words}: its {who} ended early"
-        tries = attempt.tries + at_fault, attempt.nodes + (not at_fault)
-        if tries[0] <= TRIES and tries[1] <= NODES:
-            self.recorder.callback.note(f"{words}; another one goes on with it")
-            again = Attempt(group, *tries, whole=attempt.whole)
-            self._waiting.appendleft(again)
-        elif len(group) > 1:
-            self.recorder.callback.note(f"{words}, again; its runs are tried apart")
-            self._waiting.extendleft(Attempt(half) for half in reversed(group.halves()))
-        else:
-            kept = "what it had recorded is kept, the same call continues"
-            self.failures.append(f"{words}, again; {kept}")
-
-    def complain(self) -> None:
-        """Raise what went wrong, if anything did."""
-        if not self.failures:
-            return
-        said = self.failures[:TOLD]
-        more = len(self.failures) - len(said)
-        raise EngramError("; ".join([*said, *([f"and {more} more"] if more else [])]))
+    @property
+    def _divides(self) -> bool:
+        """Whether groups may have to share a device."""
+        return self.job.device == "cuda"
 
     # -- stopping --------------------------------------------------------------------------------
     def _say_waiting(self) -> None:
@@ -268,7 +231,7 @@ class Dispatcher:
         import ray
 
         ray.get(self._mailbox.stop.remote())
-        self._waiting.clear()
+        self.retries.waiting.clear()
         self._cancel_queued()
         until = time.monotonic() + GRACE
         while self._busy and time.monotonic() < until:

@@ -14,13 +14,13 @@ from typing import Any
 
 from engram.ending import end, on_ending
 from engram.errors import bad, choose
-from engram.pools.base import Work
+from engram.pools.base import Key, Work, contents_by_run, recipes_of
 from engram.pools.cluster import Room, connected
 from engram.pools.dispatch import FILLED, Dispatcher
 from engram.pools.mailbox import Mailbox
 from engram.pools.memory import Need
 from engram.pools.planner import Group, groups_of, shared_out
-from engram.pools.remote import Job, Key, Order, marker, measure_runs, recipes_of
+from engram.pools.remote import Job, Order, marker, measure_runs
 from engram.recipes.changes import distinct
 from engram.recipes.duration import seconds
 from engram.recipes.model_file import load_model
@@ -78,7 +78,7 @@ def _spread(work: Work, recorder: Recorder, room: Room) -> None:
 
     assert recorder.folder is not None
     device = _device(str(work.device), room)
-    contents = _contents(work, recorder)
+    contents = contents_by_run(work, recorder)
     with _marked(recorder.folder.path) as token:
         job = Job(
             token=token, out=None if work.out is None else str(recorder.folder.path), device=device,
@@ -100,7 +100,7 @@ def _spread(work: Work, recorder: Recorder, room: Room) -> None:
         )  # fmt: skip
         team.work(mailbox)
         ray.kill(mailbox)
-    team.complain()
+    team.retries.complain()
 
 
 def _device(asked: str, room: Room) -> str:
@@ -119,16 +119,6 @@ def _here() -> dict[str, Any]:
 
     node = ray.get_runtime_context().get_node_id()
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
-
-
-def _contents(work: Work, recorder: Recorder) -> dict[Key, dict[str, Any]]:
-    """Recipes as plain values, by their runs that are not finished."""
-    unfinished = {plan.key for plan in recorder.open}
-    found: dict[Key, dict[str, Any]] = {}
-    for recipe, plans in zip(work.recipes, work.by_recipe, strict=True):
-        keys = [plan.key for plan in plans if plan.key in unfinished]
-        found |= dict.fromkeys(keys, recipe.plain()) if keys else {}
-    return found
 
 
 @contextmanager

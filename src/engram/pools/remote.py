@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 
 from engram import __version__
 from engram.errors import EngramError, in_own_code
+from engram.pools.base import Key
 from engram.pools.memory import Need, measure
 from engram.pools.parcels import Files, Outbox, unpack
 from engram.pools.telling import Telling
@@ -27,7 +28,6 @@ from engram.records.claims import Claims
 
 STEP_EVERY = 0.5  # seconds between the steps that are told
 PATIENCE = 30.0  # seconds for a dead worker's locks to go with it
-Key = tuple[str, int, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +69,6 @@ class Stopped(Exception):
 
 
 _PLANNERS: dict[str, RecipePlanner] = {}  # by sweep: data is read once by a worker
-
-
-def recipes_of(
-    keys: Sequence[Key], contents: Mapping[Key, dict[str, Any]]
-) -> tuple[dict[str, Any], ...]:
-    """The recipes of some runs, each once; one id may stand for several with other seeds."""
-    return tuple({id(contents[key]): contents[key] for key in keys}.values())
 
 
 def marker(token: str) -> str:

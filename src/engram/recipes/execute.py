@@ -18,12 +18,13 @@ from engram.recipes.duration import seconds
 from engram.recipes.plan import Plan
 from engram.recipes.recorder import Recorder
 from engram.recipes.step_saver import EVERY
+from engram.records import RunDirectory
 
 
 def execute(
     plans: Sequence[Plan],
     *,
-    out: str | Path | None = None,
+    out: str | Path | RunDirectory | None = None,
     device: Any = "auto",
     together: bool | None = None,
     compile: bool = False,

@@ -45,13 +45,16 @@ MODEL_BYTES = 512 << 20  # of models in memory, after which no further one is ke
 class Recorder:
     """The records of some plans; without `out` they are kept in memory.
 
+    An open `RunDirectory` in place of a path is a worker's, who records some runs after others of a
+    sweep: whoever began that has looked at all that the directory holds.
+
     `open` are the plans that are not finished yet, those whose stages `add` expects.
     """
 
     def __init__(
         self,
         plans: Sequence[Plan],
-        out: str | Path | None = None,
+        out: str | Path | RunDirectory | None = None,
         *,
         device: Any = "auto",
         together: bool | None = None,
@@ -63,14 +66,15 @@ class Recorder:
         self.plans = list(plans)
         self.device = device_of(device)
         self.callback = callback or Callback()
-        self.folder = None if out is None else RunDirectory(out)
+        self._worker = isinstance(out, RunDirectory)
+        self.folder = _opened(out)
         self.claims = None if self.folder is None else Claims(self.folder.path)
         self.elsewhere: list[Plan] = []  # another process is at work on them
         self.checkpoints: Checkpoints | None = None
         self.saver: StepSaver | None = None
         self.open = self.plans
         if self.folder is not None:
-            for note in changed(plans, recorded(self.folder)):
+            for note in () if self._worker else changed(plans, recorded(self.folder)):
                 self.callback.note(note)
             if again:
                 self._refuse_busy()
@@ -122,10 +126,11 @@ class Recorder:
             if self.folder is not None and plan.keep != "counts":
                 self.folder.write_items(*where, self._items[where])
         if self.folder is not None:
-            self.folder.tidy()
             for recipe, content in {plan.recipe: plan.content for plan in self.open}.items():
                 self.folder.write_recipe(recipe, content)
-            self.folder.list_recipes(plan.recipe for plan in self.plans)
+            if not self._worker:
+                self.folder.tidy()
+                self.folder.list_recipes(plan.recipe for plan in self.plans)
             # now, in case the process is killed; at the end once more, with the time it took
             self._environment = self.folder.write_environment(environment(self.device))
             self.checkpoints = Checkpoints(self.folder, self.callback.note)
@@ -260,7 +265,8 @@ class Recorder:
             seconds = time.perf_counter() - self._began
             facts = environment(self.device, seconds=seconds)
             self.folder.write_environment(facts, self._environment)
-            self.folder.merge_if_many()
+            if not self._worker:  # which merges while it appends
+                self.folder.merge_if_many()
 
     # -- afterwards ------------------------------------------------------------------------------
     def result(self) -> Result:
@@ -279,6 +285,10 @@ class Recorder:
                 models=self._models.get,
             )
         return found.of_runs(plan.key for plan in self.plans)
+
+
+def _opened(out: str | Path | RunDirectory | None) -> RunDirectory | None:
+    return out if out is None or isinstance(out, RunDirectory) else RunDirectory(out)
 
 
 def _prediction(plan: Plan, stage: FinishedStage, items: Items) -> Prediction | None:
