@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Interpreters under which `make wheel` tries the wheel.
 PYTHONS ?= python3.12 python3.13
 
-.PHONY: help demo test faults lint bench wheel clean .venv
+.PHONY: help demo test faults lint bench docs wheel clean .venv
 
 help:
 	@echo "make demo    run the demonstration (engram demo)"
@@ -20,6 +20,7 @@ help:
 	@echo "make faults  kill, fill, damage and delete what runs: the whole campaign"
 	@echo "make lint    ruff, formatting, mypy --strict, import layers"
 	@echo "make bench   speed against a bare PyTorch loop"
+	@echo "make docs    the documentation as a site in build/site, examples run"
 	@echo "make wheel   build the wheel; install it and run the demonstration outside the checkout (PYTHONS)"
 	@echo "make clean   remove caches and build output (keeps $(VENV))"
 
@@ -49,6 +50,11 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(PYTHON) -m benchmarks.speed
+
+# Offline, and any warning is an error.
+docs: $(STAMP)
+	$(PYTHON) -m pip install --quiet --no-compile -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 # A fresh environment for each interpreter, in a folder from which the checkout is not seen.
 wheel: $(STAMP)

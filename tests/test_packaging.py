@@ -55,7 +55,8 @@ def name_of(requirement: str) -> str:
 
 
 def test_what_results_are_sent_with_is_pinned():
-    assert {name_of(each) for each in extras()["export"]} <= set(pins())
+    for extra in ("export", "docs"):
+        assert {name_of(each) for each in extras()[extra]} <= set(pins())
 
 
 def test_every_extra_is_used_and_described():
@@ -66,7 +67,7 @@ def test_every_extra_is_used_and_described():
     # MLflow needs two for its database, torch one for ONNX; nobody else imports them.
     modules = {"mlflow-skinny": "mlflow", "torch-geometric": "torch_geometric",
                "pytorch-ood": "pytorch_ood"}  # fmt: skip
-    for extra in set(extras()) - {"dev"}:
+    for extra in set(extras()) - {"dev", "docs"}:
         for each in map(name_of, extras()[extra]):
             if each not in ("sqlalchemy", "alembic", "onnxscript"):
                 module = modules.get(each, each)
