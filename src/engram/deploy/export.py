@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import io
 import json
@@ -40,6 +41,7 @@ class Program(nn.Module):
         self.sets = published.facts["labels"] == "set"
         shape = broadcast(about)
         self.net = published.bundle.get_submodule("net")
+        self.frozen = None if published.frozen is None else copy.deepcopy(published.frozen.module)
         self.dtype = published.dtype
         self.register_buffer("mean", torch.tensor(about["mean"], dtype=self.dtype).reshape(shape))
         std = torch.tensor(about["std"], dtype=self.dtype)
@@ -62,6 +64,8 @@ class Program(nn.Module):
             x = (x - self.get_buffer("mean")) * self.get_buffer("scale")
         if self.crop is not None:
             x = middle(x, (self.crop[0], self.crop[1]))
+        if self.frozen is not None:
+            x = self.frozen(x)
         leaves = {name: self.get_buffer(f"state_{i}") for i, name in enumerate(self._names)}
         scores = self.method.scores(self.net(x), rebuild(self._structure, leaves))
         scores = scores.index_select(1, self.get_buffer("columns"))

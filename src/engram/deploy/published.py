@@ -20,6 +20,7 @@ from engram.errors import bad, whole
 from engram.learner.feed import Feed
 from engram.learner.layout import Networks
 from engram.learner.net import Net
+from engram.models.frozen import Encoder
 from engram.models.output import Output
 from engram.novelty.base import Detector
 
@@ -106,7 +107,18 @@ class Published:
         data: Data = data_of(rows, torch.zeros(len(rows), 1, dtype=torch.long), ["a"], 1, about,
                              place)  # fmt: skip
         feed = Feed(data, device=self.device, dtype=self.dtype, axes=self.networks.sample_axes)
-        return feed(place.to(self.device))
+        inputs = feed(place.to(self.device))
+        frozen = self.frozen
+        if frozen is None:
+            return inputs
+        return torch.cat([frozen(some) for some in inputs.split(ROWS_AT_ONCE)])
+
+    @property
+    def frozen(self) -> Encoder | None:
+        """The backbone below the network, where that is frozen."""
+        net: Any = self.bundle.get_submodule("net")
+        found: Encoder | None = net.frozen
+        return found
 
     def open_columns(self, task: int | None) -> Tensor:
         """[C] which columns compete: those of a task where heads are apart, else all seen."""

@@ -12,6 +12,7 @@ from engram import keys
 from engram.engine.batches.latents import latents_of, need_root
 from engram.engine.prologue import streams_of
 from engram.engine.run import Run
+from engram.learner.features import FeatureFeed
 from engram.learner.feed import Feed
 from engram.learner.layout import Networks
 from engram.learner.learner import Learner
@@ -21,6 +22,7 @@ from engram.methods.base import RootFile, overrides
 from engram.models.adapter import adapt
 from engram.models.build import build
 from engram.models.classifier import Classifier
+from engram.models.frozen import Encoder
 from engram.models.own import is_own_name
 from engram.models.weights import load_root
 from engram.streams.outline import StreamOutline
@@ -57,16 +59,26 @@ class LearnerFactory:
     def feed(self, run: Run) -> Feed:
         """The data of a run's stream on the device."""
         axes = self.skeleton(run).sample_axes
+        frozen = self._frozen(run)
         key = (
             ByIdentity(run.stream.data), ByIdentity(run.stream.view), run.training.augment,
-            run.training.precision, axes,
+            run.training.precision, axes, None if frozen is None else frozen.digest,
         )  # fmt: skip
         if key not in self._feeds:
-            self._feeds[key] = Feed(
+            made = Feed(
                 run.stream.data, device=self.device, dtype=DTYPES[run.training.precision],
                 view=run.stream.view, augment=run.training.augment, axes=axes,
             )  # fmt: skip
+            self._feeds[key] = made if frozen is None else FeatureFeed(made, frozen)
         return self._feeds[key]
+
+    def _frozen(self, run: Run) -> Encoder | None:
+        """The backbone of a run that stands beside its network; its weights follow the seed."""
+        if not isinstance(run.model, Mapping) or not run.model.get("freeze"):
+            return None
+        net: Any = self.networks(run).train.get_submodule("net")
+        found: Encoder | None = net.frozen
+        return found
 
     def networks(self, run: Run) -> Networks:
         """Skeleton with initial weights; equal seeds share one while there is room for it."""
@@ -163,9 +175,11 @@ def _same_model(model: Any) -> Any:
 def _outline(run: Run, net: Classifier) -> StreamOutline:
     """What the further networks of a method may follow from."""
     outline = StreamOutline.of(run.stream)
+    if net.frozen is not None:
+        outline = outline.seen_as((net.frozen.width,))
     if not overrides(run.method, "networks"):
         return outline
-    return outline.above(latents_of(net, run.stream.data.sample_shape))
+    return outline.above(latents_of(net, outline.data.sample_shape))
 
 
 def _root_file(run: Run) -> RootFile | None:

@@ -66,7 +66,7 @@ class LearnerProxy:
     @property
     def stream(self) -> StreamOutline:
         """The stream without its data."""
-        return StreamOutline.of(self._learner.stream)
+        return StreamOutline.of(self._learner.stream).seen_as(self._learner.feed.data.sample_shape)
 
     def __getattr__(self, name: str) -> Any:
         if name not in _PLAIN:

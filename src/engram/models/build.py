@@ -17,6 +17,7 @@ from engram.models.adapter import adapt
 from engram.models.alexnet import AlexNet
 from engram.models.classifier import Classifier
 from engram.models.cnn import CNN
+from engram.models.frozen import Encoder, Features
 from engram.models.gcn import GCN
 from engram.models.heads import Cosine, Linear
 from engram.models.lenet import LeNet
@@ -42,6 +43,7 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
     "gcn": GCN,
     "stgcn": STGCN,
 }
+COMMON = ("head", "freeze")  # what every model may be told
 TIMM_OPTIONS = ("img_size", "drop_rate", "drop_path_rate", "global_pool", "in_chans")
 _HEADS: dict[str, Callable[..., nn.Module]] = {"linear": Linear, "cosine": Cosine}
 
@@ -58,20 +60,22 @@ def models() -> dict[str, str]:
 
 
 def model_options(name: Any) -> tuple[str, ...]:
-    """What can be set of a model, besides the shape of its samples; each may have a ``head``.
+    """What can be set of a model, besides the shape of its samples.
+
+    Each may have a ``head``, and be frozen (``freeze``) below it.
 
     Examples
     --------
     >>> model_options("cnn")
-    ('dropout', 'head')
+    ('dropout', 'head', 'freeze')
     """
     if is_timm(name):
-        return ("weights", "sha256", "head", *TIMM_OPTIONS)
+        return ("weights", "sha256", *COMMON, *TIMM_OPTIONS)
     if is_own_name(name) or not isinstance(name, str):
-        return (*own_options(own_maker(name)), "head", "ends")
+        return (*own_options(own_maker(name)), *COMMON, "ends")
     if name not in _MODELS:
         raise unknown("model", name, _MODELS)
-    return (*tuple(inspect.signature(_MODELS[name]).parameters)[1:], "head")
+    return (*tuple(inspect.signature(_MODELS[name]).parameters)[1:], *COMMON)
 
 
 def model_defaults(name: str) -> dict[str, Any]:
@@ -82,7 +86,7 @@ def model_defaults(name: str) -> dict[str, Any]:
     >>> model_defaults("mlp")["hidden"]
     (256, 256)
     """
-    names = model_options(name)[:-1]
+    names = model_options(name)[: -len(COMMON)]
     given = inspect.signature(_MODELS[name]).parameters
     return {option: given[option].default for option in names}
 
@@ -105,7 +109,8 @@ def build(
         module [B, ...] -> [B, F], which is copied and keeps its weights; its class, or a factory
         ``f(sample_shape, **options) -> module``; or a dict with one of these as ``name`` and
         options, a ``head`` among them. A linear layer at the end of a network becomes the head; the
-        option ``ends`` ("features" or "classes") says what it answers.
+        option ``ends`` ("features" or "classes") says what it answers. With ``freeze`` the network
+        begins with features, which its `Classifier.frozen` makes of inputs.
     classes
         How many classes the head has room for.
     seed
@@ -125,13 +130,26 @@ def build(
     if isinstance(spec, Mapping) and "head" in spec:
         spec = dict(spec)
         head = _chosen_head(head, spec.pop("head"))
+    freeze = False
+    if isinstance(spec, Mapping) and "freeze" in spec:
+        spec = dict(spec)
+        freeze = check_freeze(spec.pop("freeze"))
     with _seeded(seed):
         backbone, width, bias = _backbone(spec, shape, classes, options)
         if not bias and check_head(head)["name"] == "linear":
             head = {"bias": False, **check_head(head)}  # as the user's network had it
         top = _make("head", head, _HEADS, (width, classes), {})
     getattr(top, "reset_columns")(seed)  # noqa: B009
+    if freeze:
+        return Classifier(Features(width), top, Encoder(backbone, width))
     return Classifier(backbone, top)
+
+
+def check_freeze(freeze: Any) -> bool:
+    """Whether a backbone is frozen, if that is what was said."""
+    if not isinstance(freeze, bool):
+        raise bad("model.freeze", "true or false", freeze)
+    return freeze
 
 
 def check_head(head: Any) -> dict[str, Any]:

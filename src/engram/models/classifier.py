@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from engram.errors import bad
+from engram.models.frozen import Encoder
 from engram.models.layers import Dropout
 from engram.models.output import Output
 
@@ -24,6 +25,8 @@ class Classifier(nn.Module):
         the root answers lies in [0, 1].
     head
         Module [B, F] -> [B, C] with ``class_parameters`` and ``reset_columns``.
+    frozen
+        What makes the features that the network is fed with, where its own backbone never learns.
 
     Examples
     --------
@@ -34,8 +37,9 @@ class Classifier(nn.Module):
     (torch.Size([2, 3]), ('head.weight', 'head.bias'))
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+    def __init__(self, backbone: nn.Module, head: nn.Module, frozen: Encoder | None = None) -> None:
         super().__init__()
+        self.frozen = frozen
         self.backbone = backbone
         self.head = head
         self.mappable: bool = getattr(backbone, "mappable", True)

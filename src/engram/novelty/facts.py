@@ -33,7 +33,7 @@ class Facts(NamedTuple):
 def facts_of(learner: Learner) -> Facts:
     """What is known of a run."""
     net: Any = learner.networks.eval.get_submodule("net")
-    data, names = learner.stream.data, learner.networks.layout.shapes
+    data, names = learner.feed.data, learner.networks.layout.shapes
     std = torch.ones(1) if not data.std else torch.tensor(data.std)
     std = std.reshape(-1, *[1] * (len(data.sample_shape) - 1)).to(learner.vector)
     return Facts(
@@ -52,7 +52,7 @@ def layer_width(learner: Learner | None, layer: str) -> int:
     choose("layers", layer, [name for name, _ in model.named_modules() if name])
     net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
     x, path = (
-        learner.vector.new_zeros(1, *learner.stream.data.sample_shape),
+        learner.vector.new_zeros(1, *learner.feed.data.sample_shape),
         f"net.backbone.{layer}",
     )
     with torch.no_grad():

@@ -72,7 +72,7 @@ class Generated(Probe):
 
 def _generator(learner: Learner) -> tuple[str, str]:
     """The name of a further network that draws, and what takes its samples; or nothing."""
-    takes = {learner.stream.data.sample_shape: "net"}
+    takes = {learner.feed.data.sample_shape: "net"}
     if learner.networks.splits:
         takes.setdefault(_latent_shape(learner), "net.top")
     for name, module in learner.networks.eval.named_children():
@@ -85,7 +85,7 @@ def _generator(learner: Learner) -> tuple[str, str]:
 
 @torch.no_grad()
 def _latent_shape(learner: Learner) -> tuple[int, ...]:
-    shape = learner.stream.data.sample_shape
+    shape = learner.feed.data.sample_shape
     blank = torch.zeros(1, *shape, device=learner.device, dtype=learner.vector.dtype)
     return tuple(learner.net().at("net.root")(blank).shape[1:])
 

@@ -13,6 +13,7 @@ from engram.data.arrays import hold_out
 from engram.data.core import Data
 from engram.data.repeats import shared
 from engram.errors import bad, choose, whole
+from engram.learner.features import FeatureFeed
 from engram.learner.feed import Feed
 from engram.learner.learner import Learner
 from engram.streams.core import Stream
@@ -76,11 +77,14 @@ class Outside:
         """Its inputs as the network of a run gets them."""
         usual = learner.feed
         if id(usual) not in self._feeds:
-            known = replace(self.data, mean=usual.data.mean, std=usual.data.std)
+            frozen = usual if isinstance(usual, FeatureFeed) else None
+            own = usual.data if frozen is None else frozen.given
+            known = replace(self.data, mean=own.mean, std=own.std)
             made = Feed(
                 known, device=usual.device, dtype=usual.dtype, view=usual.view,
                 axes=learner.networks.sample_axes,
             )  # fmt: skip
+            made = made if frozen is None else frozen.like(made)
             self._feeds[id(usual)] = usual, made  # kept alive: its id is a key
         return self._feeds[id(usual)][1]
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from engram import streams
 from engram.errors import bad, choose, unknown
-from engram.models.build import check_head, model_options
+from engram.models.build import check_freeze, check_head, model_options
 from engram.models.own import is_own_name, own_maker, takes_anything
 from engram.models.timm_net import is_timm
 from engram.recipes.plain import code_name, convert, hints_of
@@ -166,4 +166,6 @@ def model_section(section: Any) -> Any:
                 raise unknown(f"option of model {shown}", name, known)
         if "head" in section:
             check_head(section["head"])
+        if not check_freeze(section.get("freeze", False)):  # as if it had not been said
+            section = {key: value for key, value in section.items() if key != "freeze"}
     return dict(section) if isinstance(section, Mapping) else section

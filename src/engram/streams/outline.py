@@ -99,6 +99,15 @@ class StreamOutline:
         found.latents = latents
         return found
 
+    def seen_as(self, shape: tuple[int, ...]) -> StreamOutline:
+        """The outline for a network that gets features of this shape in place of inputs."""
+        if self.data.sample_shape == shape:
+            return self
+        found = copy.copy(self)
+        found.data = copy.copy(self.data)
+        found.data.sample_shape, found.data.unit_range = shape, False
+        return found
+
     @classmethod
     def of(cls, stream: Stream) -> StreamOutline:
         """The outline of a stream; made once."""
