@@ -1,4 +1,4 @@
-"""Doctests are collected from all modules; those of kernels need a package for GPUs."""
+"""Doctests are collected from all modules; those of kernels, and of the service, need extras."""
 
 from __future__ import annotations
 
@@ -7,3 +7,6 @@ import importlib.util
 collect_ignore: list[str] = []
 if importlib.util.find_spec("triton") is None:
     collect_ignore.append("src/engram/models/graph_kernels.py")
+if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
+    service = ("src/engram/serve/app.py", "src/engram/serve/server.py", "tests/serve/asking.py")
+    collect_ignore += service

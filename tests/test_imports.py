@@ -46,12 +46,14 @@ ALLOWED: dict[str, set[str]] = {
     "probes": STATE | {"learner", "methods", "metrics", "records"},
     "recipes": STUDY,
     "deploy": STUDY | {"recipes"},
+    "serve": STUDY | {"recipes", "deploy"},
     "pools": STUDY | {"recipes"},
     "tuning": STUDY | {"recipes", "pools"},
     "report": {"errors", "metrics", "records", "recipes", "pools"},
     "reproduce": STUDY | {"recipes", "pools", "report"},
     "checks": STUDY | {"recipes", "pools"},
-    "cli": STUDY | {"recipes", "deploy", "pools", "tuning", "report", "reproduce", "checks"},
+    "cli": STUDY
+    | {"recipes", "deploy", "serve", "pools", "tuning", "report", "reproduce", "checks"},
     "__main__": {"cli"},
 }
 

@@ -84,6 +84,22 @@ def test_own_networks_must_be_given(six, tmp_path):
     assert engram.read(tmp_path).model(model=net).predict(six[2]).shape == (72,)
 
 
+def test_code_that_a_file_names_runs_only_when_trusted(six, tmp_path):
+    (tmp_path / "nets_of_a_test.py").write_text(
+        "import torch\n\n\nclass Net(torch.nn.Sequential):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(torch.nn.Linear(8, 5), torch.nn.ReLU())\n"
+    )
+    name = f"{tmp_path / 'nets_of_a_test.py'}:Net"
+    learner = engram.Learner("ER", name, **FAST).learn(six[0], six[1])
+    path = learner.save(tmp_path / "model.engram")
+    with pytest.raises(engram.EngramError, match="trust=True"):
+        engram.Learner.load(path)
+    for given in ({"trust": True}, {"model": name}):
+        again = engram.Learner.load(path, device="cpu", **given)
+        assert (again.predict(six[2]) == learner.predict(six[2])).all()
+
+
 def test_tasks_with_heads_of_their_own(six):
     x, y, test, stream = six
     apart = engram.task_incremental(stream.data, classes_per_task=2)

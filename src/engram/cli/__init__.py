@@ -26,6 +26,7 @@ from engram.cli import (
     resume,
     run,
     search,
+    serve,
     sweep,
 )  # fmt: skip
 from engram.cli.shell import Shell
@@ -74,6 +75,7 @@ COMMANDS = (
     ("novelty", novelty.command, "What detectors find familiar, new or forgotten."),
     ("open-world", open_world.command, "Flag what is novel, spend labels on it, learn it."),
     ("predict", predict.command, "Ask a trained model about new inputs."),
+    ("serve", serve.command, "A model behind HTTP: predict, novelty, learn."),
     ("report", report.command, "Write one HTML page about run directories."),
     ("diff", diff.command, "How two protocols differ."),
     ("list", listing.command, "List methods, models, data sets and more."),

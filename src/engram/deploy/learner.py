@@ -15,7 +15,7 @@ import torch
 from engram.deploy.detectors import chosen, fitted, keyed_detectors
 from engram.deploy.estimator import Estimator, NothingLearnt
 from engram.deploy.export import export
-from engram.deploy.extend import NewTask, extended
+from engram.deploy.extend import NewTask, extended, left_rows
 from engram.deploy.grow import grown
 from engram.deploy.labels import Array, kind_of
 from engram.deploy.published import Published
@@ -28,6 +28,8 @@ from engram.memory import Memory
 from engram.methods.base import Method
 from engram.recipes.model_file import load_model, made_by, save_model
 from engram.recipes.names import build_method, without_own_code
+from engram.recipes.probing import build_detectors
+from engram.recipes.sections import model_section
 
 Progress = Callable[[int, int], None]
 WHY = "it is code that is not Engram's; Learner.load(..., trust=True) runs it"
@@ -85,6 +87,7 @@ class Learner(Estimator):
         self.method, self.model, self.memory, self.capacity = method, model, memory, capacity
         self.detectors, self.seed, self.device = detectors, seed, device
         self._training, self._lock = dict(training), threading.RLock()
+        self.notes: dict[str, Any] = {}  # plain values that go into files, for whoever saves them
         self._forget()
         self._check()
 
@@ -110,7 +113,7 @@ class Learner(Estimator):
             found = self._portable
             about = None if found is None else found.facts["inputs"]
             new = NewTask.of(x, y, valid, about)
-            self._refuse(found, new)
+            self.refuse(new)
             stream = extended(found, new, self._settings)
             if found is not None and found.columns < len(stream.order):
                 found = grown(found, self._settings, stream, self._keyed)
@@ -121,13 +124,16 @@ class Learner(Estimator):
             self._publish(portable(learner, run))
         return self
 
-    def _refuse(self, found: Portable | None, new: NewTask) -> None:
+    def refuse(self, new: NewTask) -> None:
+        """Raise for a task that this learner cannot learn after those it has learnt."""
+        found = self._portable
         if found is None:
             return
         if found.facts["labels"] == "set":
             raise bad("learner", "one that learnt one label per row, to go on", "sets of labels")
         if new.kind != self._kind:
             raise bad("y", f"labels of the kind learnt before ({self._kind})", new.kind)
+        left_rows(found, new.x)  # raises where the memory did not come along
 
     # -- asking ------------------------------------------------------------------------------------
     def predict(self, x: Any, *, task: int | None = None) -> Any:
@@ -172,7 +178,7 @@ class Learner(Estimator):
         found = self._portable
         if found is None:
             raise NothingLearnt("nothing was learnt yet: there is nothing to save")
-        return save_model(path, found, self._made_by())
+        return save_model(path, found, {**self._made_by(), "notes": self.notes})
 
     @classmethod
     def load(
@@ -189,17 +195,17 @@ class Learner(Estimator):
         model: Any = None, method: Any = None, trust: bool = False,
     ) -> Learner:  # fmt: skip
         """A learner with what a run, or another learner, has learnt."""
-        with nullcontext() if trust else without_own_code(WHY):
+        with nullcontext() if trust else without_own_code(WHY):  # what the file names
             method = build_method(made["method"]) if method is None else method
-            names = list(made.get("detectors") or ("Energy",))
+            detectors = build_detectors(made) or ("Energy",)
             if model is None:
-                model = _model_from(made["model"])
-            options = made["training"]
-            own = cls(
-                method, model, detectors=names, seed=found.facts["seed"], device=device,
-                capacity=found.columns, **options,
-            )  # fmt: skip
+                model = model_section(_model_from(made["model"]))
+        own = cls(
+            method, model, detectors=detectors, seed=found.facts["seed"], device=device,
+            capacity=found.columns, **made["training"],
+        )  # fmt: skip
         own._settings = replace(own._settings, head=found.facts["head"])
+        own.notes = dict(made.get("notes") or {})
         own._kind = made.get("labels") or kind_of(found.facts["classes"])
         own._publish(found)
         return own

@@ -1,0 +1,94 @@
+"""``engram serve``: a model behind HTTP."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engram.cli.options import Device, Trust
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+def command(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="A model.engram; or a run directory, with --to FILE."),
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Access token (default: the variable ENGRAM_TOKEN)."),
+    ] = None,
+    open_to_all: Annotated[
+        bool, typer.Option("--open", help="No token, though other machines can reach it.")
+    ] = False,
+    most_bytes: Annotated[int, typer.Option(help="Largest request, in bytes.")] = 16 << 20,
+    read_seconds: Annotated[
+        float, typer.Option(help="Time in which a request must have arrived.")
+    ] = 10.0,
+    queue: Annotated[int, typer.Option(help="How many tasks may wait to be learnt.")] = 100,
+    threads: Annotated[int, typer.Option(help="Threads of one prediction.")] = 1,
+    label: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which method of a run directory.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Which seed of a run directory.")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where the model of a run directory is saved first."),
+    ] = None,
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:  # fmt: skip
+    """Serve a model: predict, novelty, learn, metrics, health, and a page to try it.
+
+    Tasks that are sent to it are learnt by a process of their own, one after the other; the file
+    always holds the last one that was learnt.
+    """
+    from engram.cli.predict import open_model
+    from engram.cli.shell import say
+    from engram.errors import bad, whole
+
+    _need_extra()
+    token = token if token is not None else os.environ.get("ENGRAM_TOKEN", "")
+    if host not in LOCAL and not token and not open_to_all:
+        expected = f"a token, because {host} can be reached from other machines (or --open)"
+        raise bad("--token", expected, "none")
+    whole("--threads", threads, 1)
+    whole("--port", port)
+
+    import torch
+
+    from engram.serve.app import create_app
+    from engram.serve.limits import LOOPBACK, Limits
+    from engram.serve.server import server
+    from engram.serve.service import Service, need_model
+
+    if to is not None and model.is_dir():
+        if to.exists():
+            raise bad("--to", "a file that is not there yet", str(to))
+        model = open_model(model, label, seed, None, device, trust).save(to)
+    limits = Limits(most_bytes=most_bytes, read_seconds=read_seconds)
+    torch.set_num_threads(threads)
+    service = Service(
+        need_model(model), device=device, trust=trust, queue=whole("--queue", queue, 1)
+    )
+    hosts = LOOPBACK if host in LOCAL else ()
+    app = create_app(service, limits=limits, token=token, hosts=hosts)
+    say(f"{model} on http://{host}:{port} (its interface: /docs); Ctrl-C ends it")
+    server(app, host=host, port=port, limits=limits).run()
+
+
+def _need_extra() -> None:
+    from engram.errors import EngramError
+
+    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise EngramError(
+            f"engram serve needs {' and '.join(missing)}: pip install 'engram[serve]'"
+        )

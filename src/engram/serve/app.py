@@ -1,0 +1,224 @@
+"""The routes: what can be asked, in which form, and how wrong questions are answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Path, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from engram import __version__
+from engram.errors import EngramError
+from engram.serve.limits import Gate, Limits
+from engram.serve.service import QueueFull, Service
+
+CSP = (
+    "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
+)
+Inputs = Annotated[
+    list[Any],
+    Field(min_length=1, description="Inputs: a list of rows, each nested as `input_shape` says."),
+]
+Label = bool | int | Annotated[str, Field(max_length=200)]
+Task = Annotated[
+    int | None,
+    Field(ge=0, lt=1 << 31, description="The task of the rows, where each task has its own head."),
+]
+
+
+class Safe(JSONResponse):
+    """JSON in plain ASCII: whatever a label holds, it can be written."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+class Strict(BaseModel):
+    """A question with nothing in it that nobody reads."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Predict(Strict):
+    """Inputs whose labels are asked for."""
+
+    x: Inputs
+    task: Task = None
+    probabilities: Annotated[bool, Field(strict=True)] = False
+
+
+class Novelty(Strict):
+    """Inputs of which is asked how novel they are."""
+
+    x: Inputs
+    task: Task = None
+    detector: Annotated[str | None, Field(max_length=100)] = None
+
+
+class Learn(Strict):
+    """Rows to be learnt as one task, a label for each."""
+
+    x: Inputs
+    y: Annotated[list[Label], Field(min_length=1)]
+
+
+class Predicted(BaseModel):
+    """Labels, all of one network; `tasks` says of which."""
+
+    labels: list[Any]
+    tasks: int
+    classes: list[Any] | None = None
+    probabilities: list[list[float]] | None = None
+
+
+class Novel(BaseModel):
+    """The higher, the more novel."""
+
+    novelty: list[float]
+    tasks: int
+
+
+class JobState(BaseModel):
+    """What became of a task: queued, learning, learnt or failed."""
+
+    job: int
+    state: str
+    rows: int
+    error: str = ""
+    seconds: float = 0.0
+
+
+class Health(BaseModel):
+    """What is served."""
+
+    status: str
+    tasks: int
+    classes: list[Any]
+    input_shape: list[int]
+    input_type: str
+    queued: int
+    learning: bool
+    method: str
+    heads: str
+
+
+class Problem(BaseModel):
+    """What was wrong."""
+
+    error: str
+
+
+WRONG: dict[int | str, dict[str, Any]] = {
+    code: {"model": Problem} for code in (400, 401, 408, 413, 422)
+}
+
+
+def create_app(
+    service: Service, *, limits: Limits | None = None, token: str = "", hosts: tuple[str, ...] = ()
+) -> Gate:
+    """The service as an ASGI application, with the gate before it."""
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        service.stop()
+
+    app = FastAPI(
+        title="Engram", version=__version__, lifespan=life, docs_url=None, redoc_url=None,
+        description="A model that predicts, says what is novel, and goes on learning.",
+        default_response_class=Safe, dependencies=[Depends(HTTPBearer(auto_error=False))],
+    )  # fmt: skip
+    _errors(app)
+    _questions(app, service)
+    _pages(app, service)
+    paths = [getattr(route, "path", "") for route in app.routes]
+    return Gate(
+        app, limits=limits or Limits(), metrics=service.metrics, token=token, hosts=hosts,
+        paths=sorted(filter(None, paths)),
+    )  # fmt: skip
+
+
+def _questions(app: FastAPI, service: Service) -> None:
+    @app.post("/predict", responses=WRONG)
+    def predict(asked: Predict) -> Predicted:
+        """Labels of inputs."""
+        return Predicted(**service.predict(asked.x, asked.task, asked.probabilities))
+
+    @app.post("/novelty", responses=WRONG)
+    def novelty(asked: Novelty) -> Novel:
+        """How novel inputs are to the model."""
+        return Novel(**service.novelty(asked.x, asked.detector, asked.task))
+
+    @app.post("/learn", status_code=202, responses={**WRONG, 429: {"model": Problem}})
+    def learn(asked: Learn) -> JobState:
+        """Queue a task; `/jobs/{number}` tells when it is learnt."""
+        job = service.learn(asked.x, list(asked.y))
+        return JobState(job=job.number, state=job.state, rows=job.rows)
+
+    @app.get("/jobs/{number}", responses={**WRONG, 404: {"model": Problem}})
+    def job(number: Annotated[int, Path(ge=1, lt=1 << 31)]) -> JobState:
+        """What became of a task."""
+        found = service.jobs.get(number)
+        if found is None:
+            raise HTTPException(404, "no such task is known")
+        return JobState(job=number, state=found.state, rows=found.rows, error=found.error,
+                        seconds=found.seconds)  # fmt: skip
+
+
+def _pages(app: FastAPI, service: Service) -> None:
+    @app.get("/health")
+    def health() -> Health:
+        """What is served, and whether it learns."""
+        return Health(**service.health)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    def metrics() -> str:
+        """Counts and times, as Prometheus reads them."""
+        now = service.health
+        return service.metrics.text({
+            "engram_tasks": now["tasks"], "engram_classes": len(now["classes"]),
+            "engram_queued": now["queued"], "engram_learning": float(now["learning"]),
+        })  # fmt: skip
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    def page() -> HTMLResponse:
+        return _html("page.html")
+
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    def docs() -> HTMLResponse:
+        return _html("docs.html")
+
+
+def _html(name: str) -> HTMLResponse:
+    text = files("engram.serve").joinpath(name).read_text(encoding="utf-8")
+    return HTMLResponse(text, headers={"content-security-policy": CSP})
+
+
+def _errors(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, problem: RequestValidationError) -> Safe:
+        first = problem.errors()[0]  # its input is not repeated: it may be anything
+        where = ".".join(str(part) for part in first["loc"] if part != "body")
+        return Safe({"error": f"{where or 'body'}: {first['msg']}"[:500]}, status_code=422)
+
+    @app.exception_handler(QueueFull)
+    async def full(request: Request, problem: QueueFull) -> Safe:
+        return Safe({"error": str(problem)}, status_code=429, headers={"retry-after": "5"})
+
+    @app.exception_handler(EngramError)
+    async def refused(request: Request, problem: EngramError) -> Safe:
+        return Safe({"error": str(problem)[:500]}, status_code=422)
+
+    @app.exception_handler(StarletteHTTPException)
+    async def plain(request: Request, problem: StarletteHTTPException) -> Safe:
+        return Safe({"error": str(problem.detail)}, status_code=problem.status_code,
+                    headers=problem.headers)  # fmt: skip

@@ -1,0 +1,58 @@
+"""A service on a port of this machine, and ways to ask it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+import time
+
+from engram.serve.app import create_app
+from engram.serve.limits import LOOPBACK, Limits
+from engram.serve.server import server
+from engram.serve.service import Service
+
+
+@contextlib.contextmanager
+def serving(path, *, token="", limits=None, **options):
+    """The port and the service while it runs in a thread."""
+    limits = limits or Limits()
+    service = Service(path, device="cpu", **options)
+    app = create_app(service, limits=limits, token=token, hosts=LOOPBACK)
+    running = server(app, host="127.0.0.1", port=0, limits=limits)
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    until(lambda: running.started)
+    try:
+        yield running.servers[0].sockets[0].getsockname()[1], service
+    finally:
+        running.should_exit = True
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+
+
+def until(ready, seconds=60.0):
+    """Wait for something, not for ever."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def ask(port, path, body=None, *, token="", raw=None, method=None, headers=None):
+    """Status and answer of one request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    content = json.dumps(body).encode() if body is not None else raw
+    more = {"content-type": "application/json", **(headers or {})}
+    if token:
+        more["authorization"] = f"Bearer {token}"
+    try:
+        verb = method or ("GET" if content is None else "POST")
+        connection.request(verb, path, body=content, headers=more)
+        answer = connection.getresponse()
+        text = answer.read()
+        kind = answer.getheader("content-type", "")
+        return answer.status, json.loads(text) if kind == "application/json" else text.decode()
+    finally:
+        connection.close()

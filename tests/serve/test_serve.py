@@ -1,0 +1,206 @@
+"""A service answers while it learns, cuts off who asks wrongly, and outlives what goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from engram import Learner
+from engram.cli import app as shell
+from tests.deploy.conftest import FAST, MODEL, world
+
+MISSING = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason="the extra serve is not installed")
+if not MISSING:
+    from engram.serve.limits import Limits
+    from tests.serve.asking import ask, serving, until
+    from tests.serve.malformed import requests
+
+X, Y, TEST = world(6)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    learner = Learner("ER", MODEL, **FAST).learn(X[:48], Y[:48])
+    return learner.save(tmp_path_factory.mktemp("models") / "model.engram")
+
+
+@pytest.fixture
+def model(saved, tmp_path):
+    return shutil.copy(saved, tmp_path / "model.engram")
+
+
+@pytest.fixture(scope="module")
+def running(saved, tmp_path_factory):
+    """A service that these tests share: small requests, little patience, a token."""
+    path = shutil.copy(saved, tmp_path_factory.mktemp("served") / "model.engram")
+    limits = Limits(most_bytes=20_000, read_seconds=0.5)
+    with serving(path, token="secret", limits=limits) as (port, service):
+        yield port, service
+
+
+def asked(running, path, body=None, **options):
+    return ask(running[0], path, body, token="secret", **options)
+
+
+def test_questions_and_answers(running):
+    rows = TEST[:5].tolist()
+    learner = running[1].learner
+    status, said = asked(running, "/predict", {"x": rows, "probabilities": True})
+    assert status == 200
+    assert said["labels"] == learner.predict(TEST[:5]).tolist()
+    assert np.allclose(said["probabilities"], learner.predict_proba(TEST[:5]))
+    assert said["classes"] == [0, 1, 2, 3]
+    status, said = asked(running, "/novelty", {"x": rows, "detector": "Softmax"})
+    assert said["novelty"] == learner.novelty(TEST[:5], detector="Softmax").tolist()
+    status, said = ask(running[0], "/health")
+    assert (status, said["tasks"], said["input_shape"]) == (200, 1, [8])
+    status, said = asked(running, "/metrics")
+    assert 'engram_requests_total{path="/predict",status="200"} 1' in said
+    for page, word in (("/", "A model in hand"), ("/docs", "The interface")):
+        assert word in ask(running[0], page)[1]
+    api = ask(running[0], "/openapi.json")[1]
+    assert {"/predict", "/novelty", "/learn", "/jobs/{number}", "/health"} <= set(api["paths"])
+
+
+def test_who_may_not_ask(running):
+    body = {"x": TEST[:1].tolist()}
+    assert ask(running[0], "/predict", body)[0] == 401
+    assert ask(running[0], "/predict", body, token="secre")[0] == 401
+    assert asked(running, "/health", headers={"host": "evil.example"})[0] == 421
+    # a name of a module would be code to run
+    assert asked(running, "/novelty", {**body, "detector": "os:system"})[0] == 422
+
+
+def test_malformed_requests_get_clean_answers(running):
+    api = ask(running[0], "/openapi.json")[1]
+    rows = TEST[:2].tolist()
+    good = {"/predict": {"x": rows}, "/novelty": {"x": rows}, "/learn": {"x": rows, "y": [0, 1]}}
+    waiting = len(running[1].jobs)
+    for method, path, headers, body in requests(api, good, 250):
+        status, said = asked(running, path, raw=body, method=method, headers=headers)
+        assert 400 <= status < 500, (method, path, body, said)
+        assert list(said) == ["error"]
+    assert len(running[1].jobs) == waiting
+    assert asked(running, "/predict", {"x": rows})[0] == 200
+
+
+def test_large_and_slow_clients_are_cut_off(running):
+    status, said = asked(running, "/predict", raw=b"[" * 30_000)
+    assert status == 413
+    assert "20000 bytes" in said["error"]
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", running[0]), timeout=10) as slow:
+        slow.sendall(b"POST /predict HTTP/1.1\r\nhost: localhost\r\n")
+        slow.settimeout(5)
+        with contextlib.suppress(ConnectionResetError):
+            assert slow.recv(100) == b""  # closed without a word: the headers never came
+    with socket.create_connection(("127.0.0.1", running[0]), timeout=10) as slow:
+        slow.sendall(b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n"
+                     b"authorization: Bearer secret\r\n\r\n{")  # fmt: skip
+        assert b"408" in slow.recv(100)
+    assert time.monotonic() - began < 5
+    assert asked(running, "/predict", {"x": TEST[:1].tolist()})[0] == 200
+
+
+def test_crashes_restarts_and_clients_that_never_notice(model, monkeypatch):
+    """Learning dies; a task is accepted and the service ends; the next one learns it meanwhile."""
+    told, over, answers = {"x": X[48:60].tolist(), "y": Y[48:60].tolist()}, threading.Event(), set()
+    every = {"x": TEST.tolist(), "probabilities": True}
+
+    def client(port):
+        while not over.wait(0.02):
+            status, said = ask(port, "/predict", {"x": TEST[:2].tolist()})
+            answers.add((status, said.get("tasks")))
+
+    with serving(model) as (port, service):
+        before = ask(port, "/predict", every)[1]
+        dies = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
+        real = subprocess.Popen
+        monkeypatch.setattr(subprocess, "Popen", lambda _, **options: real(dies, **options))
+        assert ask(port, "/learn", told)[0] == 202
+        until(lambda: ask(port, "/jobs/1")[1]["state"] == "failed")
+        monkeypatch.undo()
+        assert "signal 9" in ask(port, "/jobs/1")[1]["error"]
+        assert ask(port, "/predict", every)[1] == before
+        service._learn = lambda job: until(service._over.is_set)  # as long as it likes
+        status, job = ask(port, "/learn", told)
+        assert (status, job["job"], job["state"]) == (202, 2, "queued")
+        until(lambda: ask(port, "/health")[1]["learning"])
+    with serving(model) as (port, service):
+        clients = [threading.Thread(target=client, args=(port,)) for _ in range(3)]
+        for one in clients:
+            one.start()
+        until(lambda: ask(port, "/jobs/2")[1]["state"] == "learnt")
+        until(lambda: (200, 2) in answers)
+        over.set()
+        for one in clients:
+            one.join()
+        said = ask(port, "/predict", every)[1]
+        assert "served by another process" in second_service(model)
+    assert answers == {(200, 1), (200, 2)}
+    direct = Learner("ER", MODEL, **FAST).learn(X[:48], Y[:48]).learn(X[48:60], Y[48:60])
+    assert said["probabilities"] == direct.predict_proba(TEST).tolist()  # as if nothing had been
+    with serving(model) as (port, _):
+        assert ask(port, "/predict", every)[1] == said
+        assert ask(port, "/health")[1]["queued"] == 0
+
+
+def second_service(model):
+    """What another process says that wants to serve the same file."""
+    code = (
+        "from pathlib import Path; from engram.records.claims import Claims;"
+        f"assert Claims(Path({str(model) + '.queue'!r})).take('serve'), 'served by another process'"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
+
+
+def test_the_command_refuses_what_cannot_work(saved, tmp_path):
+    def said(*arguments):
+        found = CliRunner().invoke(shell, ["serve", *map(str, arguments)])
+        assert found.exit_code == 2
+        return found.output
+
+    assert "a token" in said(saved, "--host", "0.0.0.0")
+    assert "--to model.engram" in said(tmp_path)
+    assert "a model file" in said(tmp_path / "none.engram")
+    (tmp_path / "text.engram").write_text("no")
+    assert "model file" in said(tmp_path / "text.engram")
+
+
+def test_the_page_in_a_browser(running):
+    from engram.report import chromium
+
+    if chromium.find() is None:
+        pytest.skip("no Chromium is on the PATH")
+    with chromium.launch() as browser:
+        browser.call("Page.navigate", url=f"http://127.0.0.1:{running[0]}/")
+        until(lambda: "1 tasks, 4 classes" in (browser.evaluate(
+            "(document.getElementById('health') || {}).textContent") or ""))  # fmt: skip
+        row = json.dumps(TEST[0].tolist())
+        browser.evaluate(f"document.getElementById('x').value = {row!r};"
+                         "document.getElementById('predict').click()")  # fmt: skip
+        read = "document.getElementById('said').textContent"
+        until(lambda: "a token is needed" in browser.evaluate(read))
+        browser.evaluate("document.getElementById('token').value = 'secret';"
+                         "document.getElementById('predict').click()")  # fmt: skip
+        until(lambda: browser.evaluate(read) == "after 1 tasks")
+        label = browser.evaluate("document.querySelector('#table td:nth-child(2)').textContent")
+        assert label == str(running[1].learner.predict(TEST[:1])[0])
+        errors = [e for e in browser.events if e.get("method") == "Runtime.exceptionThrown"]
+        assert not errors
+        browser.call("Page.navigate", url=f"http://127.0.0.1:{running[0]}/docs")
+        until(
+            lambda: "POST /predict" in browser.evaluate("(document.body || {}).textContent || ''")
+        )
