@@ -10,6 +10,7 @@ from types import ModuleType
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 PAGE = Path(__file__).parents[1] / "docs" / "guide" / "short-scripts.md"
@@ -22,6 +23,7 @@ MOST_LINES = 12
 def files(tmp_path, monkeypatch):
     """A folder as a user has it: a table with gaps, images of two sizes, one of them broken."""
     monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
     rng = np.random.default_rng(0)
     kind = np.arange(160) % 4
     table = pd.DataFrame({"size": rng.normal(size=160) + 4 * (kind == 1) - 4 * (kind == 2)})
