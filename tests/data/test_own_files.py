@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -92,6 +93,25 @@ def test_hugging_face_vectors_series_and_tables(tmp_path):
     tags = {"v": X.tolist(), "tags": [[0], [0, 1]] * 10}
     saved(tmp_path / "sets", tags, {"tags": {"feature": LABEL, "_type": "Sequence"}})
     assert load(tmp_path / "sets").y[:2].tolist() == [[0, -1], [0, 1]]
+
+
+def test_hugging_face_shards_of_the_hub(tmp_path):
+    (tmp_path / "data").mkdir()
+    about = {b"huggingface": json.dumps({"info": {"features": {"label": LABEL}}}).encode()}
+    for file, rows in (("train-00000-of-00002", slice(8)), ("train-00001-of-00002", slice(8, 14)),
+                       ("validation-00000-of-00001", slice(14, 20))):  # fmt: skip
+        table = pa.table({"v": X[rows].tolist(), "label": Y[rows]}).replace_schema_metadata(about)
+        pq.write_table(table, tmp_path / "data" / f"{file}.parquet")
+    data = load(tmp_path)
+    assert (len(data.train), len(data.test), data.classes) == (14, 6, ("cat", "dog"))
+    assert np.array_equal(data.x.numpy(), X)
+
+
+def test_torch_datasets_of_mappings():
+    rows = [{"image": X[i], "label": int(Y[i])} for i in range(20)]
+    assert Data.from_torch(rows).fingerprint() == Data.from_arrays(X, Y).fingerprint()
+    with pytest.raises(ValueError, match=r"a mapping with a label and one other value.*'label'"):
+        Data.from_torch([{**row, "id": 3} for row in rows])
 
 
 def test_hugging_face_complaints(tmp_path):

@@ -31,7 +31,8 @@ def command(
     data: Annotated[
         str | None,
         typer.Option(
-            "--data", "-d", metavar="NAME|PATH", help="Data set: a name, file or folder.",
+            "--data", "-d", metavar="NAME|PATH",
+            help="Data set: a name, file or folder, or module:function.",
             autocompletion=complete.data_sets,
         ),
     ] = None,
@@ -46,7 +47,10 @@ def command(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Network.", autocompletion=complete.models),
+        typer.Option(
+            metavar="NAME", autocompletion=complete.models,
+            help="Network by name, own one as module:Class (or file.py:Class), timm/NAME.",
+        ),
     ] = None,
     stream: Annotated[
         str | None,

@@ -1,4 +1,7 @@
-"""Data sets of Hugging Face, as ``save_to_disk`` writes them; their package is not needed."""
+"""Data sets of Hugging Face on disk: as ``save_to_disk`` writes them, or as their hub has them.
+
+Their package is not needed.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,20 @@ _LABELS = ("label", "labels", "class", "target")
 
 
 def is_huggingface(path: Path) -> bool:
-    """Whether a folder was written by ``save_to_disk``: one data set, or several as its parts."""
-    return (path / "dataset_dict.json").is_file() or (
-        (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
-    )
+    """Whether a folder was written by ``save_to_disk``, or has Parquet files as on their hub."""
+    saved = (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
+    return saved or (path / "dataset_dict.json").is_file() or "train" in _shards(path)
+
+
+def _shards(path: Path) -> dict[str, list[Path]]:
+    """The Parquet files of each part, as the hub names them: ``train-00000-of-00002.parquet``."""
+    found: dict[str, list[Path]] = {}
+    for folder in (path, path / "data"):
+        for file in sorted(folder.glob("*-of-*.parquet")):
+            part = PARTS.get(file.name.split("-")[0].lower())
+            if part is not None:
+                found.setdefault(part, []).append(file)
+    return found
 
 
 def load_huggingface(
@@ -46,7 +59,7 @@ def load_huggingface(
         default the only one of these; without any, all columns of numbers and text are features, as
         in `Data.from_frame`, and `missing` says what happens to values that are not there.
     """
-    tables = {part: _table(folder) for part, folder in _parts(path).items()}
+    tables = _tables(path)
     features = _features(tables["train"])
     columns = tables["train"].column_names
     label = label or _label(features, columns, path)
@@ -70,6 +83,26 @@ def load_huggingface(
     if _is_image(tables["train"], features, inputs):
         return _pictures(path, cells, labels, as_sides(resize), options)
     return _arrays(cells, labels, pad, options)
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    """The rows of each part."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    shards = _shards(path)
+    if "train" not in shards:
+        return {part: _table(folder) for part, folder in _parts(path).items()}
+    if "test" not in shards and "valid" in shards:
+        shards["test"] = shards.pop("valid")
+    tables = {}
+    for part, files in shards.items():
+        try:
+            tables[part] = pa.concat_tables([pq.read_table(one) for one in files])
+        except (pa.ArrowException, OSError) as error:
+            problem = str(error).splitlines()[0]
+            raise bad(str(files[0].parent), "Parquet files of one form", problem) from None
+    return tables
 
 
 def _parts(path: Path) -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from engram.data.labels import one_type
 from engram.errors import bad
+
+LABELS = ("label", "labels", "class", "target", "y")  # what rows that are mappings may call it
 
 
 def read_pairs(argument: str, dataset: Any) -> tuple[Tensor, Any]:
@@ -22,15 +25,18 @@ def read_pairs(argument: str, dataset: Any) -> tuple[Tensor, Any]:
     (torch.Size([1, 2]), array([2]))
     """
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-        raise bad(argument, "a map-style dataset with len() and [i]", type(dataset).__name__)
+        expected = "a map-style dataset with len() and [i] (of an iterable one, list(dataset))"
+        raise bad(argument, expected, type(dataset).__name__)
     if len(dataset) == 0:
         raise bad(argument, "at least one row", "none")
     xs: list[Tensor] = []
     ys: list[np.ndarray[Any, Any]] = []
     for row in range(len(dataset)):
-        item = dataset[row]
+        item = _pair(dataset[row])
         if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise bad(f"{argument}[{row}]", "a pair (x, y)", type(item).__name__)
+            got = sorted(item) if isinstance(item, Mapping) else type(item).__name__
+            expected = "a pair (x, y), or a mapping with a label and one other value"
+            raise bad(f"{argument}[{row}]", expected, got)
         x = _input(item[0])
         if xs and (x.shape != xs[0].shape or x.dtype != xs[0].dtype):
             wanted = f"shape {tuple(xs[0].shape)} of {xs[0].dtype}, as row 0"
@@ -42,6 +48,17 @@ def read_pairs(argument: str, dataset: Any) -> tuple[Tensor, Any]:
             raise bad(f"{argument}[{row}]", wanted, y.shape)
         ys.append(y)
     return torch.stack(xs), one_type([y.item() for y in ys] if ys[0].ndim == 0 else np.stack(ys))
+
+
+def _pair(item: Any) -> Any:
+    """Input and label of a mapping, as Hugging Face's data sets give them."""
+    if not isinstance(item, Mapping) or len(item) != 2:
+        return item
+    label = next((name for name in LABELS if name in item), None)
+    if label is None:
+        return item
+    (other,) = (value for name, value in item.items() if name != label)
+    return other, item[label]
 
 
 def _input(x: Any) -> Tensor:
