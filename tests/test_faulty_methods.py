@@ -208,6 +208,33 @@ def test_wrong_return_types_are_named_once(case):
     assert words in message
 
 
+KEPT = {"memory": Memory(total=9), "__annotations__": {"memory": Memory}}
+DECLARED = {
+    "replay": (method(replay=lambda self, stage: "pair"), "a ReplaySpec, not 'pair'"),
+    "phases": (method(phases=lambda self, stage: "task"), "a tuple of Phase, not 'task'"),
+    "no phase": (method(phases=lambda self, stage: ()), "a tuple of Phase, not ()"),
+    "prologue": (method(prologue=lambda self: 3, loss=twice), "a Prologue, a RootFile or None"),
+}
+
+
+@pytest.mark.parametrize("case", DECLARED)
+def test_wrong_declarations_are_named_once(case):
+    kind, words = DECLARED[case]
+    found, message = the_fault(kind)
+    assert found == "declarations"
+    assert words in message
+
+
+def test_exemplars_of_another_type_are_named_once():
+    def keeps(self, learner, task):
+        learner.exemplars = task.train[:5]
+
+    pair = ReplaySpec("pair")
+    found, message = the_fault(method(finish=keeps, replay=lambda self, stage: pair, **KEPT))
+    assert found == "verbs return what they should"
+    assert "as Memory.update returns them" in message
+
+
 # -- divergence ------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Explodes(Method):

@@ -9,6 +9,9 @@ import pytest
 import yaml
 
 import engram as package
+from engram.checks import METHOD_CHECKS
+from engram.checks.report import finding
+from engram.recipes.names import own_class
 from tests.cli.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +46,10 @@ def test_the_quick_start_shows_true_numbers():
 
 def test_the_method_of_the_guide_keeps_the_rules_and_runs(engram):
     Path("my_method.py").write_text(block("own-method.md", "python"))
-    assert "checks passed" in engram("check", "my_method:Anchor").stdout
+    method = own_class("my_method.py:Anchor", package.Method)()
+    for rule in METHOD_CHECKS[:11]:  # of all: what `engram new` writes, which does the same
+        found = finding(rule, method)
+        assert found.passed, found.message
     engram("run", *SMALL, "-m", "my_method:Anchor", "-s", "strength=0.1", "-o", "out")
     losses = package.read("out").frame()["metric"].astype(str)
     assert "loss/pull" in set(losses)

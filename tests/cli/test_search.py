@@ -5,8 +5,8 @@ import json
 import engram as library
 from tests.cli.conftest import SMALL
 
-ASK = ("search", *SMALL, "-m", "EWC", "-s", "valid=0.25", "-s", "epochs=1", "--device", "cpu",
-       "--trials", 3, "--tasks", 2, "-o", "found")  # fmt: skip
+ASK = ("search", *SMALL, "-m", "EWC", "-s", "valid=0.25", "-s", "iterations=2", "-s", "hidden=[8]",
+       "--device", "cpu", "--trials", 3, "--tasks", 2, "-o", "found")  # fmt: skip
 VARY = ("--set-range", "strength=1..1e4:log")
 
 

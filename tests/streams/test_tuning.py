@@ -84,7 +84,8 @@ def test_a_search_sees_validation_rows_of_the_first_tasks_alone():
     assert short.held_out == ""
     assert Stream.from_dict(short.data, short.to_dict()) == short
     assert short != stream[:2]
-    options = {"method": ["EWC", "ER"], "epochs": 2, "device": "cpu"}
+    model = {"name": "mlp", "hidden": [8]}
+    options = {"method": ["EWC", "ER"], "epochs": 2, "device": "cpu", "model": model}
     result = engram.run(short, **options)
     for run in result.ledger:
         for counts in run["stages"].values():

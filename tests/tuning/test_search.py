@@ -15,6 +15,7 @@ from engram.tuning.sampling import spread, suggest
 RECIPE = {
     "stream": {"data": "blobs", "valid": 0.25},
     "method": "EWC",
+    "model": {"name": "mlp", "hidden": [8]},
     "training": {"epochs": 1, "optimizer": "sgd"},
 }
 SPACE = {"strength": "1..1e4:log", "lr": "1e-3..0.3:log"}
@@ -75,9 +76,9 @@ def test_the_best_on_validation_rows_is_chosen_and_run(searched):
     stream = engram.Recipe.of(RECIPE).build_stream()
     by_hand = []
     for one in found.trials:
-        options = {"lr": one.values["lr"], "epochs": 1, "optimizer": "sgd", "device": "cpu"}
+        options = {"lr": one.values["lr"], **RECIPE["training"], "model": RECIPE["model"]}
         method = engram.methods.EWC(strength=one.values["strength"])
-        result = engram.run(for_search(stream, tasks=2), method=method, **options)
+        result = engram.run(for_search(stream, tasks=2), method=method, device="cpu", **options)
         by_hand.append(float(result.metric("average_accuracy")[0]))
     assert [one.value for one in found.trials] == pytest.approx(by_hand, abs=1e-6)
     place = int(np.argmax(by_hand))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
 
+from engram.checks.explain import place_of
 from engram.checks.report import Broken, require
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.methods.base import EITHER, Method, ReplaySpec, pace_of
+from engram.methods.base import EITHER, Method, Phase, Prologue, ReplaySpec, RootFile, pace_of
 from engram.models.build import check_head
 from engram.recipes.names import build_method, plain_method
 
@@ -50,7 +52,7 @@ def check_recipe_round_trip(method: Method) -> None:
 
 
 def check_declarations(method: Method) -> None:
-    """`replay`, `reads`, `head`, `decides` and `pace` have values that the engine knows."""
+    """`replay`, `phases`, `reads`, `head`, `decides` and `pace` have values the engine knows."""
     require(method.reads in READS, f"reads must be one of {READS}, it is {method.reads!r}")
     try:
         check_head(method.head)
@@ -77,3 +79,21 @@ def check_declarations(method: Method) -> None:
         require(first == second, f"replay({stage}) changes from call to call: return a constant")
         past = first.kind == "past" and method.reads != "past"
         require(not past, 'a replay of kind "past" needs reads = "past"')
+        _check_phases(method, stage)
+    begun = method.prologue()
+    require(
+        begun is None or isinstance(begun, (Prologue, RootFile)),
+        f"{place_of(type(method), 'prologue')}prologue must return a Prologue, a RootFile or None, "
+        f"not {begun!r}",
+    )
+
+
+def _check_phases(method: Method, stage: int) -> None:
+    """Refuse what is no list of trainings."""
+    found: Any = method.phases(stage)
+    listed = isinstance(found, (tuple, list)) and all(isinstance(one, Phase) for one in found)
+    require(
+        listed and bool(found),
+        f"{place_of(type(method), 'phases')}phases({stage}) must return a tuple of Phase, not "
+        f"{found!r}",
+    )

@@ -18,6 +18,7 @@ from engram.cli import (
     diff,
     listing,
     metrics,
+    new,
     novelty,
     open_world,
     predict,
@@ -79,6 +80,7 @@ COMMANDS = (
     ("report", report.command, "Write one HTML page about run directories."),
     ("diff", diff.command, "How two protocols differ."),
     ("list", listing.command, "List methods, models, data sets and more."),
+    ("new", new.command, "Begin an own method, detector or policy."),
     ("check", check.command, "Check a method against the contract."),
 )
 for name, function, line in COMMANDS:

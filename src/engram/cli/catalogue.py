@@ -10,6 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+DATA_FOR = {  # by which a scenario is shown, where digits will not do
+    "domain_incremental": "skeletons", "iirc": "cifar100", "tinyimagenet_seq": "tiny_imagenet",
+    "eight_task": "multi_domain",
+}  # fmt: skip
 EMPTY: dict[str, str] = {}
 MORE = {
     "recipes": "Run one with: engram reproduce NAME. A recipe of your own is a YAML file:\n\n"
@@ -142,6 +146,8 @@ def about(kind: str, name: str, line: str) -> str:
         from engram.engine.training import Training
 
         return f"{inspect.getdoc(Training)}\n\n{name} = {line}"
+    if kind == "streams":
+        return _about_stream(name)
     thing = _thing(kind, name)
     listed = settings(thing)
     parts = [f"{name}: {_prose(thing)}"]
@@ -150,11 +156,24 @@ def about(kind: str, name: str, line: str) -> str:
     return "\n\n".join(parts)
 
 
-def _thing(kind: str, name: str) -> Any:
-    if kind == "streams":
-        from engram.streams import SCENARIOS
+def _about_stream(name: str) -> str:
+    """A scenario with its options, what it needs, and a command that runs it."""
+    from engram.recipes.sections import COMMON
+    from engram.streams import NEEDED, SCENARIOS
 
-        return SCENARIOS[name]
+    scenario, needed = SCENARIOS[name], NEEDED.get(name, {})
+    shared = ", ".join(one for one in COMMON if one not in ("kind", "data"))
+    lines = [f"engram run --data {DATA_FOR.get(name, 'digits')} --stream {name} --method ER"]
+    lines += [f"--set '{option}={value}'" for option, value in needed.items()]
+    words = f"It needs {', '.join(needed)}. " if needed else ""
+    return "\n\n".join([
+        f"{name}: {_prose(scenario)}", f"options:\n{settings(scenario)}",
+        f"{words}Every stream also takes {shared}. Such as:",
+        f"  {' '.join(lines)}",
+    ])  # fmt: skip
+
+
+def _thing(kind: str, name: str) -> Any:
     if kind == "models":
         from engram.models.build import _MODELS
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from engram import methods
@@ -15,6 +15,7 @@ from engram.recipes.plain import from_plain, to_plain
 __all__ = [
     "Untrusted",
     "build_method",
+    "build_policy",
     "method_class",
     "method_label",
     "own_class",
@@ -72,8 +73,31 @@ def build_method(spec: Any) -> Method:
         if not isinstance(values["parts"], (list, tuple)):
             raise bad("method.parts", "a list of methods", values["parts"])
         return cls(*(build_method(part) for part in values["parts"]))
+    if isinstance(kept := values.get("memory"), Mapping) and "policy" in kept:
+        values["memory"] = {**kept, "policy": build_policy(kept["policy"])}
     made: Method = from_plain(cls, values, path=f"method.{cls.__name__}")
     return made
+
+
+def build_policy(spec: Any) -> Any:
+    """A memory's policy from its name, ``module:Class``, or a mapping with that name and options.
+
+    Examples
+    --------
+    >>> build_policy("herding")
+    'herding'
+    """
+    name = spec.get("name") if isinstance(spec, Mapping) else spec
+    if not isinstance(name, str) or ":" not in name:
+        return spec
+    found = own_object(name, what="policy")
+    options = {k: v for k, v in spec.items() if k != "name"} if isinstance(spec, Mapping) else {}
+    if not isinstance(found, type):
+        return found  # a function
+    if not hasattr(found, "rank"):
+        raise bad("policy", "a class with a method rank(learner, rows, column, count)", name)
+    return from_plain(found, options, path=f"policy.{found.__name__}") if is_dataclass(found) \
+        else found(**options)  # fmt: skip
 
 
 def plain_method(method: Method) -> dict[str, Any]:

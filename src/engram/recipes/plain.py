@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from engram.errors import bad, unknown
+from engram.memory import Memory
 
 
 def to_plain(value: Any) -> Any:
@@ -20,6 +21,9 @@ def to_plain(value: Any) -> Any:
     >>> to_plain(Memory(total=500))["total"]
     500
     """
+    if isinstance(value, Memory):
+        plain = {f.name: to_plain(getattr(value, f.name)) for f in fields(value) if f.init}
+        return {**plain, "policy": plain_policy(value.policy)}
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_plain(getattr(value, f.name)) for f in fields(value) if f.init}
     if isinstance(value, Mapping):
@@ -31,6 +35,20 @@ def to_plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     return code_name(value)
+
+
+def plain_policy(policy: Any) -> Any:
+    """The name of a memory's policy; an own one as ``module:name``, with its options if any.
+
+    Examples
+    --------
+    >>> plain_policy("herding")
+    'herding'
+    """
+    if isinstance(policy, str):
+        return policy
+    options = to_plain(policy) if is_dataclass(policy) else {}
+    return {"name": code_name(policy), **options} if options else code_name(policy)
 
 
 def code_name(value: Any) -> str:
