@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,24 +46,10 @@ def command(
     ]  # fmt: skip
     # Three small runs on a few CPU cores are faster one by one than in lockstep.
     request = Request(recipes=recipes, pool="serial")
-    with one_thread():
-        result = train(request, arguments.build(recipes), out)
+    result = train(request, arguments.build(recipes), out)
     page = build(from_result(result), out / "report.html", title="Engram demo")
     show.outcome(result, out, page=page)
     emit("\n" + interpretation(result))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Networks this small lose time by sharing their sums; on a busy machine, minutes."""
-    import torch
-
-    usual = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(usual)
 
 
 def interpretation(result: Result) -> str:

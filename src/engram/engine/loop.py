@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engram.engine import threads
 from engram.engine.batches.latents import encode, hold_root
 from engram.engine.batches.sources import build_sampler, check_budget
 from engram.engine.batches.values import complete
@@ -61,6 +62,7 @@ def train_task(
     generator, because `beside` of them may take turns on one device: see `engine.groups.streams`.
     """
     points = [one.resume_point for one in learners if one.resume_point is not None]
+    threads.settle(learners, training, mapped=mapped)
     (warm.mapped if mapped else warm.plain)(learners[0].device)
     clock = warm.Stopwatch(points[0].facts["seconds"] if points else 0.0)
     open_task(learners, methods, training, stage, mapped=mapped, resumed=bool(points))

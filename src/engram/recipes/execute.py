@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engram.data.imagenet import is_unread
+from engram.engine import threads
 from engram.engine.backend import determinism
 from engram.engine.engine import Engine
 from engram.engine.run import Run, check_exemplars
@@ -59,7 +60,7 @@ def execute(
     _check_probes(recorder.open, engine)
     recorder.prepare()
     try:
-        with recorder.at_signals(), determinism(deterministic, recorder.device):
+        with recorder.at_signals(), determinism(deterministic, recorder.device), threads.limited():
             for stage in engine.stages(
                 resume=recorder.resume, progress=recorder.progress, deadline=deadline,
                 stop_inside=recorder.folder is not None, checkpointer=recorder.saver,
