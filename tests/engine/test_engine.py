@@ -249,7 +249,7 @@ class TestOneByOne:
         runs = [replace(run, model=runs[0].model) for run in runs]
         engine = Engine(runs, device="cpu", **options)
         assert engine.groups() == [[0, 1]]
-        engine.device = torch.device("cuda")
+        engine.device, engine.kind = torch.device("cuda"), "cuda"
         return engine
 
     def test_convolutions_go_alone_on_cuda(self):
