@@ -13,6 +13,7 @@ from engram import methods
 from engram.checks import toys
 from engram.checks.suite import made
 from engram.data import Data
+from engram.engine import engine as running
 from engram.engine.engine import Engine
 from engram.engine.run import Run
 from engram.engine.training import Training
@@ -164,3 +165,37 @@ def test_rows_that_stay_on_disk_are_fetched_beside_captured_steps(tmp_path, toge
         ends.append(trained(runs, device=device, together=together))
     assert apart(ends[0], ends[2]) < CLOSE
     assert apart(ends[1], ends[2]) == 0
+
+
+def test_a_group_beyond_the_memory_of_the_device_splits(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(8192, 64, generator=generator)
+    data = Data.from_arrays(x.double(), (x[:, 0] > 0).long() + 2 * (x[:, 1] > 0).long())
+    stream = class_incremental(data, classes_per_task=2)
+    training = Training(batch_size=4096, epochs=1, precision="float64")
+    runs = [
+        Run(stream=stream, method=methods.Finetune(), training=training, seed=seed,
+            model={"name": "mlp", "hidden": [256, 256]})
+        for seed in range(32)
+    ]  # fmt: skip
+    whole = trained(runs, device="cuda", together=True)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    sizes, parts_of = [], running.parts_of
+
+    def counted(learners, *args, **options):
+        sizes.append(len(learners))
+        return parts_of(learners, *args, **options)
+
+    monkeypatch.setattr(running, "parts_of", counted)
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(
+        0.9 * 2**30 / total
+    )  # the captured step of 32: 2 GiB
+    try:
+        split = trained(runs, device="cuda", together=True)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert sizes[0] == 32
+    assert min(sizes) < 32
+    assert apart(whole, split) < CLOSE
