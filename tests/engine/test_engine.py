@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -79,6 +80,26 @@ class TestOutOfMemory:
             assert same(tuple(one.exemplars[:4]), tuple(halved[key].exemplars[:4]))
             ledgers = [a.stage.learner.ledger.to_dict() for a in (one, halved[key])]
             assert ledgers[0] == ledgers[1]
+
+    def test_learners_without_room_for_all_come_in_halves(self, monkeypatch):
+        runs = runs_of(SMALL, [*STREAMS, *STREAMS[:2]])
+        made, living = Engine.learner, weakref.WeakSet[Any]()
+
+        def trained() -> dict[tuple[int, int], Tensor]:
+            stages = Engine(runs, device="cpu", together=True).stages()
+            return {(one.run, one.stage): one.learner.vector.clone() for one in stages}
+
+        def small(self: Engine, run: Run) -> Any:
+            if len(living) == 3:
+                raise torch.OutOfMemoryError("no more")
+            living.add(one := made(self, run))
+            return one
+
+        whole = trained()
+        monkeypatch.setattr(Engine, "learner", small)
+        halved = trained()
+        assert whole.keys() == halved.keys()
+        assert all(torch.allclose(one, halved[key], atol=1e-12) for key, one in whole.items())
 
     def test_a_single_run_cannot_be_halved(self, monkeypatch):
         def never(*_args: Any, **_options: Any) -> Any:
@@ -249,7 +270,7 @@ class TestOneByOne:
         runs = [replace(run, model=runs[0].model) for run in runs]
         engine = Engine(runs, device="cpu", **options)
         assert engine.groups() == [[0, 1]]
-        engine.device, engine.kind = torch.device("cuda"), "cuda"
+        engine.kind = "cuda"
         return engine
 
     def test_convolutions_go_alone_on_cuda(self):

@@ -319,10 +319,7 @@ class Engine:
         def late() -> bool:
             return deadline is not None and time.monotonic() > deadline
 
-        for part, ways in self.parts():
-            if late():
-                return
-            learners = {place: self.learner(self.runs[place]) for place in part}
+        for part, ways, learners in self._built(late):
             if len(part) > 1 and not all(way.mapped for way in ways.values()):
                 for one in learners.values():  # each binds a module to its own weights
                     one.networks = one.networks.twin()
@@ -338,6 +335,26 @@ class Engine:
                         some = places[start : start + way.width]
                         yield TaskGroup(some, learners, stage, way.mapped)
             del learners
+
+    def _built(
+        self, late: Callable[[], bool]
+    ) -> Iterator[tuple[list[int], dict[int, Way], dict[int, Learner]]]:
+        """The parts with their learners; one whose learners alone have no room goes in halves."""
+        for whole, ways in self.parts():
+            waiting = deque([whole])
+            while waiting and not late():
+                part, learners = waiting.popleft(), None
+                try:
+                    learners = {place: self.learner(self.runs[place]) for place in part}
+                except torch.OutOfMemoryError:
+                    if len(part) == 1:
+                        raise
+                if learners is None:  # once the error holds no memory
+                    half = len(part) // 2
+                    waiting.extendleft((part[half:], part[:half]))
+                    continue
+                yield part, ways, learners
+                del learners  # before the next ones are made
 
     def parts(self) -> Iterator[tuple[list[int], dict[int, Way]]]:
         """Places of runs that go together, and in which way in each task.
