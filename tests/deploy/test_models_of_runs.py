@@ -6,6 +6,7 @@ import importlib.util
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 import engram
 from engram import methods
 from engram.cli import app
+from engram.deploy.export import Program
 from tests.deploy.conftest import FAST, MODEL
 
 
@@ -26,11 +28,12 @@ def runs(six, tmp_path_factory):
     return inside, out
 
 
-def test_the_model_of_a_run_says_what_the_run_said(runs, six):
+def test_the_model_of_a_run_says_what_the_run_said(runs, six, tmp_path):
     x, y, test, stream = six
     inside, out = runs
     rows = stream.data.test.numpy() - len(x)
-    for result in (inside, engram.read(out)):
+    inside.save(tmp_path / "copy")
+    for result in (inside, engram.read(tmp_path / "copy"), engram.read(out)):
         learner = result.model("ER")
         accuracy = np.nanmean(result.select(label="ER").matrix[0, -1])
         assert learner.score(test[rows], y[rows]) == pytest.approx(accuracy)
@@ -111,6 +114,26 @@ def test_tasks_with_heads_of_their_own(six):
     assert set(learner.predict(test + 9, task=3)) <= set(range(10, 16))
 
 
+def test_tables_by_the_names_of_their_columns(six, tmp_path):
+    x, y, _, _ = six
+    names = [f"f{i}" for i in range(8)]
+    table = pd.DataFrame(x, columns=names).assign(colour=np.where(y % 2, "red", "blue"), label=y)
+    data = engram.Data.from_frame(table, label="label")
+    engram.run(data, method="Joint", model=MODEL, out=tmp_path / "runs", **FAST)
+    learner = engram.read(tmp_path / "runs").model()
+    right = learner.predict(data.x.numpy())
+    other = table[["colour", *reversed(names)]].assign(unknown="?")
+    assert (learner.predict(other) == right).all()
+    other.to_csv(tmp_path / "new.csv", index=False)
+    asked = ["predict", str(tmp_path / "runs"), "--data", str(tmp_path / "new.csv")]
+    told = CliRunner().invoke(app, asked)
+    assert [line.split(",")[1] for line in told.stdout.splitlines()[1:]] == right.astype(
+        str
+    ).tolist()
+    with pytest.raises(engram.BadArgument, match="'colour' among them"):
+        learner.predict(table[names])
+
+
 def test_scales_and_gaps_are_those_of_training(six, tmp_path):
     x, y, test, _ = six
     wild = x * 1000 + 7
@@ -120,7 +143,7 @@ def test_scales_and_gaps_are_those_of_training(six, tmp_path):
     learner = engram.run(stream, method="ER", model=MODEL, **FAST).model()
     seen = stream.data.x[: len(x)].numpy()
     assert (learner.predict_proba(wild) == learner.predict_proba(seen)).all()
-    program = torch.export.load(learner.export(tmp_path / "net.pt2")).module()
+    program = Program(learner.published)
     assert np.allclose(program(torch.tensor(wild)), learner.predict_proba(wild), atol=1e-5)
     assert learner.learn(wild[:12] * 2, np.full(12, 9)).tasks == 3
 

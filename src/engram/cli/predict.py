@@ -63,8 +63,8 @@ def command(
     from engram.errors import whole
 
     learner = open_model(source, label, seed, order, device, trust)
-    shape = learner.published.facts["inputs"]["shape"]
-    asked = read_inputs(data, shape, drop=drop or (), root=str(root) if root else None)
+    about = learner.published.facts["inputs"]
+    asked = read_inputs(data, about, drop=drop or (), root=str(root) if root else None)
     where = None if task is None else whole("--task", task, 1) - 1
     table = _table(learner, asked, where, probabilities)
     if novelty or detector is not None:

@@ -14,6 +14,7 @@ from engram import keys
 from engram.data.arrays import inputs
 from engram.data.core import Data
 from engram.deploy.labels import as_labels, as_names
+from engram.deploy.tables import features, is_table
 from engram.engine.checkpoints.portable import Portable
 from engram.engine.run import Run
 from engram.engine.training import Training
@@ -87,11 +88,13 @@ def about_inputs(x: Tensor) -> dict[str, Any]:
     """What later inputs must be like."""
     return {"shape": list(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch."),
             "mean": [], "std": [], "crop": None, "name": "learner", "channel_axis": 0,
-            "fill": []}  # fmt: skip
+            "fill": [], "columns": []}  # fmt: skip
 
 
 def as_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") -> Tensor:
     """[n, ...] inputs as they were in training: of that shape, whole numbers to 255 for bytes."""
+    if about is not None and about["columns"] and is_table(x):
+        x = features(x, about["columns"], argument)
     if about is not None and about["fill"]:
         x = _filled(x, about)
     found = inputs(argument, x)
@@ -192,7 +195,7 @@ def data_of(
     data = Data(
         x=x, y=y, train=train, test=_NONE, classes=(*names, *spare), name=about["name"],
         mean=tuple(about["mean"]), std=tuple(about["std"]),
-        crop=None if crop is None else (crop[0], crop[1]),
+        crop=None if crop is None else (crop[0], crop[1]), columns=tuple(about["columns"]),
     )  # fmt: skip
     if not about["channel_axis"]:
         return data

@@ -10,8 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.data import load
+from engram.data.csv_file import read_csv
 from engram.data.folder import IMAGE_SUFFIXES
 from engram.data.images import decode
+from engram.data.parquet_file import read_parquet
+from engram.deploy.tables import features
 from engram.errors import EngramError, bad, unknown
 
 Array = npt.NDArray[Any]
@@ -28,25 +31,28 @@ class Asked(NamedTuple):
 
 
 def read_inputs(
-    source: str, shape: Sequence[int], *, drop: Sequence[str] = (), root: str | None = None
+    source: str, about: dict[str, Any], *, drop: Sequence[str] = (), root: str | None = None
 ) -> Asked:
-    r"""Inputs of a file, a folder or a data set, for a model that wants such a `shape`.
+    r"""Inputs of a file, a folder or a data set, for a model that was trained on such inputs.
+
+    `about` is what a model says of its inputs: their ``shape``, and the names of ``columns`` where
+    it was trained on a table.
 
     Examples
     --------
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/new.csv"
     >>> _ = Path(path).write_text("a,b\n1,2\n3,4\n")
-    >>> read_inputs(path, (2,)).x.tolist()
+    >>> read_inputs(path, {"shape": [2], "columns": []}).x.tolist()
     [[1.0, 2.0], [3.0, 4.0]]
     """
     path = Path(source)
     if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
-        return _images(path, shape)
+        return _images(path, about["shape"])
     if not path.exists():
         return _known(source, root)
     if path.suffix.lower() in TABLES:
-        return _table(path, shape, drop)
+        return _table(path, about, drop)
     if path.suffix.lower() in (".npy", ".npz"):
         x = _array(path)
         return Asked(x, [str(row) for row in range(len(x))])
@@ -72,29 +78,22 @@ def _images(path: Path, shape: Sequence[int]) -> Asked:
     return Asked(x, [str(one.relative_to(base)) for one in files])
 
 
-def _table(path: Path, shape: Sequence[int], drop: Sequence[str]) -> Asked:
-    import pandas as pd
-
-    try:
-        if path.suffix.lower() == ".parquet":
-            table = pd.read_parquet(path)
-        else:
-            table = pd.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
-    except (OSError, ValueError) as problem:
-        raise EngramError(f"{path}: is not a table that can be read ({problem})") from problem
+def _table(path: Path, about: dict[str, Any], drop: Sequence[str]) -> Asked:
+    table = read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
     for name in drop:
         if name not in table.columns:
             raise unknown("--drop", name, [str(one) for one in table.columns])
-    table = table.drop(columns=list(drop))
-    words = [str(name) for name in table if not pd.api.types.is_numeric_dtype(table[name])]
-    if words:
+    names = [str(row) for row in range(len(table))]
+    if about["columns"]:
+        return Asked(features(table, about["columns"], str(path)), names)
+    table, size = table.drop(columns=list(drop)), int(np.prod(about["shape"]))
+    if words := [str(name) for name in table if table[name].dtype.kind not in "biuf"]:
         expected = f"numbers in all columns (--drop {words[0]} leaves one out)"
         raise bad(str(path), expected, f"text in {', '.join(words[:5])}")
-    if table.shape[1] != int(np.prod(shape)):
-        expected = f"{int(np.prod(shape))} columns, as in training (--drop NAME leaves one out)"
+    if table.shape[1] != size:
+        expected = f"{size} columns, as in training (--drop NAME leaves one out)"
         raise bad(str(path), expected, table.shape[1])
-    x = table.to_numpy(np.float32).reshape(-1, *shape)
-    return Asked(x, [str(row) for row in range(len(x))])
+    return Asked(table.to_numpy(np.float32).reshape(-1, *about["shape"]), names)
 
 
 def _array(path: Path) -> Array:

@@ -23,7 +23,7 @@ from engram.pools.planner import Group, groups_of, shared_out
 from engram.pools.remote import Job, Order, marker, measure_runs
 from engram.recipes.changes import distinct
 from engram.recipes.duration import seconds
-from engram.recipes.model_file import load_model
+from engram.recipes.model_file import KeptModel, load_model
 from engram.recipes.recorder import Recorder
 from engram.records import Result
 from engram.records.arrange import RunKey
@@ -51,7 +51,8 @@ def _models(result: Result, work: Work) -> dict[RunKey, Kept]:
         key = RunKey(*plan.key)
         path = result.kept_model(key)
         if isinstance(path, Path):
-            found[key] = *load_model(path), plan.run.method, plan.run.model
+            learnt, made = load_model(path)
+            found[key] = KeptModel(found=learnt, run=plan.run, made=made)
     return found
 
 

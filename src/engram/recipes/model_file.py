@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,25 @@ def about(run: Run, probes: Iterable[Probe]) -> dict[str, Any]:
 
     able = [one for one in probes if isinstance(one, Detector) and not one.outside]
     return made_by(method=run.method, model=run.model, training=run.training, detectors=able)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KeptModel:
+    """The model of a run that left no file: what it learnt, and the run itself."""
+
+    found: Portable
+    run: Run
+    made: dict[str, Any]
+
+    def save(self, path: Path) -> Path:
+        """Write it as a model file."""
+        return save_model(path, self.found, self.made)
+
+    def opened(self, learner: Any, **options: Any) -> Any:
+        """A learner with it; the run's own method and model need not be given again."""
+        given = {k: v for k, v in options.items() if v is not None}
+        own = {"method": self.run.method, "model": self.run.model}
+        return learner.of(self.found, self.made, **{**own, **given})
 
 
 def save_model(path: str | os.PathLike[str], found: Portable, made: dict[str, Any]) -> Path:

@@ -19,7 +19,7 @@ from engram.learner.tree import nbytes
 from engram.recipes.callback import Callback
 from engram.recipes.changes import changed, recorded
 from engram.recipes.checkpoints import Checkpoints, ends, with_models
-from engram.recipes.model_file import about
+from engram.recipes.model_file import KeptModel, about
 from engram.recipes.plan import Plan
 from engram.recipes.remeasure import remeasure, states_of
 from engram.recipes.rows import Done, group_rows
@@ -256,7 +256,8 @@ class Recorder:
                 run, key = plan.run, RunKey(*plan.key)
                 found = portable(stage.learner, run)
                 self._model_bytes += nbytes(found.tensors)
-                self._models[key] = found, about(run, plan.probes.values()), run.method, run.model
+                made = about(run, plan.probes.values())
+                self._models[key] = KeptModel(found=found, run=run, made=made)
 
     def close(self) -> None:
         """All that could be run has been: note the time, remove what nobody will go on from."""

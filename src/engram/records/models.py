@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from engram.disk import appearing
 from engram.errors import RecordError, bad, unknown
 from engram.records.arrange import RunKey
 
 if TYPE_CHECKING:
+    from engram.records.directory import RunDirectory
     from engram.records.result import Result
 
-# what is known of a run's model: its file; or what it learnt, what with, its own method and model
-Kept = Path | tuple[Any, dict[str, Any], Any, Any]
+
+class ModelInMemory(Protocol):
+    """A model that is not on disk."""
+
+    def save(self, path: Path) -> Path:
+        """Write it to a file."""
+
+    def opened(self, learner: Any, **options: Any) -> Any:
+        """A learner (of that class) with it."""
+
+
+Kept = Path | ModelInMemory
 ModelSource = Callable[[RunKey], Kept | None]
 FILE = "model.engram"
 
@@ -29,12 +42,23 @@ def model_of(
         raise RecordError(_why(result, run))
     # by name: a result is read without torch, and only who wants a network loads what trains one
     learner = import_module("engram.deploy.learner").Learner
-    if isinstance(kept, Path):
-        return learner.load(kept, **options)
-    found, made_by, method, model = kept
-    own = {"method": method, "model": model}
-    given = {k: v for k, v in options.items() if v is not None}
-    return learner.of(found, made_by, **{**own, **given})
+    return (
+        learner.load(kept, **options) if isinstance(kept, Path) else kept.opened(learner, **options)
+    )
+
+
+def save_models(result: Result, folder: RunDirectory) -> None:
+    """Copy the models of a result into a run directory."""
+    for run in result.runs:
+        kept, own = result.kept_model(run), folder.checkpoint_path(*run)
+        if kept is None or (own / FILE).exists():
+            continue
+        own.mkdir(parents=True, exist_ok=True)
+        if isinstance(kept, Path):
+            with appearing(own / FILE) as temporary:
+                shutil.copyfile(kept, temporary)
+        else:
+            kept.save(own / FILE)
 
 
 def chosen_run(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from engram.records.arrays import PREFIX as ARRAYS
 from engram.records.arrays import write_arrays
 from engram.records.directory import RunDirectory, new_part
+from engram.records.models import save_models
 from engram.records.parts import write_part
 from engram.records.predictions import write_predictions
 from engram.records.table import from_frame
@@ -39,3 +40,4 @@ def save(result: Result, path: str | os.PathLike[str]) -> None:
         for document in documents:
             content = {k: v for k, v in document.items() if k != "part"}
             folder.append(None, **{kind: content})  # type: ignore[arg-type]
+    save_models(result, folder)

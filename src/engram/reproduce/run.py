@@ -196,6 +196,7 @@ def by_key(
         environment=result.environment, predictions=result.predictions.renamed(known),
         arrays=result.stored.renamed(known),
         items=lambda recipe, order: result.items(*tested.get((recipe, order), (recipe, order))),
+        models=lambda run: result.kept_model(RunKey(*known.get(run, run))),
     )  # fmt: skip
 
 

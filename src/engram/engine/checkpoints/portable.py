@@ -96,6 +96,7 @@ def _about_data(learner: Learner) -> dict[str, Any]:
             "mean": list(data.mean), "std": list(data.std),
             "crop": None if data.crop is None else list(data.crop), "name": data.name,
             "channel_axis": data.channel_axis, "fill": list(filled_with(data)),
+            "columns": list(data.columns),
         },
         "classes": classes[: int((learner.opened >= 0).sum())],
         "head": stream.head, "labels": stream.labels, "information": stream.information,
