@@ -454,8 +454,11 @@ def test_a_budget_stops_and_resume_goes_on(engram, tmp_path, command):
 
 
 def test_a_table_from_the_command_line(engram, tmp_path):
-    rows = [f"{i % 4 + i / 100},{'' if i == 3 else i % 3},{'abcd'[i % 4]}" for i in range(40)]
-    (tmp_path / "t.csv").write_text("\n".join(["size,hue,kind", *rows]))
+    rows = [
+        f"{i % 4 + i / 100},{'' if i == 3 else i % 3},{'xy'[i % 2]},{'abcd'[i % 4]}"
+        for i in range(40)
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["size,hue,coat,kind", *rows]))
     assert "--label NAME" in engram("run", "--data", "t.csv", code=2).stderr
     asked = ("run", "--data", "t.csv", "--label", "kind")
     assert "hue 1 of 40 rows" in engram(*asked, code=2).stderr
@@ -463,7 +466,10 @@ def test_a_table_from_the_command_line(engram, tmp_path):
     (recipe,) = (one["stream"] for one in package.read("out").recipes.values())
     assert recipe["data_options"] == {"label": "kind", "missing": "mean", "standardize": True}
     shown = engram("data", "inspect", "t.csv", "--label", "kind", "-s", "missing=0").stdout
-    assert "t: rows of (2,)" in shown
+    assert "t: rows of (4,)" in shown
+    new = ["coat,hue,id,size", "y,2,7,1.0", "x,,8,0.5"]  # in another order, with a gap
+    (tmp_path / "new.csv").write_text("\n".join(new))
+    assert engram("predict", "out", "--data", "new.csv").stdout.count("\n") == 3
 
 
 OWN = """

@@ -20,7 +20,8 @@ def features(table: Any, columns: Sequence[str], name: str = "x") -> Array:
     """[n, F] the features of training, in their order; further columns do not matter.
 
     A feature ``colour=red`` says whether the column ``colour`` is red, as in training; a value that
-    training had not is none of those.
+    training had not is none of those. ``size missing`` says whether ``size`` is not there, which
+    then counts as 0.
 
     Examples
     --------
@@ -28,8 +29,13 @@ def features(table: Any, columns: Sequence[str], name: str = "x") -> Array:
     >>> table = pd.DataFrame({"id": [7, 8], "colour": ["red", "blue"], "size": [1.5, 2]})
     >>> features(table, ["size", "colour=green", "colour=red"]).tolist()
     [[1.5, 0.0, 1.0], [2.0, 0.0, 0.0]]
+    >>> features(pd.DataFrame({"size": [1.5, None]}), ["size", "size missing"]).tolist()
+    [[1.5, 0.0], [0.0, 1.0]]
     """
     found = [_column(table, column, name) for column in columns]
+    for place, column in enumerate(columns):
+        if f"{column} missing" in columns:
+            found[place] = np.nan_to_num(found[place], nan=0.0)
     return np.stack(found, 1).astype(np.float32)
 
 
@@ -40,6 +46,10 @@ def _column(table: Any, column: str, name: str) -> Array:
         except (TypeError, ValueError):
             raise bad(f"column {column!r} of {name}", "numbers, as in training", "text") from None
         return numbers
+    base = column.removesuffix(" missing")
+    if base != column and base in table.columns:
+        gaps: Array = table[base].isna().to_numpy()
+        return gaps
     pieces = column.split("=")
     for cut in range(len(pieces) - 1, 0, -1):  # names and values may hold the sign themselves
         own, value = "=".join(pieces[:cut]), "=".join(pieces[cut:])
