@@ -31,9 +31,12 @@ STRENGTHS = "1..1e6:log"
 
 
 def recipe(data: str, *, epochs: int) -> dict[str, Any]:
-    """Five tasks of two digits; a tenth of the training rows decides."""
+    """Five tasks of two digits, a head for each; a tenth of the training rows decides."""
     return {
-        "stream": {"data": data, "classes_per_task": 2, "valid": 0.1, "seed": 0},
+        "stream": {
+            "kind": "task_incremental", "data": data, "classes_per_task": 2, "valid": 0.1,
+            "seed": 0,
+        },
         "method": "EWC", "model": {"name": "mlp", "hidden": [256, 256]},
         "training": {"epochs": epochs, "batch_size": 128, "lr": 1e-3},
     }  # fmt: skip

@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
+from engram.cli import complete
 from engram.cli.options import (
+    Address,
     Assignments,
     Budget,
     CheckpointEvery,
     Compile,
     Deterministic,
     Device,
+    Label,
+    Log,
     Out,
     Root,
     Seeds,
@@ -27,13 +31,30 @@ def command(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", "-d", metavar="NAME|PATH", help="Data set: a name, file or folder."),
+        typer.Option(
+            "--data", "-d", metavar="NAME|PATH", autocompletion=complete.data_sets,
+            help="Data set: a name, file or folder, or module:function.",
+        ),
     ] = None,
+    label: Label = None,
     method: Annotated[
-        str | None, typer.Option("--method", "-m", metavar="NAME", help="Method, or A+B.")
+        str | None,
+        typer.Option(
+            "--method", "-m", metavar="NAME", autocompletion=complete.methods,
+            help="Method by name, own one as module:Class, or A+B.",
+        ),
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Network.")] = None,
-    stream: Annotated[str | None, typer.Option(metavar="KIND", help="Scenario.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", autocompletion=complete.models,
+            help="Network by name, or own one as module:Class.",
+        ),
+    ] = None,
+    stream: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", autocompletion=complete.streams, help="Scenario."),
+    ] = None,
     ranges: Annotated[
         list[str] | None,
         typer.Option(
@@ -63,7 +84,10 @@ def command(
     pool: Annotated[
         str, typer.Option(metavar="|".join(POOLS), help=f"How: {'; '.join(POOLS.values())}.")
     ] = "together",
-    workers: Annotated[int, typer.Option(help="Processes (0: one per core).")] = 0,
+    workers: Annotated[
+        int, typer.Option(help="Processes, or groups at once on a cluster (0: one per core).")
+    ] = 0,
+    address: Address = None,
     assignments: Assignments = None,
     seeds: Seeds = None,
     out: Out = None,
@@ -73,6 +97,7 @@ def command(
     deterministic: Deterministic = False,
     checkpoint_every: CheckpointEvery = "5m",
     budget: Budget = None,
+    log: Log = None,
 ) -> None:  # fmt: skip
     """Choose hyper-parameters on validation rows of the first tasks; equal shapes in lockstep.
 
@@ -87,12 +112,14 @@ def command(
     from engram.tuning.ranges import ranges_of
 
     find_pool(pool, "--pool")
+    if address is not None and pool != "ray":
+        raise bad("--address", f"--pool ray beside it, {pool!r} has no cluster", address)
     if recipe is None and data is None:
         raise bad("engram search", "a RECIPE.yaml, or --data with a name or path", "neither")
     ranges_of(ranges or [], "--set-range")
     plain = arguments.contents(
         recipe=recipe, data=data, methods=[method] if method else (), model=model, stream=stream,
-        seeds=seeds,
+        seeds=seeds, columns=label or (),
     )  # fmt: skip
     for assignment in assignments or ():
         set_values(plain, assignment)
@@ -102,7 +129,7 @@ def command(
     }  # fmt: skip
     request = Request(
         recipes=plain, root=str(root.absolute()) if root else None, device=device, pool=pool,
-        workers=workers, compile=compile, deterministic=deterministic,
-        checkpoint_every=checkpoint_every, search=asked,
+        workers=workers, address=address, compile=compile, deterministic=deterministic,
+        checkpoint_every=checkpoint_every, search=asked, log=log or [],
     )  # fmt: skip
     search_request(request, out, budget=budget)

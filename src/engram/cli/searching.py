@@ -15,9 +15,10 @@ from engram.cli.progress import meter
 from engram.cli.request import Request
 from engram.cli.shell import exit_code, say, screen, why_stopped
 from engram.cli.train import find_modules, refuse_diverged, run_request
-from engram.errors import RecordError
+from engram.errors import OWN_MODULES, RecordError
 from engram.recipes import Recipe
 from engram.recipes.duration import seconds
+from engram.recipes.followers import following, ready
 from engram.records import Result
 from engram.tuning import Search, search
 from engram.tuning.found import ON_TEST
@@ -38,6 +39,7 @@ def search_request(
     """
     limit = None if budget is None else time.monotonic() + seconds(budget)
     seconds(request.checkpoint_every, "--checkpoint-every")
+    ready(request.log)
     (content,) = request.recipes
     folder = out if out is not None else _default_out(Recipe.of(content))
     target = folder.absolute()
@@ -53,7 +55,7 @@ def search_request(
         except KeyboardInterrupt as error:
             say(f"\n{why_stopped(error)}. Kept in {folder}: all trials that were begun.",
                 style="yellow")  # fmt: skip
-            say(f"Continue:  engram resume {shlex.quote(str(folder))}")
+            say(_go_on(folder))
             raise typer.Exit(exit_code(error)) from None
     refuse_diverged([found.result])
     return result
@@ -68,11 +70,12 @@ def _search(
     request: Request, content: dict[str, Any], target: Path, deadline: float | None
 ) -> Search:
     asked = {k: v for k, v in (request.search or {}).items() if k != "run"}
-    with meter() as callback:
+    with meter() as bar, following(bar, log=request.log, out=target) as callback:
         # the directory appears with the first trials, after all of it was checked
         found = search(
             content, out=target, device=request.device, pool=request.pool, data=request.root,
-            workers=request.workers, compile=request.compile, callback=callback,
+            workers=request.workers, address=request.address, compile=request.compile,
+            callback=callback,
             deterministic=request.deterministic, checkpoint_every=request.checkpoint_every,
             deadline=deadline, before=lambda: request.write(target), **asked,
         )  # fmt: skip
@@ -98,7 +101,12 @@ def _show(found: Search, folder: Path) -> None:
         say(f"warning: {ON_TEST}: its test accuracy is no measurement any more", style="yellow")
     if not found.complete:
         say("Not finished.", style="yellow")
-        say(f"Continue:  engram resume {shlex.quote(str(folder))}")
+        say(_go_on(folder))
+
+
+def _go_on(folder: Path) -> str:
+    trust = " --trust" if OWN_MODULES else ""  # code of the user's own was named
+    return f"Continue:  engram resume {shlex.quote(str(folder))}{trust}"
 
 
 def _run_chosen(request: Request, found: Search, target: Path, folder: Path) -> Result:

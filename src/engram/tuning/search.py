@@ -52,6 +52,7 @@ def search(
     device: str = "auto",
     pool: str = "together",
     workers: int = 0,
+    address: str | None = None,
     data: str | None = None,
     compile: bool = False,
     deterministic: bool = False,
@@ -87,7 +88,8 @@ def search(
         spread over all of the ranges, later ones are Optuna's (extra ``search``).
     sampler, seed
         ``tpe`` or ``random``, and what it draws from.
-    out, device, pool, workers, data, compile, deterministic, checkpoint_every, deadline, again
+    out, device, pool, workers, address, data, compile, deterministic, checkpoint_every, deadline,
+    again
         As in `engram.sweep`.
     before
         Called when all was checked, before the first trial is trained.
@@ -114,6 +116,7 @@ def search(
     def pooled(planned: Sequence[Sequence[Plan]], recipes: Sequence[Recipe]) -> Result:
         return train(Work(
             recipes=recipes, planned=planned, out=out, device=device, data=data, workers=workers,
+            address=address,
             compile=compile, deterministic=deterministic, checkpoint_every=checkpoint_every,
             callback=callback, deadline=deadline, again=again,
         ))  # fmt: skip
