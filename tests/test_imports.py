@@ -14,8 +14,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "engram"
 
 BASE = {
-    "disk", "ending", "errors", "html_text", "keys", "losses", "own_code", "shares", "tensor_file",
-    "yaml_text",
+    "disk", "ending", "errors", "html_text", "job", "keys", "losses", "own_code", "parallel",
+    "shares", "tensor_file", "yaml_text",
 }  # fmt: skip
 STATE = BASE | {"data", "streams", "models", "memory"}  # what a learner is built from
 ENGINE = STATE | {"learner", "methods", "metrics"}
@@ -30,6 +30,8 @@ ALLOWED: dict[str, set[str]] = {
     "keys": {"errors"},
     "losses": {"errors"},
     "own_code": {"errors"},
+    "job": set(),
+    "parallel": {"errors", "job"},
     "shares": set(),
     "tensor_file": {"disk", "errors"},
     "yaml_text": {"errors"},

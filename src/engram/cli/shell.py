@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from engram.ending import Ended, end, on_ending
 from engram.errors import EngramError, in_own_code, nearest
+from engram.job import is_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 BAD_INPUT = 2  # also the exit code of a misspelt option
 ALL_DIVERGED = 1
+LOST = 75  # a process of a job is gone; what was done is kept
 INTERRUPTED = 130
 MOVED = {("reproduce", "--together"): "--group-size"}  # options that had another name
 PLAIN_WIDTH = 120  # columns of tables in files and pipes
@@ -47,7 +49,7 @@ def _console(*, stderr: bool) -> Console:
             for one in super().render(*args, **options):
                 yield one if one.control else one._replace(text=visible(one.text))
 
-    console = Safe(stderr=stderr, highlight=False)
+    console = Safe(stderr=stderr, highlight=False, quiet=not is_first())
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     return console
@@ -67,6 +69,8 @@ def say_unread(result: Any) -> None:
 def emit(text: str) -> None:
     """Print text that other programs may read."""
     text = visible(text)
+    if not is_first():  # of the processes of one job, one speaks
+        return
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 

@@ -14,8 +14,10 @@ import typer
 from engram.cli import arguments, show
 from engram.cli.progress import meter
 from engram.cli.request import Request
-from engram.cli.shell import ALL_DIVERGED, exit_code, say, why_stopped
+from engram.cli.shell import ALL_DIVERGED, LOST, exit_code, say, why_stopped
 from engram.errors import OWN_MODULES
+from engram.job import is_first
+from engram.parallel import LostRank
 from engram.pools import find_pool
 from engram.pools.base import Work
 from engram.recipes import Callback, Plan, Recipe
@@ -39,7 +41,7 @@ def run_request(
     recipes = arguments.build(request.recipes)
     folder = out if out is not None else arguments.default_out(recipes)
     result = train(request, recipes, folder, same=same, again=again, budget=limit)
-    if len(result):
+    if len(result) and is_first():
         show.outcome(result, folder)
     return result
 
@@ -76,23 +78,29 @@ def train(
             deterministic=request.deterministic, checkpoint_every=request.checkpoint_every,
         )  # fmt: skip
         plans = work.plans
-        if target.is_dir():  # before the request is kept there
+        if target.is_dir() and is_first():  # before the request is kept there
             directory = RunDirectory(target, create=False)
             refuse_changed(plans, directory) if same else recorded(directory)
-        show.question(plans)
-        request.write(target)
+        if is_first():
+            show.question(plans)
+            request.write(target)
         began = time.monotonic()
         work.deadline = None if budget is None else began + budget
         try:
             with (
                 meter() as bar,
-                following(_Announcing(bar), log=request.log, out=target) as callback,
+                following(
+                    _Announcing(bar), log=request.log if is_first() else [], out=target
+                ) as callback,
             ):
                 work.callback = callback
                 result = find_pool(request.pool)(work)
         except KeyboardInterrupt as error:
             _stopped(why_stopped(error), _stages(plans, target), folder)
             raise typer.Exit(exit_code(error)) from None
+        except LostRank as error:
+            _stopped(f"A process of the job is gone ({error})", _stages(plans, target), folder)
+            raise typer.Exit(LOST) from None
     late = work.deadline is not None and time.monotonic() > work.deadline
     stages = _stages(plans, target) if late else []
     if any(n < len(plan.run.stream) for plan, n in stages):

@@ -13,7 +13,7 @@ import numpy as np
 
 from engram.data.arrays import Array
 from engram.data.images import head, pixels, refuse_broken, tried
-from engram.data.index import SUM_BYTES, Index, index_of, known_from, write_index
+from engram.data.index import SUM_BYTES, Index, known_from, write_index
 from engram.data.lazy import CACHE, LazyRows
 from engram.data.threads import Threads
 from engram.errors import BadArgument, bad
@@ -108,15 +108,11 @@ class ImageFiles(LazyRows):
         return np.ascontiguousarray(self.index.sums[:, :8]).view(np.uint64)[:, 0]
 
 
-def indexed(
-    root: Path, names: list[str], facts: list[os.stat_result], options: LazyOptions,
-    heads: bool = True,
-) -> Index:  # fmt: skip
-    """The index of images below a root; with `heads`, their sizes and kinds are looked up.
+def indexed(index: Index, options: LazyOptions, heads: bool = True) -> Index:
+    """An index of images with their `heads`, heights, widths and kinds, where these are wanted.
 
     With a file for the index, contents are summed in the same pass and kept.
     """
-    index = index_of(root, names, facts)
     index = replace(index, heads=np.zeros((len(index), 3), np.int32))
     if options.index is None:
         if not heads:

@@ -80,7 +80,7 @@ def load_imagenet(
         return replace(data, x=_packed(Path(packed), listing, data), notes=())
     if options is None:
         return data
-    files = indexed(path, listing.names, listing.facts, options, heads=False)
+    files = indexed(listing.index(), options, heads=False)
     x = ImageFiles(files, shape[1:], Middle(side), options)
     return replace(data, x=x, notes=known_by(x))
 

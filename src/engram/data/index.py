@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,17 +87,15 @@ class Index:
         return sum(part.nbytes for part in parts)
 
 
-def index_of(root: str | Path, names: Sequence[str], facts: Sequence[os.stat_result]) -> Index:
-    """The index of files by their names below a root, and what the system says of them."""
-    for name, one in zip(names, facts, strict=True):
-        if not stat.S_ISREG(one.st_mode):
-            raise bad(os.path.join(root, name), "an ordinary file", stat.filemode(one.st_mode))
+def index_of(
+    root: str | Path, names: Sequence[str], sizes: Sequence[int], mtimes: Sequence[int]
+) -> Index:
+    """The index of files by their names below a root, sizes and times of the last change."""
     raw = [os.fsencode(name) for name in names]
     return Index(
         root=str(root), text=np.frombuffer(b"".join(raw), np.uint8),
         ends=np.cumsum([len(one) for one in raw], dtype=np.int64),
-        size=np.array([one.st_size for one in facts], np.int64),
-        mtime=np.array([one.st_mtime_ns for one in facts], np.int64),
+        size=np.array(sizes, np.int64), mtime=np.array(mtimes, np.int64),
         sums=np.zeros((0, SUM_BYTES), np.uint8), heads=np.zeros((0, 3), np.int32),
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from engram import parallel
 from engram.engine.backend import device_of, numerics
 from engram.engine.checkpoints.resume_point import Checkpointer
 from engram.engine.evaluation.evaluate import answers
@@ -141,6 +142,10 @@ class Engine:
         self._factory = LearnerFactory(self.device, channels_last=unmapped)
         self._kin: dict[ByIdentity, Any] = {}
         self._prefixes = Prefixes(self._factory.start)
+
+    def networks(self, run: Run) -> Networks:
+        """The networks of a run, as they begin."""
+        return self._factory.networks(run)
 
     def learner(self, run: Run) -> Learner:
         """A fresh learner for a run."""
@@ -317,7 +322,10 @@ class Engine:
         """What is to be trained, in order: the tasks of every group of runs."""
 
         def late() -> bool:
-            return deadline is not None and time.monotonic() > deadline
+            if deadline is None:
+                return False
+            past, ranks = time.monotonic() > deadline, parallel.current()
+            return past if ranks is None else ranks.of_first(past)
 
         for part, ways, learners in self._built(late):
             if len(part) > 1 and not all(way.mapped for way in ways.values()):

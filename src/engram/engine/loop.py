@@ -17,12 +17,8 @@ from engram.engine import threads
 from engram.engine.batches.latents import encode, hold_root
 from engram.engine.batches.sources import build_sampler, check_budget
 from engram.engine.batches.values import complete
-from engram.engine.checkpoints.resume_point import (
-    Checkpointer,
-    ResumePoint,
-    StepSlices,
-    restore,
-)
+from engram.engine.checkpoints.resume_point import Checkpointer, ResumePoint, StepSlices, restore
+from engram.engine.checkpoints.shared import agree
 from engram.engine.evaluation.divergence import mark_diverged
 from engram.engine.evaluation.evaluate import (
     answers,
@@ -43,6 +39,7 @@ from engram.learner import warm
 from engram.learner.learner import Learner
 from engram.learner.tree import tree_map
 from engram.methods.base import Method, Phase
+from engram.parallel import LostRank
 
 Progress = Callable[[int, int], None]
 # after every slice of steps, so that other runs can launch theirs; points where a save is due
@@ -82,7 +79,11 @@ def train_task(
             for epoch in now.epochs():
                 now.load(epoch)
                 for start, stop in now.stretches(slices):
-                    now.trainer.run(start, stop, now.schedule.lr, now.live)
+                    try:
+                        now.trainer.run(start, stop, now.schedule.lr, now.live)
+                    except LostRank:  # keep what was done before it, then end
+                        yield slices.stopped(epoch, start)
+                        raise
                     if slices.sliced:
                         yield None  # launched, perhaps not finished
                         slices.took(stop - start)
@@ -93,6 +94,7 @@ def train_task(
             now.close()
         history.add(now.log)
     finish_task(learners, methods, memory)
+    agree(learners)
     found = answers(learners, methods, features=features)
     count_scored(learners, held=True)
     for learner, answer in zip(learners, found, strict=True):

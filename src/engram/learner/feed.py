@@ -14,6 +14,7 @@ from engram.data.copies import CopyTables
 from engram.data.core import Data
 from engram.errors import bad, unknown
 from engram.learner.prefetch import AHEAD, Prefetch
+from engram.parallel import Ranks
 from engram.streams.core import View
 
 AUGMENTATIONS = ("flip", "crop", "resized_crop")
@@ -68,17 +69,22 @@ class Feed:
         """Whether all rows lie on the device; those that stay on disk are fetched by the host."""
         return self._x is not None
 
-    def announce(self, rows: Iterable[Tensor], *, anew: bool = False) -> None:
+    def announce(
+        self, rows: Iterable[Tensor], *, anew: bool = False, ranks: Ranks | None = None
+    ) -> None:
         """Rows [...] of batches to come: the host fetches them while the device computes.
 
         Nothing to do where all rows lie on the device. With `anew`, what was announced before is
-        not wanted any more.
+        not wanted any more. `ranks` fetch a share each.
         """
         if self._prefetch is None:
             return
         if anew:
             self._prefetch.clear()
-        self._prefetch.announce(self.data.sources(one.cpu()) for one in rows)
+        sources = (self.data.sources(one.cpu()).reshape(-1) for one in rows)
+        if ranks is not None:
+            sources = (one[ranks.share(len(one))] for one in sources)
+        self._prefetch.announce(sources)
 
     def chunks(
         self, rows: Tensor, stages: Tensor, parts: Sequence[slice]
@@ -98,31 +104,38 @@ class Feed:
     def _flat(x: Tensor, axes: tuple[int, ...]) -> Tensor:
         return x.permute(0, *(1 + axis for axis in axes)).flatten(1)
 
-    def __call__(self, rows: Tensor, stages: Tensor | None = None) -> Tensor:
-        """Inputs [..., *sample] of rows [...]; `stages` matter where tasks have a view."""
-        x = self._pictures(rows.reshape(-1))
+    def __call__(
+        self, rows: Tensor, stages: Tensor | None = None, ranks: Ranks | None = None
+    ) -> Tensor:
+        """Inputs [..., *sample] of rows [...]; `stages` matter where tasks have a view.
+
+        Where all `ranks` ask for the same rows, each fetches a share of those that stay on disk.
+        """
+        x = self._pictures(rows.reshape(-1), ranks)
         if self.data.crop is not None:
             x = middle(x, self.data.crop)
         x = self._viewed(x, stages)
         return x.reshape(*rows.shape, *x.shape[1:])
 
-    def augmented(self, rows: Tensor, stages: Tensor | None, key: Tensor) -> Tensor:
+    def augmented(
+        self, rows: Tensor, stages: Tensor | None, key: Tensor, ranks: Ranks | None = None
+    ) -> Tensor:
         """As a call, with the random flips and crops of a training step; `key` [...] per run."""
         if not self.augment:
-            return self(rows, stages)
+            return self(rows, stages, ranks)
         size = rows.shape[-1]
         if self.data.crop is None:
-            x = self(rows, stages)
+            x = self(rows, stages, ranks)
             flat = self._moved(x.reshape(-1, *x.shape[rows.ndim :]), key, size)  # [R * B, C, H, W]
         else:
-            flat = self._cut(self._pictures(rows.reshape(-1)), self.data.crop, key, size)
+            flat = self._cut(self._pictures(rows.reshape(-1), ranks), self.data.crop, key, size)
             flat = self._viewed(flat, stages)
         if "flip" in self.augment:
             turn = keys.keep(keys.fold(key, "flip"), 0.5, size).reshape(-1, 1, 1, 1)
             flat = torch.where(turn, flat.flip(-1), flat)
         return flat.reshape(*rows.shape, *flat.shape[1:])
 
-    def _pictures(self, flat: Tensor) -> Tensor:
+    def _pictures(self, flat: Tensor, ranks: Ranks | None = None) -> Tensor:
         """Normalised inputs of rows [n], as large as they are stored."""
         if self._x is not None:
             source = flat if self._copies is None else self._copies.source[flat]
@@ -130,7 +143,10 @@ class Feed:
             raw = raw.permute(self._back)
         else:
             assert self._prefetch is not None
-            raw = self._prefetch(self.data.sources(flat.cpu()))
+            source = self.data.sources(flat.cpu())
+            where = slice(None) if ranks is None else ranks.share(len(source))
+            raw = self._prefetch(source[where])
+            raw = raw if ranks is None else ranks.joined(raw, where, len(source))
         if self._copies is not None:
             raw = self._copies.apply(raw, flat.to(self.device))
         if raw.dtype != torch.uint8:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from engram import keys
+from engram import keys, parallel
 from engram.errors import AccessError, bad, choose
 from engram.learner.batch import NOTHING, Batch
 from engram.learner.feed import Feed
@@ -226,13 +226,19 @@ class Learner:
         items = self.items(rows, stages)
         self._need_inputs(items)
         weights = Weights(self.vector, self.buffers)
-        parts = []
+        parts: list[Any] = []
         size = self.rows_at_once
         where = [slice(start, start + size) for start in range(0, len(rows), size)]
-        for _, x in self.feed.chunks(items.rows, items.stages, where):
+        ranks = parallel.current()
+        ranks = ranks if ranks is not None and len(where) >= ranks.world else None
+        mine = where if ranks is None else ranks.deal(where)
+        for _, x in self.feed.chunks(items.rows, items.stages, mine):
             parts.append(eval_outputs(self.networks, weights, "net", x))
-        features = torch.cat([p.features for p in parts]).cpu()  # type: ignore[attr-defined]
-        logits = torch.cat([p.logits for p in parts]).cpu()  # type: ignore[attr-defined]
+        if ranks is not None:
+            seen = ranks.dealt([one.features for one in parts], mine, len(rows))
+            parts = [Output(seen, ranks.dealt([one.logits for one in parts], mine, len(rows)))]
+        features = torch.cat([p.features for p in parts]).cpu()
+        logits = torch.cat([p.logits for p in parts]).cpu()
         return Output(features, logits)
 
     def average_gradient(
@@ -264,12 +270,15 @@ class Learner:
         weights = Weights(self.vector, self.buffers)
         total, groups = torch.zeros_like(self.vector), -(-len(items.rows) // size)
         per_pass = max(1, self.rows_at_once // size)
-        for start in range(0, groups, per_pass):
+        starts, ranks = range(0, groups, per_pass), parallel.current()
+        for start in starts if ranks is None else ranks.deal(starts):
             batch = self.grouped(items, size, start, min(start + per_pass, groups))
             share = batch.w.shape[0] / groups
             total += share * average_gradient(
                 self.networks, weights, batch, term, transform, batch_statistics
             )
+        if ranks is not None:
+            ranks.sum_(total)
         return torch.where(self.free, total, 0.0)  # columns not opened yet matter to nobody
 
     def grouped(self, items: Items, size: int, start: int, stop: int) -> Batch:

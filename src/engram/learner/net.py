@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from engram import keys
+from engram import keys, parallel
 from engram.learner.batch import Batch
 from engram.learner.layout import Networks
 from engram.learner.moving import Moving
+from engram.learner.split import gathered, lessened, repeated, split, splits
 from engram.models.context import forward_context
 from engram.models.functional import call
 from engram.models.layers import BatchNorm
@@ -31,6 +33,7 @@ class Net:
 
     networks: Networks
     main: str = "net"
+    _trains = False  # whether this is the pass that ranks share out
     phase: str = "task"  # the name of the phase that trains
 
     def __init__(
@@ -74,7 +77,28 @@ class Net:
             with forward_context(weights, key), _seeded(key if own_noise else None):
                 return self._run(path, args)
 
-        return answer
+        return answer if parallel.current() is None else partial(self._shared, path, w)
+
+    def _shared(self, path: str, w: Tensor | None, *args: Any) -> Any:
+        """The answer of `at` where several ranks compute it."""
+        ranks = parallel.current()
+        if ranks is None or not self._trains:
+            with parallel.apart():
+                return self.at(path, w)(*args)
+        weights = None if any(w is one for one in self._real) else w
+        self._calls += 1
+        key: keys.Key | None = None
+        if self._key is not None and self.networks.draws:
+            key = keys.fold(self._key, "forward", self._calls)
+        if path == self.main and splits(ranks, args):
+
+            def forward(x: Tensor, w: Tensor | None) -> Any:
+                with forward_context(w, key):
+                    return self._run(path, (x,))
+
+            return split(ranks, forward, args[0], weights)
+        with forward_context(weights, key):
+            return repeated(ranks, lambda *whole: self._run(path, whole), args)
 
     def __call__(self, x: Tensor, w: Tensor | None = None, want: tuple[str, ...] = ()) -> Output:
         """Features and logits; `want` names submodules whose outputs come back as layers.
@@ -107,6 +131,9 @@ class Net:
         finally:
             for hook in hooks:
                 hook.remove()
+        ranks = parallel.current()
+        if self._trains and ranks is not None and splits(ranks, (x,)):
+            got = gathered(ranks, got, ranks.share(len(x)), len(x))
         return output._replace(layers=got)
 
     def _skeleton(self) -> torch.nn.Module:
@@ -121,22 +148,28 @@ class Net:
 
         def answer(*args: Any) -> Any:
             weights = {**self.networks.layout(snapshot["vector"]), **snapshot["buffers"]}
-            with torch.no_grad(), forward_context(None, None):
-                return call(
-                    self.networks.eval, weights, (path or self.main, *args), self.networks.ties
-                )
+            return self._judged(path or self.main, weights, args)
 
         return answer
+
+    def _judged(self, path: str, weights: dict[str, Tensor], args: tuple[Any, ...]) -> Any:
+        """A pass in eval mode, without gradient."""
+
+        def forward(x: Any, *rest: Any) -> Any:
+            return call(self.networks.eval, weights, (path, x, *rest), self.networks.ties)
+
+        ranks = parallel.current() if self._trains and path == self.main else None
+        with torch.no_grad(), forward_context(None, None):
+            if ranks is not None and splits(ranks, args):
+                return split(ranks, lambda x, _: forward(x), args[0], None)
+            return forward(*args)
 
     def still(self, path: str | None = None) -> Callable[..., Any]:
         """The networks with the present weights, in eval mode, without gradient."""
 
         def answer(*args: Any) -> Any:
             weights = {**self.params, **self.statistics()}
-            with torch.no_grad(), forward_context(None, None):
-                return call(
-                    self.networks.eval, weights, (path or self.main, *args), self.networks.ties
-                )
+            return self._judged(path or self.main, weights, args)
 
         return answer
 
@@ -217,6 +250,8 @@ class BoundNet(Net):
     spares CUDA their conversion in every pass; `begin` brings them up to date.
     """
 
+    _trains = True
+
     def __init__(
         self, networks: Networks, vector: Tensor, buffers: Mapping[str, Tensor], *,
         channels_last: bool = False, still: Collection[str] = (),
@@ -234,16 +269,17 @@ class BoundNet(Net):
             parameter.data = views[name]
             parameter.requires_grad_(name not in still)
         self.parameters = [one for name, one in self._params.items() if name not in still]
-        for name, value in buffers.items():
-            self._place(name, value.clone())
+        self.place({name: value.clone() for name, value in buffers.items()})
         self._own_statistics(True)
         self._main = networks.train.get_submodule("net")
         self._leaf = vector.detach().requires_grad_(True)
         self.touched = False
 
-    def _place(self, name: str, value: Tensor) -> None:
-        owner, _, last = name.rpartition(".")
-        self.networks.train.get_submodule(owner)._buffers[last] = value
+    def place(self, buffers: Mapping[str, Tensor]) -> None:
+        """Let the module hold these buffers."""
+        for name, value in buffers.items():
+            owner, _, last = name.rpartition(".")
+            self.networks.train.get_submodule(owner)._buffers[last] = value
 
     def _own_statistics(self, own: bool) -> None:
         """Nobody else holds the running statistics, so batch norms may write into them."""
@@ -275,7 +311,11 @@ class BoundNet(Net):
 
     @property
     def params(self) -> Mapping[str, Tensor]:
-        return self._params
+        ranks = parallel.current()
+        if ranks is None:
+            return self._params
+        # every rank computes what is made of these, so each counts for its share
+        return {name: lessened(one, 1 / ranks.world) for name, one in self._params.items()}
 
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
         if path == "net":  # the usual case, without the detour through the bundle

@@ -100,6 +100,20 @@ def _left_over(module: nn.Module) -> tuple[list[str], list[str]]:
     return mixing, others
 
 
+def cannot_split(module: nn.Module) -> list[str]:
+    """Why the rows of a batch cannot go through a network in shares; nothing if they can.
+
+    Examples
+    --------
+    >>> cannot_split(nn.Sequential(nn.Linear(2, 2), BatchNorm(2), Dropout(0.5)))
+    []
+    >>> cannot_split(nn.BatchNorm1d(2, momentum=None))
+    ['the module (BatchNorm1d) takes batch statistics in a way that cannot be swapped']
+    """
+    mixing, others = _left_over(module)
+    return mixing + [reason for reason in others if "torch's global generator" in reason]
+
+
 def _trial(module: nn.Module, sample_shape: tuple[int, ...]) -> list[str]:
     """Map what a run maps over two copies; what fails here would fail there."""
     weights = {k: v.detach() for k, v in module.named_parameters() if v.is_floating_point()}

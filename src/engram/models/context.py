@@ -5,12 +5,16 @@ Both travel beside the call, so that any module may sit between the engine and t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from engram.keys import Key
+from engram.parallel import Ranks
 
 ROW_WEIGHTS: ContextVar[Tensor | None] = ContextVar("row weights of this pass", default=None)
 KEY: ContextVar[Key | None] = ContextVar("key of this pass", default=None)
@@ -18,6 +22,28 @@ PLAIN: ContextVar[bool] = ContextVar(
     "no kernels of our own: the pass is being traced", default=False
 )
 _CALLS: ContextVar[dict[int, int] | None] = ContextVar("calls in this pass", default=None)
+
+
+class Share(NamedTuple):
+    """Of how many rows a pass has which: other ranks have the rest."""
+
+    ranks: Ranks
+    start: int
+    rows: int
+    total: int
+
+
+SHARE: ContextVar[Share | None] = ContextVar("share of the rows of this pass", default=None)
+
+
+@contextmanager
+def share_context(share: Share) -> Iterator[None]:
+    """While this lasts, a pass sees some of the rows only."""
+    token = SHARE.set(share)
+    try:
+        yield
+    finally:
+        SHARE.reset(token)
 
 
 class forward_context:  # noqa: N801 - reads as a statement: with forward_context(...)

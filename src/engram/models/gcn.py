@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from engram.errors import choose, whole
 from engram.models import graph_ops
+from engram.models.context import SHARE
 from engram.models.layers import BatchNorm, Dropout
 from engram.models.shapes import skeleton
 from engram.models.skeletons import Pairs, WithConstants, adjacency, bones, both_ways
@@ -26,7 +27,7 @@ class GraphLayer(nn.Module):
 
     def forward(self, h: Tensor, neighbours: Tensor) -> Tensor:
         near = neighbours @ self.linear(h)  # [B, V, W]
-        if self.training and graph_ops.applies(near):
+        if self.training and SHARE.get() is None and graph_ops.applies(near):
             return self._fused(near, F.linear(h, self.residual.weight))
         y: Tensor = self.norm(torch.relu(near + self.bias) + torch.relu(self.residual(h)))
         return y

@@ -8,7 +8,7 @@ from torch._C._functorch import maybe_current_level
 
 from engram import keys
 from engram.errors import bad, number
-from engram.models.context import KEY, ROW_WEIGHTS, call_number
+from engram.models.context import KEY, ROW_WEIGHTS, SHARE, call_number
 from engram.models.norm import normalise
 
 
@@ -65,6 +65,8 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weights = ROW_WEIGHTS.get() if self.training else None
+        if self.training and SHARE.get() is not None:
+            return self._train(x)
         enough = not self.training or x.numel() > self.features
         # The stock kernel is fastest but writes in place, which mapped tensors cannot always do.
         if weights is None and enough and maybe_current_level() is None:
@@ -96,8 +98,15 @@ class BatchNorm(nn.Module):
 
     def _train(self, x: Tensor) -> Tensor:
         real = self.real_rows(x)
-        y, mean, var = normalise(x, real, *self.factors(), eps=self.eps, axis=self.axis)
-        self.observe(mean, var, real.sum() * (x.numel() // (len(x) * self.features)))
+        count = real.sum() * (x.numel() // (len(x) * self.features))
+        share = SHARE.get()
+        if share is not None:  # statistics are those of all ranks' rows
+            share.ranks.sum_(count)
+        ranks = None if share is None else share.ranks
+        y, mean, var = normalise(
+            x, real, *self.factors(), eps=self.eps, axis=self.axis, ranks=ranks
+        )
+        self.observe(mean, var, count)
         return y
 
     def factors(self) -> tuple[Tensor, Tensor]:
@@ -177,5 +186,12 @@ class Dropout(nn.Module):
         repeat = call_number(self)
         key = keys.fold(key, self.name, repeat) if repeat else keys.fold(key, self.name)
         shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else tuple(x.shape)
-        kept = keys.keep(key, self.p, *shape, device=x.device)
+        share = SHARE.get()
+        if share is None:
+            kept = keys.keep(key, self.p, *shape, device=x.device)
+        else:  # what the whole batch would draw; a model may have folded an axis into the rows
+            folded = len(x) // share.rows
+            start, total = share.start * folded, share.total * folded
+            kept = keys.keep(key, self.p, total, *shape[1:], device=x.device)
+            kept = kept[start : start + len(x)]
         return torch.where(kept, x / (1 - self.p), 0.0) if self.p < 1 else torch.zeros_like(x)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engram.parallel import Ranks
+
 
 def _spread(value: Tensor, x: Tensor, axis: int) -> Tensor:
     """A value per channel [F] (or per row and channel [B, F]), shaped to broadcast over x."""
@@ -86,9 +88,52 @@ def _count(x: Tensor, real: Tensor, axis: int) -> Tensor:
     return (real.sum() * per_row).clamp(min=1)
 
 
+class _NormaliseTogether(torch.autograd.Function):
+    """`_Normalise` of rows that several ranks hold: sums are those of all of them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, eps: float, axis: int,
+        ranks: Ranks,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        mask = real[:, None] > 0
+        sums = torch.where(mask, _row_sums(x, axis), 0.0).sum(0)
+        values = real.sum() * (x.numel() // (x.shape[0] * x.shape[axis]))
+        total = ranks.sum_(torch.cat([sums, values[None]]))
+        count = total[-1].clamp(min=1)
+        mean = total[:-1] / count
+        centred = x - _spread(mean, x, axis)
+        squares = _row_sums(centred.square(), axis)
+        var = ranks.sum_(torch.where(mask, squares, 0.0).sum(0)) / count
+        scale = (var + eps).rsqrt() * weight
+        ctx.eps, ctx.axis, ctx.ranks = eps, axis, ranks
+        ctx.save_for_backward(x, real, weight, mean, var, count)
+        ctx.mark_non_differentiable(mean, var)
+        return torch.addcmul(_spread(bias, x, axis), centred, _spread(scale, x, axis)), mean, var
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor, *_: Any) -> Any:
+        x, real, weight, mean, var, count = ctx.saved_tensors
+        axis = ctx.axis
+        centred = x - _spread(mean, x, axis)
+        rstd = (var + ctx.eps).rsqrt()
+        dbias = _row_sums(dy, axis).sum(0)
+        product = _row_sums(dy * centred, axis).sum(0)
+        # through the statistics, which the rows of all ranks make
+        to_mean, to_var = ctx.ranks.sum_(torch.stack([dbias, product]))
+        to_mean = -rstd * weight * to_mean
+        to_var = -0.5 * to_var * weight * rstd**3
+        shift = real[:, None] * (to_mean / count)
+        slope = real[:, None] * (2 * to_var / count)
+        through = torch.addcmul(_spread(shift, x, axis), centred, _spread(slope, x, axis))
+        dx = torch.addcmul(through, dy, _spread(rstd * weight, x, axis))
+        return dx, None, product * rstd, dbias, None, None, None
+
+
 def normalise(
-    x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, *, eps: float, axis: int
-) -> tuple[Tensor, Tensor, Tensor]:
+    x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, *, eps: float, axis: int,
+    ranks: Ranks | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Normalised x, and the mean and (biased) variance [F] of its real rows.
 
     Parameters
@@ -97,6 +142,8 @@ def normalise(
         [B] 1 for rows that count, 0 for padding.
     axis
         Channel axis, 1 or -1.
+    ranks
+        Who holds further rows of the batch; mean and variance are then those of all.
 
     Examples
     --------
@@ -106,5 +153,8 @@ def normalise(
     ([-1.0, 1.0], 2.0, 1.0)
     """
     found: tuple[Tensor, Tensor, Tensor]
+    if ranks is not None:
+        found = _NormaliseTogether.apply(x, real, weight, bias, eps, axis, ranks)  # type: ignore[no-untyped-call]
+        return found
     found = _Normalise.apply(x, real, weight, bias, eps, axis)  # type: ignore[no-untyped-call]
     return found

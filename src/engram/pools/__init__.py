@@ -9,7 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from engram.errors import choose
+from engram.errors import bad, choose
+from engram.job import launched
 
 if TYPE_CHECKING:
     from engram.pools.base import Pool
@@ -21,6 +22,7 @@ POOLS = {
     "processes": "runs spread over processes",
     "ray": "groups of runs spread over a Ray cluster",
 }
+HERE = ("together", "auto", "serial")  # pools that start no processes
 
 
 def find_pool(name: str, argument: str = "pool") -> Pool:
@@ -31,5 +33,9 @@ def find_pool(name: str, argument: str = "pool") -> Pool:
     >>> find_pool("serial").__module__
     'engram.pools.serial'
     """
-    module = import_module(f"engram.pools.{choose(argument, name, POOLS)}")
+    choose(argument, name, POOLS)
+    if launched() and name not in HERE:
+        wanted = f"one of {', '.join(HERE)} where torchrun has started the processes"
+        raise bad(argument, wanted, name)
+    module = import_module(f"engram.pools.{name}")
     return cast("Pool", module.train)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from engram import keys
+from engram import keys, parallel
 from engram.engine.batches.latents import NAME, Latents, look_up
 from engram.engine.batches.sampler import IndexBatch, Minibatches
 from engram.engine.batches.values import read
@@ -89,7 +89,7 @@ class Collate:
 
     def _inputs(self, part: IndexBatch, key: Tensor) -> Tensor:
         if not self.latents:
-            return self.feed.augmented(part.rows, part.stages, key)
+            return self.feed.augmented(part.rows, part.stages, key, parallel.current())
         by_slot = None if self.alone else self.values.get(NAME)
         return look_up(self.latents, part.rows, part.slot, by_slot)
 
@@ -145,7 +145,7 @@ class Upcoming:
         for number in range(max(step, self._told), min(step + AHEAD + 1, steps)):
             length = self._lengths[number] if self._lengths else None
             main, *apart = (leaf[:, number] for leaf in self._batches)
-            self._feed.announce([main[:, :length], *apart])
+            self._feed.announce([main[:, :length], *apart], ranks=parallel.current())
             self._told = number + 1
 
 

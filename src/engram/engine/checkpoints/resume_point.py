@@ -158,6 +158,15 @@ class StepSlices:
         """Whether it is time to save."""
         return self.checkpointer is not None and self.checkpointer.due()
 
+    def stopped(self, epoch: int, start: int) -> list[ResumePoint] | None:
+        """Where the runs stand if the slice from `start` came to an end inside."""
+        if self.checkpointer is None:
+            return None
+        now = self.now
+        done = start + int(np.max(now.trainer.steps)) - int(now.log.steps.max())
+        now.log.count(now.live[:, start:done])
+        return self.points(epoch, done)
+
     def points(self, epoch: int, step: int) -> list[ResumePoint]:
         """Where the runs stand."""
         self.now.trainer.write_back()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from engram import parallel
 from engram.engine.evaluation.divergence import sound_scores
 from engram.engine.evaluation.judging import judged
 from engram.engine.groups.hyperparameters import as_tensors, varying, with_values
@@ -154,10 +155,17 @@ def _alone(
         return Answer(np.zeros((0, len(learner.opened)), np.float32))
     net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
     parts, seen = [], []
-    for _, x in learner.feed.chunks(rows, stages, _chunks(rows, learner, 1)):
+    every, ranks = _chunks(rows, learner, 1), parallel.current()
+    ranks = ranks if ranks is not None and len(every) >= ranks.world else None
+    mine = every if ranks is None else ranks.deal(every)
+    for _, x in learner.feed.chunks(rows, stages, mine):
         output = net(x)
-        parts.append(method.scores(output, learner.state).float().cpu())
+        found = method.scores(output, learner.state).float()
+        parts.append(found.cpu() if ranks is None else found)
         seen += [output.features] if features else []
+    if ranks is not None:
+        parts = [ranks.dealt(parts, mine, len(rows)).cpu()]
+        seen = [ranks.dealt(seen, mine, len(rows))] if features else []
     return Answer(torch.cat(parts).numpy(), torch.cat(seen) if features else None)
 
 

@@ -7,13 +7,14 @@ lockstep, while a step costs what a hand-written loop costs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from engram import parallel
 from engram.engine.batches.collate import (
     Collate,
     Minibatch,
@@ -152,8 +153,23 @@ class SingleTrainer:
                 self._upcoming(number)
             rows = one_step(self._rows, number)
             self._batch = self.collate(rows)
-            self._step(rows, gradient(self._batch), rate)
+            if parallel.current() is None:
+                found = gradient(self._batch)
+            else:
+                found = self._or_as_before(gradient, self._batch)
+            self._step(rows, found, rate)
             self._count()
+
+    def _or_as_before(self, gradient: Callable[[Batch], Gradient], batch: Batch) -> Gradient:
+        """A gradient of all ranks; if one is lost on the way, the step was never begun."""
+        buffers = {name: value.clone() for name, value in self.net.read_buffers().items()}
+        sums = dict(self.sums)
+        try:
+            return gradient(batch)
+        except parallel.LostRank:
+            self.net.place(buffers)
+            self.sums = sums
+            raise
 
     def _count(self) -> None:
         """A step was taken."""
@@ -231,8 +247,11 @@ class SingleTrainer:
             raise bad(f"{type(self.method).__name__}.loss", expected, "constants")
         inputs = [*net.parameters, *([net.leaf] if net.touched else [])]
         parts = torch.autograd.grad(total, inputs, allow_unused=True)
+        found_parts, ranks = net.as_laid_out(parts), parallel.current()
+        if ranks is not None:  # each has followed its own rows; penalties are on the whole vector
+            found_parts = ranks.summed(found_parts)
         self._log(terms)
-        return Gradient(net.as_laid_out(parts), parts[-1] if net.touched else None)
+        return Gradient(found_parts, parts[-1] if net.touched else None)
 
     def _projected(self, batch: Batch) -> Gradient:
         """What the method makes of gradients of its choice."""
