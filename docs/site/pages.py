@@ -18,6 +18,7 @@ from engram.streams import NEEDED, SCENARIOS
 
 API = {  # pages of the reference and what stands on each
     "run": ["engram.run", "engram.sweep", "engram.read", "engram.load", "engram.open_world"],
+    "search": ["engram.search"],
     "data": ["engram.data.Data"],
     "streams": ["engram.streams.core.Stream", "engram.streams.core.Task"],
     "results": ["engram.records.result.Result"],
