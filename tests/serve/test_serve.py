@@ -88,7 +88,7 @@ def test_malformed_requests_get_clean_answers(running):
     rows = TEST[:2].tolist()
     good = {"/predict": {"x": rows}, "/novelty": {"x": rows}, "/learn": {"x": rows, "y": [0, 1]}}
     waiting = len(running[1].jobs)
-    for method, path, headers, body in requests(api, good, 250):
+    for method, path, headers, body in requests(api, good, 150):
         status, said = asked(running, path, raw=body, method=method, headers=headers)
         assert 400 <= status < 500, (method, path, body, said)
         assert list(said) == ["error"]

@@ -49,7 +49,10 @@ class Service:
             raise RecordError(f"{self.path}: is served by another process")
         self.jobs = Jobs(folder, int(self.learner.notes.get("job", 0)))
         self.metrics = Metrics()
-        self._next = folder / "next.engram"
+        # of this process alone: a learning process that outlived another service may still write
+        self._next = folder / f"next-{os.getpid()}.engram"
+        for left in folder.glob("next-*.engram"):
+            left.unlink(missing_ok=True)
         self._learning = Learning(learn_seconds)
         self._wake, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._learn_all, name="learn", daemon=True)
