@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import engram
-from engram.disk import DiskError, appearing, make_folder, remove_leftovers
+from engram.disk import DiskError, all_at_once, appearing, make_folder, remove_leftovers
 from engram.errors import EngramError, RecordError
 from engram.recipes import Callback
 from engram.records import Rows, RunDirectory, read
@@ -61,6 +61,33 @@ def test_disks_that_fail_in_words(tmp_path, monkeypatch, code, words):
     assert isinstance(caught.value, EngramError)
     assert caught.value.errno == code
     assert os.listdir(tmp_path) == ["recipes"]
+
+
+def test_files_that_appear_at_once_do_so_or_not_at_all(tmp_path, monkeypatch):
+    def write(last="c"):
+        for name in ("a", "b", last):
+            with appearing(tmp_path / name) as temporary:
+                temporary.write_text(name)
+
+    with pytest.raises(ValueError, match="null byte"), all_at_once():
+        write(last="\0")
+    assert not list(tmp_path.iterdir())
+
+    def full(source, target):
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(DiskError, match="the disk is full"), all_at_once():
+            write()
+    assert not list(tmp_path.iterdir())
+    with all_at_once():
+        write()
+        assert not list(tmp_path.glob("[!.]*"))
+    assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["a", "b", "c"]
+    with appearing(tmp_path / "d") as temporary:  # alone again
+        temporary.write_text("d")
+    assert (tmp_path / "d").exists()
 
 
 def test_a_directory_that_is_deleted_stays_deleted(tmp_path):

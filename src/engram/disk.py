@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import os
 import platform
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from engram.errors import RecordError
 
+_batch = threading.local()  # files that are to appear at once
 _counter = itertools.count()  # two threads of one process may write the same name
 
 _WORDS = {
@@ -68,6 +70,9 @@ def appearing(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name}.tmp-{_machine()}-{os.getpid()}-{next(_counter)}")
     try:
         yield temporary
+        if (later := getattr(_batch, "files", None)) is not None:
+            later[target] = temporary
+            return
         sync(temporary)
         os.replace(temporary, target)
     except BaseException as problem:
@@ -76,6 +81,56 @@ def appearing(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise DiskError(problem, target) from problem
         raise
     sync(target.parent)
+
+
+@contextmanager
+def all_at_once() -> Iterator[None]:
+    """While this lasts, files of this thread are written, and appear together at its end.
+
+    Many small files wait for the disk little longer than one. If the block raises, none appears.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with all_at_once():
+    ...     with appearing(folder / "note.txt") as temporary:
+    ...         _ = temporary.write_text("whole")
+    ...     print((folder / "note.txt").exists())
+    False
+    >>> (folder / "note.txt").read_text()
+    'whole'
+    """
+    files: dict[Path, Path] = {}
+    _batch.files = files
+    try:
+        yield
+    except BaseException:
+        for temporary in files.values():
+            _remove(temporary)
+        raise
+    finally:
+        _batch.files = None
+    _appear(files)
+
+
+def _appear(files: dict[Path, Path]) -> None:
+    """Let temporary files take the place of their targets, once all are on disk."""
+    left = dict(files)
+    try:
+        for temporary in files.values():
+            sync(temporary)
+        for target, temporary in files.items():
+            os.replace(temporary, target)
+            del left[target]
+    except BaseException as problem:
+        for temporary in left.values():
+            _remove(temporary)
+        if isinstance(problem, OSError):
+            raise DiskError(problem, next(iter(left)).parent) from problem
+        raise
+    for folder in dict.fromkeys(target.parent for target in files):
+        sync(folder)
 
 
 def _remove(path: Path) -> None:

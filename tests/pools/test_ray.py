@@ -7,20 +7,18 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 import engram
 from benchmarks.kills.trial import differences
+from benchmarks.sweeps.nodes import Killer, stages_written
+from benchmarks.sweeps.two_nodes import TwoNodes, two_nodes
 from engram.pools.cluster import connected
-from engram.records.merging import result_files
 from tests.pools.test_pools import Notes
-from tests.pools.two_nodes import TwoNodes, two_nodes
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install engram[ray]"
@@ -39,26 +37,12 @@ def cluster() -> Iterator[TwoNodes]:
         yield found
 
 
-def stages_written(folder: Path) -> Counter[tuple[object, ...]]:
-    """How often each stage of each run was recorded."""
-    found: Counter[tuple[object, ...]] = Counter()
-    for path in result_files(folder):
-        table = pq.read_table(path, columns=["recipe", "seed", "order", "stage"])
-        found.update(set(zip(*(c.to_pylist() for c in table.columns), strict=True)))
-    return found
-
-
-class Killer(Notes):
-    """Kills a node at some stage."""
+class Watching(Killer, Notes):
+    """Kills a node at some stage, and writes down everything."""
 
     def __init__(self, cluster: TwoNodes, at: int) -> None:
-        super().__init__()
+        Notes.__init__(self)
         self.cluster, self.at = cluster, at
-
-    def stage(self, plan: engram.recipes.Plan, stage: int, rows: object) -> None:
-        super().stage(plan, stage, rows)
-        if len(self.stages) == self.at:
-            self.cluster.kill_one()
 
 
 class Impatient(Notes):
@@ -116,7 +100,7 @@ def test_a_node_dies_and_every_run_ends_once_with_the_numbers_of_serial(
 ) -> None:
     recipes = [BASE | {"method": m, "seeds": [s]} for m in ("ER", "LwF") for s in range(4)]
     expected = engram.sweep(recipes, pool="serial", out=tmp_path / "serial", device="cpu")
-    out, told = tmp_path / "out", Killer(cluster, at=5)
+    out, told = tmp_path / "out", Watching(cluster, at=5)
     options = {"pool": "ray", "address": cluster.address, "out": out, "device": "cpu"}
     late = engram.sweep(recipes, deadline=time.monotonic() - 1, **options)
     assert len(late) == 0

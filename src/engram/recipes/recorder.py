@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from engram.disk import all_at_once
 from engram.engine.backend import device_of
 from engram.engine.checkpoints.portable import portable
 from engram.engine.engine import FinishedStage
@@ -112,31 +113,40 @@ class Recorder:
     def prepare(self) -> None:
         """Write down what is about to run, and make ready for its checkpoints."""
         self._began = time.perf_counter()
+        self._know_items()
+        if self.folder is None:
+            return
+        if not self._worker:
+            self.folder.tidy()
+        with all_at_once():
+            self._write_beginnings(self.folder)
+        # now, in case the process is killed; at the end once more, with the time it took
+        self._environment = self.folder.write_environment(environment(self.device))
+        self.checkpoints = Checkpoints(self.folder, self.callback.note)
+        self.saver = StepSaver(self.folder, self.open, self._every, self.callback.note)
+        if self._again:
+            self.saver.forget()
+
+    def _know_items(self) -> None:
         known: dict[int, Items] = {}  # the methods of a study share their streams
         for plan in self.open:
-            where = (plan.recipe, plan.order)
-            if where in self._items:
-                continue
             stream = plan.run.stream
             if id(stream) not in known:
                 known[id(stream)] = Items.of_stream(stream)
-            self._items[where] = known[id(stream)]
-            # Items explain stored predictions; a study of orders that keeps counts has none, and
-            # would write thousands of files before its first step.
-            if self.folder is not None and plan.keep != "counts":
-                self.folder.write_items(*where, self._items[where])
-        if self.folder is not None:
-            for recipe, content in {plan.recipe: plan.content for plan in self.open}.items():
-                self.folder.write_recipe(recipe, content)
-            if not self._worker:
-                self.folder.tidy()
-                self.folder.list_recipes(plan.recipe for plan in self.plans)
-            # now, in case the process is killed; at the end once more, with the time it took
-            self._environment = self.folder.write_environment(environment(self.device))
-            self.checkpoints = Checkpoints(self.folder, self.callback.note)
-            self.saver = StepSaver(self.folder, self.open, self._every, self.callback.note)
-            if self._again:
-                self.saver.forget()
+            self._items[plan.recipe, plan.order] = known[id(stream)]
+
+    def _write_beginnings(self, folder: RunDirectory) -> None:
+        """Recipes, and items, which explain stored predictions.
+
+        A study of orders that keeps counts has none, and would write thousands of files before its
+        first step.
+        """
+        for where in {(p.recipe, p.order): 0 for p in self.open if p.keep != "counts"}:
+            folder.write_items(*where, self._items[where])
+        for recipe, content in {plan.recipe: plan.content for plan in self.open}.items():
+            folder.write_recipe(recipe, content)
+        if not self._worker:
+            folder.list_recipes(plan.recipe for plan in self.plans)
 
     def resume(self, place: int, learner: Learner) -> int:
         """The state of an interrupted run into its learner; the next stage to train, or go on with.

@@ -58,7 +58,7 @@ def two_nodes() -> Iterator[TwoNodes]:
     # before Ray is imported anywhere, which looks once
     os.environ |= {"RAY_AUTH_TOKEN": uuid.uuid4().hex, "RAY_AUTH_MODE": "token"}
     with tempfile.TemporaryFile("w+") as said:
-        command = [sys.executable, "-m", "tests.pools.two_nodes"]
+        command = [sys.executable, "-m", "benchmarks.sweeps.two_nodes"]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said,
             text=True,

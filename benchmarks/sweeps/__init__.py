@@ -1,0 +1,1 @@
+"""Sweeps: what planning costs, what processes gain, what a cluster survives."""
