@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -230,17 +231,18 @@ class Dispatcher:
         """Let workers save what is going on and end; hear of it, for a while."""
         import ray
 
-        ray.get(self._mailbox.stop.remote())
         self.retries.waiting.clear()
-        self._cancel_queued()
         until = time.monotonic() + GRACE
-        while self._busy and time.monotonic() < until:
-            ready, _ = ray.wait([self._reading, *self._busy], num_returns=1, timeout=1.0)
-            if self._reading in ready:
-                self._read()
-            for task in [one for one in ready if one in self._busy]:
-                ray.get(self._mailbox.wake.remote())
-                self._read()
-                del self._open[self._busy.pop(task)[0]]
-        for task in self._busy:
-            ray.cancel(task, force=True)
+        with suppress(ray.exceptions.RayError):  # the cluster may be what went
+            ray.get(self._mailbox.stop.remote(), timeout=GRACE)
+            self._cancel_queued()
+            while self._busy and time.monotonic() < until:
+                ready, _ = ray.wait([self._reading, *self._busy], num_returns=1, timeout=1.0)
+                if self._reading in ready:
+                    self._read()
+                for task in [one for one in ready if one in self._busy]:
+                    ray.get(self._mailbox.wake.remote(), timeout=GRACE)
+                    self._read()
+                    del self._open[self._busy.pop(task)[0]]
+            for task in self._busy:
+                ray.cancel(task, force=True)
