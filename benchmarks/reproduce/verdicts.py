@@ -8,6 +8,7 @@ In a page the counts stand between two comments, ``<!-- verdicts -->`` and ``<!-
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from engram.errors import bad
@@ -18,12 +19,13 @@ from engram.reproduce.verdict import DIFFERS
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
+NUMBER = re.compile(r"\w+/([A-Z]\.|\d+\.)?\d+")  # of a table: 1, 3.2, C.1
 HEAD = ("table", "cells", "agree", "differ", "not comparable", "not run", "with other settings")
 
 
 def tables(paper: str, folder: Path = HERE) -> list[Tally]:
     """The tables of a paper with something recorded; groups repeat what their tables have."""
-    return [one for one in tally(paper, folder) if one.made and one.name.split("/")[1].isdigit()]
+    return [one for one in tally(paper, folder) if one.made and NUMBER.fullmatch(one.name)]
 
 
 def markdown(folder: Path = HERE) -> str:
