@@ -63,5 +63,5 @@ def to_list(rows):
 
 def test_only_pools_that_work_are_offered():
     recipe = {"stream": {"data": "blobs"}, "method": "Finetune"}
-    with pytest.raises(BadArgument, match=r"Valid: auto, processes, serial, together$"):
-        engram.sweep([recipe], pool="ray")
+    with pytest.raises(BadArgument, match=r"Valid: auto, processes, ray, serial, together$"):
+        engram.sweep([recipe], pool="slurm")
