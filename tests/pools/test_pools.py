@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import engram
+from benchmarks.sweeps.nodes import stages_written
 from engram.errors import BadArgument, EngramError
 from engram.pools import POOLS, find_pool, processes
 from engram.pools.telling import Hearing, Telling
@@ -181,6 +182,25 @@ def test_workers_are_forked_where_nothing_runs_on_cuda(monkeypatch: pytest.Monke
     assert processes.context_for("cpu").get_start_method() == "forkserver"
     monkeypatch.setattr(processes, "device_of", torch.device)
     assert processes.context_for("cuda").get_start_method() == "spawn"
+
+
+def test_jobs_of_an_array_share_a_directory_and_train_every_run_once(tmp_path: Path) -> None:
+    """Several processes with one and the same command, as a scheduler starts them."""
+    recipes = [BASE | {"method": name, "seeds": 3} for name in ("ER", "Finetune")]
+    context = processes.context_for("cpu")
+    options = {"pool": "serial", "out": tmp_path, "device": "cpu"}
+    jobs = [context.Process(target=engram.sweep, args=(recipes,), kwargs=options) for _ in range(3)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join(120)
+    assert 0 in [job.exitcode for job in jobs]  # who finds only what others train says so and ends
+    told = Notes()
+    result = engram.sweep(recipes, callback=told, **options)
+    assert told.begun == [(6, 6)]
+    assert set(stages_written(tmp_path).values()) == {1}
+    alone = engram.sweep(recipes, pool="serial", device="cpu")
+    np.testing.assert_array_equal(result.matrix, alone.matrix)
 
 
 def test_unknown_pools_and_what_processes_need() -> None:
