@@ -59,6 +59,21 @@ def test_what_is_written_passes_the_check(engram, tmp_path, kind):
         sys.modules.pop(module, None)
 
 
+def test_policies_of_recipes_have_options(engram):
+    engram("new", "policy", "optional.py")
+    policy = {"name": "optional:Optional", "temperature": 2}
+    method = {"name": "ER", "memory": {"total": 20, "policy": policy}}
+    try:
+        recipe = library.Recipe.of({"stream": "blobs", "method": method})
+        assert recipe.method.memory.policy.temperature == 2.0
+        assert library.Recipe.of(recipe.plain()).method == recipe.method
+        policy["temprature"] = policy.pop("temperature")
+        with pytest.raises(library.BadArgument, match="did you mean 'temperature'"):
+            library.Recipe.of({"stream": "blobs", "method": method})
+    finally:
+        sys.modules.pop("optional", None)
+
+
 def test_files_that_cannot_be_imported_are_refused(engram, tmp_path):
     assert "did you mean 'method'" in engram("new", "methods", "mine.py", code=2).output
     assert "that Python can import" in engram("new", "method", "my-method.py", code=2).output
