@@ -136,6 +136,7 @@ def normed(seed):
     return torch.nn.Sequential(*layers)
 
 
+@pytest.mark.filterwarnings("ignore:model. all 2 seeds begin with the weights:UserWarning")
 def test_buffers_and_exemplars_are_kept_with_parameters(tmp_path, monkeypatch):
     settings = {"model": normed(0), "keep": "parameters", "seeds": 2}
     result = train(out=tmp_path, probes=(), **settings)
