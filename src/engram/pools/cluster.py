@@ -133,6 +133,16 @@ def _room(ray: Any) -> Room:
     return Room(int(whole["CPU"]), float(whole.get("GPU", 0.0)), nodes)
 
 
+def look(before: Room) -> Room:
+    """What the cluster has now; as before, where it has nothing at the moment."""
+    import ray
+
+    try:
+        return _room(ray)
+    except BadArgument:
+        return before
+
+
 def _handlers() -> dict[int, Any]:
     if threading.current_thread() is not threading.main_thread():
         return {}

@@ -12,7 +12,7 @@ from typing import Any
 
 from engram.errors import EngramError
 from engram.pools.base import Key, recipes_of
-from engram.pools.cluster import Room
+from engram.pools.cluster import Room, look
 from engram.pools.memory import Need
 from engram.pools.parcels import pack, unpack
 from engram.pools.planner import Group
@@ -22,6 +22,7 @@ from engram.pools.telling import Hearing
 from engram.recipes.recorder import Recorder
 from engram.records import run_id
 
+LOOK_EVERY = 2.0  # seconds between looks at what the cluster has: nodes come and go
 GRACE = 120.0  # seconds in which workers that are told to end may save what is going on
 WAITING = 60.0  # seconds without a free place before it is said
 SIXTEENTHS = 16  # in which GPUs are divided
@@ -61,9 +62,8 @@ class Dispatcher:
         self._numbers = itertools.count(1)
         self._hearing = Hearing(self.recorder.callback, self.recorder.plans)
         self._last, self._said = time.monotonic(), False
+        self._looked = time.monotonic()
         slots = self.workers or max(self.room.cpus, 1)
-        # some more than there are places: a cluster that grows sees what is wanted
-        self._window = self.workers or 2 * slots + 2
         per_group = slots // max(1, min(len(self.groups), slots))
         self.cpus = max(1, min(per_group, self.room.cores_of_a_node))
 
@@ -84,7 +84,8 @@ class Dispatcher:
     def _round(self) -> None:
         import ray
 
-        while self.retries.waiting and len(self._busy) < self._window and not self._late():
+        window = self._window()
+        while self.retries.waiting and len(self._busy) < window and not self._late():
             self._hand_out(self.retries.waiting.popleft())
         if self._late():
             self.retries.waiting.clear()
@@ -97,6 +98,21 @@ class Dispatcher:
         for task in [one for one in ready if one in self._busy]:
             self._end(task)
         self._say_waiting()
+
+    def _window(self) -> int:
+        """How many groups are handed out at once: as many as there are places now.
+
+        For a task that waits, Ray starts a process that has nothing imported yet, and ends the one
+        that has finished another task.
+        """
+        if self.workers:
+            return self.workers
+        if time.monotonic() - self._looked > LOOK_EVERY:
+            self._looked, self.room = time.monotonic(), look(self.room)
+        if self.job.device != "cuda" or not self.retries.waiting:
+            return max(1, self.room.cpus // self.cpus)
+        part = self.resources(self.retries.waiting[0])["num_gpus"]
+        return max(1, min(self.room.cpus, int(self.room.gpus / part)))
 
     def _late(self) -> bool:
         return self.deadline is not None and time.monotonic() >= self.deadline
