@@ -244,7 +244,8 @@ def test_resume_says_what_only_python_can_go_on_with(engram):
     stream = package.class_incremental(from_arrays())
     package.run(stream, out="memory")
     package.run(named()[:1], out="sliced")
-    package.run(named(), model=lambda shape: torch.nn.Linear(16, 12), out="own")
+    layers = (torch.nn.Linear(16, 8), torch.nn.ReLU())
+    package.run(named(), model=lambda shape: torch.nn.Sequential(*layers), out="own")
     package.orders(
         package.Recipe.of({"stream": {"data": "blobs", "classes_per_task": 5}, "method": "ER"}),
         out="study",
