@@ -11,16 +11,20 @@ from engram.data.known import KNOWN
 
 
 @cache
-def data_options() -> frozenset[str]:
-    """What some data set or form of files may be told when it is loaded.
+def data_options(name: str) -> frozenset[str]:
+    """What a set that is made on the spot, or else some form of files, may be told when loaded.
 
     Examples
     --------
-    >>> {"standardize", "resize", "missing", "repair", "noise"} <= data_options()
+    >>> {"standardize", "noise"} <= data_options("faces"), "noise" in data_options("blobs")
+    (True, False)
+    >>> {"missing", "repair", "header"} <= data_options("mine.csv")
     True
     """
-    readers = [load, *FORMS, *(one.make for one in KNOWN.values() if one.make)]
+    known = KNOWN.get(name)
+    readers = FORMS if known is None or known.make is None else (known.make,)
     return frozenset(
-        one.name for reader in readers for one in inspect.signature(reader).parameters.values()
+        one.name for reader in (load, *readers)
+        for one in inspect.signature(reader).parameters.values()
         if one.kind is one.KEYWORD_ONLY and one.name not in ("name", "root")
     )  # fmt: skip

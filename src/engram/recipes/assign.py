@@ -201,7 +201,9 @@ def _home(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
     found = [section for section, names in owners.items() if key in names]
     if len(found) == 1:
         return (found[0],)
-    if not found and key in data_options():
+    stream = content.get("stream", {})
+    source = stream.get("data", "") if isinstance(stream, Mapping) else stream
+    if not found and key in data_options(str(source)):
         return "stream", "data_options"
     if not found:
         raise _nowhere(key, {*SECTIONS}.union(*owners.values()), type(method).__name__)
