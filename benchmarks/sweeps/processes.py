@@ -1,6 +1,6 @@
 """How much faster `processes` is than `serial`, for runs that do not fit into lockstep.
 
-    python -m benchmarks.sweeps.processes [--recipes 8] [--epochs 40] [--repeats 3] [--out FILE]
+    python -m benchmarks.sweeps.processes [--recipes 8] [--epochs 120] [--repeats 2] [--out FILE]
 
 The same sweep by both pools, one after the other, several times: networks too large for lockstep on
 the CPU, with progress (a callback) and a budget, into a run directory. Serial as it is, with a
@@ -59,9 +59,9 @@ def timed(recipes: list[dict[str, Any]], pool: str, workers: int) -> tuple[float
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recipes", type=int, default=8)
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=120)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     methods = ("ER", "EWC", "LwF", "SI")
