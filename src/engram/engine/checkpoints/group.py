@@ -1,6 +1,8 @@
 """Many learners that trained together, in one file: thousands of small ones would take minutes.
 
-Names in the file begin with the run they belong to, so that each learner is read by itself.
+Learners that trained together are alike, so each of their tensors is written once for all of them,
+a row per run; hundreds of thousands of small tensors would take seconds to copy and to sum up. What
+is not alike bears the name of the run it belongs to.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from engram.engine.checkpoints import single as checkpoint
@@ -17,6 +20,9 @@ from engram.errors import RecordError
 from engram.learner.learner import Learner
 from engram.learner.tree import flatten
 from engram.tensor_file import TensorFile
+
+ALL = "all"  # what names of tensors with a row per run begin with; ids of runs have a dash
+AT_ONCE = 64 << 20  # bytes that are put together on the device; more would take its room
 
 
 def nbytes(learners: Collection[Learner], leave_out: Collection[str] = ()) -> int:
@@ -27,13 +33,38 @@ def nbytes(learners: Collection[Learner], leave_out: Collection[str] = ()) -> in
 
 def save(learners: Mapping[str, Learner], folder: Path, leave_out: Collection[str] = ()) -> Path:
     """Write learners, by the id of their run, after the stage that they have in common."""
-    tensors: dict[str, Tensor] = {}
-    facts: dict[str, Any] = {}
-    for run, learner in learners.items():
-        own, facts[run] = checkpoint.state_dict(learner, leave_out)
-        tensors |= {f"{run}/{name}": value for name, value in own.items()}
+    trees = {run: checkpoint.tree_of(one, leave_out) for run, one in learners.items()}
+    facts = {run: checkpoint.facts_beside(one, trees[run]) for run, one in learners.items()}
+    tensors = together({run: flatten(tree) for run, tree in trees.items()})
     stage = next(iter(learners.values())).stage
     return checkpoint.write(folder / f"{name_of(learners)}-{stage:04d}.safetensors", tensors, facts)
+
+
+def together(leaves: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensors of runs, by run and name, as few: one with a row per run for each that all have.
+
+    Examples
+    --------
+    >>> import torch
+    >>> made = together({"a-0": {"x": torch.ones(2)}, "b-0": {"x": torch.zeros(2)}})
+    >>> made["all/x"].tolist()
+    [[1.0, 1.0], [0.0, 0.0]]
+    """
+    runs, found = list(leaves), dict[str, Tensor]()
+    for name in dict.fromkeys(name for one in leaves.values() for name in one):
+        values = [leaves[run].get(name) for run in runs]
+        kinds = {None if one is None else (one.shape, one.dtype, one.device) for one in values}
+        own = {run: one for run, one in zip(runs, values, strict=True) if one is not None}
+        if len(kinds) == 1:
+            found[f"{ALL}/{name}"] = _stacked(list(own.values()))
+        else:
+            found |= {f"{run}/{name}": one.detach().cpu().clone() for run, one in own.items()}
+    return {name: one.contiguous() for name, one in found.items()}
+
+
+def _stacked(values: list[Tensor]) -> Tensor:
+    small = len(values) * values[0].nbytes <= AT_ONCE
+    return torch.stack([one.detach() if small else one.detach().cpu() for one in values]).cpu()
 
 
 def name_of(runs: Collection[str]) -> str:
@@ -68,6 +99,8 @@ class GroupFiles:
     def __init__(self, folder: Path, note: checkpoint.Note = checkpoint.warn) -> None:
         self.folder, self.note = folder, note
         self._files: dict[Path, tuple[TensorFile, dict[str, Any], dict[str, list[str]]]] = {}
+        # of the file last read: tensors with a row per run, and the row of each
+        self._rows: tuple[Path | None, dict[str, Tensor], dict[str, int]] = (None, {}, {})
         for path in sorted(folder.glob("[!.]*.safetensors")):
             try:
                 self._files[path] = _opened(path)
@@ -86,7 +119,11 @@ class GroupFiles:
             file, facts, names = self._files[path]
             try:
                 checkpoint.check_place(path, facts[run], run=run, stage=stage_of(path))
-                tensors = {name.removeprefix(f"{run}/"): file.get(name) for name in names[run]}
+                tensors = {
+                    name.removeprefix(f"{run}/"): file.get(name) for name in names.get(run, ())
+                }
+                rows, places = self._of_all(path)
+                tensors |= {name: one[places[run]].clone() for name, one in rows.items()}
                 checkpoint.take(learner, path, tensors, facts[run])
             except RecordError as problem:
                 self._pass_over(path, problem)
@@ -94,6 +131,14 @@ class GroupFiles:
                 continue
             return learner.stage + 1
         return 0
+
+    def _of_all(self, path: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
+        """Tensors with a row per run; runs of one file are asked for one after another."""
+        if self._rows[0] != path:
+            file, facts, names = self._files[path]
+            found = {name.removeprefix(f"{ALL}/"): file.get(name) for name in names.get(ALL, ())}
+            self._rows = path, found, {run: place for place, run in enumerate(facts)}
+        return self._rows[1:]
 
     def _pass_over(self, path: Path, problem: RecordError) -> None:
         checkpoint.put_aside(path)

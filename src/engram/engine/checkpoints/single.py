@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -74,13 +74,17 @@ def state_dict(
     """
     tree = tree_of(learner, leave_out)
     tensors = {k: v.detach().cpu().contiguous().clone() for k, v in flatten(tree).items()}
-    facts = {
+    return tensors, facts_beside(learner, tree)
+
+
+def facts_beside(learner: Learner, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a learner beside the tensors in `tree`."""
+    return {
         "format": FORMAT, "structure": structure(tree), "stage": learner.stage,
         "seed": learner.seed, "seen": learner.exemplars.seen, "diverged": learner.diverged,
         "stream": learner.stream.fingerprint(), "ledger": learner.ledger.to_dict(),
         "units": learner.units,
     }  # fmt: skip
-    return tensors, facts
 
 
 def load_state_dict(learner: Learner, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
