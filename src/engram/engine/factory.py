@@ -41,6 +41,7 @@ class LearnerFactory:
         self.device, self.channels_last = device, channels_last
         self._feeds: dict[Any, Feed] = {}
         self._weights: dict[Any, Networks] = {}  # the last ones used come last
+        self._kept = 0  # bytes of these
         self._skeletons: dict[Any, Networks] = {}
         self._first: dict[Any, Networks] = {}  # of runs that differ in nothing but their seeds
         self._kinds: dict[ByIdentity, Any] = {}
@@ -83,7 +84,10 @@ class LearnerFactory:
     def networks(self, run: Run) -> Networks:
         """Skeleton with initial weights; equal seeds share one while there is room for it."""
         key = self._kind(run), run.seed
-        found = self._weights.pop(key, None) or self._build(run)
+        found = self._weights.pop(key, None)
+        if found is None:
+            found = self._build(run)
+            self._kept += found.nbytes
         self._weights[key] = found
         self._make_room()
         self._need_root(run, found)
@@ -126,9 +130,8 @@ class LearnerFactory:
 
     def _make_room(self) -> None:
         """Forget weights that were not asked for lately: thousands of runs begin with their own."""
-        size = sum(one.nbytes for one in self._weights.values())
-        while size > KEPT and len(self._weights) > 1:
-            size -= self._weights.pop(next(iter(self._weights))).nbytes
+        while self._kept > KEPT and len(self._weights) > 1:
+            self._kept -= self._weights.pop(next(iter(self._weights))).nbytes
 
     @staticmethod
     def _need_root(run: Run, networks: Networks) -> None:
