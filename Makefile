@@ -17,7 +17,7 @@ PYTHONS ?= python3.12 python3.13
 help:
 	@echo "make demo    run the demonstration (engram demo)"
 	@echo "make test    run all tests and doctests, JOBS=$(JOBS) processes"
-	@echo "make faults  kill, fill, damage and delete what runs: the whole campaign"
+	@echo "make faults  kill, fill, damage and delete what runs, edit what is read: the whole campaign"
 	@echo "make lint    ruff, formatting, mypy --strict, import layers"
 	@echo "make bench   speed against a bare PyTorch loop"
 	@echo "make docs    the documentation as a site in build/site, examples run"
@@ -42,6 +42,7 @@ test: $(STAMP)
 
 faults: $(STAMP)
 	$(PYTHON) -m tests.faults
+	$(PYTHON) -m tests.fuzz
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -6,7 +6,8 @@ import math
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 OWN_MODULES: set[str] = set()  # modules that were imported because a user named a class in them
@@ -189,6 +190,34 @@ def number(
 def refuse(argument: str, expected: str, got: Any) -> NoReturn:
     """Raise the error of `bad`."""
     raise bad(argument, expected, got)
+
+
+@contextmanager
+def read_as(source: object, what: str, kind: type[EngramError] = RecordError) -> Iterator[None]:
+    """Inside, a file is believed; where that comes to nothing, it is the file that is refused.
+
+    A file from elsewhere may say anything, and its reader then stumbles in any way: over a name
+    that is missing, a list in place of a number, a shape that does not fit. Errors that say what is
+    wrong already, those of the disk and those of a user's own code stay as they are.
+
+    Examples
+    --------
+    >>> with read_as("run/ledger.json", "ledger"):
+    ...     {}["runs"]
+    Traceback (most recent call last):
+    ...
+    engram.errors.RecordError: run/ledger.json: is not a whole ledger (KeyError: 'runs')
+    """
+    try:
+        yield
+    except (EngramError, OSError, MemoryError, Warning):
+        raise
+    except Exception as problem:
+        if own_place(problem):
+            raise
+        words = " ".join(str(problem).split())[:200]
+        said = f"{type(problem).__name__}: {words}" if words else type(problem).__name__
+        raise kind(f"{source}: is not a whole {what} ({said})") from problem
 
 
 def own_place(error: BaseException) -> str:

@@ -41,7 +41,7 @@ from engram.data.stanford_cars import is_stanford_cars, load_stanford_cars
 from engram.data.svhn import is_svhn, load_svhn
 from engram.data.tiny_imagenet import is_tiny_imagenet, load_tiny_imagenet
 from engram.data.voc_actions import is_voc_actions, load_voc_actions
-from engram.errors import bad, unknown
+from engram.errors import BadArgument, bad, read_as, unknown
 
 _PART = re.compile(r"([_-](full|sub|train\d*|test|val|valid|part\d*|\d+(mb)?))+$", re.IGNORECASE)
 
@@ -96,7 +96,8 @@ class Place:
         if name is not None:
             options = {**options, "name": name}
         place = list(self.files) if self.files else self.path
-        return read_resized(partial(self.read, place), names, options)
+        with read_as(self.path, f"set of the {self.form} form", BadArgument):
+            return read_resized(partial(self.read, place), names, options)
 
 
 def _folder(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +16,7 @@ from engram.errors import bad
 
 DENSE = 300  # times smaller than its content: no data set is, if it is large
 LARGE = 1 << 30
+MOST_HEADER = 16384  # bytes; numpy reads no more than 10,000
 
 
 def memory() -> int:
@@ -44,18 +48,45 @@ def check_npz(file: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         check_size(str(file), sum(one.file_size for one in members), file.stat().st_size)
-        for one in members:
-            if not one.filename.endswith(".npy"):
-                continue
+        check_arrays(file, archive, members)
+
+
+def check_arrays(file: Path, archive: zipfile.ZipFile, members: Iterable[zipfile.ZipInfo]) -> None:
+    """Refuse arrays that say more than they hold."""
+    for one in members:
+        if one.filename.endswith(".npy"):
             with archive.open(one) as stream:
-                version = np.lib.format.read_magic(stream)
-                read = (np.lib.format.read_array_header_1_0 if version == (1, 0)
-                        else np.lib.format.read_array_header_2_0)  # fmt: skip
-                shape, _, dtype = read(stream)
-                said = math.prod(shape) * dtype.itemsize + stream.tell()
-            if said > one.file_size and not dtype.hasobject:
-                expected = f"{said} bytes for {shape} of {dtype}"
-                raise bad(f"{file}: {one.filename}", expected, f"{one.file_size} bytes")
+                array_header(stream, one.file_size, f"{file}: {one.filename}")
+
+
+def check_npy(file: Path) -> None:
+    """Refuse an array that says more than its file holds."""
+    with file.open("rb") as stream:
+        if stream.read(6) == np.lib.format.MAGIC_PREFIX:
+            stream.seek(0)
+            array_header(stream, file.stat().st_size, str(file))
+
+
+class ArrayHeader(NamedTuple):
+    """What stands before the numbers of an array, and where they begin."""
+
+    shape: tuple[int, ...]
+    by_columns: bool
+    dtype: np.dtype[Any]
+    start: int
+
+
+def array_header(file: IO[bytes], size: int, label: str) -> ArrayHeader:
+    """The header of an array of `size` bytes in all, which may not say that there are more."""
+    stream = io.BytesIO(file.read(MOST_HEADER))  # it may claim to be of gigabytes itself
+    version = np.lib.format.read_magic(stream)
+    read = (np.lib.format.read_array_header_1_0 if version == (1, 0)
+            else np.lib.format.read_array_header_2_0)  # fmt: skip
+    shape, by_columns, dtype = read(stream)
+    said = math.prod(shape) * dtype.itemsize + stream.tell()
+    if not dtype.hasobject and (said > size or min(shape, default=0) < 0):
+        raise bad(label, f"{said} bytes for {shape} of {dtype}", f"{size} bytes")
+    return ArrayHeader(shape, by_columns, dtype, stream.tell())
 
 
 def check_regular(file: Path) -> None:

@@ -13,8 +13,9 @@ import numpy as np
 
 from engram.data.arrays import Array
 from engram.data.fingerprint import Summing, Sums
+from engram.data.limits import array_header, check_arrays
 from engram.data.row_hashes import hash_rows
-from engram.errors import bad
+from engram.errors import BadArgument, bad, read_as
 
 _HEADER = 30  # bytes of a local zip header, before the name and the extra field
 _INPUTS = "x.npy"
@@ -130,8 +131,9 @@ def is_mapped(file: Path) -> bool:
 def read_mapped(file: Path) -> tuple[SummedMap, dict[str, Array]]:
     """The inputs as a memory map, and all other arrays; refuses compressed and pickled ones."""
     try:
-        return _read_mapped(file)
-    except zipfile.BadZipFile as problem:
+        with read_as(file, "npz file", BadArgument):
+            return _read_mapped(file)
+    except OSError as problem:
         raise bad(str(file), "a complete npz file", str(problem)) from None
 
 
@@ -142,12 +144,9 @@ def _read_mapped(file: Path) -> tuple[SummedMap, dict[str, Array]]:
         member = archive.getinfo(_INPUTS)
         if member.compress_type != zipfile.ZIP_STORED:
             raise bad(str(file), "inputs that are not compressed", "compressed ones")
+        check_arrays(file, archive, (one for one in archive.infolist() if one is not member))
         with archive.open(_INPUTS) as stream:
-            version = np.lib.format.read_magic(stream)
-            read = (np.lib.format.read_array_header_1_0 if version == (1, 0)
-                    else np.lib.format.read_array_header_2_0)  # fmt: skip
-            shape, fortran, dtype = read(stream)
-            header = stream.tell()
+            shape, fortran, dtype, header = array_header(stream, member.file_size, str(file))
     if dtype.hasobject or fortran:
         raise bad(str(file), "plain inputs, row by row", f"{dtype}, fortran_order={fortran}")
     with file.open("rb") as raw:

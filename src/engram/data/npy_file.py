@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 
 from engram.data.core import Data
 from engram.data.csv_file import beside
-from engram.data.limits import memory
+from engram.data.limits import check_npy, memory
 from engram.data.packed import channels_first
-from engram.errors import bad
+from engram.errors import EngramError, bad
 
 _PARTS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
 
@@ -58,8 +59,11 @@ def load_npy_folder(path: Path, *, name: str | None = None) -> Data:
 def read_npy(path: Path, *, mapped: bool = False) -> Any:
     """The array of a file; pickled objects are refused."""
     try:
+        check_npy(path)
         found = np.load(path, allow_pickle=False, mmap_mode="r" if mapped else None)
-    except (OSError, ValueError, EOFError) as error:
+    except EngramError:
+        raise
+    except (OSError, ValueError, EOFError, TokenError) as error:
         raise bad(str(path), "an array that numpy.save wrote", str(error).splitlines()[0]) from None
     if not isinstance(found, np.ndarray):
         raise bad(str(path), "one array", "an archive of several")

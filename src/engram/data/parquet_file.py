@@ -8,7 +8,8 @@ from typing import Any
 
 from engram.data.core import Data
 from engram.data.csv_file import beside
-from engram.errors import bad
+from engram.data.limits import check_size
+from engram.errors import EngramError, bad
 
 
 def load_parquet(
@@ -47,6 +48,12 @@ def read_parquet(path: Path) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(path).to_pandas()
+        told = pq.read_metadata(path)
+        check_size(str(path), told.num_rows * told.num_columns * 8, path.stat().st_size)
+        table = pq.read_table(path)
+        table.validate(full=True)
+        return table.to_pandas()
+    except EngramError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise bad(str(path), "a Parquet file", str(error).splitlines()[0]) from None

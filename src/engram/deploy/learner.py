@@ -22,7 +22,7 @@ from engram.deploy.published import Published
 from engram.engine.checkpoints.portable import Portable, portable, restore
 from engram.engine.engine import Engine
 from engram.engine.run import Run
-from engram.errors import EngramError, bad
+from engram.errors import EngramError, bad, read_as
 from engram.learner.learner import Learner as EngineLearner
 from engram.memory import Memory
 from engram.methods.base import Method
@@ -187,7 +187,8 @@ class Learner(Estimator):
     ) -> Learner:  # fmt: skip
         """The learner that was saved. `model` and `method` are needed where they are your own."""
         found, made = load_model(path)
-        return cls.of(found, made, device=device, model=model, method=method, trust=trust)
+        with read_as(path, "model file"):
+            return cls.of(found, made, device=device, model=model, method=method, trust=trust)
 
     @classmethod
     def of(

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from engram.disk import make_folder
-from engram.engine.checkpoints.portable import FORMAT, Portable, portable
+from engram.engine.checkpoints.portable import FORMAT, Portable, check, portable
 from engram.engine.run import Run
 from engram.engine.training import Training
-from engram.errors import RecordError
+from engram.errors import RecordError, read_as
 from engram.learner.learner import Learner
 from engram.methods.base import Method
 from engram.probes import Probe
@@ -88,10 +88,14 @@ def load_model(path: str | os.PathLike[str]) -> tuple[Portable, dict[str, Any]]:
     try:
         facts = json.loads(file.facts["facts"])
         form = facts.get("format")
-    except (KeyError, ValueError, AttributeError) as problem:
+    except (KeyError, ValueError, AttributeError, RecursionError) as problem:
         raise RecordError(f"{path}: is not a model that a learner saved") from problem
     if form != FORMAT:
         raise RecordError(f"{path}: is a model of another version ({form}, this is {FORMAT})")
     made = facts.pop("made_by", {})
     tensors = {name: file.get(name) for name in file.keys()}  # noqa: SIM118
-    return Portable(tensors, facts), made
+    found = Portable(tensors, facts)
+    with read_as(path, "model file"):
+        check(found)
+        made.keys()
+    return found, made

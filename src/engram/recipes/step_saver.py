@@ -12,7 +12,7 @@ from engram.ending import Ended, on_ending
 from engram.engine.checkpoints import single as checkpoint
 from engram.engine.checkpoints.group import name_of
 from engram.engine.checkpoints.resume_point import ResumePoint
-from engram.errors import RecordError
+from engram.errors import RecordError, read_as
 from engram.learner.learner import Learner
 from engram.recipes.plan import Plan
 from engram.records import RunDirectory
@@ -42,7 +42,7 @@ class StepSaver:
         for path in sorted(self.shelf.glob("[!.]*.safetensors")):
             try:
                 file = TensorFile(path, what="checkpoint", framework="pt")
-                self._held[path] = checkpoint.facts_of(file)
+                self._held[path] = _runs_in(file)
             except RecordError as problem:
                 if path.exists():  # else another process has removed it just now
                     self._pass_over(path, problem)
@@ -120,7 +120,8 @@ class StepSaver:
         mine = [key for key in file.keys() if key.startswith(f"{name}/")]  # noqa: SIM118
         tensors = {key.removeprefix(f"{name}/"): file.get(key) for key in mine}
         checkpoint.take(learner, path, tensors, facts)
-        learner.resume_point = ResumePoint.unpacked(tensors, facts["resume"])
+        with read_as(path, "checkpoint"):
+            learner.resume_point = ResumePoint.unpacked(tensors, facts["resume"])
 
     def _pass_over(self, path: Path, problem: RecordError) -> None:
         """Name a file that cannot be gone on from."""
@@ -154,3 +155,14 @@ class StepSaver:
 
     def _told(self, number: int) -> None:
         self._signal = number
+
+
+def _runs_in(file: TensorFile) -> dict[str, Any]:
+    """The facts of each run in a file, which say at least where it was."""
+    found: dict[str, Any] = checkpoint.facts_of(file)
+    with read_as(file.path, "checkpoint"):
+        for facts in found.values():
+            if not isinstance(facts["stage"], int):
+                raise TypeError(f"stage {facts['stage']!r}")
+            [int(one) for one in facts.get("resume", {}).get("position", [])]
+    return found

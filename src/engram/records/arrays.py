@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engram.errors import RecordError
+from engram.errors import RecordError, read_as
 from engram.records.parts import Problem
-from engram.records.predictions import RunName, StageKey
+from engram.records.predictions import RunName, StageKey, stage_key
 from engram.records.superseded import Marks
 from engram.tensor_file import TensorFile, save_tensors
 
@@ -137,8 +137,8 @@ class Arrays:
                     self._problems.append(Problem(str(path), reason))
                     continue
                 part, marks = path.stem.removeprefix(PREFIX), self._marks[path.parent]
-                for i, (*key, probe) in enumerate(found):
-                    place = StoredArrays(StageKey(*key), probe, {}).place
+                for i, (key, probe) in enumerate(found):
+                    place = StoredArrays(key, probe, {}).place
                     newest = marks.metrics.get(f"{place[1]}/", {}).get(place[0][:3], "")
                     if not marks.hides(place[0][:3], part) and part >= newest:
                         self._index[place] = path, i, probe
@@ -157,7 +157,9 @@ def _header(path: Path) -> dict[str, Any]:
     facts = TensorFile(path, what="file of arrays").facts
     if facts.get("format") != _FORMAT:
         raise RecordError(f"{path}: is not a file of arrays of this version")
-    return {"places": json.loads(facts["places"]), "alone": json.loads(facts["alone"])}
+    with read_as(path, "file of arrays"):
+        places = [(stage_key(*key), str(probe)) for *key, probe in json.loads(facts["places"])]
+        return {"places": places, "alone": json.loads(facts["alone"])}
 
 
 def _load(path: Path, index: int, probe: str, key: StageKey) -> StoredArrays:

@@ -89,7 +89,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     text = read_text(path)
     try:
         return json.loads(text)
-    except json.JSONDecodeError as problem:
+    except (ValueError, RecursionError) as problem:
         raise RecordError(f"{path}: is not whole JSON ({problem})") from problem
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engram.errors import RecordError, bad
+from engram.errors import RecordError, bad, read_as
 from engram.tensor_file import TensorFile, save_tensors
 
 Ints = npt.NDArray[np.int64]
@@ -179,11 +179,12 @@ def read_items(path: str | os.PathLike[str]) -> Items:
     facts, arrays = file.facts, {name: file.get(name) for name in file.keys()}  # noqa: SIM118
     if facts.get("format") != _FORMAT:
         raise RecordError(f"{path}: is not an items file of this version")
-    names = json.loads(facts.get("attribute_names", "{}"))  # files of earlier versions have none
-    found = [name for name in arrays if name.startswith(_ATTRIBUTE)]
-    return Items(
-        attributes={name.removeprefix(_ATTRIBUTE): arrays.pop(name) for name in found},
-        attribute_names={key: tuple(values) for key, values in names.items()},
-        **arrays, names=tuple(json.loads(facts["names"])),
-        multilabel=json.loads(facts["multilabel"]),
-    )  # fmt: skip
+    with read_as(path, "items file"):
+        names = json.loads(facts.get("attribute_names", "{}"))  # earlier versions have none
+        found = [name for name in arrays if name.startswith(_ATTRIBUTE)]
+        return Items(
+            attributes={name.removeprefix(_ATTRIBUTE): arrays.pop(name) for name in found},
+            attribute_names={key: tuple(map(str, values)) for key, values in names.items()},
+            **arrays, names=tuple(map(str, json.loads(facts["names"]))),
+            multilabel=bool(json.loads(facts["multilabel"])),
+        )  # fmt: skip

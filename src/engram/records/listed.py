@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from engram.disk import names
+from engram.errors import read_as
 from engram.records.files import read_json, write_json
 
 
@@ -34,4 +35,8 @@ def add_listed(folder: Path, recipes: Iterable[str]) -> None:
 def read_listed(folder: Path) -> list[str]:
     """Recipes as they were first asked for; none where nobody noted it."""
     files = [folder / name for name in names(folder, "listed-", ".json")]
-    return list(dict.fromkeys(str(one) for path in files for one in read_json(path)))
+    found: dict[str, None] = {}
+    for path in files:
+        with read_as(path, "list of recipes"):
+            found |= dict.fromkeys(str(one) for one in read_json(path))
+    return list(found)

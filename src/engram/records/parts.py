@@ -116,6 +116,7 @@ def read_part(path: str | os.PathLike[str]) -> pa.Table:
             rows = f"{file.metadata.num_rows} rows in {len(content)} bytes"
             raise RecordError(f"{path}: is not a results file ({rows})")
         table = file.reader.read_all(use_threads=False)
+        table.validate(full=True)  # text that is none would fail in whoever takes it for text
     except (pa.ArrowException, OSError, ValueError) as problem:
         raise RecordError(f"{path}: is not a whole results file ({problem})") from problem
     if not table.schema.equals(schema(), check_metadata=False):

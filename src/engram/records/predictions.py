@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.errors import RecordError, bad, choose
+from engram.errors import RecordError, bad, choose, read_as
 from engram.records import judging, views
 from engram.records.half import as_scores, halve, widen
 from engram.records.items import HEADS, Items
@@ -33,6 +33,11 @@ class StageKey(NamedTuple):
     seed: int
     order: str
     stage: int
+
+
+def stage_key(recipe: str, seed: int, order: str, stage: int) -> StageKey:
+    """The key that a file names, whatever it wrote."""
+    return StageKey(str(recipe), int(seed), str(order), int(stage))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -173,7 +178,8 @@ def _keys(path: Path) -> list[StageKey]:
     facts = TensorFile(path, what="predictions file").facts
     if facts.get("format") != _FORMAT:
         raise RecordError(f"{path}: is not a predictions file of this version")
-    return [StageKey(*one) for one in json.loads(facts["moments"])]
+    with read_as(path, "predictions file"):
+        return [stage_key(*one) for one in json.loads(facts["moments"])]
 
 
 class Predictions:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engram.disk import names
+from engram.errors import read_as
 from engram.records.files import read_json, write_json
 
 Key = tuple[str, int, str]  # recipe, seed, order
@@ -48,10 +49,11 @@ class Marks:
         for path in mark_files(folder):
             part = path.stem.removeprefix(PREFIX)
             content = read_json(path)
-            prefix = content.get("metrics")
-            target = newest if prefix is None else metrics.setdefault(str(prefix), {})
-            runs = content["runs"]
-            target.update(((recipe, int(seed), order), part) for recipe, seed, order in runs)
+            with read_as(path, "list of runs"):
+                prefix = content.get("metrics")
+                target = newest if prefix is None else metrics.setdefault(str(prefix), {})
+                for recipe, seed, order in content["runs"]:
+                    target[str(recipe), int(seed), str(order)] = part
         return cls(newest, metrics)
 
     def hides(self, run: Key, part: str) -> bool:
@@ -62,7 +64,7 @@ class Marks:
         """Whether an entry of a ledger is about a run that has been superseded."""
         try:
             run = (str(entry["recipe"]), int(entry["seed"]), str(entry["order"]))
-        except (KeyError, TypeError):  # about no single run
+        except (KeyError, TypeError, ValueError):  # about no single run
             return False
         return self.hides(run, part)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from engram.engine.checkpoints import single as checkpoint
-from engram.errors import RecordError
+from engram.errors import RecordError, read_as
 from engram.learner.learner import Learner
 from engram.learner.tree import flatten
 from engram.tensor_file import TensorFile
@@ -118,12 +118,12 @@ class GroupFiles:
         for path in sorted(found, key=stage_of, reverse=True):
             file, facts, names = self._files[path]
             try:
-                checkpoint.check_place(path, facts[run], run=run, stage=stage_of(path))
-                tensors = {
-                    name.removeprefix(f"{run}/"): file.get(name) for name in names.get(run, ())
-                }
-                rows, places = self._of_all(path)
-                tensors |= {name: one[places[run]].clone() for name, one in rows.items()}
+                with read_as(path, "checkpoint"):
+                    checkpoint.check_place(path, facts[run], run=run, stage=stage_of(path))
+                    own = {name.removeprefix(f"{run}/"): name for name in names.get(run, ())}
+                    tensors = {short: file.get(name) for short, name in own.items()}
+                    rows, places = self._of_all(path)
+                    tensors |= {name: one[places[run]].clone() for name, one in rows.items()}
                 checkpoint.take(learner, path, tensors, facts[run])
             except RecordError as problem:
                 self._pass_over(path, problem)

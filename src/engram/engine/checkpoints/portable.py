@@ -116,6 +116,41 @@ def _about_tasks(learner: Learner) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_KINDS: dict[str, type] = {
+    "structure": dict, "stage": int, "seed": int, "layout": list, "rows_left_out": str,
+    "inputs": dict, "classes": list, "head": str, "labels": str, "tasks": list,
+}  # fmt: skip
+_OF_INPUTS: dict[str, type] = {
+    "shape": list, "dtype": str, "mean": list, "std": list, "name": str, "channel_axis": int,
+    "fill": list, "columns": list,
+}  # fmt: skip
+
+
+def check(found: Portable) -> None:
+    """Raise where facts that are used later, when somebody asks, are not what they should be."""
+    facts, about = found.facts, found.facts["inputs"]
+    for place, kinds in ((facts, _KINDS), (about, _OF_INPUTS)):
+        for name, kind in kinds.items():
+            if not isinstance(place[name], kind):
+                raise TypeError(f"{name}: {type(place[name]).__name__} in place of {kind.__name__}")
+    if about["dtype"] not in ("uint8", "float32"):
+        raise ValueError(f"inputs of type {about['dtype']}")
+    for name in ("mean", "std", "fill"):
+        [float(one) for one in about[name]]
+    for side in (*about["shape"], *(about["crop"] or ())):
+        if not isinstance(side, int) or side < 0:
+            raise ValueError(f"inputs of shape {about['shape']}, cut to {about['crop']}")
+    if not all(isinstance(one, str) for one in (*facts["classes"], *about["columns"])):
+        raise TypeError("names that are no text")
+    opened = int((found.tensors["opened"] >= 0).sum())
+    if len(facts["classes"]) != opened or facts["stage"] != len(facts["tasks"]) - 1:
+        raise ValueError(f"{len(facts['classes'])} classes, {len(facts['tasks'])} tasks")
+    for task in facts["tasks"]:
+        if not all(0 <= int(one) < found.columns for one in (*task["new"], *task["visible"])):
+            raise ValueError(f"a task of columns {task['visible']}")
+        int(task["rows"])
+
+
 def restore(learner: Learner, found: Portable) -> int:
     """Put what was learnt into a fresh learner of the same width; the next stage to train."""
     shapes = {name: tuple(shape) for name, shape in found.facts["layout"]}

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from engram.disk import make_folder
-from engram.errors import RecordError
+from engram.errors import BadArgument, RecordError, read_as
 from engram.learner.learner import Learner
 from engram.learner.tree import flatten
 from engram.memory import Exemplars
@@ -96,18 +96,23 @@ def load_state_dict(learner: Learner, tensors: dict[str, Tensor], facts: dict[st
         flat = {k: v.to(device) for k, v in flatten(part).items()}
         return rebuild(structure(part), flat)
 
-    learner.vector = tree["vector"].to(device)
-    learner.free = tree["free"].to(device) if "free" in tree else learner.free
-    learner.buffers, learner.state, learner.opt, learner.values = (
-        move(tree.get(k, {})) for k in ("buffers", "state", "opt", "values")
-    )
-    learner.probes = move(tree.get("probes", {}))
-    learner.opened = tree["opened"]
+    for name in ("vector", "opened"):
+        found, own = tuple(tree[name].shape), tuple(getattr(learner, name).shape)
+        if found != own:
+            raise ValueError(f"{name} of shape {found} in place of {own}")
     parts = tree["exemplars"]
-    learner.exemplars = Exemplars._make([*(parts[name] for name in EXEMPLARS), int(facts["seen"])])
-    learner.stage, learner.diverged = int(facts["stage"]), int(facts["diverged"])
-    learner.units = {str(k): float(v) for k, v in facts["units"].items()}
-    learner.ledger = Ledger.from_dict(facts["ledger"])
+    # all is made before anything is put in: a learner is never half of one and half of another
+    made: dict[str, Any] = {
+        "vector": tree["vector"].to(device), "opened": tree["opened"],
+        "free": tree["free"].to(device) if "free" in tree else learner.free,
+        **{k: move(tree.get(k, {})) for k in ("buffers", "state", "opt", "values", "probes")},
+        "exemplars": Exemplars._make([*(parts[name] for name in EXEMPLARS), int(facts["seen"])]),
+        "stage": int(facts["stage"]), "diverged": int(facts["diverged"]),
+        "units": {str(k): float(v) for k, v in facts["units"].items()},
+        "ledger": Ledger.from_dict(facts["ledger"]),
+    }  # fmt: skip
+    for name, value in made.items():
+        setattr(learner, name, value)
 
 
 def save(learner: Learner, folder: Path, leave_out: Collection[str] = ()) -> Path:
@@ -172,10 +177,10 @@ def load(learner: Learner, folder: Path, finished: Collection[int], note: Note =
 
 def facts_of(file: TensorFile) -> Any:
     """What was written beside the tensors of a checkpoint."""
-    try:
-        return json.loads(file.facts["facts"])
-    except (KeyError, ValueError) as problem:
-        raise RecordError(f"{file.path}: unreadable checkpoint ({problem})") from problem
+    with read_as(file.path, "checkpoint"):
+        found = json.loads(file.facts["facts"])
+        found.keys()
+        return found
 
 
 def check_place(path: Path, facts: dict[str, Any], *, run: str, stage: int) -> None:
@@ -194,6 +199,10 @@ def take(learner: Learner, path: Path, tensors: dict[str, Tensor], facts: dict[s
     """Put what was read from `path` into a fresh learner, after a look at whose it is."""
     if facts.get("format") != FORMAT:
         raise RecordError(f"{path}: not a checkpoint of this version ({facts.get('format')})")
-    if facts["stream"] != learner.stream.fingerprint() or facts["seed"] != learner.seed:
+    if (facts.get("stream"), facts.get("seed")) != (learner.stream.fingerprint(), learner.seed):
         raise RecordError(f"{path}: belongs to another stream or seed")
-    load_state_dict(learner, tensors, facts)
+    try:
+        with read_as(path, "checkpoint"):
+            load_state_dict(learner, tensors, facts)
+    except BadArgument as problem:  # of a ledger with kinds that there are not
+        raise RecordError(f"{path}: is not a whole checkpoint ({problem})") from problem
