@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import uuid
+
+# Ray looks at these once, when some test first imports it: a cluster of the tests asks for a token.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", uuid.uuid4().hex)
 
 collect_ignore: list[str] = []
 if importlib.util.find_spec("triton") is None:

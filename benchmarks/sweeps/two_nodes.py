@@ -56,7 +56,8 @@ class TwoNodes:
 def two_nodes() -> Iterator[TwoNodes]:
     """A cluster that asks for a token, which this process has from now on."""
     # before Ray is imported anywhere, which looks once
-    os.environ |= {"RAY_AUTH_TOKEN": uuid.uuid4().hex, "RAY_AUTH_MODE": "token"}
+    os.environ.setdefault("RAY_AUTH_TOKEN", uuid.uuid4().hex)
+    os.environ["RAY_AUTH_MODE"] = "token"
     with tempfile.TemporaryFile("w+") as said:
         command = [sys.executable, "-m", "benchmarks.sweeps.two_nodes"]
         process = subprocess.Popen(

@@ -71,9 +71,9 @@ __version__ = "0.1.0"
 _HOME = {
     **dict.fromkeys(
         (
-            "checks", "data", "deploy", "disk", "ending", "engine", "errors", "html_text", "keys",
-            "learner", "losses", "memory", "methods",
-            "metrics", "models", "novelty", "pools", "probes", "recipes", "records", "report",
+            "checks", "data", "deploy", "disk", "ending", "engine", "errors", "html_text", "job",
+            "keys", "learner", "losses", "memory", "methods", "metrics", "models", "novelty",
+            "own_code", "parallel", "pools", "probes", "recipes", "records", "report",
             "reproduce", "serve", "shares", "streams", "tensor_file", "tuning", "yaml_text",
         ),
         "",

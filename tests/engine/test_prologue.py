@@ -110,9 +110,9 @@ def test_rows_set_aside_are_read_in_the_prologue_only(monkeypatch):
     feed = engine.learner(run).feed
     plain = type(feed).__call__
 
-    def noting(self, rows, stages=None):
+    def noting(self, rows, *rest):
         read.append(rows.reshape(-1).clone())
-        return plain(self, rows, stages)
+        return plain(self, rows, *rest)
 
     monkeypatch.setattr(type(feed), "__call__", noting)
     aside = toys.rows_aside(run.method, run.stream)
@@ -227,7 +227,7 @@ def test_tasks_without_convolutions_are_mapped_on_cuda():
         ]
         engine = Engine(runs, device="cpu")
         engine.groups()
-        engine.device = torch.device("cuda")
+        engine.kind = "cuda"
         ((part, ways),) = engine.parts()
         assert part == [0, 1, 2]
         assert [way.mapped for way in ways.values()] == mapped

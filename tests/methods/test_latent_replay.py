@@ -122,12 +122,12 @@ def test_inputs_of_earlier_tasks_are_not_read(monkeypatch):
     run = run_of(LatentReplay(memory=MEMORY, root="first_task"))
     engine = Engine([run], device="cpu")
     read: list[Tensor] = []
-    feed = engine._factory.feed(run, engine._factory.networks(run))
+    feed = engine._factory.feed(run)
     plain = type(feed).__call__
 
-    def noting(self, rows, stages=None):
+    def noting(self, rows, *rest):
         read.append(rows.reshape(-1).clone())
-        return plain(self, rows, stages)
+        return plain(self, rows, *rest)
 
     monkeypatch.setattr(type(feed), "__call__", noting)
     tests = torch.cat([task.test for task in run.stream.tasks])
