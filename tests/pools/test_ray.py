@@ -98,9 +98,11 @@ def test_without_a_shared_directory_files_travel_and_go_on_after_ctrl_c(
 def test_a_node_dies_and_every_run_ends_once_with_the_numbers_of_serial(
     cluster: TwoNodes, tmp_path: Path
 ) -> None:
-    recipes = [BASE | {"method": m, "seeds": [s]} for m in ("ER", "LwF") for s in range(4)]
+    # of eight shapes, so eight groups: both nodes have work whenever one dies
+    sizes = [{"name": "mlp", "hidden": [8 + size]} for size in range(4)]
+    recipes = [BASE | {"method": m, "model": one} for m in ("ER", "LwF") for one in sizes]
     expected = engram.sweep(recipes, pool="serial", out=tmp_path / "serial", device="cpu")
-    out, told = tmp_path / "out", Watching(cluster, at=5)
+    out, told = tmp_path / "out", Watching(cluster, at=9)
     options = {"pool": "ray", "address": cluster.address, "out": out, "device": "cpu"}
     late = engram.sweep(recipes, deadline=time.monotonic() - 1, **options)
     assert len(late) == 0
