@@ -12,6 +12,8 @@ import torch
 
 from benchmarks.reproduce import search, split_mnist, verdicts
 from benchmarks.reproduce.searches import SEARCHES, Search
+from benchmarks.scaling.__main__ import exponents
+from benchmarks.scaling.axes import AXES
 from benchmarks.speed import seconds, study, throughput
 from benchmarks.speed.seconds import Stopwatches
 from benchmarks.speed.throughput import Enough, Lockstep, Stopwatch, Work
@@ -268,3 +270,21 @@ def test_counts_follow_the_files(tmp_path):
     assert "| rwalk/1 | 78 | 0 | 1 | 0 | 77 | 0 |" in text
     assert "| variant | 1 |" in text
     assert "| data subset | 1 |" in text
+
+
+# -- scaling -------------------------------------------------------------------------------------
+def test_what_is_published_of_scaling_is_what_would_be_measured():
+    file = Path(__file__).parents[1] / "benchmarks/scaling/cpu.json"
+    found = json.loads(file.read_text())
+    assert {axis: tuple(p["size"] for p in one["points"]) for axis, one in found.items()} == {
+        axis: one.sizes for axis, one in AXES.items()
+    }
+    for one in found.values():
+        assert one["exponents"] == exponents(one["points"])
+
+
+def test_an_axis_of_scaling_does_its_work():
+    parts = []
+    timer = lambda part: contextlib.nullcontext(parts.append(part))  # noqa: E731
+    AXES["recipes"].work(2, timer)
+    assert parts == ["write", "what is finished", "read", "report"]

@@ -1,0 +1,1 @@
+"""What grows with tasks, classes, runs, recipes and rows, and how."""
