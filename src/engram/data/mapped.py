@@ -125,7 +125,8 @@ def sum_of(x: SummedMap) -> str:
 
 def is_mapped(file: Path) -> bool:
     """Whether a packed file says that its inputs are to be mapped."""
-    return zipfile.is_zipfile(file) and "mapped.npy" in zipfile.ZipFile(file).namelist()
+    with read_as(file, "npz file", BadArgument):
+        return zipfile.is_zipfile(file) and "mapped.npy" in zipfile.ZipFile(file).namelist()
 
 
 def read_mapped(file: Path) -> tuple[SummedMap, dict[str, Array]]:

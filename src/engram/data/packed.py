@@ -69,7 +69,7 @@ def keys_of(file: Path) -> tuple[str, ...]:
     try:
         with zipfile.ZipFile(file) as archive:
             return tuple(one.removesuffix(".npy") for one in archive.namelist())
-    except (zipfile.BadZipFile, OSError) as problem:
+    except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as problem:
         raise bad(str(file), "a complete npz file", str(problem)) from None
 
 
