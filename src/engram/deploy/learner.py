@@ -32,7 +32,7 @@ from engram.recipes.probing import build_detectors
 from engram.recipes.sections import model_section
 
 Progress = Callable[[int, int], None]
-WHY = "it is code that is not Engram's; Learner.load(..., trust=True) runs it"
+WHY = "it is code that is not Engram's; trust=True runs it, on the command line --trust"
 
 
 class Learner(Estimator):
