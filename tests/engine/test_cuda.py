@@ -16,6 +16,7 @@ from engram.data import Data
 from engram.engine import engine as running
 from engram.engine.engine import Engine
 from engram.engine.run import Run
+from engram.engine.trainers.captured import CapturedTrainer
 from engram.engine.training import Training
 from engram.learner.tree import tree_map
 from engram.memory import Memory
@@ -126,6 +127,18 @@ def test_convolutions_side_by_side(training, monkeypatch):
         engine = Engine(runs, device="cuda")
         assert [len(part) for part, ways in engine.parts() if not ways[0].mapped] == [4, 2]
         assert apart(trained(runs, device="cuda"), trained(runs, device="cpu")) < CLOSE, one.method
+
+
+def test_cudnn_searches_for_batches_of_the_usual_length_alone(monkeypatch):
+    searched = {}
+
+    def step(self, length, own=CapturedTrainer._captured_step):
+        searched.setdefault(length, set()).add(torch.backends.cudnn.benchmark)
+        own(self, length)
+
+    monkeypatch.setattr(CapturedTrainer, "_captured_step", step)
+    trained(images(batch_size=16)[:1], device="cuda")  # 60 rows of a task: three and a shorter one
+    assert searched == {16: {True}, 12: {False}}
 
 
 def test_precisions_reach_the_convolutions():

@@ -51,6 +51,17 @@ def test_side_by_side_is_one_after_the_other(name, model, request):
         assert other.steps == outcome.steps
 
 
+def test_side_by_side_no_batch_norm_waits_for_blocks_of_another_run(beside, monkeypatch):
+    asked = []
+    stock = torch.batch_norm
+    monkeypatch.setattr(torch, "batch_norm", lambda *a: (asked.append(a[5::3]), stock(*a))[1])
+    streams = toys.streams(orders=toys.ORDERS[:2])
+    trained(toys.runs_of(methods.Finetune(), streams, model="normed"))
+    trained(toys.runs_of(methods.Finetune(), streams[:1], model="normed"))
+    enabled = torch.backends.cudnn.enabled
+    assert set(asked) == {(True, False), (True, enabled), (False, enabled)}  # training, cuDNN
+
+
 def test_parts_of_a_group(beside):
     runs = toys.runs_of(methods.Finetune(), toys.streams(orders=toys.ORDERS[:3]))
     engine = Engine(runs, device="cpu", together=False)

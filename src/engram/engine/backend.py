@@ -49,6 +49,20 @@ def numerics(precision: str) -> Iterator[None]:
 
 
 @contextmanager
+def unsearched() -> Iterator[None]:
+    """Let cuDNN take what it deems best for shapes that are met a few times only.
+
+    Else it tries its algorithms on every new shape, which takes longer than such a pass itself.
+    """
+    cudnn = torch.backends.cudnn
+    before, cudnn.benchmark = cudnn.benchmark, False
+    try:
+        yield
+    finally:
+        cudnn.benchmark = before
+
+
+@contextmanager
 def determinism(on: bool, device: torch.device) -> Iterator[None]:
     """Let torch use algorithms only that give the same bits every time, while this lasts.
 

@@ -60,6 +60,8 @@ def train_task(
     """
     points = [one.resume_point for one in learners if one.resume_point is not None]
     threads.settle(learners, training, mapped=mapped)
+    for one in learners:
+        one.networks.train_beside(beside > 1)
     (warm.mapped if mapped else warm.plain)(learners[0].device)
     clock = warm.Stopwatch(points[0].facts["seconds"] if points else 0.0)
     open_task(learners, methods, training, stage, mapped=mapped, resumed=bool(points))

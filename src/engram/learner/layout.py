@@ -17,7 +17,7 @@ from engram.learner.likeness import likeness
 from engram.learner.network import NetworkSettings
 from engram.learner.objectives import OBJECTIVES
 from engram.models.functional import ties
-from engram.models.layers import Dropout
+from engram.models.layers import BatchNorm, Dropout
 
 
 class Layout:
@@ -160,6 +160,12 @@ class Networks:
         twin.train, twin.eval = copy.deepcopy(self.train), copy.deepcopy(self.eval)
         twin._free = {}
         return twin
+
+    def train_beside(self, others: bool) -> None:
+        """Say whether other runs train on the device at the same time, in streams of their own."""
+        for module in self.train.modules():
+            if isinstance(module, BatchNorm):
+                module.beside = others
 
     @property
     def nbytes(self) -> int:

@@ -67,7 +67,7 @@ class Net:
 
         Rows where `w` is 0 are left out of batch statistics.
         """
-        weights = None if any(w is one for one in self._real) else w
+        weights = None if w is None or self.unpadded(w) else w
 
         def answer(*args: Any) -> Any:
             self._calls += 1
@@ -85,7 +85,7 @@ class Net:
         if ranks is None or not self._trains:
             with parallel.apart():
                 return self.at(path, w)(*args)
-        weights = None if any(w is one for one in self._real) else w
+        weights = None if w is None or self.unpadded(w) else w
         self._calls += 1
         key: keys.Key | None = None
         if self._key is not None and self.networks.draws:
@@ -138,6 +138,10 @@ class Net:
 
     def _skeleton(self) -> torch.nn.Module:
         return self.networks.train
+
+    def unpadded(self, w: Tensor) -> bool:
+        """Whether all rows of these weights are known to count: a pass can do without them."""
+        return any(w is one for one in self._real)
 
     def task(self, batch: Batch) -> Tensor:
         """The training objective (cross-entropy, class-balanced, binary) on the main network."""

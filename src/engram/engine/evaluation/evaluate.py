@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from engram import parallel
+from engram.engine.backend import unsearched
 from engram.engine.evaluation.divergence import sound_scores
 from engram.engine.evaluation.judging import judged
 from engram.engine.groups.hyperparameters import as_tensors, varying, with_values
@@ -210,7 +211,8 @@ def validate(learners: Sequence[Learner], methods: Sequence[Method]) -> dict[str
     for learner, method in zip(learners, methods, strict=True):
         items, net = validation_items(learner, method), learner.net()
         batch, parts = learner.collate(items, inputs=False), _chunks(items.stages, learner, 1)
-        outputs = [net(x) for _, x in learner.feed.chunks(items.rows, items.stages, parts)]
+        with unsearched():  # a task's own number of rows, once in an epoch
+            outputs = [net(x) for _, x in learner.feed.chunks(items.rows, items.stages, parts)]
         logits = torch.cat([one.logits for one in outputs])
         losses.append(learner.networks.objective(logits, batch))
         scores = torch.cat([method.scores(one, learner.state) for one in outputs])

@@ -6,6 +6,8 @@ recording is several times as fast. Everything a step reads or writes has a fixe
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engram.engine.backend import unsearched
 from engram.engine.batches.collate import (
     Minibatch,
     Upcoming,
@@ -47,6 +50,7 @@ class CapturedTrainer(SingleTrainer):
         self._recorded: dict[int, Captured] = {}
         self._laid: dict[int, Batch] = {}  # batches that the host fetched, by their length
         self._host: Minibatches | None = None
+        self._usual = 0  # the length of most batches; an epoch's last one may be shorter
         self._forget()
 
     def load(self, rows: Minibatches, fixed: bool) -> None:
@@ -58,6 +62,7 @@ class CapturedTrainer(SingleTrainer):
         else:
             lay_(known, new)
             self._rows = self._rows._replace(lengths=rows.lengths)  # type: ignore[union-attr]
+        self._usual = Counter(rows.lengths).most_common(1)[0][0]
         self._announce_all(rows)
 
     def _announce_all(self, rows: Minibatches) -> None:
@@ -83,7 +88,8 @@ class CapturedTrainer(SingleTrainer):
                 self._lay(length, self.collate(one_step(self._host, number)))
             if length not in self._recorded:
                 self._recorded[length] = Captured(partial(self._captured_step, length), self._pool)
-            self._recorded[length]()
+            with contextlib.nullcontext() if length == self._usual else unsearched():
+                self._recorded[length]()
             self._count()
 
     def _lay(self, length: int, batch: Batch) -> None:

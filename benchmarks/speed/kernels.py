@@ -1,0 +1,142 @@
+"""Which kernels a step of a paper's row spends its device time in, and what it costs side by side.
+
+    python -m benchmarks.speed.kernels [--rows LB DGR] [--layout last first] [--precision tf32]
+    python -m benchmarks.speed.kernels --paper iirc --rows ER LUCIR --precision tf32 bf16
+    python -m benchmarks.speed.kernels --rows LB --streams 1 3     # images per second of all runs
+
+``confer``: LeNet on 100 x 100 images, batches of 128; ``iirc``: ResNet-32 on 32 x 32. All images
+are noise. Steps of the second task, run without capture, so that every kernel is seen; milliseconds
+of the device in one step, the longest first. `--layout` compares images with their channels last in
+memory, as the engine has them on CUDA, with channels first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import engram
+from engram.data import Data
+from engram.engine import engine as engines
+from engram.engine.engine import Engine
+from engram.engine.factory import LearnerFactory
+from engram.engine.run import Run
+from engram.engine.training import Training
+from engram.recipes.names import build_method
+from engram.reproduce.papers import confer_preset, iirc_preset
+
+STEPS, SHOWN = 40, 14
+LAYOUTS = ("last", "first")
+
+
+def noise(size: int, rows: int, classes: int = 4) -> Data:
+    """Images of noise."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (rows, 3, size, size), dtype=torch.uint8, generator=generator)
+    y = torch.arange(rows) % classes
+    return Data.from_arrays(x, y, test=(x[:64], y[:64]), name="noise")
+
+
+def runs_of(given: Any, row: str, precision: str, iterations: int, count: int) -> list[Run]:
+    """Seeds of a row with the settings of its paper, two tasks of two classes."""
+    if given.paper == "confer":
+        block = confer_preset.Block(
+            dataset="FER-2013", setting="Class-IL", order="O1", augmentation="without"
+        )
+        method = confer_preset.method_spec(confer_preset.PAPER, row, block)
+        model: Any = confer_preset.model_spec(confer_preset.PAPER, row)
+        settings: dict[str, Any] = {"optimizer": "adam", "lr": 2.5e-4, "optim_reset": False}
+        stream = engram.class_incremental(noise(given.size or 100, 1200), classes_per_task=2)
+    else:
+        method, model = iirc_preset.method_spec(iirc_preset.PAPER, row, 20), "resnet32"
+        settings = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "augment": ("crop", "flip")}
+        settings |= {"loss": "bce"}
+        stream = engram.class_incremental(noise(given.size or 32, 2400), classes_per_task=2)
+    training = Training(
+        iterations=iterations, batch_size=given.batch_size, precision=precision,
+        scope="seen", **settings,
+    )  # fmt: skip
+    return [
+        Run(stream=stream, method=build_method(method), model=model, training=training, seed=seed)
+        for seed in range(count)
+    ]
+
+
+def engine_of(runs: list[Run], given: Any, layout: str, **options: Any) -> Engine:
+    made = Engine(runs, device=given.device, **options)
+    if made.device.type == "cuda":
+        made._factory = LearnerFactory(made.device, channels_last=layout == "last")
+    return made
+
+
+# -- kernels ---------------------------------------------------------------------------------------
+def kernels(runs: list[Run], given: Any, layout: str) -> dict[str, float]:
+    """Milliseconds of a step of the second task by kernel."""
+    stages = engine_of(runs, given, layout, capture=False).stages()
+    next(stages)
+    cuda = torch.cuda.is_available() and given.device != "cpu"
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as seen:
+        next(stages)
+    found: dict[str, float] = {}
+    for one in seen.key_averages():
+        spent = one.self_device_time_total if cuda else one.self_cpu_time_total
+        if spent:
+            found[one.key] = found.get(one.key, 0.0) + spent / 1e3 / runs[0].training.iterations
+    return found
+
+
+def show_kernels(given: Any) -> None:
+    for row in given.rows:
+        for precision in given.precision:
+            for layout in given.layout:
+                runs = runs_of(given, row, precision, given.steps, 1)
+                found = kernels(runs, given, layout)
+                total = sum(found.values())
+                print(f"\n{row}, {precision}, channels {layout}: {total:.2f} ms a step", flush=True)
+                for name in sorted(found, key=found.__getitem__, reverse=True)[:SHOWN]:
+                    print(f"  {found[name]:7.3f}  {name[:110]}")
+
+
+# -- several runs ----------------------------------------------------------------------------------
+def rates(given: Any, row: str, precision: str, layout: str) -> Iterator[tuple[int, float]]:
+    """How many runs at once, and images of the task per second of all of them, captured."""
+    for count in given.streams:
+        runs = runs_of(given, row, precision, given.steps, count)
+        engines.SIDE_BY_SIDE = count
+        ended: dict[int, float] = {}
+        for one in engine_of(runs, given, layout).stages():
+            ended[one.stage] = time.perf_counter()
+        yield count, count * given.steps * given.batch_size / (ended[1] - ended[0])
+
+
+def show_rates(given: Any) -> None:
+    for row in given.rows:
+        for precision in given.precision:
+            for layout in given.layout:
+                for count, rate in rates(given, row, precision, layout):
+                    what = f"{row}, {precision}, channels {layout}, {count} at once"
+                    print(f"{what:50s}{rate:10,.0f} images/s", flush=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--paper", choices=("confer", "iirc"), default="confer")
+    parser.add_argument("--rows", nargs="+", default=["LB", "DGR"])
+    parser.add_argument("--precision", nargs="+", default=["tf32"])
+    parser.add_argument("--layout", nargs="+", choices=LAYOUTS, default=["last"])
+    parser.add_argument("--streams", type=int, nargs="+", help="runs side by side, timed")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--size", type=int, default=0, help="of images, where not the paper's")
+    parser.add_argument("--device", default="auto")
+    given = parser.parse_args(arguments)
+    show_rates(given) if given.streams else show_kernels(given)
+
+
+if __name__ == "__main__":
+    main()
