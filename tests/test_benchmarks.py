@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks.reproduce import search, split_mnist, verdicts
+from benchmarks.reproduce import length, search, split_mnist, verdicts
 from benchmarks.reproduce.searches import SEARCHES, Search
 from benchmarks.scaling.__main__ import exponents
 from benchmarks.scaling.axes import AXES
@@ -22,6 +22,7 @@ from engram.engine import loop
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.reproduce import choose_cells, find_table
+from engram.reproduce.papers.rwalk_preset import EMBEDDED
 from tests.reproduce.invented import invented_table
 
 
@@ -208,7 +209,12 @@ def test_readings_side_by_side(tmp_path, monkeypatch, capsys):
     assert found["trial"].tolist() == ["plain", "plain", "same", "same"]
     assert found["ours"][:2].tolist() == found["ours"][2:].tolist()
     assert found["repetitions"].tolist() == [1] * 4
-    assert "2 trials" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 trials" in said
+    count = (found["verdict"][:2] == "agrees").sum()
+    assert (
+        f"in none of 2 finished trials do all 2 numbers agree; most: {count} in plain, same" in said
+    )
     with pytest.raises(BadArgument, match="trial: unknown name 'plane'"):
         search.plans_of(one, None, only=["plane"])
 
@@ -288,3 +294,22 @@ def test_an_axis_of_scaling_does_its_work():
     timer = lambda part: contextlib.nullcontext(parts.append(part))  # noqa: E731
     AXES["recipes"].work(2, timer)
     assert parts == ["write", "what is finished", "read", "report"]
+
+
+# -- how long a task is trained ------------------------------------------------------------------
+def test_the_length_of_a_task_by_the_rule(tmp_path, capsys):
+    """Lengths in turn until one gains too little; the last line says which."""
+    given = ["MNIST", "--seeds", "1", "--device", "cpu", "--out", str(tmp_path / "runs")]
+    save = tmp_path / "new" / "length.csv"
+    length.main([*given, "--lengths", "1", "2", "3", "--save", str(save)], EMBEDDED)
+    found = pd.read_csv(save)
+    values = length.means(found)
+    chosen = length.decide(values)
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith(f"{chosen or 3} epochs: the {'next' if chosen else 'longest'}")
+    assert chosen is None or list(values)[-2:][0] == chosen  # it stopped there
+    assert found["accuracy"].between(50, 100).all()
+    assert length.recipe_of(EMBEDDED, "MNIST", 2).stream["valid"] == length.VALID
+    assert length.decide({1: 70.0, 2: 70.2, 5: 70.25, 10: 75.0}) == 2
+    with pytest.raises(BadArgument, match="lengths: expected numbers of epochs that grow"):
+        length.main([*given, "--lengths", "2", "1"], EMBEDDED)

@@ -88,6 +88,21 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     return found.loc[[t for t in dict.fromkeys(table["trial"]) if t in found.index]].round(3)
 
 
+def conclusion(table: pd.DataFrame) -> str:
+    """Whether all numbers agree in some trial, and where most do, of the finished ones."""
+    made = table[table["paper"].notna()]
+    finished = made.groupby("trial", sort=False)["ours"].apply(lambda one: one.notna().all())
+    agree = (made["verdict"] == "agrees").groupby(made["trial"], sort=False).sum()[finished]
+    if not len(agree):
+        return f"none of {len(finished)} trials is finished"
+    numbers = int(made.groupby("trial").size().max())
+    best = ", ".join(str(name) for name in agree.index[agree == agree.max()])
+    if agree.max() == numbers:
+        return f"all {numbers} numbers agree in: {best}"
+    return (f"in none of {len(agree)} finished trials do all {numbers} numbers agree; "
+            f"most: {agree.max()} in {best}")  # fmt: skip
+
+
 def show(table: pd.DataFrame) -> str:
     """Trials in rows, cells in columns, the paper's numbers above."""
     short = table.assign(column=table["cell"] + " " + table["metric"])
@@ -114,7 +129,8 @@ def main(arguments: list[str] | None = None, searches: Mapping[str, Search] = SE
     began = time.perf_counter()
     table = try_all(trials, out, device=asked.device, budget=budget)
     some = bool(table["ours"].notna().any())
-    print(f"{show(table)}\n{summary(table).to_string()}" if some else "nothing is recorded yet")
+    print(f"{show(table)}\n{summary(table).to_string()}\n{conclusion(table)}" if some
+          else "nothing is recorded yet")  # fmt: skip
     print(f"{time.perf_counter() - began:.1f} s, {len(trials)} trials")
     if asked.save:
         asked.save.parent.mkdir(parents=True, exist_ok=True)

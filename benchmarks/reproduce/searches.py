@@ -49,6 +49,12 @@ RWALK_SAMPLES = Search(
         "own classes for new rows, no weights": ("scope_samples=current", "weigh_samples=false"),
         "own classes for new rows, paired 64": ("scope_samples=current", "mix=paired"),
         "all ten classes": ("scope_samples=all",),
+        "own classes for all rows": ("scope_samples=own",),
+        "classes of its time for each row": ("scope_samples=then",),
+        "entropy": ("policy=entropy",),
+        "uniform, 10 epochs": ("policy=random", "sample_epochs=10"),
+        "kept optimiser, 10 epochs": ("optim_reset=false", "sample_epochs=10"),
+        "no weights, 10 epochs": ("weigh_samples=false", "sample_epochs=10"),
         "twice the samples": ("mnist.memory_per_class=20",),
     },
 )

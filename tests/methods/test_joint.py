@@ -58,6 +58,8 @@ def test_continue_carries_weights_on_and_scratch_does_not() -> None:
         kept = long.state["initial"]
         assert torch.equal(kept["vector"], initial.vector)
         assert all(torch.equal(kept["buffers"][k], v) for k, v in initial.buffers.items())
+        skipped = train(Joint(init="scratch", skip=2), STREAM, model=model)[-1].learner
+        assert torch.equal(skipped.vector, long.vector)  # the last task is the same without others
     assert train(Joint(), STREAM)[-1].learner.state == {}
     assert not torch.equal(final(Joint(), STREAM), final(Joint(init="scratch"), STREAM))
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import torch
 
-from engram.errors import choose
+from engram.errors import choose, whole
 from engram.learner.learner import Learner
-from engram.methods.base import EITHER, Method, ReplaySpec
+from engram.methods.base import EITHER, Method, Phase, ReplaySpec
 from engram.streams.core import Task
 
 INITS = ("continue", "scratch")
@@ -27,6 +27,9 @@ class Joint(Method):
     init
         ``continue`` from the weights of the task before, or ``scratch``: every task starts from
         the run's first weights, with a fresh optimiser.
+    skip
+        So many tasks at the beginning are not trained. From scratch the later ones come out the
+        same without them, which saves most of the time where only the last model matters.
 
     Examples
     --------
@@ -42,12 +45,17 @@ class Joint(Method):
     decides: ClassVar[tuple[str, ...]] = EITHER
 
     init: str = "continue"
+    skip: int = 0
 
     def __post_init__(self) -> None:
         choose("init", self.init, INITS)
+        whole("skip", self.skip)
 
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("past")
+
+    def phases(self, stage: int) -> tuple[Phase, ...]:
+        return (Phase(rows="none" if stage < self.skip else "task"),)
 
     def start(self, learner: Learner, task: Task) -> None:
         if self.init == "continue":

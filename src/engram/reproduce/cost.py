@@ -45,6 +45,8 @@ def steps_of(run: Run) -> int:
 
 
 def _stage_steps(run: Run, stage: int) -> int:
+    if all(phase.rows == "none" for phase in run.method.phases(stage)):
+        return 0
     epochs, iterations = run.training.length(stage)
     if iterations:
         return iterations
@@ -198,7 +200,13 @@ def _first_seconds(run: Run, stream: Stream, steps: int, device: Any) -> float:
 
 
 def _hurried(run: Run, steps: int) -> Method:
-    """The method with a prologue of a few steps: tasks take no longer after a long one."""
+    """The method with a prologue of a few steps: tasks take no longer after a long one.
+
+    Tasks that it passes over are trained, or there would be nothing to time.
+    """
+    if getattr(run.method, "skip", 0):
+        passed: dict[str, Any] = {"skip": 0}
+        return replace(run.method, **passed)
     if prologue_of(run.method) is None or not hasattr(run.method, "root_iterations"):
         return run.method
     shorter: dict[str, Any] = {"root_iterations": steps}
