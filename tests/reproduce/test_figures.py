@@ -194,8 +194,9 @@ def test_every_panel_has_its_own_head():
 
 def test_stages_that_no_run_has_reached_are_left_out():
     (figure,) = figures_of("rwalk/fig2")
-    data = figure.data(invented(figure.recipes[:1], stages=1))
-    assert data[["task", "stage"]].to_numpy().tolist() == [[0, 1], [1, 1]]
+    data = figure.data(invented(figure.recipes[:1], stages=1))  # which both heads share
+    assert data[["task", "stage"]].to_numpy().tolist() == [[0, 1], [1, 1]] * 2
+    assert data["panel"].tolist() == ["multi-head"] * 2 + ["single-head"] * 2
 
 
 @pytest.mark.parametrize(("name", "tasks"), [("fig2", 5), ("fig6", 10)])
