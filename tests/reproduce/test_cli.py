@@ -80,9 +80,9 @@ def test_dry_run_trains_nothing(tmp_path):
     done = call("reproduce", "rwalk/1", *QUICK, *SOME, "--dry-run")
     assert done.exit_code == 0, done.output
     assert "in all" in done.stderr
-    assert "timing a few steps, group 1 of 1: Vanilla (digits, single-head)" in done.stderr
+    assert "timing a few steps, group 1 of 1: Vanilla (digits, both heads)" in done.stderr
     cells, costs = done.stdout.split("runs that train together")
-    assert "Vanilla (digits, single-head)" in costs
+    assert "Vanilla (digits, both heads)" in costs
     lines = cells.splitlines()
     assert lines[0].split() == ["cell", "metric", "paper", "can", "be", "made", "reason"]
     wanted = "digits single-head Vanilla lambda=0 A(%) 38 yes other data; epochs unstated"
