@@ -88,7 +88,9 @@ class Networks:
         self.settings = dict(settings or {})  # how further networks learn, where they say it
         self.objective = OBJECTIVES[choose("loss", objective, OBJECTIVES)]
         self.train = Bundle(networks).train()
-        self.eval = copy.deepcopy(self.train).eval()
+        # a pass brings its weights along, so the modules may share those that they came with
+        own_weights = {id(p): p for p in self.train.parameters()}
+        self.eval = copy.deepcopy(self.train, own_weights).eval()
         # whether a forward pass draws anything: keys cost time where nothing needs them
         self.draws = any(isinstance(m, Dropout) and m.p > 0 for m in self.train.modules())
         own = _aligned(dict(self.train.named_parameters()))
@@ -151,13 +153,14 @@ class Networks:
     def of_run(self, own: Networks) -> Networks:
         """These skeletons for a run whose networks, `own`, begin with other weights."""
         twin = copy.copy(self)
-        twin._vector, twin._buffers, twin.start = own._vector, own._buffers, own.start
+        twin._vector, twin._buffers = own._vector, own._buffers
+        twin.__dict__.pop("start", None)  # of other weights
         return twin
 
     def twin(self) -> Networks:
         """The same with modules of its own, for a run that trains while others do."""
         twin = copy.copy(self)
-        twin.train, twin.eval = copy.deepcopy(self.train), copy.deepcopy(self.eval)
+        twin.train, twin.eval = copy.deepcopy((self.train, self.eval))  # which share weights
         twin._free = {}
         return twin
 
@@ -170,7 +173,7 @@ class Networks:
     @property
     def nbytes(self) -> int:
         """About how much memory modules and weights take."""
-        return 3 * self._vector.nbytes  # two skeletons, and what they came with
+        return 2 * self._vector.nbytes  # of the skeletons, and what they came with
 
     @cached_property
     def start(self) -> bytes:

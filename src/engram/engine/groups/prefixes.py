@@ -63,6 +63,8 @@ class Prefixes:
         self, places: Sequence[int], runs: Sequence[Run], stage: int
     ) -> dict[int, list[int]]:
         """The runs to train, each with those that only copy it."""
+        if len(places) == 1:  # with nobody to compare: a hash of large weights takes seconds
+            return {places[0]: []}
         first: dict[Any, int] = {}
         found: dict[int, list[int]] = {}
         for place in places:
