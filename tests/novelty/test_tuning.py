@@ -15,6 +15,7 @@ from engram import novelty
 from engram.cli import app
 from engram.errors import BadArgument
 from engram.novelty import gaussian
+from engram.recipes import Callback
 from engram.report import from_result
 
 MODEL = {"name": "mlp", "hidden": [8], "head": {"name": "linear", "bias": False}}
@@ -130,6 +131,44 @@ def test_interrupted_or_from_records(tmp_path):
         one, two = (scores(r, detector, 0, stage) for r in (online, later))
         assert np.array_equal(one, two, equal_nan=True)
     assert chosen(online) == chosen(later)
+
+
+def test_killed_and_resumed_bitwise(tmp_path):
+    """What was chosen after the first stage, and what was fitted by then, outlive the process."""
+    detectors = (
+        novelty.Tuned(novelty.ODIN(), {"epsilon": (0.0, 0.3)}),
+        novelty.Tuned(novelty.VAE(batch_size=8, epochs=1, steps=0), {"latent": (2, 3)}),
+    )
+
+    class Kill(Callback):
+        def stage(self, plan, stage, rows):
+            if stage == 1:
+                raise KeyboardInterrupt
+
+    whole = train(*detectors)
+    with pytest.raises(KeyboardInterrupt):
+        train(*detectors, out=tmp_path, callback=Kill())
+    resumed = train(*detectors, out=tmp_path)
+    assert chosen(resumed) == chosen(whole)
+    for detector in detectors:
+        for run in range(2):
+            for stage in range(3):
+                one, two = (scores(r, detector, run, stage) for r in (whole, resumed))
+                assert np.array_equal(one, two, equal_nan=True)
+
+
+def test_equal_fits_are_made_once(monkeypatch):
+    """40 steps are 14 epochs of 18 rows: one or two of them are too few, and the same."""
+    made = []
+    fitted = novelty.VAE.fitted
+    monkeypatch.setattr(novelty.VAE, "fitted", lambda *a: made.append(a) or fitted(*a))
+    detector = novelty.Tuned(
+        novelty.VAE(batch_size=8, steps=40, latent=2), {"epochs": (1, 2), "form": ("inverse",)}
+    )
+    result = train(detector, seeds=1)
+    assert len(made) == 1 + 2  # once to choose, once after every later stage
+    areas = result.arrays(detector.name, stage=0)["tuning"]
+    assert areas[0] == areas[1]
 
 
 def test_a_recipe_and_back():

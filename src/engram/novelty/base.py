@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -97,6 +97,16 @@ class Detector(Probe):
     def only_scores(self) -> tuple[str, ...]:
         """Options that `fit` does not look at: one fit serves a search over them."""
         return ()
+
+    def fit_options(self, rows: Sequence[int]) -> dict[str, Any]:
+        """Options that decide a fit to tasks of so many rows, one of each run.
+
+        Two detectors of one class for which they are equal need one fit.
+        """
+        left_out = self.only_scores
+        return {
+            one.name: getattr(self, one.name) for one in fields(self) if one.name not in left_out
+        }
 
     def digest(self, net: Net, x: Tensor) -> Tensor:
         """[B, ...] what `fit` gets as ``batch.x`` where it makes several passes; computed once."""

@@ -153,14 +153,19 @@ class Tuned(Detector):
 
     def _choose(self, view: StageView) -> tuple[list[int], list[Any]]:
         """For every run the best candidate, and its state after the first stage."""
+        rows = [len(one.task.train) for one in view.learners]
         fitted: dict[str, Any] = {}
+        known: dict[str, list[float]] = {}  # areas
         by_candidate, areas = [], np.empty((len(view), len(self.candidates)))
-        for c, (one, point) in enumerate(zip(self.candidates, self.points, strict=True)):
-            matters = repr({k: v for k, v in point.items() if k not in one.only_scores})
+        for c, one in enumerate(self.candidates):
+            matters = repr(one.fit_options(rows))
             if matters not in fitted:
                 fitted[matters] = one.fitted(view)
             by_candidate.append(matters)
-            areas[:, c] = self._areas(view, one, fitted[matters])
+            also = matters + repr([getattr(one, name) for name in one.only_scores])
+            if also not in known:
+                known[also] = self._areas(view, one, fitted[matters])
+            areas[:, c] = known[also]
         choice = [best(own) for own in areas]
         view.store(TUNING, areas)
         text = np.frombuffer(json.dumps(self.points).encode(), np.uint8)

@@ -101,6 +101,18 @@ class VAE(Detector):
         by_epoch = max(1, -(-rows // self.batch_size))
         return max(self.epochs, -(-self.steps // by_epoch))
 
+    def fit_options(self, rows: Sequence[int]) -> dict[str, Any]:
+        """As always; epochs and least steps matter by what comes of them.
+
+        Examples
+        --------
+        >>> few, more = VAE(epochs=10), VAE(epochs=30)
+        >>> few.fit_options([1600]) == more.fit_options([1600])  # 50 epochs are 400 steps
+        True
+        """
+        made = super().fit_options(rows)
+        return {**made, "epochs": [self.passes_over(own) for own in rows], "steps": None}
+
     @property
     def rows_at_once(self) -> int:
         return self.batch_size
@@ -206,21 +218,43 @@ def units(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def adam(state: State, slope: Weights, lr: float, real: Tensor) -> State:
-    """The state after a step; the same state where a batch holds no row."""
+    """The state after a step; the same state where a batch holds no row.
+
+    All weights at once: a step of a small network is over before the next kernel is launched.
+    """
     steps = state["steps"] + 1
-    (a, b), count = BETAS, steps.to(next(iter(slope.values())))
-    after: dict[str, Any] = {"weights": {}, "first": {}, "second": {}}
-    for name, value in slope.items():
-        first = a * state["first"][name] + (1 - a) * value
-        second = b * state["second"][name] + (1 - b) * value**2
-        move = first / (1 - a**count) / ((second / (1 - b**count)).sqrt() + TINY)
-        after["first"][name], after["second"][name] = first, second
-        after["weights"][name] = state["weights"][name] - lr * move
+    weights, first, second = (flat(state[part]) for part in ("weights", "first", "second"))
+    gradient = flat({name: slope[name] for name in state["weights"]})
+    (a, b), count = BETAS, steps.to(gradient)
+    after_first = a * first + (1 - a) * gradient
+    after_second = b * second + (1 - b) * gradient**2
+    move = after_first / (1 - a**count) / ((after_second / (1 - b**count)).sqrt() + TINY)
     chosen = {
-        part: {k: torch.where(real, v, state[part][k]) for k, v in values.items()}
-        for part, values in after.items()
-    }
+        part: unflat(torch.where(real, new, old), state["weights"])
+        for part, new, old in (
+            ("weights", weights - lr * move, weights), ("first", after_first, first),
+            ("second", after_second, second),
+        )
+    }  # fmt: skip
     return {**state, **chosen, "steps": torch.where(real, steps, state["steps"])}
+
+
+def flat(parts: Weights) -> Tensor:
+    """[P] some tensors as one vector."""
+    return torch.cat([part.reshape(-1) for part in parts.values()])
+
+
+def unflat(vector: Tensor, like: Weights) -> dict[str, Tensor]:
+    """Views of a vector with the names and shapes of others.
+
+    Examples
+    --------
+    >>> found = unflat(torch.arange(3), {"w": torch.ones(1, 2), "b": torch.ones(1)})
+    >>> found["w"].tolist(), found["b"].tolist()
+    ([[0, 1]], [2])
+    """
+    found = vector.split([part.numel() for part in like.values()])
+    return {name: part.view(like[name].shape) for name, part in zip(like, found, strict=True)}
 
 
 @lru_cache(maxsize=64)

@@ -32,16 +32,21 @@ class Autoencoder(nn.Module):
     def forward(
         self, x: Tensor, noise: Tensor | None = None, key: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        mean, spread = self.encode(x, key)
+        kept = None if key is None else self.kept(key)
+        mean, spread = self.encode(x, kept)
         variance = F.softplus(spread).clamp(*SPREAD)
         z = mean if noise is None else mean + variance.sqrt() * noise
-        error = (x - self.decode(z, key)).flatten(1).square().sum(-1)
+        error = (x - self.decode(z, kept)).flatten(1).square().sum(-1)
         return error, divergence(mean, variance)
 
-    def encode(self, x: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor]:
+    def kept(self, key: Tensor) -> Tensor | None:
+        """Which hidden units keys [B] leave in place; None for all of them."""
+        return None
+
+    def encode(self, x: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
 
-    def decode(self, z: Tensor, key: Tensor | None) -> Tensor:
+    def decode(self, z: Tensor, kept: Tensor | None) -> Tensor:
         raise NotImplementedError
 
 
@@ -56,21 +61,26 @@ class Dense(Autoencoder):
         self.up = nn.ModuleList([nn.Linear(latent, hidden), nn.Linear(hidden, hidden)])
         self.out = nn.Linear(hidden, width)
 
-    def encode(self, x: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor]:
-        hidden = _through(self.down, x.flatten(1), key, "down")
+    def kept(self, key: Tensor) -> Tensor | None:
+        """[B, 2, 2, H]: down and up, each with its two layers, drawn at once."""
+        place = torch.arange(2, device=key.device)
+        own: Any = keys.fold(keys.each(key, "down", "up").unsqueeze(-1), place)
+        return keys.keep(own, DROP, self.mean.in_features)
+
+    def encode(self, x: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
+        hidden = _through(self.down, x.flatten(1), None if kept is None else kept[:, 0])
         return self.mean(hidden), self.spread(hidden)
 
-    def decode(self, z: Tensor, key: Tensor | None) -> Tensor:
-        out: Tensor = self.out(_through(self.up, z, key, "up"))
+    def decode(self, z: Tensor, kept: Tensor | None) -> Tensor:
+        out: Tensor = self.out(_through(self.up, z, None if kept is None else kept[:, 1]))
         return out.reshape(-1, *self.shape)
 
 
-def _through(layers: nn.ModuleList, x: Tensor, key: Tensor | None, name: str) -> Tensor:
+def _through(layers: nn.ModuleList, x: Tensor, kept: Tensor | None) -> Tensor:
     for place, layer in enumerate(layers):
         x = torch.relu(layer(x))
-        if key is not None:
-            kept = keys.keep(keys.fold(key, name, place), DROP, x.shape[-1])
-            x = x * kept.to(x) / (1 - DROP)
+        if kept is not None:
+            x = x * kept[:, place].to(x) / (1 - DROP)
     return x
 
 
@@ -116,10 +126,10 @@ class Convolutional(Autoencoder):
             nn.Conv2d(256, channels, 1),
         )
 
-    def encode(self, x: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor]:
+    def encode(self, x: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
         hidden = self.down(x).flatten(1)
         return self.mean(hidden), self.spread(hidden)
 
-    def decode(self, z: Tensor, key: Tensor | None) -> Tensor:
+    def decode(self, z: Tensor, kept: Tensor | None) -> Tensor:
         out: Tensor = self.up(z[..., None, None])
         return out
