@@ -16,7 +16,7 @@ from engram.reproduce import cells_of, choose_cells, default_out, find_table, pl
 from engram.reproduce.papers import cnd_figures, cnd_numbers
 from engram.reproduce.papers.assign import assign
 from engram.reproduce.papers.cnd_findings import Claim, findings
-from engram.reproduce.papers.cnd_preset import EMBEDDED, PAPER, TINY
+from engram.reproduce.papers.cnd_preset import EMBEDDED, PAPER, TINY, VGG
 from engram.reproduce.papers.cnd_rows import Row, recipe, trained
 from engram.reproduce.run import by_key
 from engram.reproduce.table import OUTSIDE
@@ -71,6 +71,13 @@ def test_rows(method, kind, values):
     assert made.training.scope == ("seen" if shared else "own")
     assert (made.training.epochs, made.training.patience, made.training.batch_size) == (30, 5, 64)
     assert made.model["head"] == {"name": "linear", "bias": False}
+
+
+def test_vgg_is_given_time():
+    """At chance for its first epochs, it would be stopped there."""
+    training = recipe(PAPER, row("LwF", backbone=VGG)).training
+    assert (training.epochs, training.patience, training.plateau_patience) == (30, 0, 8)
+    assert training.restore_best
 
 
 def test_a_sequence_that_is_not_here_is_named(tmp_path):

@@ -64,6 +64,7 @@ def recipe(preset: Preset, row: Row) -> Recipe:
             "weight_decay": preset.weight_decay, "schedule": "plateau", "factor": 0.1,
             "plateau_patience": preset.plateau_patience, "augment": list(preset.augment),
             "scope": "own" if setting == MULTI else "seen", "precision": preset.precision,
+            **protocol.training.get(row.backbone, {}),
         },
         "detectors": detector_specs(preset, row), "seeds": preset.seeds, "keep": preset.keep,
         "probes": [{"name": "engram.probes:Features", "items": preset.features}],
