@@ -13,7 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import engram
 from engram.checks.toys import EXACT, MODELS, ORDERS, After, clouds, gap, runs_of, same, train
+from engram.data import Data
 from engram.engine import engine as running
 from engram.engine.engine import Engine
 from engram.engine.groups.streams import parts_of, run_task
@@ -222,6 +224,14 @@ class TestRefusals:
     def test_no_runs(self):
         with pytest.raises(BadArgument, match="at least one run"):
             Engine([])
+
+    def test_a_later_task_without_validation_rows_before_any_work(self, tmp_path):
+        x, y = torch.rand(88, 2), [0, 1] * 40 + [2, 3] * 4
+        data, tasks = Data.from_arrays(x, y, test=(x, y)), [["both"], [0, 1], [2, 3]]
+        stream = engram.hierarchical(data, hierarchy={"both": [0, 1]}, tasks=tasks)
+        with pytest.raises(BadArgument, match="8 rows, all for training, in task 2"):
+            engram.run(stream, method="Finetune", patience=2, out=tmp_path / "runs")
+        assert not (tmp_path / "runs").exists()
 
     def test_no_validation_rows(self):
         run = replace(one_run(), training=replace(EXACT, patience=2))

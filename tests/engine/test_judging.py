@@ -265,3 +265,20 @@ def test_post_task_validation_is_recorded_beside_the_test() -> None:
 def test_label_sets_are_refused_by_many_heads() -> None:
     with pytest.raises(BadArgument, match=r"stream.head: expected a single head"):
         Run(stream=replace(tree(), head="multi"), method=methods.ER())
+
+
+def test_a_row_that_several_tasks_test_is_passed_through_the_network_once() -> None:
+    stream, method = tree(), methods.Finetune()
+    learner = Engine([run := Run(stream=stream, method=method)], device="cpu").learner(run)
+    passed: list[int] = []
+    whole = learner.feed.chunks
+    learner.feed.chunks = lambda rows, *rest: (passed.append(len(rows)), whole(rows, *rest))[1]  # type: ignore[method-assign,assignment,func-returns-value]
+    items = evaluate.test_items(stream)
+    with torch.no_grad():
+        alone, once = (
+            answer(learner, method, *items, True) for answer in (evaluate._alone, evaluate._once)
+        )
+    assert passed == [len(items[0]), len(items[0].unique())]
+    assert passed[0] > passed[1]
+    np.testing.assert_allclose(once.scores, alone.scores, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(once.features, alone.features, atol=1e-6)  # type: ignore[arg-type]

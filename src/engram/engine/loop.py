@@ -32,9 +32,9 @@ from engram.engine.history import History, PhaseLog, StageOutcome
 from engram.engine.lr_scheduler import BestEpoch, Schedule
 from engram.engine.optim import optimizer_of
 from engram.engine.phases import phases_of, prepared
+from engram.engine.run import check_validation
 from engram.engine.trainers import make_trainer
 from engram.engine.training import Training
-from engram.errors import bad
 from engram.learner import warm
 from engram.learner.learner import Learner
 from engram.learner.tree import tree_map
@@ -132,9 +132,8 @@ def open_task(
                 learner.opt = fresh if mapped else optimizer.fresh(learner.vector)
             elif not mapped:
                 learner.opt = tree_map(torch.clone, learner.opt)
-    if training.validates and any(len(one.task.valid) == 0 for one in learners):
-        expected = "in-task validation rows for plateau, patience or restore_best"
-        raise bad("stream", f"{expected} (build it with valid=0.1, say)", "a task without any")
+    for learner in learners:
+        check_validation(learner.stream, training, [stage])
 
 
 class PhaseTraining:

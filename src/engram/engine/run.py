@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +77,19 @@ def check_exemplars(run: Run) -> None:
     if memory.per_class > largest:
         expected = f"at most {largest}, the training rows of the largest class"
         raise bad("memory.per_class", expected, memory.per_class)
+
+
+def check_validation(stream: Stream, training: Training, stages: Iterable[int]) -> None:
+    """Refuse tasks without the validation rows that settings watch."""
+    if not training.validates:
+        return
+    for stage in stages:
+        task = stream.tasks[stage]
+        if len(task.valid) == 0:
+            wanted = "in-task validation rows for plateau, patience or restore_best"
+            how = "build it with valid=0.1, say; of few rows that may be none"
+            raise bad("stream", f"{wanted} ({how})", f"{len(task.train)} rows, all for training, "
+                      f"in task {stage}")  # fmt: skip
 
 
 def _largest_class(stream: Stream, stage: int) -> int:

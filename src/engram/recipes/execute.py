@@ -12,7 +12,7 @@ from engram.engine import threads
 from engram.engine.backend import determinism, device_of
 from engram.engine.engine import Engine
 from engram.engine.ranks import check_ranks
-from engram.engine.run import Run, check_exemplars
+from engram.engine.run import Run, check_exemplars, check_validation
 from engram.errors import bad
 from engram.parallel import Ranks
 from engram.probes import Probe
@@ -53,6 +53,9 @@ def execute(
     for run in {(id(p.run.stream), id(p.run.method)): p.run for p in plans}.values():
         check_exemplars(run)
         check_read(run)
+    for plan in plans:
+        run = plan.run
+        check_validation(run.stream, run.training, range(len(run.stream)))
     how = {"device": device, "together": together, "compile": compile, "group_size": group_size}
     kept = {
         "callback": callback, "again": again, "deadline": deadline,
