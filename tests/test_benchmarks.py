@@ -22,7 +22,7 @@ from engram.engine import loop
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.reproduce import choose_cells, find_table
-from engram.reproduce.papers.rwalk_preset import EMBEDDED
+from engram.reproduce.papers.rwalk_preset import EMBEDDED, PAPER
 from tests.reproduce.invented import invented_table
 
 
@@ -310,6 +310,9 @@ def test_the_length_of_a_task_by_the_rule(tmp_path, capsys):
     assert chosen is None or list(values)[-2:][0] == chosen  # it stopped there
     assert found["accuracy"].between(50, 100).all()
     assert length.recipe_of(EMBEDDED, "MNIST", 2).stream["valid"] == length.VALID
+    slim = length.recipe_of(PAPER, length.TABLE_2, 7)
+    assert (slim.model["name"], slim.training.epochs) == ("resnet18_slim", 7)
+    assert slim.stream["classes_per_task"] == 5
     assert length.decide({1: 70.0, 2: 70.2, 5: 70.25, 10: 75.0}) == 2
     with pytest.raises(BadArgument, match="lengths: expected numbers of epochs that grow"):
         length.main([*given, "--lengths", "2", "1"], EMBEDDED)

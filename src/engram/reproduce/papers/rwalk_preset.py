@@ -245,11 +245,16 @@ def recipe_20(preset: Preset) -> Recipe:
     )
     if preset.cifar is None:
         return recipe(replace(preset, mnist=replace(preset.mnist, epochs=preset.epochs_20)), row)
+    return recipe(in_20_tasks(preset), replace(row, dataset="CIFAR-100"))
+
+
+def in_20_tasks(preset: Preset) -> Preset:
+    """The preset with CIFAR-100 as table 2 has it."""
     protocol = replace(
-        preset.cifar, classes_per_task=5, model={"name": "resnet18_slim", "nf": 20},
-        epochs=preset.epochs_20, memory_per_class=preset.per_class_20,
+        preset.protocol("CIFAR-100"), classes_per_task=5, epochs=preset.epochs_20,
+        model={"name": "resnet18_slim", "nf": 20}, memory_per_class=preset.per_class_20,
     )  # fmt: skip
-    return recipe(replace(preset, cifar=protocol), replace(row, dataset="CIFAR-100"))
+    return replace(preset, cifar=protocol)
 
 
 def _stream(protocol: Protocol, setting: str, sizes: int | list[int]) -> dict[str, Any]:
