@@ -40,6 +40,7 @@ from engram.learner.layout import Networks
 from engram.learner.learner import Learner
 from engram.learner.likeness import ByIdentity, likeness
 from engram.learner.tree import shapes
+from engram.methods.base import Method
 
 # below this many multiply-adds a step's cost is overhead, which mapping shares between runs
 TINY_STEP = 3_000_000
@@ -76,10 +77,9 @@ class TaskGroup:
     mapped: bool
 
 
-def _declared(run: Run) -> Any:
+def _declared(method: Method, tasks: int) -> Any:
     """What a method says before it trains; floats that differ may decide it."""
-    method = run.method
-    stages = range(len(run.stream))
+    stages = range(tasks)
     replays, phases = [method.replay(k) for k in stages], [method.phases(k) for k in stages]
     # the host fills memories run by run; only a reservoir on the device must have one size for all
     budget = method.memory_budget if any(one.renew == "step" for one in replays) else None
@@ -141,6 +141,7 @@ class Engine:
         unmapped = self.device.type == "cuda" and not together and not compile
         self._factory = LearnerFactory(self.device, channels_last=unmapped)
         self._kin: dict[ByIdentity, Any] = {}
+        self._declared: dict[Any, Any] = {}  # runs of a study share their method
         self._prefixes = Prefixes(self._factory.start)
 
     def networks(self, run: Run) -> Networks:
@@ -162,9 +163,16 @@ class Engine:
             self._kin[key] = (
                 self._factory.shape(run), _settings(run, self._factory.skeleton(run)), run.scope,
                 len(run.stream),
-                ByIdentity(self._factory.feed(run)), len(run.stream.order), _declared(run),
+                ByIdentity(self._factory.feed(run)), len(run.stream.order),
+                self._of_method(run),
             )  # fmt: skip
         return self._kin[key]
+
+    def _of_method(self, run: Run) -> Any:
+        key = ByIdentity(run.method), len(run.stream)
+        if key not in self._declared:
+            self._declared[key] = _declared(run.method, len(run.stream))
+        return self._declared[key]
 
     @cached_property  # needed more than once, and thousands of runs are compared
     def _groups(self) -> list[list[int]]:

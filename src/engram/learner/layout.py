@@ -6,6 +6,7 @@ import copy
 import hashlib
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import compress
 from operator import attrgetter
 from typing import Any
 
@@ -99,6 +100,9 @@ class Networks:
         owned = set(self.train.state_dict())
         self.buffer_names = [k for k, _ in self.train.named_buffers() if k in owned]
         self.traces: dict[Any, Any] = {}  # compiled training steps of these networks
+        of_main = [name.startswith("net.") for name in self.layout.shapes]
+        self.main_size = sum(compress(self.layout.sizes, of_main))  # parameters of the main network
+        self.main_buffers = [name for name in self.buffer_names if name.startswith("net.")]
         rows = getattr(networks["net"], "class_rows", ())
         self.class_rows = [f"net.{name}" for name in rows]
         # axes of a sample as the main network wants them in memory; None: as they are

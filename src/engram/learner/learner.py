@@ -323,14 +323,11 @@ class Learner:
         their buffers, method ``state``, ``optimizer``, and ``exemplars``: their samples, and
         networks that count as memory.
         """
-        sizes = zip(self.networks.layout.shapes, self.networks.layout.sizes, strict=True)
-        main = sum(size for name, size in sizes if name.startswith("net."))
-        main *= self.vector.element_size()
-        known = set(self.networks.buffer_names)
-        own = {k: v for k, v in self.buffers.items() if k in known and k.startswith("net.")}
+        main = self.networks.main_size * self.vector.element_size()
+        own = sum(self.buffers[k].nbytes for k in self.networks.main_buffers if k in self.buffers)
         return {
-            "parameters": main, "buffers": nbytes(own),
-            "networks": nbytes(self.vector) - main + nbytes(self.buffers) - nbytes(own)
+            "parameters": main, "buffers": own,
+            "networks": nbytes(self.vector) - main + nbytes(self.buffers) - own
             - self.generator_bytes(),
             "state": nbytes(self.state), "optimizer": nbytes(self.opt),
             "exemplars": self.memory_bytes(),

@@ -49,7 +49,9 @@ def pick(tree: Any, index: int) -> Any:
 
 def nbytes(tree: Any) -> int:
     """Bytes of all leaves."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
+    if isinstance(tree, dict):
+        return sum(map(nbytes, tree.values()))
+    return sum(map(nbytes, tree)) if isinstance(tree, tuple) else int(tree.nbytes)
 
 
 def shapes(tree: Any) -> Any:

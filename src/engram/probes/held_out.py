@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from engram.records import judging, views
 from engram.records.half import as_scores
 from engram.records.items import Items
 from engram.records.stage_rows import StageRows
+from engram.records.stages import counting
+from engram.records.stages import form as form_of
 from engram.records.summary import HELD_OUT
 
 
@@ -31,21 +35,40 @@ class HeldOut(Probe):
     def after_stage(self, view: StageView) -> StageRows:
         rows = view.rows()
         if not view.members[0].diverged and view.members[0].held is not None:
-            values = np.stack([self._values(one) for one in view.members])  # [R, T + 1]
+            values = self._values(view.members)  # [R, T + 1]
             name = HELD_OUT[view.members[0].stream.held_out]
             rows.add(name, values, task=np.arange(-1, values.shape[1] - 1))
         return rows
 
-    def _values(self, one: RunStage) -> np.ndarray:
-        stage, head = one.stage, one.stream.head
-        items = Items.of_stream(one.stream, one.stream.held_out)
-        said = judging.decide(as_scores(one.held), items, stage=stage, head=head)
-        figure = judging.figure_of(items)
-        each = judging.task_figure(said, items, stage=stage, figure=figure, average=self.average)
-        each = np.where(np.arange(len(each)) <= stage, each, np.nan)
-        if items.multilabel:
-            whole = views.overall_set_score(said, items, stage=stage, score=figure)
+    def _values(self, members: Sequence[RunStage]) -> np.ndarray:
+        """[R, T + 1], of all tasks so far and of each; runs whose rows are alike at once."""
+        stage = members[0].stage
+        items = [Items.of_stream(one.stream, one.stream.held_out) for one in members]
+        alike: dict[Any, list[int]] = {}
+        for place, (one, own) in enumerate(zip(members, items, strict=True)):
+            form = form_of(own, stage)
+            key: Any = place if form is None else (form, one.stream.head)
+            alike.setdefault(key, []).append(place)
+        found = np.empty((len(members), items[0].tasks + 1))
+        for places in alike.values():
+            found[places] = self._together([members[p] for p in places], [items[p] for p in places])
+        return found
+
+    def _together(self, members: Sequence[RunStage], items: Sequence[Items]) -> np.ndarray:
+        stage, first = members[0].stage, items[0]
+        counts, figure = counting(items, stage), judging.figure_of(first)
+        every = np.stack([as_scores(one.held) for one in members])
+        said = counts.decide(every, members[0].stream.head)
+        if self.average == "macro" and figure == "accuracy":
+            each = views.macro(counts.class_accuracy(said))
         else:
-            known = each[~np.isnan(each)]
-            whole = float(known.mean()) if len(known) else float("nan")
-        return np.array([whole, *each])
+            each = counts.task_figure(said, figure)
+        each = np.where(np.arange(first.tasks) <= stage, each, np.nan)  # [R, T]
+        whole = counts.overall(said, figure) if first.multilabel else _mean_of_known(each)
+        return np.column_stack([whole, each])
+
+
+def _mean_of_known(values: np.ndarray) -> np.ndarray:
+    """[R] the mean of each row without what is NaN; NaN for a row of nothing else."""
+    known = [row[~np.isnan(row)] for row in values]
+    return np.array([one.mean() if len(one) else np.nan for one in known])

@@ -12,7 +12,7 @@ from engram.learner.learner import Learner
 from engram.recipes.model_file import keep_model
 from engram.recipes.plan import Plan
 from engram.recipes.rows import Done
-from engram.records import RunDirectory
+from engram.records import RunDirectory, run_id
 
 ALONE = 32  # runs that get a file each; larger groups share one
 SMALL = 64 << 20  # bytes that are written after every stage, however short it was
@@ -98,8 +98,9 @@ class Checkpoints:
         for plan in done:
             checkpoint.prune(self.folder.checkpoint_path(*plan.key), finished=True)
 
-    def _name(self, plan: Plan) -> str:
-        return self.folder.checkpoint_path(*plan.key).name
+    @staticmethod
+    def _name(plan: Plan) -> str:
+        return run_id(*plan.key)
 
 
 def ends(plan: Plan, stage: FinishedStage) -> bool:

@@ -19,6 +19,7 @@ from engram.probes import Probe
 from engram.recipes.callback import Callback
 from engram.recipes.changes import distinct
 from engram.recipes.duration import seconds
+from engram.recipes.garbage import settled
 from engram.recipes.plan import Plan
 from engram.recipes.ranks import recorder_of, resume_of_first, share_open
 from engram.recipes.recorder import Recorder
@@ -68,7 +69,8 @@ def execute(
         resume = recorder.resume if ranks is None else resume_of_first(ranks, recorder)
         try:
             steady = determinism(deterministic, recorder.device)
-            with recorder.at_signals(), steady, threads.limited():
+            quiet = settled(len(recorder.open))
+            with recorder.at_signals(), steady, threads.limited(), quiet:
                 for stage in engine.stages(
                     resume=resume, progress=recorder.progress, deadline=deadline,
                     stop_inside=out is not None, checkpointer=recorder.saver,

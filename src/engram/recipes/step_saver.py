@@ -15,7 +15,7 @@ from engram.engine.checkpoints.resume_point import ResumePoint
 from engram.errors import RecordError, read_as
 from engram.learner.learner import Learner
 from engram.recipes.plan import Plan
-from engram.records import RunDirectory
+from engram.records import RunDirectory, run_id
 from engram.tensor_file import TensorFile
 
 EVERY = "5m"  # unless told otherwise
@@ -35,7 +35,7 @@ class StepSaver:
     ) -> None:
         self.folder, self.every, self.note = folder, every, note
         self.shelf = folder.path / "checkpoint" / "steps"
-        self._names = [folder.checkpoint_path(*plan.key).name for plan in plans]
+        self._names = [run_id(*plan.key) for plan in plans]
         self._last = time.monotonic()
         self._signal = 0  # that told the process to end
         self._held: dict[Path, dict[str, Any]] = {}  # by file: the facts of its runs
@@ -47,11 +47,7 @@ class StepSaver:
                 if path.exists():  # else another process has removed it just now
                     self._pass_over(path, problem)
         recorded = folder.finished_runs() if self._held else {}
-        self._drop(
-            (folder.checkpoint_path(*run).name, stage)
-            for run, stages in recorded.items()
-            for stage in stages
-        )
+        self._drop((run_id(*run), stage) for run, stages in recorded.items() for stage in stages)
 
     @property
     def ending(self) -> bool:

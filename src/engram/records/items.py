@@ -138,7 +138,17 @@ class Items:
 
     @classmethod
     def of_stream(cls, stream: Any, kind: str = "test") -> Items:
-        """The test items of a stream, task after task, or its rows of another kind."""
+        """The test items of a stream, task after task, or its rows of another kind.
+
+        Made once: a study asks for them after every stage of hundreds of runs over one stream.
+        """
+        known: dict[str, Items] = stream.__dict__.setdefault("_items", {})
+        if kind not in known:
+            known[kind] = cls._made(stream, kind)
+        return known[kind]
+
+    @classmethod
+    def _made(cls, stream: Any, kind: str) -> Items:
         tests = [np.asarray(getattr(task, kind).cpu()) for task in stream]
         rows = np.concatenate(tests)
         task = np.repeat(np.arange(len(tests)), [len(t) for t in tests])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,20 @@ from typing import Any
 import torch
 
 WARM_STEPS = 3  # real steps, run eagerly on a side stream before the capture
+
+
+@functools.cache
+def _stream_of(device: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+def _side_stream() -> torch.cuda.Stream:
+    """The stream for eager steps, one for all recordings on a device.
+
+    Torch keeps freed memory for the stream that had it: every further stream would take the memory
+    of a step once more.
+    """
+    return _stream_of(torch.cuda.current_device())
 
 
 class Captured:
@@ -33,7 +48,7 @@ class Captured:
             return
         if self._warm < WARM_STEPS:
             torch.cuda.synchronize()  # cuDNN times its algorithms: nothing else may run
-            side = torch.cuda.Stream()
+            side = _side_stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 self._step()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -97,6 +98,8 @@ class LockstepTrainer:
         )  # fmt: skip
         self.collate.latents = stacked(learners)
         self.lr = torch.full((len(learners),), training.lr, device=device, dtype=self.vector.dtype)
+        self._lr = np.full(len(learners), training.lr)  # the same, on the host
+        self._ends: deque[torch.cuda.Event] = deque()  # of stretches that may still be going on
         self.step_number = torch.zeros(1, dtype=torch.long, device=device)
         self.live = torch.ones(len(learners), dtype=torch.bool, device=device)
         self.sums: dict[str, Tensor] = {}
@@ -190,7 +193,9 @@ class LockstepTrainer:
 
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
         """Steps `start` to `stop` of the loaded rows; `live` [R, S] says who takes each."""
-        self.lr.copy_(torch.as_tensor(lr, dtype=self.lr.dtype))
+        if not np.array_equal(lr, self._lr):  # the device is waited for when numbers go there
+            self.lr.copy_(torch.as_tensor(lr, dtype=self.lr.dtype))
+            self._lr = lr.copy()
         now = live[:, start:stop]
         same = np.all(lr == lr[0]) and np.all(self._taken == self._taken[0])
         self._set_uniform(bool(now.all()), bool(same))
@@ -211,6 +216,15 @@ class LockstepTrainer:
                 self.first = {name: value.clone() for name, value in self.sums.items()}
             if due[number - start]:
                 interval()
+        self._keep_near()
+
+    def _keep_near(self) -> None:
+        """Wait for the stretch before: who stops or saves is to wait for two of them at most."""
+        if self.vector.is_cuda:
+            self._ends.append(torch.cuda.Event())
+            self._ends[-1].record()
+            if len(self._ends) > 1:
+                self._ends.popleft().synchronize()
 
     def _due(self, live: np.ndarray) -> np.ndarray:
         """Count the steps to come; says which of them end an interval of any run."""
