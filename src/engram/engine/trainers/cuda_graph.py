@@ -57,7 +57,8 @@ class Captured:
             return
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            # a thread that fetches rows from disk may pin memory meanwhile
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 self._step()
         except torch.OutOfMemoryError:
             raise
