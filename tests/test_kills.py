@@ -6,38 +6,54 @@ import random
 import signal
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from benchmarks.kills import trial
-from benchmarks.kills.__main__ import row
-from benchmarks.kills.child import Work
+import engram
+from benchmarks.kills.__main__ import summary
+from benchmarks.kills.compare import differences
+from benchmarks.kills.trial import orders, trial
+from benchmarks.kills.work import METHODS, WAYS, Work
 from engram import methods
-from engram.checks.toys import tame
 
 
-@pytest.mark.parametrize(("method", "runs", "epochs"), [("RWalk", 1, 8), ("DERpp", 48, 3)])
-def test_killed_at_random_moments(method, runs, epochs, tmp_path):
-    work = Work(method=tame(getattr(methods, method)()), runs=runs, epochs=epochs, every=0.3)
-    found = trial.trial(work, 2, random.Random(runs), tmp_path)
+@pytest.mark.parametrize(("method", "way"), [("RWalk", "single"), ("DERpp", "lockstep of 48")])
+def test_killed_at_random_moments(method, way, tmp_path):
+    work = Work(method=method, way=way)
+    planned = orders(work, 2, turn=0)
+    found = trial(work, planned, random.Random(way), tmp_path)
     assert found.differences == []
-    assert [one.sent for one in found.deaths] == [signal.SIGKILL, signal.SIGTERM]
-    assert found.deaths[1].steps_lost == 0  # it was told to end, and saved what it had done
+    assert [one.order for one in found.deaths] == planned
+    rows = found.rows(seed=0)
+    assert [row["signal"] for row in rows] == [one.sent.name for one in planned]
+    assert not any(row["stages lost"] or row["stages again"] for row in rows)
     assert all(one.seconds_lost <= one.allowed for one in found.deaths)
-    assert row(found)["equal"]
+    assert summary(pd.DataFrame(rows), "way").loc[way, "kills"] == 2
+
+
+def test_every_method_in_every_way_is_killed_by_either_signal_and_while_it_writes():
+    assert set(METHODS) == {name for name in methods.__all__ if name[0].isupper()}
+    for way in WAYS:
+        planned = [one for turn, name in enumerate(METHODS)
+                   for one in orders(Work(method=name, way=way), 2, turn)]  # fmt: skip
+        assert {one.victim for one in planned} == set(WAYS[way].victims)
+        assert {one.sent for one in planned} == {signal.SIGKILL, signal.SIGTERM}
+        assert any(one.writing for one in planned)
 
 
 def test_differences_are_found(tmp_path):
     """The comparison itself: another rate, another seed's weights, a missing stage."""
-    work = Work(method=methods.ER(), runs=1, epochs=1, every=60.0, classes=4, per_class=20)
-    one, two = (work.run(tmp_path / name) for name in ("one", "two"))
-    assert trial.differences(one, two) == []
+    recipe = Work(method="ER", way="single").recipes()[0]
+    short = recipe | {"training": {"epochs": 1, "batch_size": 8}}
+    one, two = (engram.sweep([short], out=tmp_path / name) for name in ("one", "two"))
+    assert differences(one, two) == []
     kept = next(iter(two.predictions))
     moved = two.predictions.get(*kept)
     changed = moved.parameters.copy()
     changed[0] = np.nextafter(changed[0], np.float32(np.inf))
     object.__setattr__(moved, "parameters", changed)
     two.predictions.get = lambda *_: moved  # type: ignore[method-assign]
-    assert any("parameters" in word for word in trial.differences(one, two))
-    other = Work(method=methods.ER(), runs=1, epochs=2, every=60.0, classes=4, per_class=20)
-    said = trial.differences(other.run(tmp_path / "other"), one)
+    assert any("parameters" in word for word in differences(one, two))
+    longer = recipe | {"training": {"epochs": 2, "batch_size": 8}}
+    said = differences(engram.sweep([longer], out=tmp_path / "other"), one)
     assert "numbers" in said

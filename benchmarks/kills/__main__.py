@@ -1,91 +1,92 @@
 """Kill processes at random moments of their training; their runs must end as if nothing had been.
 
-    python -m benchmarks.kills [--kills 40] [--seed 0] [--every 0.5] [--save FILE.csv]
+    python -m benchmarks.kills [--save FILE.csv] [--kills 2] [--seed 0] [--ways ray] [--methods ER]
 
-Ten methods, each as one run and as 48 runs in lockstep; `--kills` processes of either kind are
-ended by SIGKILL or SIGTERM, at moments drawn from the seed. What they leave behind is resumed to
-its end and compared with an undisturbed run to the last bit: numbers, parameters, scores,
-exemplars, rows read. Also counted: steps and seconds of work that a death costs, against the
-interval of checkpoints inside a task (`--every`, in seconds; short, because the runs are).
+Every method, trained alone, as 8 and as 48 runs in lockstep, by the pool `processes` and on a Ray
+cluster (the extra `ray`); of each, so many processes are ended by SIGKILL or SIGTERM: the one that
+trains, or a worker and the one that hands out work. Moments are drawn from the seed, among them the
+middle of a write. What is left is resumed to its end and compared with an undisturbed run to the
+last bit: numbers, parameters, scores, exemplars, rows read; no stage that was recorded may be gone,
+or recorded twice. What is in FILE already is not done again.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import signal
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.kills.child import Work
-from benchmarks.kills.trial import Trial, trial
-from engram import methods
-from engram.checks.toys import tame
-from engram.memory import Memory
-from engram.methods.base import Method
-
-METHODS: tuple[Method, ...] = (
-    tame(methods.EWC()), methods.SI(), tame(methods.RWalk()), methods.LwF(),
-    methods.ER(memory=Memory(total=60)), methods.DERpp(), methods.AGEM(),
-    methods.ICaRL(), methods.GDumb(memory=Memory(total=60), epochs=6),
-    methods.LatentReplay(root_iterations=10), methods.LGR(root_iterations=10),
-)  # fmt: skip
-LOCKSTEP = 48
-EPOCHS = {1: 12, LOCKSTEP: 4}  # a few seconds either way
+from benchmarks.kills.trial import orders, trial
+from benchmarks.kills.work import METHODS, WAYS, Work
+from benchmarks.sweeps.two_nodes import TwoNodes, two_nodes
 
 
-def row(found: Trial) -> dict[str, object]:
-    """One line of the table."""
-    deaths = found.deaths
-    return {
-        "method": type(found.work.method).__name__,
-        "runs": found.work.runs,
-        "steps": found.steps,
-        "kills": len(deaths),
-        "sigkill": sum(one.sent == signal.SIGKILL for one in deaths),
-        "sigterm": sum(one.sent == signal.SIGTERM for one in deaths),
-        "inside a task": sum(one.inside for one in deaths),
-        "compared": found.rounds,
-        "equal": not found.differences,
-        "steps lost": max((one.steps_lost for one in deaths), default=0),
-        "seconds lost": round(max((one.seconds_lost for one in deaths), default=0.0), 2),
-        "interval": found.work.every,
-        "within": all(one.seconds_lost <= one.allowed for one in deaths),
-    }
+def summary(table: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Kills, and what became of them, by way or method."""
+    table = table.assign(
+        sigkill=table["signal"] == "SIGKILL", writing=table["writing"].notna(),
+        unequal=~table["equal"].astype(bool), kills=1,
+    )  # fmt: skip
+    counted = ["kills", "sigkill", "writing", "stages before", "stages lost", "stages again",
+               "unequal"]  # fmt: skip
+    found = table.groupby(by, sort=False)[counted].sum()
+    found["most seconds lost"] = table.groupby(by, sort=False)["seconds lost"].max()
+    return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--kills", type=int, default=40, help="of single runs, and of groups")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=2, help="of every method in every way")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every", type=float, default=0.5, help="seconds between checkpoints")
-    parser.add_argument("--methods", nargs="+", help="names; default: all ten")
-    parser.add_argument("--save", type=Path, help="a CSV file")
+    parser.add_argument("--every", type=float, default=0.25, help="seconds between checkpoints")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--save", type=Path, default=Path("kills.csv"), help="a CSV file")
     asked = parser.parse_args()
-    chosen = [m for m in METHODS if not asked.methods or type(m).__name__ in asked.methods]
-    rows = []
-    for runs, epochs in EPOCHS.items():
-        for place, method in enumerate(chosen):
-            share = (asked.kills + len(chosen) - 1 - place) // len(chosen)
-            work = Work(method=method, runs=runs, epochs=epochs, every=asked.every)
-            chance = random.Random(f"{asked.seed} {type(method).__name__} {runs}")
-            began = time.monotonic()
-            with tempfile.TemporaryDirectory() as folder:
-                found = trial(work, share, chance, Path(folder))
-            rows.append(row(found))
-            said = "; ".join(found.differences[:3]) or "equal"
-            print(f"{rows[-1]['method']}, {runs} run(s): {len(found.deaths)} kills, {said} "
-                  f"({time.monotonic() - began:.0f} s)", flush=True)  # fmt: skip
-            table = pd.DataFrame(rows)
-            if asked.save:
-                table.to_csv(asked.save, index=False)
-    print(table.to_string(index=False))
-    if not (table["equal"] & table["within"]).all():
-        sys.exit("some runs did not end as they should, or lost more than the interval")
+    with ExitStack() as stack:
+        # before the first child: all are to know its token
+        cluster = stack.enter_context(two_nodes()) if "ray" in asked.ways else None
+        for method in asked.methods:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            for way in asked.ways:
+                work = Work(method=method, way=way, every=asked.every)
+                if not _done(asked.save, work, asked.seed):
+                    _try(work, asked, folder, cluster if way == "ray" else None)
+    table = pd.read_csv(asked.save)
+    for by in ("way", "method"):
+        print(summary(table, by).to_string(), end="\n\n")
+    whole = summary(table, "seed").sum()
+    if whole[["stages lost", "stages again", "unequal"]].any():
+        sys.exit("some runs did not end as they should")
+
+
+def _done(path: Path, work: Work, seed: int) -> bool:
+    if not path.exists():
+        return False
+    table = pd.read_csv(path)
+    same = (table["method"] == work.method) & (table["way"] == work.way) & (table["seed"] == seed)
+    return bool(same.any())
+
+
+def _try(work: Work, asked: argparse.Namespace, folder: Path, cluster: TwoNodes | None) -> None:
+    """One trial; its lines are added to the table."""
+    began = time.monotonic()
+    turn = METHODS.index(work.method) + list(WAYS).index(work.way) + asked.seed
+    chance = random.Random(f"{asked.seed} {work.method} {work.way}")
+    found = trial(work, orders(work, asked.kills, turn), chance, folder, cluster)
+    rows = pd.DataFrame(found.rows(asked.seed))
+    rows.to_csv(asked.save, mode="a", header=not asked.save.exists(), index=False)
+    said = "; ".join(found.differences[:3]) or "equal"
+    took = time.monotonic() - began
+    print(f"{work.method}, {work.way}: {len(rows)} kills, {said} ({took:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,72 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import struct
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import engram
+from benchmarks.kills.journal import ASKED, BEGUN, STEP, WRITTEN, Journal, Noting
+from benchmarks.kills.work import Work
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.single import SingleTrainer
-from engram.methods.base import Method
-from engram.recipes import Callback
 from engram.recipes.step_saver import StepSaver
-
-BEGUN, STEP, ASKED, WRITTEN, RECORDED = b"b", b"s", b"a", b"w", b"r"
-_EVENT = struct.Struct("<cd")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What is trained, and how often it is written down inside a task."""
-
-    method: Method
-    runs: int  # one is trained alone, more are trained in lockstep
-    epochs: int
-    every: float  # seconds between two checkpoints inside a task
-    classes: int = 6
-    per_class: int = 120
-
-    def run(self, out: Path, callback: Callback | None = None) -> engram.Result:
-        data = engram.load("blobs", classes=self.classes, per_class=self.per_class)
-        return engram.run(
-            engram.class_incremental(data, classes_per_task=2),
-            method=self.method, model={"name": "mlp", "hidden": [16, 16]}, seeds=self.runs, out=out,
-            device="cpu", together=self.runs > 1, keep="parameters", callback=callback,
-            epochs=self.epochs, batch_size=8, lr=0.01, checkpoint_every=self.every,
-        )  # fmt: skip
-
-
-class Journal:
-    """Events with their time, appended without a buffer: what is written outlives the process."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def note(self, kind: bytes) -> None:
-        os.write(self._file, _EVENT.pack(kind, time.monotonic()))
-
-
-def events(path: Path) -> list[tuple[bytes, float]]:
-    """What a process noted, dead or alive."""
-    content = path.read_bytes() if path.exists() else b""
-    return list(_EVENT.iter_unpack(content[: len(content) // _EVENT.size * _EVENT.size]))
-
-
-class _Noting(Callback):
-    """Notes recorded stages, once for a group."""
-
-    def __init__(self, journal: Journal, runs: int) -> None:
-        self.journal, self.runs, self._count = journal, runs, 0
-
-    def stage(self, plan: Any, stage: int, rows: Any) -> None:
-        self._count += 1
-        if self._count % self.runs == 0:
-            self.journal.note(RECORDED)
 
 
 def _then(function: Callable[..., Any], note: Callable[[], None]) -> Callable[..., Any]:
@@ -82,10 +26,11 @@ def _then(function: Callable[..., Any], note: Callable[[], None]) -> Callable[..
     return noted
 
 
-def train(work: Work, out: str, journal: str) -> None:
-    """The whole life of a child."""
+def train(work: Work, out: str, journal: str, options: dict[str, str], env: dict[str, str]) -> None:
+    """The whole life of a child; `env` is what it must know of its environment."""
     import torch
 
+    os.environ.update(env)
     torch.set_num_threads(1)
     notes = Journal(Path(journal))
     for trainer in (SingleTrainer, LockstepTrainer):
@@ -94,6 +39,6 @@ def train(work: Work, out: str, journal: str) -> None:
     StepSaver.due = _then(StepSaver.due, lambda: notes.note(ASKED))  # type: ignore[method-assign]
     notes.note(BEGUN)
     try:
-        work.run(Path(out), _Noting(notes, work.runs))
+        work.train(Path(out), Noting(notes), **options)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGTERM)

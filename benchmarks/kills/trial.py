@@ -1,44 +1,30 @@
-"""One method, alone or in lockstep: killed, gone on with, and compared with an undisturbed run."""
+"""One method in one way: killed, gone on with, and compared with an undisturbed run."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import random
 import shutil
 import signal
-import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow.parquet as pq
 
 import engram
-from benchmarks.kills import child
-from benchmarks.kills.child import RECORDED, STEP, WRITTEN, Work, events
+from benchmarks.kills.compare import differences
+from benchmarks.kills.journal import STEP, events
+from benchmarks.kills.lives import Death, Lives, Order
+from benchmarks.kills.work import Work
+from engram.records import run_id
+from engram.records.merging import result_files
 
-ROUNDS = 5  # for every kill, at most
-LIMIT = 600.0  # seconds for anything a child does; only a fault takes as long
+__all__ = ["Trial", "differences", "orders", "trial"]
+
+ROUNDS = 4  # for every kill, at most
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)
-
-# Children are forked from a process that has imported everything and computed nothing.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    ["benchmarks.kills.child", "pandas", "pyarrow.parquet", "safetensors.torch", "torch._dynamo"]
-)
-
-
-@dataclass(frozen=True)
-class Death:
-    """A process that was ended from outside."""
-
-    sent: signal.Signals
-    inside: bool  # a task had been begun, and was not recorded yet
-    steps_lost: int
-    seconds_lost: float  # of training; evaluation and records of the stage come on top
-    allowed: float  # seconds: the interval, and the longest time until somebody asked for it
 
 
 @dataclass
@@ -51,150 +37,81 @@ class Trial:
     rounds: int = 0  # times that runs were killed, resumed to their end and compared
     differences: list[str] = field(default_factory=list)
 
+    def rows(self, seed: int) -> list[dict[str, Any]]:
+        """Lines of the table, one for each kill."""
+        said = "; ".join(self.differences[:3])
+        return [
+            {"method": self.work.method, "way": self.work.way, "seed": seed} | one.row()
+            | {"equal": not self.differences, "said": said}
+            for one in self.deaths
+        ]  # fmt: skip
 
-def trial(work: Work, kills: int, chance: random.Random, folder: Path) -> Trial:
-    """Kill `kills` processes, two in a row before the third may finish, until each fell."""
-    found = Trial(work)
-    whole = folder / "whole"
-    _wait(_start(work, whole), sent=None)
-    seen = events(_journal(whole, 0))
-    moments = [at for _, at in seen]
-    found.steps = _count(seen, STEP)
-    expected = engram.read(whole)
-    while len(found.deaths) < kills:
-        if found.rounds >= ROUNDS * kills:
-            raise RuntimeError("children finish before they can be killed: give them more epochs")
-        out = folder / f"round-{found.rounds}"
-        signals = [SIGNALS[place % 2] for place in range(len(found.deaths), kills)][:2]
-        deaths = _killed(work, out, moments, signals, chance)
-        found.deaths += deaths
-        found.rounds += 1
-        found.differences += differences(engram.read(out), expected)
-        taken = sum(_count(events(path), STEP) for path in out.parent.glob(f"{out.name}.*"))
-        if taken != found.steps + sum(one.steps_lost for one in deaths):
-            found.differences.append(f"{taken} steps in all, {found.steps} undisturbed")
-        shutil.rmtree(out)
+
+def orders(work: Work, kills: int, turn: int) -> list[Order]:
+    """Whom to kill, how, and whether in the middle of a write; methods take turns."""
+    victims, found = work.how.victims, []
+    for place in range(kills):
+        victim, sent = victims[place % len(victims)], SIGNALS[(turn + place // 2) % 2]
+        # of a lone process every second, of workers every third: drivers write next to nothing
+        writing = place % 2 == 1 if len(victims) == 1 else victim == "worker" and turn % 3 == 0
+        found.append(Order(victim, signal.SIGKILL if writing else sent, writing))
     return found
 
 
-def _killed(
-    work: Work, out: Path, moments: list[float], signals: list[signal.Signals],
-    chance: random.Random,
-) -> list[Death]:  # fmt: skip
-    """Kill a process for every signal, one after the other, and let the next one finish."""
-    deaths: list[Death] = []
-    span = moments[-1] - moments[0]
-    for number, sent in enumerate(signals):
-        process = _start(work, out, number)
-        # any moment of the work that is left, from before its first step on
-        _sleep_after_start(out, number, process, chance.uniform(0, span / (number + 1)))
-        killed = time.monotonic()
-        if not _wait(process, sent=sent):
-            return deaths  # it had finished
-        deaths.append(_death(work, events(_journal(out, number)), killed, sent))
-    _wait(_start(work, out, len(deaths)), sent=None)
-    return deaths
+def trial(work: Work, planned: Sequence[Order], chance: random.Random, folder: Path,
+          cluster: Any = None) -> Trial:  # fmt: skip
+    """Kill as ordered, two in a row before the third may finish, until each fell.
 
-
-def _start(work: Work, out: Path, number: int = 0) -> Any:
-    process = FORKS.Process(target=child.train, args=(work, str(out), str(_journal(out, number))))
-    process.start()
-    return process
-
-
-def _sleep_after_start(out: Path, number: int, process: Any, seconds: float) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not events(_journal(out, number)):
-        if time.monotonic() > deadline:
-            raise TimeoutError("a child neither trained nor ended")
-        time.sleep(0.005)
-    process.join(seconds)  # a sleep, unless it ends before
-
-
-def _wait(process: Any, *, sent: signal.Signals | None) -> bool:
-    """End a process, or let it finish; whether the signal ended it."""
-    if sent is not None and process.is_alive():
-        os.kill(process.pid, sent)
-    process.join(LIMIT)
-    if process.exitcode is None:
-        process.kill()
-        raise TimeoutError("a child did not end")
-    if process.exitcode == 0:
-        return False
-    if sent is None:
-        raise RuntimeError(f"a child failed (exit code {process.exitcode})")
-    return True
-
-
-def _journal(out: Path, number: int) -> Path:
-    return out.parent / f"{out.name}.{number}"
-
-
-def _count(seen: list[tuple[bytes, float]], kind: bytes) -> int:
-    return sum(one == kind for one, _ in seen)
-
-
-def _death(
-    work: Work, seen: list[tuple[bytes, float]], killed: float, sent: signal.Signals
-) -> Death:
-    """What a dead process had done since it last wrote a checkpoint."""
-    marks = [place for place, (kind, _) in enumerate(seen) if kind in (WRITTEN, RECORDED)]
-    since = seen[marks[-1] if marks else 0 :]
-    steps = [at for kind, at in since if kind == STEP]
-    # training begins with the first step of a process, not with what it reads before
-    first = next((at for kind, at in seen if kind == STEP), killed)
-    asked = [first, *(at for kind, at in seen if kind != STEP and at > first), killed]
-    stages = [place for place, (kind, _) in enumerate(seen) if kind == RECORDED]
-    return Death(
-        sent=sent,
-        inside=_count(seen[stages[-1] if stages else 0 :], STEP) > 0,
-        steps_lost=len(steps),
-        seconds_lost=steps[-1] - max(since[0][1], first) if steps else 0.0,
-        allowed=work.every + max(after - before for before, after in pairwise(asked)),
+    An undisturbed run is made once in a `folder`, for all ways that share it.
+    """
+    found = Trial(work)
+    whole = Lives(
+        work, folder / f"whole-{work.how.reference or work.how.pool}-{work.how.seeds}", chance
     )
+    if not whole.out.exists():
+        whole.finish(pool=work.how.reference)
+    seen = events(whole.journal(0))
+    found.steps = sum(one.kind == STEP for one in seen)
+    expected, left = engram.read(whole.out), list(planned)
+    while left:
+        if found.rounds >= ROUNDS * len(planned):
+            raise RuntimeError("children finish before they can be killed: give them more epochs")
+        out = folder / f"{work.way}-{found.rounds}"
+        lives = Lives(work, out, chance, whole.come(seen), cluster)
+        deaths = lives.end_by(left[:2])
+        left = left[len(deaths) :]
+        lives.finish()
+        found.rounds += 1
+        found.deaths += deaths
+        found.differences += _wrong(lives, expected, found.steps)
+        shutil.rmtree(lives.out)
+    return found
 
 
-# -- comparison ------------------------------------------------------------------------------------
-def differences(found: engram.Result, expected: engram.Result) -> list[str]:
-    """What is not the same to the last bit: numbers (but times), networks, scores, rows read."""
-    said = []
-    if found.problems:
-        said.append(f"problems: {found.problems}")
-    if _values(found) != _values(expected):
-        said.append("numbers")
-    if _ledger(found) != _ledger(expected):
-        said.append("ledger")
-    moments = [set(one.predictions) for one in (found, expected)]
-    if moments[0] != moments[1] or not moments[1]:
-        said.append("stages with predictions")
-    for moment in sorted(moments[0] & moments[1]):
-        pair = [one.predictions.get(*moment) for one in (found, expected)]
-        said += [f"{name} of {moment}" for name in _unequal(*pair)]
-    return said
+def _wrong(lives: Lives, expected: engram.Result, steps: int) -> list[str]:
+    """What is not as if nothing had been; nothing may be."""
+    out = lives.out
+    wrong = differences(engram.read(out), expected)
+    written = stages_written(out)
+    wrong += [f"{one} recorded {n} times" for one, n in written.items() if n > 1]
+    wrong += [f"left behind: {path.name}" for path in out.rglob(".*.tmp-*")]
+    if lives.alone:  # whose steps are all seen
+        taken = sum(one.kind == STEP for one in lives.seen())
+        lost = sum(one.steps_lost for one in lives.deaths)
+        if taken != steps + lost:
+            wrong.append(f"{taken} steps in all with {lost} lost, {steps} undisturbed")
+    return wrong
 
 
-def _values(result: engram.Result) -> list[Any]:
-    frame = result.frame()
-    frame = frame[frame["metric"] != "seconds"]
-    names = [name for name in frame.columns if name != "value"]
-    bits = frame["value"].to_numpy(np.float64).view(np.int64)  # NaN is equal to itself here
-    return sorted(zip(*(frame[name].astype(str) for name in names), bits, strict=True))
-
-
-def _ledger(result: engram.Result) -> list[Any]:
-    return sorted((run for part in result.ledger for run in part["runs"]), key=str)
-
-
-def _unequal(one: Any, two: Any) -> list[str]:
-    names = ("scores", "exponent", "single", "multi", "parameters", "exemplars")
-    bad = [name for name in names if not _same(getattr(one, name), getattr(two, name))]
-    kept = [dict(each.buffers or {}) for each in (one, two)]
-    if set(kept[0]) != set(kept[1]) or any(not _same(kept[0][k], kept[1][k]) for k in kept[0]):
-        bad.append("buffers")
-    return bad
-
-
-def _same(one: Any, two: Any) -> bool:
-    if one is None or two is None:
-        return one is two
-    return one.dtype == two.dtype and one.shape == two.shape and one.tobytes() == two.tobytes()
+def stages_written(folder: Path) -> Counter[tuple[str, int]]:
+    """How often each stage of each run was recorded."""
+    while True:
+        found: Counter[tuple[str, int]] = Counter()
+        try:
+            for path in result_files(folder) if folder.is_dir() else ():
+                table = pq.read_table(path, columns=["recipe", "seed", "order", "stage"])
+                stages = set(zip(*(c.to_pylist() for c in table.columns), strict=True))
+                found.update((run_id(*run), stage) for *run, stage in stages)
+        except FileNotFoundError:  # merged into another one just now
+            continue
+        return found

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import engram
-from benchmarks.kills.trial import differences
+from benchmarks.kills.compare import differences
 from benchmarks.sweeps.two_nodes import TwoNodes, two_nodes
 from engram.recipes import Callback, Plan
 from engram.records import Rows

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import engram
-from benchmarks.kills.trial import differences
+from benchmarks.kills.compare import differences
 from engram.disk import DiskError
 from engram.recipes import Callback
 from engram.records import RunDirectory

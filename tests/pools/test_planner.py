@@ -16,7 +16,7 @@ from engram.pools.cluster import Room, connected
 from engram.pools.dispatch import Dispatcher
 from engram.pools.memory import Need, measure
 from engram.pools.parcels import Outbox, pack, unpack
-from engram.pools.planner import Group, groups_of, shared_out
+from engram.pools.planner import Group, groups_of, shared_out, unfinished
 from engram.pools.remote import Job
 from engram.pools.retries import NODES, TRIES, Attempt
 from engram.recipes import Plan, Recipe
@@ -59,6 +59,23 @@ def test_groups_in_lockstep_are_divided_by_workers_and_by_memory() -> None:
         1, 2, 2, 2,
     ]  # fmt: skip
     assert [len(one) for one in group.halves()] == [3, 4]
+
+
+def test_a_sweep_that_goes_on_has_the_groups_it_began_with() -> None:
+    """Who trains with whom decides the last bits, so it must not depend on what is done."""
+    made = plans(
+        {"method": "ER", "model": SMALL, "seeds": 4}, {"method": "LwF", "model": SMALL, "seeds": 4}
+    )
+    whole = shared_out(groups_of(made), workers=2)
+    keys = {tuple(plan.key for plan in one.plans) for one in whole}
+    for done in whole:
+        left = [plan for plan in made if plan not in done.plans]
+        found = unfinished(whole, left)
+        assert {tuple(plan.key for plan in one.plans) for one in found} < keys
+        assert sum(len(one) for one in found) == len(left)
+    assert unfinished(whole, []) == []
+    (one,) = unfinished(whole, whole[0].plans[:1])
+    assert not one.lockstep
 
 
 def test_what_cannot_be_built_is_a_group_of_its_own_and_the_first_to_be_tried() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import engram
-from benchmarks.kills.trial import differences
+from benchmarks.kills.compare import differences
 from benchmarks.sweeps.nodes import Killer, stages_written
 from benchmarks.sweeps.two_nodes import TwoNodes, two_nodes
 from engram.pools.cluster import connected

@@ -105,6 +105,31 @@ def shared_out(
     return sorted(found, key=lambda group: -group.cost)
 
 
+def unfinished(groups: Sequence[Group], plans: Sequence[Plan]) -> list[Group]:
+    """Groups of which some plan is still to be trained, with those plans.
+
+    A sweep that goes on has the groups that it had when it began, however much of it is done: the
+    last bits of runs in lockstep depend on who trains with them.
+
+    Examples
+    --------
+    >>> from engram.recipes import Recipe
+    >>> from engram.recipes.plan import plans_of
+    >>> base = {"stream": {"data": "blobs"}, "method": "ER", "seeds": 6}
+    >>> plans = plans_of([Recipe.of(base | {"model": {"name": "mlp", "hidden": [8]}})])
+    >>> groups = shared_out(groups_of(plans), 3)
+    >>> [len(group) for group in groups], [len(group) for group in unfinished(groups, plans[2:])]
+    ([2, 2, 2], [2, 2])
+    """
+    left, found = {plan.key for plan in plans}, []
+    for group in groups:
+        some = tuple(plan for plan in group.plans if plan.key in left)
+        if some:
+            cost = group.cost * len(some) / len(group)
+            found.append(Group(some, cost, group.lockstep and len(some) > 1))
+    return found
+
+
 def _divided(group: Group, count: int) -> list[Group]:
     """A group in parts that differ by one run at most."""
     if count <= 1:

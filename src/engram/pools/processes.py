@@ -19,7 +19,7 @@ from engram.engine.backend import device_of
 from engram.engine.trainers.tracing import need_compiler
 from engram.errors import bad, in_own_code
 from engram.pools.base import Key, Work, contents_by_run, recipes_of
-from engram.pools.planner import Group, groups_of, shared_out
+from engram.pools.planner import Group, groups_of, shared_out, unfinished
 from engram.pools.retries import Attempt, Retries
 from engram.pools.telling import Hearing, Telling
 from engram.recipes import Callback, Recipe, execute
@@ -73,8 +73,8 @@ def train(work: Work) -> Result:
         recorder.folder.tidy()
         recorder.folder.list_recipes(plan.recipe for plan in recorder.plans)
         cores = os.cpu_count() or 1
-        groups = groups_of(recorder.open, device=device.type, compile=work.compile)
-        groups = shared_out(groups, work.workers or cores)
+        groups = groups_of(recorder.plans, device=device.type, compile=work.compile)
+        groups = unfinished(shared_out(groups, work.workers or cores), recorder.open)
         count = min(work.workers or cores, len(groups))
         until = None if work.deadline is None else time.time() + work.deadline - time.monotonic()
         job = Job(
@@ -84,6 +84,7 @@ def train(work: Work) -> Result:
         )  # fmt: skip
         team = Team(groups, contents_by_run(work, recorder), job, recorder, context)
         _spread(team, count)
+        recorder.folder.tidy()  # after workers that were killed
     return recorder.result()
 
 

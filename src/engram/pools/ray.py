@@ -19,7 +19,7 @@ from engram.pools.cluster import Room, connected
 from engram.pools.dispatch import FILLED, Dispatcher
 from engram.pools.mailbox import Mailbox
 from engram.pools.memory import Need
-from engram.pools.planner import Group, groups_of, shared_out
+from engram.pools.planner import Group, groups_of, shared_out, unfinished
 from engram.pools.remote import Job, Order, marker, measure_runs
 from engram.recipes.changes import distinct
 from engram.recipes.duration import seconds
@@ -89,10 +89,11 @@ def _spread(work: Work, recorder: Recorder, room: Room) -> None:
             environ={k: v for k, v in os.environ.items() if k.startswith("ENGRAM_")},
         )  # fmt: skip
         places = work.workers or (max(1, int(room.gpus)) if device == "cuda" else room.cpus)
-        large = groups_of(recorder.open, device=device, compile=work.compile)
+        large = groups_of(recorder.plans, device=device, compile=work.compile)
         needs = Needs(job, contents, room)
-        needs.measure([one for one in large if one.lockstep or device == "cuda"])
-        groups = shared_out(large, places, needs.most)
+        there = unfinished(large, recorder.open)
+        needs.measure([one for one in there if one.lockstep or device == "cuda"])
+        groups = unfinished(shared_out(large, places, needs.most), recorder.open)
         left = None if work.deadline is None else work.deadline - time.monotonic()
         mailbox = ray.remote(Mailbox).options(num_cpus=0, **_here()).remote(left)
         team = Dispatcher(

@@ -278,6 +278,7 @@ class Recorder:
             self.folder.write_environment(facts, self._environment)
             if not self._worker:  # which merges while it appends
                 self.folder.merge_if_many()
+                self.folder.tidy()  # after workers that were killed
 
     # -- afterwards ------------------------------------------------------------------------------
     def result(self) -> Result:
