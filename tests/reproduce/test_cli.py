@@ -43,7 +43,9 @@ def test_runs_prints_and_saves(tmp_path):
     again = call("reproduce", "rwalk/1", *QUICK, *SOME, "--format", "csv")
     assert "1 run, 1 finished before" in again.stderr
     assert again.stdout.splitlines()[0].startswith("paper,table,cell")
+    assert "nothing is recorded in" in call("reproduce", "rwalk").stderr
     counts = call("reproduce", "rwalk", "--embedded", "--format", "csv").stdout.splitlines()
+    assert counts[-1].endswith(",-,no,-,-,-,-")
     assert counts[0] == "table,what,cells,made,agree,differ,not comparable,not run"
     assert counts[1].endswith(",78,2,0,0,2,76")
     assert (
@@ -133,6 +135,7 @@ def test_budget_of_nothing_says_how_to_go_on():
         (["reproduce", "walk/1"], "did you mean 'rwalk'"),
         (["reproduce", "walk"], "did you mean 'rwalk'"),
         (["reproduce", "rwalk", "--dry-run"], "table: expected rwalk/TABLE"),
+        (["reproduce", "rwalk", "--out", "x"], "--out: expected a folder with run directories"),
         (["reproduce", "rwalk/1", "--dry-run", "--save", "x.csv"], "--save: expected nothing"),
         (["reproduce", "rwalk/1", "--on", "skeletons"], "expected grey images or colour images"),
         (["reproduce", "cgl/2", "--on", "digits"], "got 'digits: grey images'"),

@@ -55,3 +55,15 @@ def test_lines_from_before_there_were_stages(tmp_path):
     rows = ["cgl,5,a,x,1,1,0,,,agrees,,", "cgl,5,a,x,2,2,0,,,differs,,"]
     (tmp_path / "cgl-5.csv").write_text("\n".join([old, *rows]) + "\n")
     assert counts(tmp_path)[1:4] == (2, 1, 1)
+
+
+def test_figures_are_drawn_or_not(tmp_path):
+    """In a run directory of their own or of others, for one data set or several, or saved."""
+    assert not any(one.drawn for one in tally("cgl", tmp_path))
+    for place in ("cgl-fig7/figures/fig7.csv", "cgl-fig5/figures/fig5-ucla.csv", "cgl-fig1.csv"):
+        write(tmp_path / place)
+    write(tmp_path / "cgl-2" / "figures" / "fig3.txt")
+    assert [one.name for one in tally("cgl", tmp_path) if one.drawn] == [
+        "cgl/fig1", "cgl/fig5", "cgl/fig7",
+    ]  # fmt: skip
+    assert [one.name for one in tally("cgl", tmp_path / "cgl-fig7") if one.drawn] == ["cgl/fig7"]

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from engram.cli.shell import emit, say, screen
 from engram.cli.show import plain_table
+from engram.errors import bad
 from engram.recipes.duration import words
 from engram.reproduce import ReproductionPlan, table_names, tally
 from engram.reproduce.outlook import columns, outlook
@@ -53,6 +54,8 @@ def list_tables() -> None:
 def list_paper(paper: str, folder: Path | None, *, end: str, form: str) -> None:
     """The tables of a paper, with counts of verdicts from what is recorded in a folder."""
     paper_titles(paper)  # an unknown one is better known before its files are looked for
+    if folder is not None and not folder.is_dir():
+        raise bad("--out", "a folder with run directories or saved tables", str(folder))
     where = FOLDER if folder is None else folder
     lines = tally(paper, where, end=end)
     rows = [_counts(one) for one in lines]
@@ -64,6 +67,8 @@ def list_paper(paper: str, folder: Path | None, *, end: str, form: str) -> None:
     for row in rows:
         table.add_row(*(Text(row[name]) for name in names))
     screen().print(table)
+    if not any(one.made or one.drawn for one in lines):
+        return say(f"nothing is recorded in {where}; engram reproduce {paper}/TABLE makes a table")
     changed = total(lines).changed
     if changed:
         say(f"{changed} of these cells were made with other settings than the preset's only")
@@ -72,7 +77,9 @@ def list_paper(paper: str, folder: Path | None, *, end: str, form: str) -> None:
 
 def _counts(one: Tally) -> dict[str, str]:
     numbers = (one.cells, one.made, one.agrees, one.differs, one.not_comparable, one.not_run)
-    shown = map(str, numbers) if one.cells else ("-",) * len(COUNTS)  # a figure has none
+    # a figure has no cells: it is drawn or not
+    drawn = ("-", "yes" if one.drawn else "no", *("-",) * (len(COUNTS) - 2))
+    shown = map(str, numbers) if one.cells else drawn
     return {"table": one.name, "what": one.title, **dict(zip(COUNTS, shown, strict=True))}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,8 @@ VERDICTS = (AGREES, DIFFERS, NOT_COMPARABLE)
 class Tally:
     """Cells of one table, or of several that one call makes; a figure has none.
 
-    `changed` counts those among the made ones that were made with another preset only.
+    `changed` counts those among the made ones that were made with another preset only. `drawn`: the
+    numbers of the figure are there.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Tally:
     differs: int = 0
     not_comparable: int = 0
     changed: int = 0
+    drawn: bool = False
 
     @property
     def made(self) -> int:
@@ -59,8 +61,28 @@ def tally(paper: str, folder: str | Path = "runs/reproduce", *, end: str = "") -
     >>> first.name, first.cells, first.made, first.not_run
     ('rwalk/1', 78, 0, 78)
     """
-    found = recorded(paper, folder, end=end)
-    return [_counted(paper, name, title, found) for name, title in paper_titles(paper).items()]
+    found, base = recorded(paper, folder, end=end), Path(folder)
+    return [
+        replace(_counted(paper, name, title, found), drawn=_drawn(paper, name, base, end))
+        for name, title in paper_titles(paper).items()
+    ]
+
+
+def _stems(paper: str, name: str, end: str) -> list[str]:
+    """Names of the run directories, and saved files, that a table or figure may be in."""
+    stems = (paper_folders(paper).get(name, ""), f"{paper}-{name}")
+    return [stem + end for stem in stems if stem]
+
+
+def _drawn(paper: str, name: str, base: Path, end: str) -> bool:
+    """Whether the numbers of a figure are there; one of several data sets has a file for each."""
+    stems = _stems(paper, name, end)
+    places = [base / "figures", *(base / stem / "figures" for stem in stems)]
+    files = [base / f"{stem}.csv" for stem in stems if stem == f"{paper}-{name}{end}"]
+    files += [
+        one for place in places for one in (place / f"{name}.csv", *place.glob(f"{name}-*.csv"))
+    ]
+    return any(one.is_file() for one in files)
 
 
 def recorded(paper: str, folder: str | Path, *, end: str = "") -> pd.DataFrame:
@@ -68,12 +90,7 @@ def recorded(paper: str, folder: str | Path, *, end: str = "") -> pd.DataFrame:
     import pandas as pd
 
     base = Path(folder)
-    stems = dict.fromkeys(
-        stem + end
-        for name in paper_titles(paper)
-        for stem in (paper_folders(paper).get(name, ""), f"{paper}-{name}")
-        if stem
-    )
+    stems = dict.fromkeys(stem for name in paper_titles(paper) for stem in _stems(paper, name, end))
     places = [base / FILE, *(base / stem / FILE for stem in stems)]
     places += [base / f"{stem}.csv" for stem in stems]
     parts = [_read(place) for place in places if is_lines(place)]
