@@ -131,7 +131,7 @@ def test_budget_of_nothing_says_how_to_go_on():
         (["reproduce", "rwalk/1", "--save", "x.pdf"], "--save"),
         (["reproduce", "rwalk/1", "--cells", "metod=F"], "did you mean 'method'"),
         (["reproduce", "rwalk/fig2", "--cells", "method=EWC"], "rwalk/fig2 is a figure"),
-        (["reproduce", "rwalk/fig6", "--set", "cifar=null"], "cifar: expected CIFAR-100"),
+        (["reproduce", "rwalk/fig6", "--set", "cifar=null"], "rwalk/fig6: expected CIFAR-100"),
         (["reproduce", "walk/1"], "did you mean 'rwalk'"),
         (["reproduce", "walk"], "did you mean 'rwalk'"),
         (["reproduce", "rwalk", "--dry-run"], "table: expected rwalk/TABLE"),

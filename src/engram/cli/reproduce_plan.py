@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from engram.reproduce import Tally
 
 TELL_EVERY = 3.0  # seconds between lines of a forecast
+SHORT_WHY = 60  # of it in the line of a cell
 MOST_WHY = 400  # characters of a reason shown; messages may name many files
 COUNTS = ("cells", "made", "agree", "differ", "not comparable", "not run")
 FOLDER = Path("runs") / "reproduce"
@@ -118,11 +119,22 @@ def show_cells(planned: ReproductionPlan, form: str) -> None:
         table.columns[place].justify = "right" if name == "paper" else "left"
     for row in rows:
         style = "" if row["can be made"] == "yes" else "yellow"
-        row["reason"] = row["reason"][:MOST_WHY]
+        row["reason"] = _short(row["reason"])  # whole ones follow, once each
         table.add_row(*(Text(row[n], style=style if n == "can be made" else "") for n in names))
     if rows:
         screen().print(table)
     return _show_missing(planned)
+
+
+def _short(why: str) -> str:
+    """The beginning of a reason.
+
+    Examples
+    --------
+    >>> _short("data: ntu60 was not found under /data: looked for ntu60, ntu60/xsub, NTU60_CS.npz")
+    'data: ntu60 was not found under /data: looked for ntu60, ...'
+    """
+    return why if len(why) <= SHORT_WHY else f"{why[:SHORT_WHY].rpartition(' ')[0]} ..."
 
 
 def show_costs(planned: ReproductionPlan, form: str) -> None:

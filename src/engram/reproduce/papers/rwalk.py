@@ -44,7 +44,8 @@ def _notes(name: str, preset: Preset, embedded: bool) -> tuple[str, ...]:
     if name not in CIFAR_ALONE or preset.cifar is not None:
         return ()
     if not embedded:
-        raise bad("cifar", f"CIFAR-100, which rwalk/{name} is about", None)
+        expected = "CIFAR-100, or other colour images in its place, which it is about"
+        raise bad(f"rwalk/{name}", expected, "none: cifar is null, or --on names other images")
     return (f"{preset.shown('MNIST')} in place of CIFAR-100",)
 
 
