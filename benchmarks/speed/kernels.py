@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import engram
 from engram.data import Data
-from engram.engine import engine as engines
+from engram.engine import grouping
 from engram.engine.engine import Engine
 from engram.engine.factory import LearnerFactory
 from engram.engine.run import Run
@@ -107,7 +107,7 @@ def rates(given: Any, row: str, precision: str, layout: str) -> Iterator[tuple[i
     """How many runs at once, and images of the task per second of all of them, captured."""
     for count in given.streams:
         runs = runs_of(given, row, precision, given.steps, count)
-        engines.SIDE_BY_SIDE = count
+        grouping.SIDE_BY_SIDE = count
         ended: dict[int, float] = {}
         for one in engine_of(runs, given, layout).stages():
             ended[one.stage] = time.perf_counter()

@@ -121,7 +121,7 @@ def test_convolutions_with_channels_last(training):
 @pytest.mark.parametrize("training", [{}, {"last": "drop"}, {"evaluate_every": 7}], ids=str)
 def test_convolutions_side_by_side(training, monkeypatch):
     """Each in a stream of its own, with modules of its own."""
-    monkeypatch.setattr("engram.engine.engine.SIDE_BY_SIDE", 4)
+    monkeypatch.setattr("engram.engine.grouping.SIDE_BY_SIDE", 4)
     for one in images(**training):
         runs = [replace(one, seed=seed) for seed in range(6)]
         engine = Engine(runs, device="cuda")

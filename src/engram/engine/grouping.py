@@ -1,0 +1,221 @@
+"""Which runs can train together, and how they go through each task: mapped, or one by one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from engram.engine.backend import device_of
+from engram.engine.factory import LearnerFactory
+from engram.engine.groups.hyperparameters import varying
+from engram.engine.prologue import PROLOGUE, prologue_before, prologue_of
+from engram.engine.run import Run
+from engram.engine.trainers.tracing import need_compiler
+from engram.errors import bad
+from engram.learner.layout import Networks
+from engram.learner.learner import Learner
+from engram.learner.likeness import ByIdentity, likeness
+from engram.methods.base import Method
+
+# below this many multiply-adds a step's cost is overhead, which mapping shares between runs
+TINY_STEP = 3_000_000
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+SIDE_BY_SIDE = 1  # more make ResNet-32 faster, but LeNet may stand still: decision 30
+
+
+class Way(NamedTuple):
+    """How runs go through a task."""
+
+    mapped: bool
+    width: int  # how many at once
+
+
+class Grouping:
+    """Decides which runs train in lockstep; equal networks and data of theirs are made once.
+
+    Parameters
+    ----------
+    together
+        True: runs of equal shapes in lockstep; False: one after the other; None: what pays.
+    capture
+        Replay steps as CUDA graphs; None: on CUDA.
+    compile
+        Fuse the operations of a step with ``torch.compile``. It takes seconds to a minute per kind
+        of step and pays in long runs; single runs are mapped for it, too.
+    plan_for
+        Device type by which it is decided who trains in lockstep, where a planner asks for other
+        machines; that of `device` unless given.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        *,
+        device: str | torch.device = "auto",
+        together: bool | None = None,
+        capture: bool | None = None,
+        compile: bool = False,
+        group_size: int = 0,
+        plan_for: str = "",
+    ) -> None:
+        if not runs:
+            raise bad("runs", "at least one run", "none")
+        self.runs = list(runs)
+        self.device = device_of(device)
+        self.together = together
+        self.capture = self.device.type == "cuda" if capture is None else capture
+        self.compile = compile
+        self.kind = plan_for or self.device.type
+        if compile and not plan_for:
+            need_compiler(self.device)
+        self.group_size = group_size
+        # images of runs that train unmapped on CUDA; a mapped convolution wants them as usual
+        unmapped = self.device.type == "cuda" and not together and not compile
+        self._factory = LearnerFactory(self.device, channels_last=unmapped)
+        self._kin: dict[ByIdentity, Any] = {}
+        self._declared: dict[Any, Any] = {}  # runs of a study share their method
+
+    def networks(self, run: Run) -> Networks:
+        """The networks of a run, as they begin."""
+        return self._factory.networks(run)
+
+    def learner(self, run: Run) -> Learner:
+        """A fresh learner for a run."""
+        return self._factory.learner(run)
+
+    def groups(self) -> list[list[int]]:
+        """Places of runs that train together."""
+        return [list(group) for group in self._groups]
+
+    def kin(self, run: Run) -> Any:
+        """What runs must have in common to train together; complains of one that cannot train."""
+        key = ByIdentity(run)
+        if key not in self._kin:
+            self._kin[key] = (
+                self._factory.shape(run), _settings(run, self._factory.skeleton(run)), run.scope,
+                len(run.stream),
+                ByIdentity(self._factory.feed(run)), len(run.stream.order),
+                self._of_method(run),
+            )  # fmt: skip
+        return self._kin[key]
+
+    def _of_method(self, run: Run) -> Any:
+        key = ByIdentity(run.method), len(run.stream)
+        if key not in self._declared:
+            self._declared[key] = _declared(run.method, len(run.stream))
+        return self._declared[key]
+
+    @cached_property  # needed more than once, and thousands of runs are compared
+    def _groups(self) -> list[list[int]]:
+        found: dict[Any, list[list[int]]] = {}
+        for place, run in enumerate(self.runs):
+            for group in found.setdefault(self.kin(run), []):
+                fits = not self.group_size or len(group) < self.group_size
+                if fits and varying([self.runs[group[0]].method, run.method]) is not None:
+                    group.append(place)
+                    break
+            else:
+                found[self.kin(run)].append([place])
+        return [group for groups in found.values() for group in groups]
+
+    def maps(self, group: Sequence[int]) -> bool:
+        """Whether a group trains in lockstep."""
+        run = self.runs[group[0]]
+        if reasons := self._factory.skeleton(run).unmappable:
+            several = len(group) > 1 and self.together is not False
+            if several or self.together or self.compile:
+                how = "one run at a time" + (" and is not compiled" if self.compile else "")
+                warnings.warn(f"the model trains {how}: {'; '.join(reasons)}", stacklevel=2)
+            return False
+        if self.compile:
+            return True
+        if len(group) == 1 or self.together is False:
+            return False
+        if self.together or self.kind == "cuda":
+            return True
+        return self._tiny(group)
+
+    def apart(self, group: Sequence[int], stage: int = PROLOGUE) -> bool:
+        """Whether mapped runs go one by one all the same, in the prologue or in a task.
+
+        Mapped convolutions become grouped ones, which CUDA does more slowly than one after the
+        other (measured for 3 runs of the CIFAR network). A task that is learnt from latents has
+        none where the root has them all.
+        """
+        if self.together is not None:
+            return not self.together
+        run = self.runs[group[0]]
+        if self.kind == "cuda":
+            networks = self._factory.skeleton(run)
+            latent = stage != PROLOGUE and run.method.replay(stage).latent
+            root = networks.root_prefixes if latent else ()
+            return any(
+                isinstance(one, CONVOLUTIONS) and not f"{name}.".startswith(root)
+                for name, one in networks.train.named_modules()
+            )
+        return self.compile and not self._tiny(group)
+
+    def _ways(self, group: Sequence[int]) -> dict[int, Way]:
+        """For each task of a group: whether runs are mapped, and how many go on at once."""
+        run, maps = self.runs[group[0]], self.maps(group)
+        # a single run gains nothing from being mapped, unless its steps are compiled
+        alone = Way(True, 1) if maps and self.compile else Way(False, self.side_by_side)
+        first = 0 if prologue_before(run) is None else PROLOGUE
+        return {
+            stage: Way(True, len(group)) if maps and not self.apart(group, stage) else alone
+            for stage in range(first, len(run.stream))
+        }
+
+    @property
+    def side_by_side(self) -> int:
+        """How many runs that are not mapped go on at once, each in a CUDA stream of its own."""
+        return SIDE_BY_SIDE if self.capture and self.together is None else 1
+
+    def lockstep(self, group: Sequence[int]) -> bool:
+        """Whether several runs of a group train at once, in some task at least."""
+        return any(way.mapped and way.width > 1 for way in self._ways(group).values())
+
+    def _tiny(self, group: Sequence[int]) -> bool:
+        run = self.runs[group[0]]
+        return self.parameters(run) * (run.training.batch_size or 256) < TINY_STEP
+
+    def parameters(self, run: Run) -> int:
+        """How many numbers a run trains."""
+        return len(self._factory.skeleton(run).layout)
+
+    def parts(self) -> Iterator[tuple[list[int], dict[int, Way]]]:
+        """Places of runs that go together, and in which way in each task.
+
+        The prologue is task -1. In a task in which runs are not mapped, each goes for itself.
+        """
+        for group in self.groups():
+            ways = self._ways(group)
+            width = max(way.width for way in ways.values())
+            for start in range(0, len(group), width):
+                yield group[start : start + width], ways
+
+
+def _declared(method: Method, tasks: int) -> Any:
+    """What a method says before it trains; floats that differ may decide it."""
+    stages = range(tasks)
+    replays, phases = [method.replay(k) for k in stages], [method.phases(k) for k in stages]
+    # the host fills memories run by run; only a reservoir on the device must have one size for all
+    budget = method.memory_budget if any(one.renew == "step" for one in replays) else None
+    before = prologue_of(method)
+    rhythm = before and (before.iterations, before.batch_size, before.lr)
+    return likeness((method.reads, budget, replays, phases, rhythm))
+
+
+def _settings(run: Run, networks: Networks) -> Any:
+    """The settings that runs must share: learning rates may differ, unless others depend on them.
+
+    A further network has a multiple of the rate, and a prologue may have the rate itself.
+    """
+    depends = prologue_of(run.method) is not None or any(n.lr for n in networks.settings.values())
+    own = vars(run.training)
+    return tuple(value for name, value in own.items() if depends or name != "lr")
