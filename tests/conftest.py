@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 # Before torch is imported, and inherited by processes that tests start: the tests run in several
@@ -12,6 +13,12 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+
+# What tests write is synced file by file, which on a disk takes as long as all the rest of such a
+# test. Memory does as well: no test cuts the power. Not where memory is scarce (containers).
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # The same examples every time, so that a failure is never luck; no deadline, because the first
 # call of a torch function is slow.
