@@ -43,6 +43,7 @@ test: $(STAMP)
 faults: $(STAMP)
 	$(PYTHON) -m tests.faults
 	$(PYTHON) -m tests.fuzz
+	ENGRAM_TRIES=1000 $(PYTHON) -m pytest tests/cli/test_bad_values.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -64,24 +64,24 @@ def is_stepwise(method, kind, together, training=EXACT):
         assert same(mine[key].tensors, twin.tensors), key
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
+# alone, a run knows nothing of the sizes of others
+@pytest.mark.parametrize(
+    ("kind", "together"), [("unequal", False), ("equal", True), ("unequal", True)],
+    ids=["alone", "equal in lockstep", "unequal in lockstep"],
+)  # fmt: skip
 class TestRWalk:
-    @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
     def test_is_bitwise_its_stepwise_form(self, options, kind, together):
         is_stepwise(RWalk(strength=0.1, **options), kind, together)
 
-    @pytest.mark.parametrize("kind", KINDS)
     def test_in_chunks(self, kind, together):
         is_stepwise(RWalk(strength=0.1), kind, together, LONG)
 
-    @pytest.mark.parametrize("kind", KINDS)
     def test_with_old_moments(self, kind, together):
         """The optimiser's count goes on from task to task, that of intervals does not."""
         training = replace(EXACT, optimizer="adam", lr=1e-3, optim_reset=False, epochs=3)
         is_stepwise(RWalk(strength=0.1, every=4), kind, together, training)
 
-    @pytest.mark.parametrize("kind", KINDS)
     def test_joined(self, kind, together):
         parts = ER(memory=MEMORY), RWalk(strength=0.1, every=3), RWalk(strength=0.2, every=7)
         is_stepwise(Join(*parts), kind, together)

@@ -72,9 +72,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("method", [Finetune(), ER(memory=Memory(total=12))], ids=["plain", "ER"])
-def test_lockstep_is_the_loop(method, name):
-    both(method, STREAMS, **SETTINGS[name])
+def test_lockstep_is_the_loop(name):
+    """Without replay in the first task, with replay in the others."""
+    both(ER(memory=Memory(total=12)), STREAMS, **SETTINGS[name])
+
+
+@pytest.mark.parametrize("name", ["adam kept", "momentum kept", "wrap, small tasks"])
+def test_lockstep_is_the_loop_without_replay(name):
+    """What one task hands on to the next: moments, and a sampler's place."""
+    both(Finetune(), STREAMS, **SETTINGS[name])
 
 
 @pytest.mark.parametrize("scope", ["seen", "own", "then", "current", "all"])
@@ -92,18 +98,27 @@ def test_dropout_in_full_batches():
     both(ER(memory=Memory(total=12)), STREAMS, model="dropped", batch_size=0, epochs=3)
 
 
+ALL_AT_ONCE = {
+    "schedule": "plateau", "plateau_watch": "accuracy", "plateau_patience": 1, "patience": 3,
+    "restore_best": True, "epochs": 8,
+}  # fmt: skip
+
+
 class TestValidation:
-    @pytest.mark.parametrize("method", [Finetune(), SI(), EWC(strength=1.0)], ids=repr)
     @pytest.mark.parametrize("setting", [
         {"patience": 2, "epochs": 9, "restore_best": True},
         {"patience": 1, "epochs": 6},
         {"restore_best": True, "epochs": 4},
         {"schedule": "plateau", "plateau_patience": 0, "epochs": 6, "plateau_threshold": 0.05},
-        {"schedule": "plateau", "plateau_watch": "accuracy", "plateau_patience": 1, "patience": 3,
-         "restore_best": True, "epochs": 8},
+        ALL_AT_ONCE,
     ], ids=["stop and restore", "stop", "restore", "plateau", "all"])  # fmt: skip
-    def test_lockstep_is_the_loop(self, method, setting):
-        both(method, VALID, model="normed", **setting)
+    def test_lockstep_is_the_loop(self, setting):
+        """With a method whose state follows every step."""
+        both(SI(), VALID, model="normed", **setting)
+
+    @pytest.mark.parametrize("method", [Finetune(), EWC(strength=1.0)], ids=repr)
+    def test_lockstep_is_the_loop_for_others(self, method):
+        both(method, VALID, model="normed", **ALL_AT_ONCE)
 
     def test_runs_stop_at_different_epochs(self):
         training = replace(EXACT, patience=2, epochs=12, restore_best=True)

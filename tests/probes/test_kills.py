@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 
@@ -10,14 +9,10 @@ import pandas as pd
 import pytest
 
 import engram
+from tests.forks import FORKS
 from tests.probes.test_probes import train, values
 
 LIMIT = 120.0  # seconds for a child; only a fault takes as long
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    ["engram.recipes", "engram.records", "pandas", "pyarrow.parquet", "safetensors.torch",
-     "torch._dynamo"]
-)  # fmt: skip
 
 
 def die_at(out, number, together):

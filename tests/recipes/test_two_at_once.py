@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-
 import numpy as np
 import pytest
 
@@ -12,9 +10,7 @@ from engram.errors import RecordError
 from engram.recipes import Callback
 from engram.records import RunDirectory, run_id
 from engram.records.claims import Claims
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["engram.recipes", "pandas", "pyarrow.parquet", "safetensors.torch"])
+from tests.forks import FORKS
 
 
 class Noting(Callback):
