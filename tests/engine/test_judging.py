@@ -59,13 +59,18 @@ def test_streams_know_whether_rows_carry_one_label_or_a_set() -> None:
         methods.ICaRL(),
         methods.ICaRL(variant="hb1"),
         methods.LwF(),
+        methods.BiC(),
         methods.Join(methods.ER(), methods.LwF()),
     ],
     ids=repr,
 )
 def test_methods_that_decide_by_argmax_are_refused_on_label_sets(method: Method) -> None:
-    with pytest.raises(BadArgument, match="method: expected one that decides label by label"):
+    with pytest.raises(BadArgument, match="method: expected one that decides label by label") as no:
         Run(stream=tree(), method=method)
+    if option := method.for_label_sets:
+        assert f"{type(method).__name__} with {option}" in str(no.value)
+        name, value = option.split(" or ")[0].split("=")
+        Run(stream=tree(), method=replace(method, **{name: value}))
     Run(stream=class_incremental(named_clouds()), method=method)
 
 

@@ -185,6 +185,7 @@ class Method:
     # what its scores can be decided by: their argmax; a threshold as well (EITHER) where training
     # draws each label's score above 0 or below, as `net.task` does on label sets
     decides: ClassVar[tuple[str, ...]] = ("argmax",)
+    for_label_sets: ClassVar[str] = ""  # options with which it decides by threshold, to be named
 
     def replay(self, stage: int) -> ReplaySpec:
         """What a batch holds; fixed for a stage."""

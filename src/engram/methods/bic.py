@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -96,6 +97,8 @@ class BiC(Method):
     >>> BiC().decides, BiC(variant="sigmoid").decides
     (('argmax',), ('argmax', 'threshold'))
     """
+
+    for_label_sets: ClassVar[str] = "variant=sigmoid"
 
     memory: Memory = field(default=Memory(total=500))
     variant: str = "softmax"

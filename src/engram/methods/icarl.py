@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -96,6 +96,8 @@ class ICaRL(Method):
     >>> ICaRL().head, ICaRL(variant="norm").head
     ('linear', {'name': 'cosine', 'scale': 10.0})
     """
+
+    for_label_sets: ClassVar[str] = "variant=cnn or variant=norm"
 
     memory: Memory = field(default=Memory(per_class=20, policy="herding"))
     variant: str = "nme"

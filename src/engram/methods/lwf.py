@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -93,6 +93,8 @@ class LwF(Method):
     ...
     engram.errors.BadArgument: strength: expected a number in [0, inf], got -1.0
     """
+
+    for_label_sets: ClassVar[str] = "form=sigmoid"
 
     strength: float = 1.0
     temperature: float = 2.0

@@ -26,7 +26,10 @@ def check_judging(run: Run) -> None:
     kind, training = run.stream.labels, run.training
     name, needed = type(run.method).__name__, DECISIONS[kind]
     if needed not in run.method.decides:
-        raise bad("method", _wanted(kind), f"{name}, whose scores allow {_either(run.method)}")
+        wanted = _wanted(kind)
+        if kind == "set" and run.method.for_label_sets:
+            wanted += f": {name} with {run.method.for_label_sets}"
+        raise bad("method", wanted, f"{name}, whose scores allow {_either(run.method)}")
     if kind == "set" and training.loss not in ("auto", "bce"):
         expected = "'bce' (or 'auto'), because rows of this stream carry sets of labels"
         raise bad("loss", expected, training.loss)
