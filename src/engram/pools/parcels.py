@@ -18,10 +18,10 @@ from engram.engine.checkpoints import single as checkpoint
 from engram.errors import RecordError
 from engram.recipes import Plan
 from engram.records import RunDirectory
-from engram.records.directory import new_part
 from engram.records.files import read_bytes, write_bytes, write_json
 from engram.records.parts import read_parts, write_part
 from engram.records.predictions import write_predictions
+from engram.records.run_names import new_part
 from engram.tensor_file import TensorFile
 
 Files = dict[str, bytes]  # contents by path, relative to the run directory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engram.records.arrange import RunKey
-from engram.records.directory import RunDirectory, new_part, run_id
+from engram.records.directory import RunDirectory
 from engram.records.environment import environment
 from engram.records.items import Items
 from engram.records.papers import document, reference
@@ -11,6 +11,7 @@ from engram.records.parts import Problem
 from engram.records.predictions import KEEP, Prediction, Predictions, StageKey
 from engram.records.reading import combine, from_csv, read
 from engram.records.result import Result
+from engram.records.run_names import new_part, run_id
 from engram.records.stage_rows import StageRows
 from engram.records.stages import record_stage
 from engram.records.table import COLUMNS, Rows

@@ -3,65 +3,28 @@
 from __future__ import annotations
 
 import errno
-import hashlib
-import itertools
 import os
-import re
-import secrets
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from engram.disk import DiskError, names, remove_leftovers
+from engram.disk import DiskError, remove_leftovers
 from engram.errors import RecordError, bad
-from engram.records.arrange import ended_stages, ends
 from engram.records.arrays import PREFIX as ARRAYS
 from engram.records.arrays import Arrays, StoredArrays, stands_alone, write_arrays
-from engram.records.files import (
-    plain,
-    read_json,
-    read_text,
-    read_yaml,
-    write_json,
-    write_yaml,
-)
+from engram.records.documents import completed, documents
+from engram.records.files import write_json
+from engram.records.finished import FinishedStages
 from engram.records.items import Items, read_items, write_items
 from engram.records.listed import add_listed, read_listed
-from engram.records.merging import MANY, MERGED, merge, part_of, parts_in, result_files
-from engram.records.parts import Problem, read_parts, write_part
+from engram.records.merging import MANY, merge, result_files
+from engram.records.parts import Problem, write_part
 from engram.records.predictions import Prediction, Predictions, write_predictions
+from engram.records.recipe_files import read_identity, read_recipe, write_recipe
+from engram.records.run_names import new_part, order_name, run_id
 from engram.records.superseded import PREFIX, Marks, write_mark
-from engram.records.table import Rows, to_frame
-
-_Run = tuple[str, int, str]  # recipe, seed, order
-_counter = itertools.count()
-_IDENTITY = ("method", "stream", "model", "training", "memory")
-_IDENTITY_LINES = re.compile(r"^identity:\n((?:  \w+: '?\w+'?\n)+)(?! )", re.MULTILINE)
-_SETTLED = 100_000_000  # ns after which a directory's time stamp surely shows its last change
-
-
-def new_part() -> str:
-    """A part id: unique over processes and machines, later ids sort after earlier ones."""
-    return f"{time.time_ns():019d}-{os.getpid():07d}-{next(_counter):06d}-{secrets.token_hex(3)}"
-
-
-def run_id(recipe: str, seed: int, order: str = "") -> str:
-    """A file name for one run; long orders are shortened to a hash.
-
-    Examples
-    --------
-    >>> run_id("0a1b2c3d4e5f", 3, "2-0-1")
-    '0a1b2c3d4e5f-3-2-0-1'
-    """
-    return f"{recipe}-{int(seed)}-{_order_name(order)}"
-
-
-def _order_name(order: str) -> str:
-    if len(order) <= 80 and re.fullmatch(r"[\w.,+-]*", order):
-        return order
-    return "h" + hashlib.sha256(order.encode()).hexdigest()[:16]
+from engram.records.table import Rows
 
 
 class RunDirectory:
@@ -92,12 +55,7 @@ class RunDirectory:
                 raise DiskError(problem, self.path) from problem
         elif not self.path.is_dir():
             raise bad("path", "an existing run directory", str(path))
-        self._finished: dict[_Run, set[int]] = {}
-        self._diverged: set[_Run] = set()
-        self._read: set[str] = set()
-        self._marked: list[str] = []
-        self._stamp = -1
-        self._problems: dict[str, Problem] = {}
+        self._recorded = FinishedStages(self.path)
         self._place = _place(self.path)
         self._appended = 0
 
@@ -108,18 +66,10 @@ class RunDirectory:
 
     def write_recipe(self, recipe: str, content: Mapping[str, Any]) -> Path:
         """Keep the recipe as a nested plain dict; another one under the same id is refused."""
-        path = self.path / "recipes" / f"{recipe}.yaml"
-        fresh = plain(dict(content))
-        if path.exists():
-            known = self.recipe(recipe)
-            # the same experiment may be named in several ways: its identity decides, if it has one
-            whole = "identity" in known and "identity" in fresh
-            for key in ("identity",) if whole else _IDENTITY:
-                if _without_runs(known.get(key)) != _without_runs(fresh.get(key)):
-                    raise RecordError(f"{path}: already holds another recipe ({key} differs)")
-            if known == fresh:
-                return path
-        return write_yaml(path, fresh)
+        return write_recipe(self._recipe_path(recipe), content)
+
+    def _recipe_path(self, recipe: str) -> Path:
+        return self.path / "recipes" / f"{recipe}.yaml"
 
     def list_recipes(self, recipes: Iterable[str]) -> None:
         """Note the order in which recipes were asked for, in which their numbers are shown."""
@@ -229,7 +179,7 @@ class RunDirectory:
     # -- reading -----------------------------------------------------------------------------
 
     def items_path(self, recipe: str, order: str = "") -> Path:
-        return self.path / f"items-{recipe}-{_order_name(order)}.safetensors"
+        return self.path / f"items-{recipe}-{order_name(order)}.safetensors"
 
     def checkpoint_path(self, recipe: str, seed: int, order: str = "") -> Path:
         """Directory of a run's checkpoint; the engine's own affair."""
@@ -241,13 +191,11 @@ class RunDirectory:
 
     def finished(self, recipe: str, seed: int, order: str = "") -> set[int]:
         """Stages of a run that are completely recorded."""
-        self._refresh()
-        return set(self._finished.get((recipe, int(seed), order), ()))
+        return set(self._recorded.look().stages.get((recipe, int(seed), order), ()))
 
     def diverged(self, recipe: str, seed: int, order: str = "") -> bool:
         """Whether a run left all measure; it has no further stages then."""
-        self._refresh()
-        return (recipe, int(seed), order) in self._diverged
+        return (recipe, int(seed), order) in self._recorded.look().diverged
 
     def ended(self, recipe: str, seed: int, order: str = "", *, stages: int) -> bool:
         """Whether nothing is left to train of a run of so many stages.
@@ -267,59 +215,20 @@ class RunDirectory:
 
     def finished_runs(self) -> dict[tuple[str, int, str], set[int]]:
         """Finished stages of every run in the directory, by (recipe, seed, order)."""
-        self._refresh()
-        return {run: set(stages) for run, stages in self._finished.items()}
+        return {run: set(stages) for run, stages in self._recorded.look().stages.items()}
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Results files that could not be read by now."""
-        self._refresh()
-        return tuple(self._problems.values())
-
-    def _refresh(self) -> None:
-        """Read the parts that are new since the last look."""
-        try:
-            stamp = self.path.stat().st_mtime_ns
-        except OSError as problem:
-            raise DiskError(problem, self.path) from problem
-        if stamp == self._stamp:
-            return
-        for _ in range(5):  # a file that vanishes before it is read is in a merged one: look again
-            listed = names(self.path, ("results-", PREFIX), "")  # one walk: there may be thousands
-            marked = [one for one in listed if one.startswith(PREFIX) and one.endswith(".json")]
-            if marked != self._marked:  # what was read may count no more
-                self._marked, self._read, self._finished = marked, set(), {}
-                self._diverged = set()
-            parts = [one for one in listed if one.endswith(".parquet")]
-            fresh = [p for p in result_files(self.path, parts) if p.name not in self._read]
-            found, diverged, problems = _stages(fresh)
-            if all(Path(one.file).exists() for one in problems):
-                break
-        self._problems.update({one.file: one for one in problems})
-        for run, stages in found.items():
-            self._finished.setdefault(run, set()).update(stages)
-        self._diverged |= diverged
-        self._read.update(p.name for p in fresh)
-        # A change in the same clock tick would leave the stamp as it is: trust old stamps only.
-        self._stamp = stamp if time.time_ns() - stamp > _SETTLED else -1
+        return tuple(self._recorded.look().problems.values())
 
     def recipe(self, recipe: str) -> dict[str, Any]:
         """The recipe of an id as a nested plain dict."""
-        content = read_yaml(self.path / "recipes" / f"{recipe}.yaml")
-        if not isinstance(content, dict):
-            raise RecordError(f"{self.path / 'recipes' / recipe}.yaml: is not a recipe")
-        return content
+        return read_recipe(self._recipe_path(recipe))
 
     def identity(self, recipe: str) -> dict[str, Any]:
-        """What makes a recorded experiment the one it is; nothing in directories of old versions.
-
-        Quick, because thousands may have to be looked at: the rest of the file is not parsed.
-        """
-        text = read_text(self.path / "recipes" / f"{recipe}.yaml")
-        if (found := _IDENTITY_LINES.search(text)) is None:
-            return dict(self.recipe(recipe).get("identity") or {})
-        lines = (line.strip().split(": ", 1) for line in found[1].splitlines())
-        return {key: int(value) if key == "form" else value.strip("'") for key, value in lines}
+        """What makes a recorded experiment the one it is; nothing in old directories."""
+        return read_identity(self._recipe_path(recipe))
 
     def recipes(self) -> list[str]:
         """Ids of the recipes in the directory: in the order of their list, those without after."""
@@ -337,7 +246,7 @@ class RunDirectory:
 
     def predictions(self) -> Predictions:
         """Stored predictions of parts whose results are there too."""
-        complete = self._complete()
+        complete = completed(self.path)
         files = self.path.glob("predictions-*.safetensors")
         part = {p: p.stem.removeprefix("predictions-") for p in files}
         marks = Marks.read(self.path)
@@ -345,38 +254,13 @@ class RunDirectory:
 
     def arrays(self) -> Arrays:
         """What probes stored."""
-        complete, files = self._complete(), self.path.glob(f"{ARRAYS}*.safetensors")
+        complete, files = completed(self.path), self.path.glob(f"{ARRAYS}*.safetensors")
         whole = [p for p in files if complete(p.stem.removeprefix(ARRAYS)) or stands_alone(p)]
         return Arrays(whole, marks=Marks.read(self.path))
 
-    def _complete(self) -> Callable[[str], bool]:
-        """Whether the results of a part were written, which is what completes it."""
-        files = [self.path / name for name in names(self.path, "results-", ".parquet")]
-        done = {part_of(path) for path in files} | parts_in(files)
-        # merged files of earlier versions do not say what they hold
-        silent = [p for p in files if p.stem.endswith(MERGED) and not parts_in([p])]
-        newest = max((part_of(path).removesuffix(MERGED) for path in silent), default="")
-        return lambda name: name in done or name <= newest
-
     def documents(self, kind: str) -> tuple[list[dict[str, Any]], list[Problem]]:
         """The parts of a kind (ledger, probes, environment), oldest first, and broken files."""
-        found, problems = [], []
-        # what was read belongs to results: a part cut short is made again, and must not count twice
-        complete = self._complete() if kind != "environment" else lambda name: True
-        marks = Marks.read(self.path)
-        for path in sorted(self.path.glob(f"{kind}-*.json"), key=lambda p: p.name):
-            try:
-                content = read_json(path)
-            except RecordError as problem:
-                problems.append(Problem(str(path), str(problem).removeprefix(f"{path}: ")))
-                continue
-            part = path.stem.removeprefix(f"{kind}-")
-            whole = dict(content) if isinstance(content, dict) else {"entries": content}
-            if marks and isinstance(whole.get("runs"), list):
-                whole["runs"] = [one for one in whole["runs"] if not marks.hides_entry(one, part)]
-            if whole.pop("alone", False) or complete(part):
-                found.append({"part": part, **whole})
-        return found, problems
+        return documents(self.path, kind)
 
 
 def _place(path: Path) -> tuple[int, int] | None:
@@ -386,23 +270,3 @@ def _place(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _without_runs(content: Any) -> Any:
-    """A recipe's part without seeds, orders and names of data: they are not its identity."""
-    if isinstance(content, dict):
-        skip = ("seed", "seeds", "order", "orders", "asked", "data_root", "data_in_memory")
-        return {k: _without_runs(v) for k, v in content.items() if k not in skip}
-    return content
-
-
-def _stages(
-    files: Sequence[Path],
-) -> tuple[dict[_Run, set[int]], set[_Run], tuple[Problem, ...]]:
-    """Stages with end-of-stage rows in some part files, per run; diverged runs; broken files."""
-    if not files:
-        return {}, set(), ()
-    parts = read_parts(files)
-    frame = to_frame(parts.table)
-    lost = frame[ends(frame, "diverged") & (frame["value"].to_numpy() > 0)]
-    return ended_stages(frame), set(ended_stages(lost)), parts.problems

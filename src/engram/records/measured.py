@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engram.records.directory import RunDirectory, new_part
+from engram.records.directory import RunDirectory
+from engram.records.run_names import new_part
 from engram.records.superseded import Key, Marks, write_mark
 
 

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engram.errors import RecordError, bad, choose, unknown
-from engram.records import arrange as _arrange
 from engram.records.arrange import Floats, RunKey
-from engram.records.arrays import Arrays
-from engram.records.items import HEADS, Items
-from engram.records.parts import Problem
-from engram.records.predictions import Prediction, Predictions
+from engram.records.run_table import RunTable
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from engram.deploy.learner import Learner
-    from engram.records.models import Kept, ModelSource
     from engram.records.novelty import Sets
     from engram.records.refinement import LabelConfusion
 
-ItemSource = Callable[[str, str], "Items | None"] | Mapping[tuple[str, str], Items]
 
-
-class Result:
+class Result(RunTable):
     """The long table of some runs, with their recipes and, where kept, their predictions.
 
     Parameters
@@ -63,42 +54,6 @@ class Result:
     [0.2]
     """
 
-    def __init__(
-        self,
-        frame: pd.DataFrame,
-        *,
-        recipes: Mapping[str, Mapping[str, Any]] | None = None,
-        predictions: Predictions | Iterable[Prediction | None] | None = None,
-        arrays: Arrays | None = None,
-        items: ItemSource | None = None,
-        problems: Sequence[Problem] = (),
-        ledger: Sequence[Mapping[str, Any]] = (),
-        environment: Sequence[Mapping[str, Any]] = (),
-        head: str | None = None,
-        arranged: _arrange.Arranged | None = None,
-        models: ModelSource | None = None,
-    ) -> None:
-        if head is not None:
-            choose("head", head, HEADS)
-        self._frame = _arrange.tidy(frame)
-        self._arranged = arranged or _arrange.arrange(self._frame)
-        self.recipes = {key: dict(value) for key, value in (recipes or {}).items()}
-        if not isinstance(predictions, Predictions):
-            predictions = Predictions(memory=predictions or ())
-        self.predictions: Predictions = predictions
-        self.stored = Arrays() if arrays is None else arrays
-        self._items: ItemSource = {} if items is None else items
-        self._problems = tuple(problems)
-        self.ledger = list(ledger)
-        self.environment = list(environment)
-        self._head = head
-        self._models = models
-
-    # -- what is there -----------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self.runs)
-
     def __repr__(self) -> str:
         from engram.records.summary import describe
 
@@ -108,91 +63,6 @@ class Result:
         from engram.records.html import html_of
 
         return html_of(self)
-
-    @property
-    def runs(self) -> list[RunKey]:
-        """The runs as (recipe, seed, order); the first axis of every array follows this list."""
-        return list(self._arranged.runs)
-
-    @property
-    def run_labels(self) -> list[str]:
-        """The label of each run, in the order of `runs`."""
-        return list(self._arranged.labels)
-
-    @property
-    def labels(self) -> list[str]:
-        """Each label once, in order of appearance."""
-        return list(dict.fromkeys(self._arranged.labels))
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """Files that could not be used, each with the reason."""
-        return (*self._problems, *self.predictions.problems, *self.stored.problems)
-
-    @cached_property
-    def heads(self) -> list[str]:
-        """Head view of each run in `matrix`: the stream's own, or the one chosen by `view`."""
-        own = {run.recipe: self._own_head(run.recipe) for run in self._arranged.runs}
-        return [own[run.recipe] for run in self._arranged.runs]
-
-    def _own_head(self, recipe: str) -> str:
-        if self._head is not None:
-            return self._head
-        stream = self.recipes.get(recipe, {}).get("stream")
-        if isinstance(stream, Mapping) and stream.get("head") in HEADS:
-            return str(stream["head"])
-        rows = self._frame[_arrange.judged(self._frame)]
-        found = rows.loc[rows["recipe"] == recipe, "head"].unique().tolist()
-        if len(found) > 1:
-            raise RecordError(
-                f"recipe {recipe}: does not say which head view is its own; "
-                "use result.view(head=...)"
-            )
-        return str(found[0]) if found else ""
-
-    def items(self, recipe: str, order: str = "") -> Items | None:
-        """The test items of a recipe under an order, None if they were not kept."""
-        if callable(self._items):
-            return self._items(recipe, order)
-        return self._items.get((recipe, order))
-
-    # -- arrays ------------------------------------------------------------------------------
-
-    @cached_property
-    def figures(self) -> list[str]:
-        """What each run is judged by: accuracy, or precision_weighted_jaccard for label sets."""
-        return _arrange.figures_of(self._frame, self._arranged)
-
-    @cached_property
-    def full_matrix(self) -> Floats:
-        """[run, stage, task] accuracy (see `figures`) of the head view, future tasks included."""
-        return _arrange.cube(self._frame, self._arranged, self.figures, self.heads)
-
-    @cached_property
-    def matrix(self) -> Floats:
-        """[run, stage, task] accuracy (see `figures`) of the head view, NaN above the diagonal."""
-        return _arrange.below_diagonal(self.full_matrix)
-
-    @cached_property
-    def tasks(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """[run] number of tasks of each run's stream."""
-        return _arrange.task_counts(self._frame, self._arranged)
-
-    @cached_property
-    def stages(self) -> dict[RunKey, list[int]]:
-        """The stages after which each run was evaluated."""
-        return _arrange.stages_of(self._frame, self._arranged)
-
-    @property
-    def diverged(self) -> dict[RunKey, int]:
-        """Runs that diverged, with the first stage in which they did."""
-        rows = _arrange.ends(self._frame, "diverged") & (self._frame["value"].to_numpy() > 0)
-        stages: dict[RunKey, int] = {}
-        stage = self._frame["stage"].to_numpy()[rows]
-        for number, k in zip(self._arranged.run[rows], stage, strict=True):
-            run = self._arranged.runs[number]
-            stages[run] = min(int(k), stages.get(run, int(k)))
-        return stages
 
     def metric(self, name: str, *, stage: int | None = None, **options: Any) -> Floats:
         """A matrix metric of every run, [run]; names and options as in `engram.metrics`.
@@ -240,10 +110,6 @@ class Result:
 
     # -- tables ------------------------------------------------------------------------------
 
-    def frame(self) -> pd.DataFrame:
-        """The long table: one number per row."""
-        return self._frame.copy(deep=False)
-
     def summary(self, *, definition: str = "max", stage: int | None = None) -> pd.DataFrame:
         """Mean and standard deviation over runs of the main metrics, one line per label.
 
@@ -270,19 +136,6 @@ class Result:
         from engram.records.probe_table import probe_table
 
         return probe_table(self)
-
-    def arrays(
-        self, probe: str, run: RunKey | int = 0, *, stage: int | None = None
-    ) -> dict[str, np.ndarray[Any, Any]]:
-        """What a probe stored of one run after a stage (default: the last), by its own names."""
-        where = self.runs[run] if isinstance(run, int) else RunKey(*run)
-        known = sorted(m.stage for m, name in self.stored if m[:3] == where and name == probe)
-        if not known:
-            raise unknown("probe", probe, {name for m, name in self.stored if m[:3] == where})
-        k = known[-1] if stage is None else stage
-        if k not in known:
-            raise bad("stage", f"one of {known}, after which {probe} stored arrays", k)
-        return self.stored.get((*where, k), probe)
 
     def sets(self, run: RunKey | int = 0, stage: int = 0) -> Sets:
         """Test items of one run after a stage that are inside, forgotten or outside, task by task.
@@ -350,69 +203,6 @@ class Result:
         from engram.records.summary import class_names
 
         return class_names(self)
-
-    # -- other views -------------------------------------------------------------------------
-
-    def _like(
-        self, frame: pd.DataFrame, *, head: str | None, arranged: _arrange.Arranged | None = None
-    ) -> Result:
-        return Result(
-            frame, recipes=self.recipes, predictions=self.predictions, items=self._items,
-            arrays=self.stored, problems=self._problems, ledger=self.ledger,
-            environment=self.environment, head=head, arranged=arranged, models=self._models,
-        )  # fmt: skip
-
-    def ends(self) -> Result:
-        """Only the numbers at the ends of stages: no curves, no losses, so a far smaller table."""
-        rows = self._frame["step"].to_numpy() == -1
-        return self._like(self._frame[rows], head=self._head)
-
-    def view(self, *, head: str) -> Result:
-        """The same runs seen through another head: ``single`` or ``multi``."""
-        choose("head", head, HEADS)
-        rows = _arrange.judged(self._frame)
-        found = [str(h) for h in self._frame.loc[rows, "head"].unique()]
-        if head not in found:
-            raise bad("head", f"a view that was recorded ({', '.join(found) or 'none'})", head)
-        return self._like(self._frame, head=head, arranged=self._arranged)
-
-    def select(self, **wanted: Any) -> Result:
-        """Only the runs with these properties: label, recipe, seed, order (a value or several)."""
-        keep = np.ones(len(self.runs), np.bool_)
-        for name, values in wanted.items():
-            if name not in ("label", "recipe", "seed", "order"):
-                raise unknown("select", name, ("label", "recipe", "seed", "order"))
-            several = isinstance(values, Iterable) and not isinstance(values, str)
-            allowed = set(values) if several else {values}
-            have = self.run_labels if name == "label" else [getattr(r, name) for r in self.runs]
-            if name in ("label", "recipe"):
-                for value in allowed - set(have):
-                    raise unknown(name, value, set(have))
-            keep &= np.array([h in allowed for h in have], np.bool_)
-        return self._like(self._frame[keep[self._arranged.run]], head=self._head)
-
-    def of_runs(self, runs: Iterable[tuple[str, int, str]]) -> Result:
-        """Only these runs (recipe, seed, order); recipes in the order in which they are named.
-
-        The table has them run by run, so that it does not show who trained first or together.
-
-        Examples
-        --------
-        >>> from engram.records import Rows
-        >>> rows = Rows()
-        >>> for name in ("ER", "EWC", "LwF"):
-        ...     rows.bind(recipe=name, label=name, seed=0)
-        ...     rows.add("accuracy", 0.5, stage=0, task=0, head="single")
-        >>> Result(rows.frame()).of_runs([("LwF", 0, ""), ("ER", 0, "")]).labels
-        ['LwF', 'ER']
-        """
-        named = [RunKey(*run) for run in runs]
-        frame = _arrange.run_by_run(self._frame, self._arranged, [run.recipe for run in named])
-        wanted = set(named)
-        if any(run not in wanted for run in self._arranged.runs):
-            arranged = _arrange.arrange(frame)
-            frame = frame[np.array([r in wanted for r in arranged.runs], np.bool_)[arranged.run]]
-        return self._like(frame, head=self._head)
 
     def recompute(
         self, *, score: str | None = None, average: str = "micro", threshold: float = 0.0
@@ -498,10 +288,6 @@ class Result:
         return model_of(  # type: ignore[no-any-return]
             self, label, seed, order, device=device, model=model, method=method, trust=trust
         )
-
-    def kept_model(self, run: RunKey) -> Kept | None:
-        """What is kept of a run's model: a file, or what is in memory; None where nothing is."""
-        return None if self._models is None else self._models(run)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything into a run directory, from which `engram.read` gives it back."""

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from engram.records.arrays import PREFIX as ARRAYS
 from engram.records.arrays import write_arrays
-from engram.records.directory import RunDirectory, new_part
+from engram.records.directory import RunDirectory
 from engram.records.models import save_models
 from engram.records.parts import write_part
 from engram.records.predictions import write_predictions
+from engram.records.run_names import new_part
 from engram.records.table import from_frame
 
 if TYPE_CHECKING:
