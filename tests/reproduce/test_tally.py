@@ -42,6 +42,13 @@ def test_the_presets_line_counts(tmp_path):
     assert total(tally("cgl", tmp_path)).made == 5
 
 
+def test_fewer_seeds_are_no_other_setting(tmp_path):
+    write(tmp_path / "cgl-5.csv", line("a", "agrees", "seeds=3"), line("a", "differs", "lr=1"),
+          line("b", "agrees", "seeds=2; lr=1"), line("c", "differs", "seeds=3"),
+          line("c", "agrees"))  # fmt: skip
+    assert counts(tmp_path) == (29, 3, 3, 0, 0, 26, 1)
+
+
 def test_saved_tables_count_and_others_do_not(tmp_path):
     write(tmp_path / "cgl-5.csv", line("a", "agrees"))
     (tmp_path / "cgl-4.csv").write_text("width,depth\n1,2\n")
