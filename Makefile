@@ -12,13 +12,13 @@ unexport PYTHONDONTWRITEBYTECODE
 # Interpreters under which `make wheel` tries the wheel.
 PYTHONS ?= python3.12 python3.13
 
-.PHONY: help demo test faults lint bench docs wheel clean .venv
+.PHONY: help demo test faults style lint bench docs wheel clean .venv
 
 help:
 	@echo "make demo    run the demonstration (engram demo)"
 	@echo "make test    run all tests and doctests, JOBS=$(JOBS) processes"
 	@echo "make faults  kill, fill, damage and delete what runs, edit what is read: the whole campaign"
-	@echo "make lint    ruff, formatting, mypy --strict, import layers"
+	@echo "make lint    ruff, formatting, mypy --strict (these: make style), import layers"
 	@echo "make bench   speed against a bare PyTorch loop"
 	@echo "make docs    the documentation as a site in build/site, examples run"
 	@echo "make wheel   build the wheel; install it and run the demonstration outside the checkout (PYTHONS)"
@@ -27,9 +27,8 @@ help:
 # Installed once, and again when the requirements change. An existing environment is kept.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(PYTHON) || $(PYTHON3) -m venv $(VENV)
+	# most files are never imported; the others are compiled when they first are
 	$(PYTHON) -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
-	# some files are not for this Python; those parts of Ray are never imported
-	$(PYTHON) -m compileall -qq -j $(JOBS) -x 'ray/(rllib|tune|train|serve|data|llm)/' $(VENV)/lib || true
 	touch $@
 
 .venv: $(STAMP)
@@ -45,10 +44,12 @@ faults: $(STAMP)
 	$(PYTHON) -m tests.fuzz
 	ENGRAM_TRIES=1000 $(PYTHON) -m pytest tests/cli/test_bad_values.py
 
-lint: $(STAMP)
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src/engram
+
+lint: style
 	$(PYTHON) -m pytest tests/test_imports.py
 
 bench: $(STAMP)

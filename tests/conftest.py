@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -24,6 +25,12 @@ if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).
 # call of a torch function is slow.
 settings.register_profile("engram", derandomize=True, deadline=None)
 settings.load_profile("engram")
+
+
+def pytest_collection_finish():
+    """Modules and tests stay: the garbage collector need not look at a million objects again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):
