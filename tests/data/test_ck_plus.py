@@ -93,7 +93,8 @@ def test_unknown_emotions_are_refused(root, text):
 
 
 def test_broken_landmarks_are_refused(root):
-    file = next(one for one in (root / "Landmarks").rglob("*_00000001_landmarks.txt"))
+    file = root / "Landmarks" / "S001" / "000" / "S001_000_00000001_landmarks.txt"
+    assert file.is_file()
     file.write_text("1 2 3")
     with pytest.raises(ValueError, match="68 points"):
         engram.load(root)

@@ -1,0 +1,32 @@
+"""While many runs train, the garbage collector passes over what was there before them."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from engram.recipes.garbage import MANY, settled
+
+
+@pytest.fixture
+def thawed():
+    """As outside the tests, where nothing is frozen."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+def test_what_was_there_is_passed_over_and_looked_at_again(thawed):
+    with settled(MANY - 1):
+        assert gc.get_freeze_count() == 0
+    with settled(MANY):
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_somebody_else_has_settled_stays(thawed):
+    gc.freeze()
+    with settled(MANY):
+        pass
+    assert gc.get_freeze_count() > 0
