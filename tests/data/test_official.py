@@ -231,6 +231,11 @@ def test_fer_csv(tmp_path):
     parts = [part.tolist() for part in (data.train, data.valid, data.test)]
     assert parts == [[0, 3, 6], [1, 4], [2, 5]]
     assert data.notes[0] == "training set has 3 of 28709 rows"
+    public = load("fer2013", root=tmp_path, test="public")
+    assert [public.valid.tolist(), public.test.tolist()] == [[2, 5], [1, 4]]
+    assert public.fingerprint() != data.fingerprint()
+    with pytest.raises(ValueError, match="test: unknown name 'publc', did you mean 'public'"):
+        load("fer2013", root=tmp_path, test="publc")
     assert load(file).fingerprint() == data.fingerprint()
     for line in (f"7,{pixels(0)},Training", f"0,{pixels(256)},Training", f"0,{pixels(0)},Other",
                  "0,1 2 3,Training"):  # fmt: skip

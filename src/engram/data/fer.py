@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,10 @@ from engram.data.folder import class_folders, images_in
 from engram.data.images import decode
 from engram.data.packed import load_packed
 from engram.data.resized import as_faces
-from engram.errors import bad, unknown, whole
+from engram.errors import bad, choose, unknown, whole
 
 CLASSES = ("angry", "disgusted", "fearful", "happy", "neutral", "sad", "surprised")
+TESTS = ("private", "public")
 _SIDE = 48
 # the file counts emotions in an order of its own
 _EMOTION = (0, 1, 2, 3, 5, 6, 4)
@@ -41,11 +43,14 @@ def is_fer_folder(path: Path) -> bool:
     return len(inside) > 1 and all(_class(name) is not None for name in inside)
 
 
-def load_fer(path: Path, *, name: str = "fer2013", size: int | None = None) -> Data:
+def load_fer(
+    path: Path, *, name: str = "fer2013", size: int | None = None, test: str = "private"
+) -> Data:
     """FER-2013 from fer2013.csv (emotion, pixels, Usage), uint8 [N, 1, 48, 48].
 
-    PublicTest is for validation, PrivateTest for testing. With a `size`, RGB images of that height
-    and width, and the names of `EXPRESSIONS`, as other sets of faces have them.
+    PublicTest is for validation, PrivateTest for testing; with `test` ``public`` the other way
+    round. With a `size`, RGB images of that height and width, and the names of `EXPRESSIONS`, as
+    other sets of faces have them.
     """
     x, y, usage = [], [], []
     with path.open(encoding="utf-8", newline="") as stream:
@@ -63,10 +68,12 @@ def load_fer(path: Path, *, name: str = "fer2013", size: int | None = None) -> D
     if not x:
         raise bad(str(path), "at least one picture", "none")
     pixels = torch.from_numpy(np.stack(x).reshape(-1, 1, _SIDE, _SIDE))
-    return as_faces(_data(pixels, y, usage, name), size)
+    return as_faces(with_test_part(_data(pixels, y, usage, name), test), size)
 
 
-def load_fer_folder(path: Path, *, name: str = "fer2013", size: int | None = None) -> Data:
+def load_fer_folder(
+    path: Path, *, name: str = "fer2013", size: int | None = None, test: str = "private"
+) -> Data:
     """FER-2013 from folders train and test with one sub-folder per expression.
 
     Files of the test folder whose names begin with PublicTest are for validation; without such
@@ -88,14 +95,35 @@ def load_fer_folder(path: Path, *, name: str = "fer2013", size: int | None = Non
             usage += [1 if part == 2 and one.name.startswith("PublicTest") else part
                       for one in found]  # fmt: skip
     x = torch.from_numpy(decode(files, label=lambda i: str(files[i])))
-    return as_faces(_data(x, y, usage, name), size)
+    return as_faces(with_test_part(_data(x, y, usage, name), test), size)
 
 
 def load_packed_faces(
-    files: Sequence[Path], *, name: str | None = None, size: int | None = None
-) -> Data:
-    """A packed set of faces; with a `size`, RGB of that size with the names of `EXPRESSIONS`."""
-    return as_faces(load_packed(files, name=name), size)
+    files: Sequence[Path], *, name: str | None = None, size: int | None = None,
+    test: str = "private",
+) -> Data:  # fmt: skip
+    """A packed set of faces; with a `size`, RGB of that size with the names of `EXPRESSIONS`.
+
+    With `test` ``public``, validation rows take the place of test rows: FER-2013's PublicTest.
+    """
+    return as_faces(with_test_part(load_packed(files, name=name), test), size)
+
+
+def with_test_part(data: Data, test: str) -> Data:
+    """The same rows, tested on the ``private`` or the ``public`` part of the challenge.
+
+    Examples
+    --------
+    >>> parts = {"test": ([[3.0]], [0]), "valid": ([[4.0]], [0])}
+    >>> data = Data.from_arrays([[1.0], [2.0]], [0, 1], **parts)
+    >>> with_test_part(data, "public").test.equal(data.valid)
+    True
+    """
+    if choose("test", test, TESTS) == "private":
+        return data
+    if not len(data.valid):
+        raise bad("test", "private: there are no other rows to test on", test)
+    return replace(data, test=data.valid, valid=data.test)
 
 
 def _parts(path: Path) -> dict[Path, int]:
