@@ -17,7 +17,7 @@ from engram.checks import toys
 from engram.checks.toys import EXACT, MODELS, streams
 from engram.engine.engine import PROLOGUE, Engine
 from engram.engine.run import Run
-from engram.engine.trainers import lockstep, single
+from engram.engine.trainers import mapped_step, single
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.single import SingleTrainer
 from engram.errors import BadArgument
@@ -243,7 +243,7 @@ def test_a_root_that_stands_still_has_no_gradient_and_no_update(change, together
     train = functools.partial(toys.train, runs, together=together)
     part, (small,) = train(), {sum(one) for one in sizes}
     sizes.clear()
-    monkeypatch.setattr(lockstep, "still_root", lambda _: [])
+    monkeypatch.setattr(mapped_step, "still_root", lambda _: [])
     monkeypatch.setattr(single, "still_root", lambda _: [])
     whole, (all_,) = train(), {sum(one) for one in sizes}
     assert all_ - small == (2 if together else 1) * (12 * 6 + 12)  # the layer that is the root

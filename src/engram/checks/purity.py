@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from engram.checks.explain import explain
@@ -123,13 +122,13 @@ def check_maps_without_host_decisions(method: Method) -> None:
 
     def step(vector: Tensor, buffers: Any, state: Any, batch: Batch) -> Any:
         trainer.vector, trainer.buffers, trainer.state = vector, buffers, state
-        mapped = trainer._mapped()(*trainer._arguments(batch))
-        total, data, terms, *_ = trainer._results(mapped)
+        mapped = trainer.verbs.mapped()(*trainer._arguments(batch))
+        total, data, terms, *_ = trainer.verbs.results(mapped)
         if overrides(at.method, "step"):
             moved = vector - total
-            state = vmap(trainer._mapped_step)(vector, moved, data, state, trainer.hyper)
+            state = trainer.verbs.after_step(vector, moved, data, state, trainer.hyper)
         if at.method.pace:
-            state = vmap(trainer._mapped_interval)(vector, state, trainer.hyper)
+            state = trainer.verbs.after_interval(vector, state, trainer.hyper)
         return total, terms, state
 
     inputs = (trainer.vector, trainer.buffers, trainer.state, at.batch)

@@ -16,6 +16,7 @@ from engram.engine.batches.values import read
 from engram.learner.batch import Batch
 from engram.learner.feed import Feed
 from engram.learner.prefetch import AHEAD
+from engram.learner.tree import leaves, tree_map
 from engram.methods.base import Method
 
 
@@ -195,3 +196,19 @@ def no_padding(rows: Minibatches) -> bool:
     """Whether every row of every batch counts (found out once per stage, not per step)."""
     batches = (rows.main, *rows.apart)
     return all(bool(torch.all(part.w > 0)) for part in batches)
+
+
+def row_leaves(rows: Minibatches | None) -> list[Tensor]:
+    """All tensors of rows, those of batches kept apart last."""
+    if rows is None:
+        return []
+    found = [*rows.main, rows.key, *leaves(rows.into)]
+    for batch in rows.apart:
+        found += batch
+    return found
+
+
+def copied(rows: Minibatches) -> Minibatches:
+    """The same at addresses of their own."""
+    names = ("main", "apart", "key", "into")
+    return rows._replace(**{k: tree_map(torch.clone, getattr(rows, k)) for k in names})

@@ -81,7 +81,7 @@ class CompiledTrainer(LockstepTrainer):
 
     def _one(self) -> None:
         """Rows are looked up outside: the number of steps of an epoch is no business of a trace."""
-        if (self.fixed_batch is None or self._remembers) and self._now is not None:
+        if (self.fixed_batch is None or self.verbs.remembers) and self._now is not None:
             found = at_step(self._rows, self.step_number)  # type: ignore[arg-type]
             for place, value in zip(leaves(self._now), leaves(found), strict=True):
                 place.copy_(value)
@@ -125,15 +125,14 @@ class CompiledTrainer(LockstepTrainer):
         return (
             likeness(self.method), self.training, shapes(self._tensors()),
             ByIdentity(self.collate.feed),
-            self.collate.alone, self._padded, self._uniform, self._touches,
-            self.phase, tuple(self.moving.names),
+            self.collate.alone, self.verbs.padded, self._uniform, self.verbs.touches,
+            self.verbs.phase, tuple(self.moving.names),
         )  # fmt: skip
 
     def _step_on(self, *tensors: Tensor) -> None:
         """One step on the given tensors in place of our own."""
         twin = self._twin(self._tensors(), tensors)
         twin._step()
-        self._touches = twin._touches
         self.sums.update((k, v) for k, v in twin.sums.items() if k not in self.sums)
 
     def _twin(self, own: dict[str, Any], tensors: Sequence[Tensor]) -> CompiledTrainer:

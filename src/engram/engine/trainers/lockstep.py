@@ -1,4 +1,4 @@
-"""Many runs at once: one step of all runs is one mapped function, updated in place.
+"""Many runs at once: rows come in, a mapped step serves all runs, learners get their weights.
 
 Everything a step reads or writes has a fixed address, so on CUDA the step is captured once as a
 graph and replayed; on the CPU the same function runs eagerly.
@@ -6,7 +6,6 @@ graph and replayed; on the CPU the same function runs eagerly.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,45 +14,31 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import grad as func_grad
-from torch.func import vmap
 
 from engram import keys
 from engram.engine.batches.collate import (
-    Collate,
-    Minibatch,
     Upcoming,
     at_host,
     at_step,
+    copied,
     fit,
     lay_,
     no_padding,
     on_host,
-    only_own_rows,
+    row_leaves,
 )
-from engram.engine.batches.latents import stacked, still_root
 from engram.engine.batches.sampler import Minibatches
-from engram.engine.batches.values import empty_tables, tables_of, write_
-from engram.engine.groups.hyperparameters import as_tensors, varying, with_values
-from engram.engine.optim import Optimizer, optimizer_of
+from engram.engine.batches.values import empty_tables
 from engram.engine.trainers.cuda_graph import Captured
+from engram.engine.trainers.mapped_step import MappedStep
 from engram.engine.training import Training
-from engram.learner.batch import Batch
-from engram.learner.learner import Learner, competing
-from engram.learner.moving import Moving
-from engram.learner.net import FunctionalNet
+from engram.learner.learner import Learner
 from engram.learner.tree import leaves, pick, stack, tree_map
-from engram.methods.answers import named_terms, next_state
-from engram.methods.base import Method, overrides, pace_of
-
-# update, gradient through the networks, loss terms, buffers, what is remembered
-Gradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor]]
+from engram.methods.base import Method, pace_of
 
 
-class LockstepTrainer:
-    """Trains R learners of equal shapes through one phase."""
-
-    lists_frozen = True  # parameters that may not move as a list of places, where runs agree
+class LockstepTrainer(MappedStep):
+    """Trains R learners of equal shapes through one phase; the step itself is in `MappedStep`."""
 
     def __init__(
         self,
@@ -65,93 +50,34 @@ class LockstepTrainer:
         slots: int = 0,
         phase: str = "task",
     ) -> None:
-        first = learners[0]
-        found = varying(methods)
-        if found is None:
-            raise ValueError("methods of one lockstep group may differ in float fields only")
-        self.learners, self.method, self.training = list(learners), methods[0], training
-        self.phase = phase
-        self.networks, self.optimizer = first.networks, optimizer_of(training, first.networks)
-        self._projects = overrides(self.method, "gradient")
-        self._follows, self._clip = overrides(self.method, "step"), training.clip
-        self.moving = self._movable()
-        self.whole: Tensor | None = None  # [R, P] where `vector` holds the moving part of it only
-        self.vector = torch.stack([one.vector for one in learners])  # [R, P]
-        self.buffers = stack([one.buffers for one in learners])
-        self.state = tree_map(torch.clone, stack([one.state for one in learners]))
-        self.opt = stack([one.opt for one in learners])
-        self._whole_opt = self.opt
-        if not self.moving.all:
-            self.whole, take = self.vector, self.moving.take
-            self.vector = take(self.whole)  # [R, M]
-            self.opt = {k: v.clone() if k == "t" else take(v) for k, v in self.opt.items()}
-        self.hyper = as_tensors(found, self.vector)
-        device = first.device
-        opened = torch.stack([one.opened for one in learners])
-        scopes = [  # per run on the host, and moved once
-            competing(first.scope, one.opened, one.stream.visible, first.stage) for one in learners
-        ]
-        now = torch.full((len(learners),), first.stage, device=device)
-        self.collate = Collate(
-            first.feed, opened=opened.to(device), scopes=torch.stack(scopes).to(device), now=now,
-            stage=first.stage, alone=only_own_rows(self.method, first.stage),
-        )  # fmt: skip
-        self.collate.latents = stacked(learners)
-        self.lr = torch.full((len(learners),), training.lr, device=device, dtype=self.vector.dtype)
-        self._lr = np.full(len(learners), training.lr)  # the same, on the host
+        super().__init__(learners, methods, training, slots=slots, phase=phase)
+        self._slots = slots
+        self._lr = np.full(len(learners), training.lr)  # rates as the device has them
         self._ends: deque[torch.cuda.Event] = deque()  # of stretches that may still be going on
-        self.step_number = torch.zeros(1, dtype=torch.long, device=device)
-        self.live = torch.ones(len(learners), dtype=torch.bool, device=device)
-        self.sums: dict[str, Tensor] = {}
         self.first: dict[str, Tensor] | None = None  # [R] terms of the phase's first step
         self.steps = np.zeros(len(learners), dtype=int)  # [R] of each run in this phase
-        self.fixed_batch: Batch | None = None
-        self.collate.values = tables_of(learners, slots) if first.values else {}
-        self._slots, self._remembers = slots, bool(slots) and overrides(self.method, "remember")
+        self._taken = self.opt["t"].cpu().numpy().copy()  # [R] steps of each run's optimiser
         self._pace = math.gcd(*map(pace_of, methods))
-        self._touches: bool | None = None  # whether the loss writes penalties on the vector
-        self._padded = True
         # rows that the host holds cannot be fetched inside a captured or compiled step
-        self._fetches = capture and not first.feed.on_device
+        self._fetches = capture and not learners[0].feed.on_device
         self._host: Minibatches | None = None  # the same rows, their numbers on the host
         self._upcoming: Upcoming | None = None
-        self._rows: Minibatches | None = None
-        self._uniform = True  # every run takes every step
-        self._fused = True  # with one rate, after one number of steps
-        self._taken = self.opt["t"].cpu().numpy().copy()  # [R] steps of each run's optimiser
-        self._freeze(training)
         step, interval = self._repeated()
         self._captured = Captured(step) if capture else None
         self._captured_interval = Captured(interval) if capture else None
 
-    def _movable(self) -> Moving:
-        """What may move: not a root that stands still, unless verbs speak of the whole vector."""
-        whole = self._projects or self._follows or not isinstance(self.optimizer, Optimizer)
-        return Moving(self.networks.layout, [] if whole else still_root(self.learners))
-
-    def _freeze(self, training: Training) -> None:
-        free = self.moving.take(torch.stack([one.free for one in self.learners]))
-        same = self.lists_frozen and bool((free == free[0]).all())
-        frozen = (~free[0]).nonzero()[:, 0]
-        self._free = None if same else free
-        self._frozen = frozen if same and len(frozen) else None
-        moves = self.optimizer.moves_still(training.optim_reset)
-        back = self._frozen is not None and moves
-        self._restore = self.vector[:, frozen].clone() if back else None
-        self._restore_all = self.vector.clone() if self._free is not None and moves else None
-
-    # -- one chunk of steps ----------------------------------------------------------------------
+    # -- rows -------------------------------------------------------------------------------------
     def load(self, rows: Minibatches, fixed: bool) -> None:
         """Take the rows of the next steps; fixed addresses where a graph was captured."""
-        if self._remembers and not self.collate.values:
+        if self.verbs.remembers and not self.collate.values:
             first = empty_tables(self.learners[0], self.method, rows, self._slots)
             runs = len(self.learners)
             self.collate.values = {k: v.repeat(runs, *[1] * v.ndim) for k, v in first.items()}
-        places, new = _leaves_of(self._rows), _leaves_of(rows)
+        places, new = row_leaves(self._rows), row_leaves(rows)
         # the last stretch of steps may be shorter: what was recorded holds for it, too
-        if not fit(new, places) or not (self._padded or no_padding(rows)):
-            self._rows = _copied(torch.clone, rows)
-            self._padded = not no_padding(rows)
+        if not fit(new, places) or not (self.verbs.padded or no_padding(rows)):
+            self._rows = copied(rows)
+            self.verbs.padded = not no_padding(rows)
             self.fixed_batch = None
             self._forget()
         else:
@@ -191,6 +117,7 @@ class LockstepTrainer:
         if self._host is not None:
             self._announce_all(self._host)
 
+    # -- steps ------------------------------------------------------------------------------------
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
         """Steps `start` to `stop` of the loaded rows; `live` [R, S] says who takes each."""
         if not np.array_equal(lr, self._lr):  # the device is waited for when numbers go there
@@ -248,205 +175,7 @@ class LockstepTrainer:
         """What is repeated, and captured where steps are: a step, and an interval."""
         return self._step, self._interval
 
-    def _step_rows(self) -> Minibatch:
-        return at_step(self._rows, self.step_number)  # type: ignore[arg-type]
-
-    @torch.no_grad()
-    def _step(self) -> None:
-        """One optimiser step of every run."""
-        batch, rows = self.fixed_batch, None
-        if batch is None or self._remembers:
-            rows = self._step_rows()
-        if batch is None:
-            batch = self.collate(rows)  # type: ignore[arg-type]
-        with self._precision():
-            mapped = self._mapped()(*self._arguments(batch))
-        total, data, terms, buffers, found = self._results(mapped)
-        self._mask_(total)
-        if self._clip:
-            norm = total.norm(dim=-1, keepdim=True).clamp(min=1e-12)  # per run
-            total = total * (self._clip / norm).clamp(max=1.0)  # `data` may be the same tensor
-        before = self.vector.clone() if self._follows or not self._uniform else None
-        if self._uniform:
-            self._update_uniform(total)
-        else:
-            self._update_masked(total, before)  # type: ignore[arg-type]
-        if self._restore is not None:
-            self.vector[:, self._frozen] = self._restore
-        if self._restore_all is not None:
-            self.vector.copy_(torch.where(self._free_mask(), self.vector, self._restore_all))
-        if self._follows:
-            self._mask_(data)
-            self._assign(
-                self.state,
-                vmap(self._mapped_step)(before, self.vector, data, self.state, self.hyper),  # type: ignore[arg-type]
-            )
-        self._assign(self.buffers, buffers)
-        if rows is not None and isinstance(rows.into, Tensor):
-            for name, value in found.items():
-                write_(self.collate.values[name], rows.into, value)
-        self._log(terms)
-        self.step_number.add_(1)
-
-    def _mapped_step(
-        self, before: Tensor, after: Tensor, data: Tensor, state: Any, hyper: Any
-    ) -> Any:
-        found = with_values(self.method, hyper).step(before, after, data, state)
-        return next_state(self.method, "step", found)
-
-    @torch.no_grad()
-    def _interval(self) -> None:
-        """The method's `interval` for every run; those that are not at its end stay as they are."""
-        found = vmap(self._mapped_interval)(self.vector, self.state, self.hyper)
-        self._assign(self.state, found)
-
-    def _mapped_interval(self, after: Tensor, state: Any, hyper: Any) -> Any:
-        found = with_values(self.method, hyper).interval(after, state)
-        return next_state(self.method, "interval", found)
-
-    def _mask_(self, vector: Tensor) -> None:
-        if self._frozen is not None:
-            vector.index_fill_(1, self._frozen, 0.0)
-        elif self._free is not None:
-            vector.mul_(self._free)
-
-    def _free_mask(self) -> Tensor:
-        return self._free if self._free is not None else torch.ones_like(self.vector).bool()
-
-    def _update_uniform(self, total: Tensor) -> None:
-        steps = self.opt["t"]
-        second = [self.opt["v"]] if "v" in self.opt else []
-        if not self._fused or (self.vector.is_cuda and self.vector.dtype != torch.float32):
-            # the fused kernels take one rate, in float32, which would round a float64 run
-            self.optimizer.update_(self.vector, total, self.opt, self.lr)
-            return
-        rate = self.lr[0] if self.vector.is_cuda else float(self.lr[0])
-        shared = steps[0]
-        self.optimizer.fused_([self.vector], [total], [self.opt["m"]], second, shared, rate)
-        steps.copy_(shared.expand_as(steps).clone())
-
-    def _update_masked(self, total: Tensor, before: Tensor) -> None:
-        """Learning rates per run; runs that are not live stay exactly as they are."""
-        old = tree_map(torch.clone, self.opt)
-        self.optimizer.update_(self.vector, total, self.opt, self.lr)
-        alive = self.live
-        self.vector.copy_(torch.where(alive[:, None], self.vector, before))
-        for new, before_step in zip(leaves(self.opt), leaves(old), strict=True):
-            new.copy_(torch.where(_spread(alive, new), new, before_step))
-
-    def _assign(self, target: Any, value: Any) -> None:
-        """Write a new tree into the old one's places, for runs that are live."""
-
-        def write(old: Tensor, new: Tensor) -> None:
-            if new is old:  # handed through: a masked write would still pass over it
-                return
-            new = new.to(old.dtype)
-            old.copy_(new if self._uniform else torch.where(_spread(self.live, old), new, old))
-
-        tree_map(write, target, value)
-
-    # -- gradients -------------------------------------------------------------------------------
-    # The mapped function is called by the step itself, not by a method between them: whoever looks
-    # at the stack inside of a loss is to find few frames.
-    def _precision(self) -> Any:
-        if self.training.precision != "bf16":
-            return contextlib.nullcontext()
-        return torch.autocast(self.vector.device.type, dtype=torch.bfloat16)
-
-    def _mapped(self) -> Callable[..., Any]:
-        """From `_arguments` to what `_results` takes apart, for all runs."""
-        if self._projects:
-            return vmap(self._projected_of_one)
-        apart = (0, 1) if self._apart else 0
-        return vmap(func_grad(self._loss_of_one, argnums=apart, has_aux=True))
-
-    @property
-    def _apart(self) -> bool:
-        """Whether the gradient of penalties is had beside that of the data terms."""
-        return self._touches is not False and self.whole is None
-
-    def _arguments(self, batch: Batch) -> tuple[Any, ...]:
-        """Weights, what stands beside them, and all that a loss needs.
-
-        Beside weights that are all there are: the vector that penalties are on, or nothing. Beside
-        those that move: the whole vector.
-        """
-        beside: Any = self.vector if self._apart and not self._projects else ()
-        if self.whole is not None:
-            beside = self.whole
-        return self.vector, beside, self.buffers, self.state, batch, self.hyper
-
-    def _results(self, found: Any) -> Gradients:
-        """Update, gradient through the networks, loss terms, buffers, what is remembered."""
-        if self._projects:
-            return found  # type: ignore[no-any-return]
-        data, (terms, buffers, remembered) = found
-        if not isinstance(data, tuple):
-            return data, data, terms, buffers, remembered
-        return data[0] + data[1], data[0], terms, buffers, remembered
-
-    def _loss_of_one(
-        self, weights: Tensor, beside: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
-        names: tuple[str, ...] = (), remembers: bool | None = None,
-    ) -> tuple[Tensor, Any]:  # fmt: skip
-        """The loss of one run, or some of its terms, and what comes with it."""
-        method = with_values(self.method, hyper)
-        net = FunctionalNet(
-            self.networks, weights, buffers, key=batch.key,
-            penalty=weights.detach() if isinstance(beside, tuple) else beside,
-            still=None if self.whole is None else (self.moving, beside),
-            real=() if self._padded else batch.row_weights,
-        )  # fmt: skip
-        net.phase = self.phase
-        if self.collate.latents:
-            net.main = "net.top"
-        terms = named_terms(method, method.loss(net, batch, state))
-        if self._touches is None or net.touched:
-            self._touches = net.touched
-        total = sum(t for name, t in terms.items() if not names or name in names)
-        found: dict[str, Tensor] = {}
-        if self._remembers if remembers is None else remembers:  # of the pass that the loss made
-            found = method.remember(net, batch, state)
-        return total, (terms, net.buffers, found)  # type: ignore[return-value]
-
-    def _projected_of_one(
-        self, vector: Tensor, _: Any, buffers: Any, state: Any, batch: Batch, hyper: Any
-    ) -> Gradients:
-        """What a method makes of gradients of its choice."""
-        own: dict[str, Any] = {"buffers": buffers}
-
-        def grad(which: Batch, *names: str) -> Tensor:
-            remembers = self._remembers and which is batch
-            rest = (own["buffers"], state, which, hyper, names, remembers)
-            apart = (0, 1) if self._touches is not False else 0
-            penalised = vector if self._touches is not False else ()
-            found = func_grad(self._loss_of_one, argnums=apart, has_aux=True)(
-                vector, penalised, *rest
-            )
-            data, (terms, after, remembered) = found
-            penalty = None
-            if isinstance(data, tuple):
-                data, penalty = data
-            own["buffers"] = after
-            if which is batch:
-                own.setdefault("data", data)
-                own.setdefault("terms", terms)
-                own.setdefault("found", remembered)
-            return torch.as_tensor(data if penalty is None else data + penalty)
-
-        total = with_values(self.method, hyper).gradient(grad, batch, state)
-        if "terms" not in own:
-            raise ValueError("gradient() must call grad on the batch it was given")
-        return total, own["data"], own["terms"], own["buffers"], own["found"]
-
-    # -- log and learners ------------------------------------------------------------------------
-    def _log(self, terms: dict[str, Tensor]) -> None:
-        for name, term in terms.items():
-            if name not in self.sums:
-                self.sums[name] = torch.zeros_like(term)
-            value = term if self._uniform else torch.where(self.live, term, 0.0)
-            self.sums[name].add_(value)
-
+    # -- log and learners -------------------------------------------------------------------------
     def take_log(self) -> dict[str, Tensor]:
         """Sums of the loss terms since the last call, [R] each, and start anew."""
         out = {name: value.clone() for name, value in self.sums.items()}
@@ -492,25 +221,3 @@ class LockstepTrainer:
     def close(self) -> None:
         self._forget()
         self.write_back()
-
-
-def _leaves_of(rows: Minibatches | None) -> list[Tensor]:
-    if rows is None:
-        return []
-    found = [*rows.main, rows.key, *leaves(rows.into)]
-    for batch in rows.apart:
-        found += batch
-    return found
-
-
-def _copied(f: Any, rows: Minibatches) -> Minibatches:
-    return rows._replace(
-        main=tree_map(f, rows.main),
-        apart=tree_map(f, rows.apart),
-        key=f(rows.key),
-        into=tree_map(f, rows.into),
-    )
-
-
-def _spread(live: Tensor, like: Tensor) -> Tensor:
-    return live.reshape(-1, *[1] * (like.ndim - 1))

@@ -1,0 +1,158 @@
+"""The verbs of a method, written for one run and mapped over all that train in lockstep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad as func_grad
+from torch.func import vmap
+
+from engram.engine.groups.hyperparameters import with_values
+from engram.learner.batch import Batch
+from engram.learner.layout import Networks
+from engram.learner.moving import Moving
+from engram.learner.net import FunctionalNet
+from engram.methods.answers import named_terms, next_state
+from engram.methods.base import Method, overrides
+
+# update, gradient through the networks, loss terms, buffers, what is remembered
+Gradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor]]
+
+
+class MappedVerbs:
+    """``loss``, ``gradient``, ``step`` and ``interval`` of a method for R runs.
+
+    No tensor of a run is kept here: all come as arguments, so that a step can be traced on others.
+
+    Parameters
+    ----------
+    moving
+        What is trained; the rest of the vector stands beside it.
+    remembers
+        Whether the method says what is remembered of a batch.
+    latents
+        Whether inputs are latents, which only the main network's top sees.
+    """
+
+    def __init__(
+        self, method: Method, networks: Networks, moving: Moving, *, phase: str, remembers: bool,
+        latents: bool,
+    ) -> None:  # fmt: skip
+        self.method, self.networks, self.moving = method, networks, moving
+        self.phase, self.remembers, self.latents = phase, remembers, latents
+        self.projects = overrides(method, "gradient")
+        self.touches: bool | None = None  # whether the loss writes penalties on the vector
+        self.padded = True  # whether some rows of a batch may not count
+
+    # -- gradients: the step itself calls what `mapped` returns, so that whoever looks at the stack
+    # inside of a loss finds few frames
+    def mapped(self) -> Callable[..., Any]:
+        """From `arguments` to what `results` takes apart, for all runs."""
+        if self.projects:
+            return vmap(self._projected_of_one)
+        apart = (0, 1) if self._apart else 0
+        return vmap(func_grad(self._loss_of_one, argnums=apart, has_aux=True))
+
+    @property
+    def _apart(self) -> bool:
+        """Whether the gradient of penalties is had beside that of the data terms."""
+        return self.touches is not False and self.moving.all
+
+    def arguments(
+        self, vector: Tensor, whole: Tensor | None, buffers: Any, state: Any, batch: Batch,
+        hyper: Any,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """Weights, what stands beside them, and all that a loss needs.
+
+        Beside weights that are all there are: the vector that penalties are on, or nothing. Beside
+        those that move: the `whole` vector.
+        """
+        beside: Any = vector if self._apart and not self.projects else ()
+        return vector, beside if whole is None else whole, buffers, state, batch, hyper
+
+    def results(self, found: Any) -> Gradients:
+        """Update, gradient through the networks, loss terms, buffers, what is remembered."""
+        if self.projects:
+            return found  # type: ignore[no-any-return]
+        data, (terms, buffers, remembered) = found
+        if not isinstance(data, tuple):
+            return data, data, terms, buffers, remembered
+        return data[0] + data[1], data[0], terms, buffers, remembered
+
+    def _loss_of_one(
+        self, weights: Tensor, beside: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
+        names: tuple[str, ...] = (), remembers: bool | None = None,
+    ) -> tuple[Tensor, Any]:  # fmt: skip
+        """The loss of one run, or some of its terms, and what comes with it."""
+        method = with_values(self.method, hyper)
+        net = FunctionalNet(
+            self.networks, weights, buffers, key=batch.key,
+            penalty=weights.detach() if isinstance(beside, tuple) else beside,
+            still=None if self.moving.all else (self.moving, beside),
+            real=() if self.padded else batch.row_weights,
+        )  # fmt: skip
+        net.phase = self.phase
+        if self.latents:
+            net.main = "net.top"
+        terms = named_terms(method, method.loss(net, batch, state))
+        if self.touches is None or net.touched:
+            self.touches = net.touched
+        total = sum(t for name, t in terms.items() if not names or name in names)
+        found: dict[str, Tensor] = {}
+        if self.remembers if remembers is None else remembers:  # of the pass that the loss made
+            found = method.remember(net, batch, state)
+        return total, (terms, net.buffers, found)  # type: ignore[return-value]
+
+    def _projected_of_one(
+        self, vector: Tensor, _: Any, buffers: Any, state: Any, batch: Batch, hyper: Any
+    ) -> Gradients:
+        """What a method makes of gradients of its choice."""
+        own: dict[str, Any] = {"buffers": buffers}
+
+        def grad(which: Batch, *names: str) -> Tensor:
+            remembers = self.remembers and which is batch
+            rest = (own["buffers"], state, which, hyper, names, remembers)
+            apart = (0, 1) if self.touches is not False else 0
+            penalised = vector if self.touches is not False else ()
+            found = func_grad(self._loss_of_one, argnums=apart, has_aux=True)(
+                vector, penalised, *rest
+            )
+            data, (terms, after, remembered) = found
+            penalty = None
+            if isinstance(data, tuple):
+                data, penalty = data
+            own["buffers"] = after
+            if which is batch:
+                own.setdefault("data", data)
+                own.setdefault("terms", terms)
+                own.setdefault("found", remembered)
+            return torch.as_tensor(data if penalty is None else data + penalty)
+
+        total = with_values(self.method, hyper).gradient(grad, batch, state)
+        if "terms" not in own:
+            raise ValueError("gradient() must call grad on the batch it was given")
+        return total, own["data"], own["terms"], own["buffers"], own["found"]
+
+    # -- what follows a step ----------------------------------------------------------------------
+    def after_step(
+        self, before: Tensor, after: Tensor, data: Tensor, state: Any, hyper: Any
+    ) -> Any:
+        """The states of all runs after the method's ``step``."""
+        return vmap(self._step_of_one)(before, after, data, state, hyper)
+
+    def _step_of_one(
+        self, before: Tensor, after: Tensor, data: Tensor, state: Any, hyper: Any
+    ) -> Any:
+        found = with_values(self.method, hyper).step(before, after, data, state)
+        return next_state(self.method, "step", found)
+
+    def after_interval(self, after: Tensor, state: Any, hyper: Any) -> Any:
+        """The states of all runs after its ``interval``; those not at its end stay as they are."""
+        return vmap(self._interval_of_one)(after, state, hyper)
+
+    def _interval_of_one(self, after: Tensor, state: Any, hyper: Any) -> Any:
+        found = with_values(self.method, hyper).interval(after, state)
+        return next_state(self.method, "interval", found)
