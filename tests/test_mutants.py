@@ -32,9 +32,10 @@ from engram.engine.groups.prefixes import Prefixes
 from engram.engine.optim import Optimizer
 from engram.learner import gradients
 from engram.learner import learner as learners
+from engram.learner.bound import BoundNet
 from engram.learner.layout import Networks
 from engram.learner.learner import Learner
-from engram.learner.net import BoundNet, FunctionalNet, Net
+from engram.learner.net import FunctionalNet, Net
 from engram.losses import mean
 from engram.memory import Memory, budget, reservoir
 from engram.methods import AGEM, DGR, ER, EWC, LGR, SI, ICaRL, LwF

@@ -27,8 +27,9 @@ from engram.engine.engine import Engine
 from engram.engine.groups.hyperparameters import varying
 from engram.engine.groups.prefixes import Prefixes
 from engram.engine.run import Run
+from engram.learner.bound import BoundNet
 from engram.learner.learner import Learner
-from engram.learner.net import BoundNet, FunctionalNet
+from engram.learner.net import FunctionalNet
 from engram.losses import mean
 from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune, RWalk

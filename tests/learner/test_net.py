@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from engram.checks.toys import MODELS, SAMPLE, gap, same
+from engram.learner.bound import BoundNet
 from engram.learner.layout import Layout, Networks
-from engram.learner.net import BoundNet, FunctionalNet
+from engram.learner.net import FunctionalNet
 from engram.models import build
 
 

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from engram.errors import choose
 from engram.learner.batch import Batch
+from engram.learner.bound import BoundNet
 from engram.learner.gradients import Term
 from engram.learner.learner import Learner
-from engram.learner.net import BoundNet, FunctionalNet, Net
+from engram.learner.net import FunctionalNet, Net
 from engram.methods.base import Gradient, State, Terms
 from engram.methods.fisher import objective
 from engram.methods.mas import squared_norm

@@ -30,9 +30,9 @@ from engram.engine.optim import Grouped, optimizer_of
 from engram.engine.training import Training
 from engram.errors import bad
 from engram.learner.batch import Batch
+from engram.learner.bound import BoundNet
 from engram.learner.learner import Learner, competing
 from engram.learner.moving import Moving
-from engram.learner.net import BoundNet
 from engram.methods.answers import named_terms, next_state
 from engram.methods.base import Method, Terms, overrides, pace_of
 
