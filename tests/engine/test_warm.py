@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,19 +13,20 @@ import torch
 import engram
 from engram.learner import warm
 
-SECONDS = 2.0  # far more than a stage of the stream below takes
+SECONDS = 1000.0  # far more than a stage of the stream below takes
 
 
 @pytest.fixture
 def slow(monkeypatch):
-    """A process that has not trained yet, where warming up takes its time."""
-    warm.mapped(torch.device("cpu"))  # really, so that nothing but the sleep is slow
+    """A process that has not trained yet, and whose clock says that warming up takes long."""
+    warm.mapped(torch.device("cpu"))  # really, so that nothing else is slow
     calls = []
+    clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + SECONDS * len(calls))
+    monkeypatch.setattr(warm, "time", clock)
 
     def run(kind):
         def slowly(device):
             calls.append(kind)
-            time.sleep(SECONDS)
 
         return slowly
 
