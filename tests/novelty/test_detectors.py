@@ -225,10 +225,23 @@ def test_together_is_alone(head):
                 assert np.allclose(one, two, atol=2e-5, rtol=1e-4, equal_nan=True), detector
 
 
+class Normed(torch.nn.Module):
+    """A backbone whose statistics must be recorded with its weights."""
+
+    def __init__(self, sample_shape):
+        super().__init__()
+        self.lower = torch.nn.Sequential(torch.nn.Linear(sample_shape[0], 8))
+        self.norm, self.features = torch.nn.BatchNorm1d(8), 8
+
+    def forward(self, x):
+        return torch.relu(self.norm(self.lower(x)))
+
+
 def test_from_records_is_while_training(tmp_path):
-    online = train(*EVERY, seeds=1)
-    train(out=tmp_path, seeds=1, keep="parameters")
-    offline = train(*EVERY, seeds=1, out=tmp_path, keep="parameters")
+    common = {"seeds": 1, "model": {"name": Normed, "head": {"name": "linear", "bias": False}}}
+    online = train(*EVERY, **common)
+    train(out=tmp_path, keep="parameters", **common)
+    offline = train(*EVERY, out=tmp_path, keep="parameters", **common)
     for detector in EVERY:
         for stage in range(3):
             one, two = (scores(r, detector, 0, stage) for r in (online, offline))
@@ -317,10 +330,33 @@ class Divides(novelty.Detector):
         return seen[:, 0] / seen.norm(dim=1)
 
 
+@dataclass(frozen=True)
+class Named(novelty.Detector):
+    """Knows the first class by its id."""
+
+    def start(self, facts):
+        return {"shift": torch.tensor(float(facts.learner.stream.order[0]))}
+
+    def score(self, net, x, columns, state):
+        return net(x).logits.amax(-1) + state["shift"]
+
+
+@dataclass(frozen=True)
+class Peeks(novelty.Detector):
+    """Knows the mean of all rows, of test rows and of tasks to come as well."""
+
+    def start(self, facts):
+        return {"mean": facts.learner.feed.data.x.mean()}
+
+    def score(self, net, x, columns, state):
+        return -(x - state["mean"]).flatten(1).norm(dim=1)
+
+
 @pytest.mark.parametrize(
     ("detector", "rule"),
-    [(Centred(), "scores row by row"), (Divides(), "finite on constant features")],
-)
+    [(Centred(), "scores row by row"), (Divides(), "finite on constant features"),
+     (Named(), "class ids do not matter"), (Peeks(), "future rows change no state")],
+)  # fmt: skip
 def test_detectors_that_break_a_rule(detector, rule):
     report = check(detector)
     assert rule in [one.check for one in report.failed]

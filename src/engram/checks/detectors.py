@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from engram.checks.probes import KEY, fresh, measured, other_tests, stages_of_runs
+from engram.checks.data_access import _noise_outside
+from engram.checks.probes import KEY, States, away, fresh, measured, other_tests, stages_of_runs
 from engram.checks.report import DoesNotApply, require
-from engram.checks.toys import CLOSE, gap
+from engram.checks.toys import CLOSE, ORDERS, clouds, gap, same, streams
+from engram.data import Data
+from engram.learner.tree import leaves
 from engram.metrics.novelty import auroc
 from engram.novelty import Detector, Tuned
 from engram.probes import RunStage, StageView
+from engram.streams import Stream
 
 
 def _asked(detector: Detector, run: RunStage, state: Any, rows: slice) -> torch.Tensor:
@@ -94,9 +100,51 @@ def check_tuned_once(detector: Detector) -> None:
         states = found
 
 
+def check_class_ids_do_not_matter(detector: Detector) -> None:
+    """Other ids for the same classes in the same order: the same scores and state, bitwise."""
+    rename, order = (3, 5, 0, 1, 4, 2), ORDERS[1]
+    usual = streams(orders=[order], valid=0.2)
+    renamed = streams(clouds(rename=rename), [[rename[c] for c in order]], valid=0.2)
+    states, others = fresh()[:1], fresh()[:1]
+    for runs, named in zip(stages_of_runs(usual), stages_of_runs(renamed), strict=True):
+        (first,), states = measured(detector, runs, states)
+        (second,), others = measured(detector, named, others)
+        fair = away(first, second) == 0 and same(tuple(states), tuple(others))
+        require(fair, "scores depend on class ids: columns are places in order of introduction")
+
+
+def check_future_rows_change_no_state(detector: Detector) -> None:
+    """With noise in place of the test rows and of all later tasks, a detector knows the same."""
+    stream = streams(valid=0.2)[0]
+    known = list(_states(detector, stream))
+    if not any(True for state in known[-1] for _ in leaves(state)):
+        raise DoesNotApply("it keeps no state")
+    for stage in range(len(known) - 1):
+        noisy = replace(stream, data=_noise_after(stream, stage))
+        states = next(itertools.islice(_states(detector, noisy), stage, None))
+        fair = same(tuple(states), tuple(known[stage]))
+        require(fair, "state depends on test rows or later tasks: fit on view.batches() alone")
+
+
+def _states(detector: Detector, stream: Stream) -> Iterator[States]:
+    """What is known of one run over a stream, after each stage."""
+    states = fresh()[:1]
+    for runs in stages_of_runs([stream]):
+        _, states = measured(detector, runs, states)
+        yield states
+
+
+def _noise_after(stream: Stream, stage: int) -> Data:
+    """The data with noise in all rows but the training and validation rows until a stage."""
+    seen = [torch.cat([task.train, task.valid]) for task in stream.tasks[: stage + 1]]
+    return _noise_outside(stream.data, torch.cat(seen))
+
+
 DETECTOR_CHECKS = (
     check_scores_row_by_row,
     check_finite_on_constant_features,
     check_beats_chance,
     check_tuned_once,
+    check_class_ids_do_not_matter,
+    check_future_rows_change_no_state,
 )

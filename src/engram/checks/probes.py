@@ -22,15 +22,17 @@ from engram.probes.base import check_probe
 from engram.probes.outside import Outside
 from engram.recipes.probing import build_probes, plain_probe
 from engram.records import Items
+from engram.streams import Stream
 
 KEY = "probe"
 States = list[dict[str, Any]]
 Numbers = list[dict[Any, float]]  # of each run: value by metric, task, class, head and step
 
 
-def stages_of_runs() -> Iterator[list[RunStage]]:
+def stages_of_runs(on: Sequence[Stream] | None = None) -> Iterator[list[RunStage]]:
     """Three runs over tasks of unequal size, in lockstep, after each stage."""
-    runs = [replace(run, features=True) for run in runs_of(ER(), streams(valid=0.2))]
+    on = streams(valid=0.2) if on is None else on
+    runs = [replace(run, features=True) for run in runs_of(ER(), on)]
     outside = foreign()
     group: list[RunStage] = []
     for stage in Engine(runs, device="cpu", together=True).stages():
@@ -82,7 +84,7 @@ def fresh() -> States:
     return [{}, {}, {}]
 
 
-def _away(first: dict[Any, float], second: dict[Any, float]) -> float:
+def away(first: dict[Any, float], second: dict[Any, float]) -> float:
     """Largest difference between the numbers of two runs; inf where other numbers are there."""
     if first.keys() != second.keys():
         return float("inf")
@@ -140,7 +142,7 @@ def check_measuring_is_pure(probe: Probe) -> None:
         require(same(tuple(trees), kept), "networks, features or scores were modified in place")
         require(same(tuple(states), old), "view.state was modified in place; keep a new tree")
         second, again = measured(probe, runs, states)
-        equal = all(_away(a, b) == 0 for a, b in zip(first, second, strict=True))
+        equal = all(away(a, b) == 0 for a, b in zip(first, second, strict=True))
         require(equal, "the same view gives other numbers: what is remembered goes to view.keep")
         require(same(tuple(found), tuple(again)), "the same view gives another state")
         states = found
@@ -154,10 +156,10 @@ def check_each_run_as_if_alone(probe: Probe) -> None:
         for r, run in enumerate(runs):
             alone, kept = measured(probe, [run], [apart[r]])
             apart[r] = kept[0]
-            away = _away(alone[0], numbers[r])
+            off = away(alone[0], numbers[r])
             require(
-                away <= CLOSE,
-                f"a run seen alone differs by {away:.1e}: the first axis is the run, and batches "
+                off <= CLOSE,
+                f"a run seen alone differs by {off:.1e}: the first axis is the run, and batches "
                 "are padded with rows of weight 0 (batch.w)",
             )
             require(
@@ -217,7 +219,7 @@ def check_declared_needs_are_enough(probe: Probe) -> None:
         wanted, live = measured(probe, runs, live)
         bare = [replace(run, learner=None, features=None) for run in runs]
         found, recorded = measured(probe, bare, recorded)
-        equal = all(_away(a, b) == 0 for a, b in zip(found, wanted, strict=True))
+        equal = all(away(a, b) == 0 for a, b in zip(found, wanted, strict=True))
         require(equal, "recorded predictions give other numbers: declare needs = ('networks',)")
 
 
