@@ -378,6 +378,7 @@ def test_figures_are_written(tmp_path):
 
     made = reproduce(PaperTable(name="fake/fig1", figures=(figure,)), out=tmp_path)
     assert [p.name for p in made.figures] == ["fig1.csv", "fig1.html"]
+    assert "plotly.js v" in (tmp_path / "figures" / "plotly.min.js").read_text()[:1000]
     assert pd.read_csv(made.figures[0])["runs"].tolist() == [2]
     assert "settings" not in pd.read_csv(made.figures[0])
     assert made.lines == ()

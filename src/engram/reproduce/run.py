@@ -231,5 +231,17 @@ def _draw(
         raise EngramError(f"{error}; the numbers of the figure are in {numbers}") from error
     title = f"{figure.title} ({settings})" if settings else figure.title
     drawn.update_layout(title={"text": as_plot_text(title), "x": 0.02})
-    page = drawn.to_html(include_plotlyjs=True, full_html=True)
+    _write_script(target)
+    page = drawn.to_html(include_plotlyjs="directory", full_html=True)
     return [numbers, write_text(target / f"{figure.name}.html", page)]
+
+
+def _write_script(folder: Path) -> None:
+    """The drawing library beside the pages, which share it: in each it would be 4.8 MB."""
+    from engram.records.files import write_text
+
+    script = folder / "plotly.min.js"  # the name by which pages look for it
+    if not script.exists():
+        import plotly.offline
+
+        write_text(script, plotly.offline.get_plotlyjs())
