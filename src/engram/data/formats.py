@@ -36,7 +36,8 @@ from engram.data.packed import keys_of, load_packed
 from engram.data.parquet_file import load_parquet
 from engram.data.pictures import read_resized
 from engram.data.raf_db import is_raf_db, load_raf_db
-from engram.data.skeleton import build, read_packed_sequences
+from engram.data.skeleton import build
+from engram.data.skeleton_sequences import read_packed_sequences
 from engram.data.stanford_cars import is_stanford_cars, load_stanford_cars
 from engram.data.svhn import is_svhn, load_svhn
 from engram.data.tiny_imagenet import is_tiny_imagenet, load_tiny_imagenet

@@ -25,7 +25,7 @@ from engram.data.mapped import SummedMap, sum_of
 from engram.data.nw_ucla import read_nw_ucla
 from engram.data.packing import write_npz, write_packed
 from engram.data.repeats import duplicates, repeats, said
-from engram.data.skeleton import packed_arrays, read_packed_sequences
+from engram.data.skeleton_sequences import packed_arrays, read_packed_sequences
 from engram.errors import BadArgument, bad
 
 _CHUNK = 1024  # rows read at a time

@@ -17,7 +17,9 @@ from engram.data.labels import checked_labels
 from engram.data.npz import read_npz
 from engram.data.packed import one_hot
 from engram.data.pickles import read_pickle
-from engram.data.skeleton import SPLITS, Sequences, build, filled
+from engram.data.skeleton import SPLITS, build
+from engram.data.skeleton_frames import filled
+from engram.data.skeleton_sequences import Sequences
 from engram.errors import BadArgument, bad, choose, whole
 
 JOINTS, AXES, PERSONS, FRAMES = 25, 3, 2, 300

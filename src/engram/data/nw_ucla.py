@@ -12,7 +12,8 @@ import numpy as np
 
 from engram.data.arrays import Array
 from engram.data.core import Data
-from engram.data.skeleton import Sequences, build, read_packed_sequences
+from engram.data.skeleton import build
+from engram.data.skeleton_sequences import Sequences, read_packed_sequences
 from engram.errors import bad, whole
 
 JOINTS, AXES, FRAMES, SEQUENCES = 20, 3, 52, 1484

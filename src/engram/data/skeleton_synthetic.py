@@ -12,7 +12,8 @@ from torch import Tensor
 from engram import keys
 from engram.data.core import Data
 from engram.data.edges import UCLA
-from engram.data.skeleton import Sequences, build
+from engram.data.skeleton import build
+from engram.data.skeleton_sequences import Sequences
 from engram.errors import number, whole
 
 JOINTS, SUBJECTS = 20, 10
