@@ -22,7 +22,8 @@ from engram.engine import loop
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.methods import GDumb
-from engram.reproduce import choose_cells, find_table
+from engram.reproduce import cells_of, choose_cells, find_table
+from engram.reproduce.output import read_lines
 from engram.reproduce.papers.rwalk_preset import EMBEDDED, PAPER
 from tests.reproduce.invented import invented_table
 
@@ -269,6 +270,20 @@ def test_counts_on_the_page_are_those_of_the_tables():
     assert "| rwalk/4 | 16 | 16 | 0 | 0 | 0 | 0 |" in text
     with pytest.raises(BadArgument, match="page: expected one with"):
         verdicts.renewed("no comments")
+
+
+@pytest.mark.parametrize("paper", ["rwalk", "cgl"])
+def test_every_cell_has_a_verdict(paper):
+    """Those that were not run say why, as do those that differ."""
+    for cells in (cells_of(paper, str(number)) for number in range(1, 6 if paper == "cgl" else 5)):
+        lines = read_lines(verdicts.HERE / f"{paper}-{cells[0].table}.csv")
+        one = lines.assign(copy=lines.groupby(["cell", "stage", "metric", "settings"]).cumcount())
+        kept = one.drop_duplicates(["cell", "stage", "metric", "copy"])
+        assert len(kept) == len(cells)
+        printed = sorted(kept["paper_value"].astype(float))
+        assert printed == pytest.approx(sorted(cell.value for cell in cells))
+        unlike = lines[lines["verdict"] != "agrees"]
+        assert (unlike["reason"] != "").all()
 
 
 def test_counts_follow_the_files(tmp_path):
