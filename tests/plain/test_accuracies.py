@@ -136,7 +136,7 @@ def test_shapes(name, multi):
     assert (apart(ours, theirs) <= 1).all(), (ours.mean(0), theirs.mean(0))
 
 
-@pytest.mark.parametrize(("number", "name"), enumerate(PAIRS), ids=PAIRS)
+@pytest.mark.parametrize(("number", "name"), [*enumerate(PAIRS)], ids=PAIRS)
 def test_scenes(number, name, engram_data):
     """Other pictures: each method under one of the two heads, which `test_shapes` has both."""
     if not (engram_data / "multi_domain_64.npz").is_file():
