@@ -11,7 +11,7 @@ seeds. Lengths are trained in turn until the rule has decided; what is there is 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -67,18 +67,17 @@ def decide(values: Mapping[int, float], gain: float = GAIN) -> int | None:
 
 def try_lengths(
     preset: Preset, dataset: str, lengths: Sequence[int], root: str | None, out: Path, device: str
-) -> pd.DataFrame:
-    """Lengths in turn until the rule has decided; one row per length and seed."""
+) -> Iterator[pd.DataFrame]:
+    """Lengths in turn until the rule has decided: after each, one row per length and seed."""
     if list(lengths) != sorted(set(lengths)):
         raise bad("lengths", "numbers of epochs that grow", list(lengths))
     parts: list[pd.DataFrame] = []
     for epochs in lengths:
         parts.append(in_task(recipe_of(preset, dataset, epochs), root, out, device))
         found = pd.concat(parts)
-        print(f"{epochs} epochs: {parts[-1]['accuracy'].mean():.2f} %", flush=True)
+        yield found[["epochs", "seed", "accuracy"]].assign(dataset=dataset)
         if decide(means(found)) is not None:
-            break
-    return found[["epochs", "seed", "accuracy"]].assign(dataset=dataset)
+            return
 
 
 def means(table: pd.DataFrame) -> dict[int, float]:
@@ -97,13 +96,15 @@ def main(arguments: list[str] | None = None, preset: Preset = PAPER) -> None:
     parser.add_argument("--save", type=Path, help="a CSV file")
     asked = parser.parse_args(arguments)
     out = asked.out or Path("runs") / "search" / "rwalk-length"
-    table = try_lengths(replace(preset, seeds=asked.seeds), asked.dataset, asked.lengths,
-                        asked.root, out, asked.device)  # fmt: skip
-    if asked.save:
-        asked.save.parent.mkdir(parents=True, exist_ok=True)
-        table.to_csv(asked.save, index=False)
+    tables = try_lengths(replace(preset, seeds=asked.seeds), asked.dataset, asked.lengths,
+                         asked.root, out, asked.device)  # fmt: skip
+    for table in tables:  # long ones may be stopped: what is there is written
+        longest = max(means(table))
+        print(f"{longest} epochs: {means(table)[longest]:.2f} %", flush=True)
+        if asked.save:
+            asked.save.parent.mkdir(parents=True, exist_ok=True)
+            table.to_csv(asked.save, index=False)
     chosen = decide(means(table))
-    longest = max(means(table))
     print(f"{longest} epochs: the longest still gained" if chosen is None
           else f"{chosen} epochs: the next gained less than {GAIN} points")  # fmt: skip
 
