@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engram import keys
-from engram.engine.batches.sampler import AS_BATCH, Minibatches, Sampler, pad_items
+from engram.engine.batches.padding import pad_items
+from engram.engine.batches.sampler import AS_BATCH, Minibatches, Sampler
 from engram.learner.learner import Items
 
 CPU = torch.device("cpu")

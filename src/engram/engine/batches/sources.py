@@ -8,8 +8,9 @@ import torch
 
 from engram import keys
 from engram.engine.batches.held import without_held
+from engram.engine.batches.padding import PaddedItems, pad_items
 from engram.engine.batches.reservoir import Reservoir
-from engram.engine.batches.sampler import AS_BATCH, PaddedItems, Sampler, pad_items
+from engram.engine.batches.sampler import AS_BATCH, Sampler
 from engram.engine.training import Training
 from engram.errors import bad
 from engram.learner.learner import Items, Learner
