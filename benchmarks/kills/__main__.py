@@ -1,6 +1,6 @@
 """Kill processes at random moments of their training; their runs must end as if nothing had been.
 
-    python -m benchmarks.kills [--save FILE.csv] [--kills 2] [--seed 0] [--ways ray] [--methods ER]
+    python -m benchmarks.kills [--save FILE.csv] [--kills 3] [--seed 0] [--ways ray] [--methods ER]
 
 Every method, trained alone, as 8 and as 48 runs in lockstep, by the pool `processes` and on a Ray
 cluster (the extra `ray`); of each, so many processes are ended by SIGKILL or SIGTERM: the one that
@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kills", type=int, default=2, help="of every method in every way")
+    parser.add_argument("--kills", type=int, default=3, help="of every method in every way")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=float, default=0.25, help="seconds between checkpoints")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from benchmarks.kills.journal import (
     positions,
     stages,
 )
-from benchmarks.kills.watch import GLANCE, LIMIT, being_written, below, wait_for
+from benchmarks.kills.watch import GLANCE, LIMIT, being_written, below, stages_written, wait_for
 from benchmarks.kills.work import Work, environment
 
 # Children are forked from a process that has imported everything and computed nothing.
@@ -55,6 +54,7 @@ class Death:
 
     order: Order
     at: float
+    number: int  # of the process that trained, or handed out work
     told: set[tuple[str, int]]  # stages that were said to be recorded
     kept: set[tuple[str, int]] = field(default_factory=set)  # those that are, afterwards
     again: int = 0  # of these, trained once more
@@ -86,6 +86,7 @@ class Lives:
         self.process: Any = None
         self.count = 0
         self.deaths: list[Death] = []
+        self._others: set[int] | None = None  # workers beside one that was killed
 
     @property
     def alone(self) -> bool:
@@ -123,12 +124,12 @@ class Lives:
             self._count_cost(death)
 
     def _workers(self) -> list[int]:
+        """Who trains for the process that hands out work."""
         if self.cluster is not None:
             found = below(self.cluster.process.pid)
             return [one for one, said in found.items() if said.startswith("ray::train_group")]
-        server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-        own = self.process.pid if self.process is not None else 0
-        return [one for one in below(server) if one != own]
+        helpers = below(self.process.pid, generations=1)  # among them who forks workers
+        return [one for helper in helpers for one in below(helper, generations=1)]
 
     # -- death -----------------------------------------------------------------------------------
     def end_by(self, planned: Sequence[Order]) -> list[Death]:
@@ -182,20 +183,25 @@ class Lives:
             found = being_written(self.out)
             writer = None if found is None else found[1]
             own = writer == self.process.pid
-            return writer if own == self.alone else None
+            return writer if own == self.alone and self._may(writer) else None
         if order.victim == "worker":
-            there = self._workers()
+            there = [one for one in self._workers() if self._may(one)]
             return self.chance.choice(there) if there else None
         return int(self.process.pid)
 
-    def _kill(self, order: Order, victim: int) -> None:
-        from benchmarks.kills.trial import stages_written
+    def _may(self, victim: int | None) -> bool:
+        """A group that loses two workers is tried in halves: a second one must be another's."""
+        return self._others is None or victim in self._others
 
+    def _kill(self, order: Order, victim: int) -> None:
+        workers = [] if self.alone else self._workers()
         os.kill(victim, order.sent)
         at = time.monotonic()
         if order.victim == "worker":
+            self._others = set(workers) - {victim}
             wait_for(lambda: _gone(victim), "the end of a worker")
         else:
+            self._others = None
             self.process.join(LIMIT)
             if self.process.exitcode in (None, 0):
                 self.process.kill()
@@ -203,10 +209,9 @@ class Lives:
                     raise TimeoutError("a child did not end")
                 return  # it had finished
             self.process = None
-            if not self.alone:
-                wait_for(lambda: not self._workers() or None, "the end of orphaned workers")
+            wait_for(lambda: all(map(_gone, workers)) or None, "the end of orphaned workers")
         seen = [one for one in self.seen() if one.at <= at or order.victim != "worker"]
-        death = Death(order, at, stages(seen))
+        death = Death(order, at, self.count - 1, stages(seen))
         death.kept = set(stages_written(self.out))
         death.where = max(
             ((when, where) for when, _, where in positions(seen)), default=(0, death.where)
@@ -220,11 +225,11 @@ class Lives:
     def _count_cost(self, death: Death) -> None:
         seen = self.seen()
         if death.order.victim != "worker":  # else the sweep has gone on by itself
-            later = [one for one in seen if one.at > death.at and one.kind == STAGE]
+            after = range(death.number + 1, self.count)
+            later = [one for number in after for one in events(self.journal(number))]
             death.again = len(stages(later) & death.kept)
         if self.alone:
-            number = self.deaths.index(death)
-            _count_steps(death, events(self.journal(number)), self.work.every)
+            _count_steps(death, events(self.journal(death.number)), self.work.every)
         else:
             _count_told(death, seen)
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 import engram
 from benchmarks.kills.compare import differences
 from benchmarks.kills.journal import STEP, events
 from benchmarks.kills.lives import Death, Lives, Order
+from benchmarks.kills.watch import stages_written
 from benchmarks.kills.work import Work
-from engram.records import run_id
-from engram.records.merging import result_files
 
 __all__ = ["Trial", "differences", "orders", "trial"]
 
@@ -53,14 +49,14 @@ def orders(work: Work, kills: int, turn: int) -> list[Order]:
     for place in range(kills):
         victim, sent = victims[place % len(victims)], SIGNALS[(turn + place // 2) % 2]
         # of a lone process every second, of workers every third: drivers write next to nothing
-        writing = place % 2 == 1 if len(victims) == 1 else victim == "worker" and turn % 3 == 0
+        writing = place % 2 == 1 if len(victims) == 1 else victim == "worker" and turn % 3 == place
         found.append(Order(victim, signal.SIGKILL if writing else sent, writing))
     return found
 
 
 def trial(work: Work, planned: Sequence[Order], chance: random.Random, folder: Path,
           cluster: Any = None) -> Trial:  # fmt: skip
-    """Kill as ordered, two in a row before the third may finish, until each fell.
+    """Kill as ordered, up to three in a row before the work may be finished, until each fell.
 
     An undisturbed run is made once in a `folder`, for all ways that share it.
     """
@@ -78,7 +74,7 @@ def trial(work: Work, planned: Sequence[Order], chance: random.Random, folder: P
             raise RuntimeError("children finish before they can be killed: give them more epochs")
         out = folder / f"{work.way}-{found.rounds}"
         lives = Lives(work, out, chance, whole.come(seen), cluster)
-        deaths = lives.end_by(left[:2])
+        deaths = lives.end_by(left[:3])
         left = left[len(deaths) :]
         lives.finish()
         found.rounds += 1
@@ -101,17 +97,3 @@ def _wrong(lives: Lives, expected: engram.Result, steps: int) -> list[str]:
         if taken != steps + lost:
             wrong.append(f"{taken} steps in all with {lost} lost, {steps} undisturbed")
     return wrong
-
-
-def stages_written(folder: Path) -> Counter[tuple[str, int]]:
-    """How often each stage of each run was recorded."""
-    while True:
-        found: Counter[tuple[str, int]] = Counter()
-        try:
-            for path in result_files(folder) if folder.is_dir() else ():
-                table = pq.read_table(path, columns=["recipe", "seed", "order", "stage"])
-                stages = set(zip(*(c.to_pylist() for c in table.columns), strict=True))
-                found.update((run_id(*run), stage) for *run, stage in stages)
-        except FileNotFoundError:  # merged into another one just now
-            continue
-        return found

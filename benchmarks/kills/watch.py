@@ -1,12 +1,18 @@
-"""Who is alive, and who is writing: what is seen of processes from outside."""
+"""Who is alive, who is writing, what is recorded: what is seen of processes from outside."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
+
+import pyarrow.parquet as pq
+
+from engram.records import run_id
+from engram.records.merging import result_files
 
 T = TypeVar("T")
 
@@ -14,7 +20,7 @@ LIMIT = 300.0  # seconds for anything a child does; only a fault takes as long
 GLANCE = 0.001  # seconds between two looks for a file that is being written
 
 
-def below(ancestor: int) -> dict[int, str]:
+def below(ancestor: int, generations: int = 9) -> dict[int, str]:
     """Processes that descend from one, and their command lines."""
     parents: dict[int, int] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -24,13 +30,15 @@ def below(ancestor: int) -> dict[int, str]:
             continue
         if words[0] != "Z":  # dead, and only its parent does not know yet
             parents[int(name)] = int(words[1])
-    found = {one: _command(one) for one in parents if _descends(one, ancestor, parents)}
+    found = {
+        one: _command(one) for one in parents if _descends(one, ancestor, parents, generations)
+    }
     return found
 
 
-def _descends(one: int, ancestor: int, parents: dict[int, int]) -> bool:
-    while one in parents:
-        one = parents[one]
+def _descends(one: int, ancestor: int, parents: dict[int, int], generations: int) -> bool:
+    for _ in range(generations):
+        one = parents.get(one, 0)
         if one == ancestor:
             return True
     return False
@@ -62,3 +70,17 @@ def wait_for(look: Callable[[], T | None], what: str, every: float = 0.05) -> T:
             raise TimeoutError(f"waited for {what} in vain")
         time.sleep(every)
     return found
+
+
+def stages_written(folder: Path) -> Counter[tuple[str, int]]:
+    """How often each stage of each run was recorded."""
+    while True:
+        found: Counter[tuple[str, int]] = Counter()
+        try:
+            for path in result_files(folder) if folder.is_dir() else ():
+                table = pq.read_table(path, columns=["recipe", "seed", "order", "stage"])
+                stages = set(zip(*(c.to_pylist() for c in table.columns), strict=True))
+                found.update((run_id(*run), stage) for *run, stage in stages)
+        except FileNotFoundError:  # merged into another one just now
+            continue
+        return found

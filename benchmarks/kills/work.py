@@ -23,7 +23,9 @@ class Way:
 
     @property
     def victims(self) -> tuple[str, ...]:
-        return ("process",) if self.pool in ("serial", "together") else ("worker", "driver")
+        """In turn; the second worker is of another group than the first."""
+        alone = self.pool in ("serial", "together")
+        return ("process",) if alone else ("worker", "worker", "driver")
 
 
 WAYS = {

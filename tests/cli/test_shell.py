@@ -47,6 +47,11 @@ def test_bad_input_is_one_line_and_code_2(engram, args, message):
     assert "Traceback" not in done.output
 
 
+def test_names_between_colons_are_printed_as_they_are(capsys):
+    shell.say("evil.py:M: the directory names code")
+    assert capsys.readouterr().err == "evil.py:M: the directory names code\n"
+
+
 @pytest.mark.parametrize(
     "args", [["--debug", "run", "-d", "digts"], ["run", "-d", "digts", "--debug"]]
 )

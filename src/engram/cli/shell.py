@@ -49,7 +49,7 @@ def _console(*, stderr: bool) -> Console:
             for one in super().render(*args, **options):
                 yield one if one.control else one._replace(text=visible(one.text))
 
-    console = Safe(stderr=stderr, highlight=False, quiet=not is_first())
+    console = Safe(stderr=stderr, highlight=False, emoji=False, quiet=not is_first())
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     return console

@@ -163,8 +163,8 @@ def pixels(source: Source, mode: str, size: tuple[int, int], label: str) -> Arra
     try:
         with _open(source) as image:
             picture = image.convert(mode)
-    except (OSError, SyntaxError) as problem:  # Pillow's word for a broken PNG
-        raise bad(label, "a complete image", str(problem)) from None
+    except (OSError, SyntaxError, MemoryError) as problem:  # Pillow's words for a broken PNG
+        raise bad(label, "a complete image", str(problem) or type(problem).__name__) from None
     if picture.size != size:
         picture = picture.resize(size, Image.Resampling.BILINEAR)
     array = np.asarray(picture)

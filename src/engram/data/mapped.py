@@ -148,8 +148,8 @@ def _read_mapped(file: Path) -> tuple[SummedMap, dict[str, Array]]:
         check_arrays(file, archive, (one for one in archive.infolist() if one is not member))
         with archive.open(_INPUTS) as stream:
             shape, fortran, dtype, header = array_header(stream, member.file_size, str(file))
-    if dtype.hasobject or fortran:
-        raise bad(str(file), "plain inputs, row by row", f"{dtype}, fortran_order={fortran}")
+    if dtype.kind not in "biuf" or not dtype.isnative or fortran:
+        raise bad(str(file), "plain numbers, row by row", f"{dtype}, fortran_order={fortran}")
     with file.open("rb") as raw:
         raw.seek(member.header_offset)
         name, extra = struct.unpack("<HH", raw.read(_HEADER)[26:])

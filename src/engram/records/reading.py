@@ -228,9 +228,10 @@ def _matrix(path: str | os.PathLike[str], percent: bool) -> npt.NDArray[np.float
     if words or corner == "":
         named = corner == "" or any(w in corner for w in ("stage", "after", "trained", "step"))
         cells = [row[1:] if named else row for row in cells[1:]]
-    if cells and all(isinstance(row[0], str) for row in cells):
+    if all(row and isinstance(row[0], str) for row in cells):
         cells = [row[1:] for row in cells]
-    if not cells or any(isinstance(cell, str) for row in cells for cell in row):
+    found = [cell for row in cells for cell in row]
+    if not found or any(isinstance(cell, str) for cell in found):
         raise RecordError(f"{path}: is not a table of accuracies, one row per stage")
     matrix = np.full((len(cells), max(map(len, cells))), np.nan)
     for stage, row in enumerate(cells):

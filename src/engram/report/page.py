@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -81,6 +83,7 @@ def page(inputs: ReportInput, *, title: str | None = None) -> str:
     )
     rows = {name: table_rows(table, cast) for name, table in shown.items()}
     sections = [one for one in built if one.panels or one.name in rows]
+    scripts = plotly.offline.get_plotlyjs(), _asset(environment, "report.js")
     text: str = environment.get_template("report.html.j2").render(
         title=title or "Engram report",
         version=__version__,
@@ -108,11 +111,28 @@ def page(inputs: ReportInput, *, title: str | None = None) -> str:
         more_recipes=max(0, len(inputs.recipes) - MOST_RECIPES),
         environment=_yaml(inputs.environment) if inputs.environment else "",
         page_data=Markup(script_json(_page_data(facts, cast, sections, shown, own))),
-        plotly=Markup(plotly.offline.get_plotlyjs()),
+        policy=policy(*scripts),
+        scripts=[Markup(one) for one in scripts],
         css=Markup(_asset(environment, "report.css")),
-        js=Markup(_asset(environment, "report.js")),
     )
     return text
+
+
+def policy(*scripts: str) -> str:
+    """What a browser may do for the page: run these very scripts, and fetch nothing.
+
+    Examples
+    --------
+    >>> "'sha256-" in policy("let a = 1"), "script-src 'unsafe-inline'" in policy("let a = 1")
+    (True, False)
+    """
+    sums = (hashlib.sha256(one.encode()).digest() for one in scripts)
+    own = " ".join(f"'sha256-{base64.b64encode(one).decode()}'" for one in sums)
+    rules = {
+        "default-src": "'none'", "script-src": own, "style-src": "'unsafe-inline'",
+        "img-src": "data: blob:", "base-uri": "'none'", "form-action": "'none'",
+    }  # fmt: skip
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
 
 
 def own_head(recipes: Mapping[str, Mapping[str, Any]], heads: Sequence[str]) -> str:
