@@ -265,3 +265,22 @@ def in_own_code(error: BaseException) -> str:
     words = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
     kind = "" if isinstance(error, EngramError) else type(error).__name__
     return ": ".join(part for part in (place, kind, words) if part)
+
+
+def is_memory(error: BaseException) -> bool:
+    """Whether more was asked for than the machine has: torch says so in words only.
+
+    Examples
+    --------
+    >>> is_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
+    True
+    """
+    words = (
+        "allocate memory",
+        "not enough memory",
+        "out of memory",
+        "bad_alloc",
+        "Storage size calc",
+    )
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or any(one in str(error) for one in words)

@@ -15,6 +15,7 @@ import torch
 
 import engram
 from benchmarks.sweeps.nodes import stages_written
+from engram.disk import _machine
 from engram.errors import BadArgument, EngramError
 from engram.pools import POOLS, find_pool, processes
 from engram.pools.telling import Hearing, Telling
@@ -128,6 +129,10 @@ def test_another_worker_goes_on_for_one_that_is_killed(
         "Fatal: its worker process ended early (exit code -9); another one goes on with it"
     ]
     np.testing.assert_array_equal(result.matrix[0], result.matrix[1])
+    left = tmp_path / "out" / f".results.parquet.tmp-{_machine()}-{2**22 + 1}-0"  # of nobody
+    left.touch()
+    engram.sweep(recipes, pool="processes", out=tmp_path / "out", device="cpu")
+    assert not left.exists()  # though all was recorded
     monkeypatch.setattr("engram.pools.retries.TRIES", 1)
     with pytest.raises(EngramError, match=r"Always: its worker process ended early .*code 9\); wh"):
         engram.sweep([BASE | {"method": "fatal_method:Always"}], pool="processes", out=tmp_path)

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from engram.ending import Ended, end, on_ending
-from engram.errors import EngramError, in_own_code, nearest
+from engram.errors import EngramError, in_own_code, is_memory, nearest
 from engram.job import is_first
 
 if TYPE_CHECKING:
@@ -146,18 +146,6 @@ def offer_options(error: Any) -> None:
         error.message += f", did you mean --{near}?"
     elif "--set" in known and error.option_name.startswith("--"):
         error.message += f". Fields of a recipe: --set {name.replace('-', '_')}=VALUE"
-
-
-def is_memory(error: BaseException) -> bool:
-    """Whether more was asked for than the machine has: torch says so in words only.
-
-    Examples
-    --------
-    >>> is_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
-    True
-    """
-    words = ("allocate memory", "not enough memory", "out of memory", "Storage size calculation")
-    return isinstance(error, MemoryError) or any(one in str(error) for one in words)
 
 
 def describe(error: BaseException) -> str:

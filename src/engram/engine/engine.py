@@ -28,6 +28,7 @@ from engram.engine.prologue import (
     prologue_parts,
     with_prologue,
 )
+from engram.errors import is_memory
 from engram.learner.learner import Learner
 from engram.learner.tree import shapes
 
@@ -94,8 +95,8 @@ class Engine(Grouping):
                     with numerics(self.runs[places[0]].training.precision):
                         parts = self._turns(group, places, report, checkpointer)
                         outcomes = side_by_side(parts, self.device, checkpointer)
-                except torch.OutOfMemoryError:
-                    if len(places) == 1:
+                except (RuntimeError, MemoryError) as problem:
+                    if len(places) == 1 or not is_memory(problem):
                         raise
                 del parts
                 if outcomes is None:  # the halves go on alone, once the error holds no memory
@@ -174,8 +175,8 @@ class Engine(Grouping):
                 part, learners = waiting.popleft(), None
                 try:
                     learners = {place: self.learner(self.runs[place]) for place in part}
-                except torch.OutOfMemoryError:
-                    if len(part) == 1:
+                except (RuntimeError, MemoryError) as problem:
+                    if len(part) == 1 or not is_memory(problem):
                         raise
                 if learners is None:  # once the error holds no memory
                     half = len(part) // 2

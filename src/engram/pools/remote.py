@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from engram import __version__
-from engram.errors import EngramError, in_own_code
+from engram.errors import EngramError, in_own_code, is_memory
 from engram.pools.base import Key
 from engram.pools.memory import Need, measure
 from engram.pools.parcels import Files, Outbox, unpack
@@ -125,9 +125,9 @@ def train_group(job: Job, order: Order, mailbox: Any) -> tuple[str, str]:
         return found.kind, found.words
     except (KeyboardInterrupt, SystemExit):  # told to end: by us, or by a node that goes
         return "ended", ""
-    except torch.OutOfMemoryError as error:
-        return "memory", str(error).splitlines()[0]
     except Exception as error:
+        if is_memory(error):
+            return "memory", f"{type(error).__name__}: {error}".splitlines()[0]
         return "failed", in_own_code(error) or f"{type(error).__name__}: {error}"
     return "done", ""
 

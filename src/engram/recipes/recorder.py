@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,9 @@ class Recorder:
             remeasure(plans, self.folder, device=device, together=together)
             self.open = [plan for plan in plans if not self._finished(plan)]
             self._say_diverged()
+            if not self.open and not self._worker:
+                with suppress(OSError):  # of a worker that died when all was recorded
+                    self.folder.tidy()
         self._again, self._deadline, self._every = again, deadline, checkpoint_every
         self._began, self._environment = time.perf_counter(), ""
         self._items: dict[tuple[str, str], Items] = {}
