@@ -280,6 +280,7 @@ def is_memory(error: BaseException) -> bool:
         "not enough memory",
         "out of memory",
         "bad_alloc",
+        "start new thread",
         "Storage size calc",
     )
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
