@@ -251,8 +251,8 @@ def test_a_last_stretch_of_fewer_iterations_is_recorded_no_second_time(monkeypat
     whole = toys.train(runs, together=True)
     monkeypatch.setattr(sampler, "STRETCH", 3)  # 3, 3 and 1
     copied: list[int] = []
-    copy = lockstep._copied
-    monkeypatch.setattr(lockstep, "_copied", lambda f, rows: copied.append(1) or copy(f, rows))
+    copy = lockstep.copied
+    monkeypatch.setattr(lockstep, "copied", lambda rows: copied.append(1) or copy(rows))
     cut = toys.train(runs, together=True)
     assert len(copied) == len(runs[0].stream)  # once in every task
     assert all(toys.same(cut[k].tensors, whole[k].tensors) for k in whole)

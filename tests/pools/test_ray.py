@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,10 @@ import pytest
 
 import engram
 from benchmarks.kills.compare import differences
-from benchmarks.sweeps.nodes import Killer, stages_written
+from benchmarks.sweeps.nodes import stages_written
 from benchmarks.sweeps.two_nodes import TwoNodes, two_nodes
 from engram.pools.cluster import connected
+from engram.recipes import Plan
 from tests.pools.test_pools import Notes
 
 pytestmark = pytest.mark.skipif(
@@ -37,18 +38,32 @@ def cluster() -> Iterator[TwoNodes]:
         yield found
 
 
-class Watching(Killer, Notes):
-    """Kills a node at some stage, and writes down everything."""
+class Watching(Notes):
+    """Kills a node as soon as both train; nodes train one run at a time."""
 
-    def __init__(self, cluster: TwoNodes, at: int) -> None:
-        Notes.__init__(self)
-        self.cluster, self.at = cluster, at
+    def __init__(self, cluster: TwoNodes) -> None:
+        super().__init__()
+        self.cluster = cluster
+        self.going: set[tuple[str, int, str]] = set()
+        self.killed = False
+
+    def step(self, plans: Sequence[Plan], stage: int, done: int, total: int) -> None:
+        super().step(plans, stage, done, total)
+        self.going |= {plan.key for plan in plans}
+        if not self.killed and len(self.going) == 2:
+            self.killed = True
+            self.cluster.kill_one()
+
+    def stage(self, plan: Plan, stage: int, rows: object) -> None:
+        super().stage(plan, stage, rows)
+        if stage == 2:  # the last
+            self.going.discard(plan.key)
 
 
 class Impatient(Notes):
     """Presses Ctrl-C at some stage."""
 
-    def stage(self, plan: engram.recipes.Plan, stage: int, rows: object) -> None:
+    def stage(self, plan: Plan, stage: int, rows: object) -> None:
         super().stage(plan, stage, rows)
         if len(self.stages) == 2:
             raise KeyboardInterrupt
@@ -98,11 +113,12 @@ def test_without_a_shared_directory_files_travel_and_go_on_after_ctrl_c(
 def test_a_node_dies_and_every_run_ends_once_with_the_numbers_of_serial(
     cluster: TwoNodes, tmp_path: Path
 ) -> None:
-    # of eight shapes, so eight groups: both nodes have work whenever one dies
-    sizes = [{"name": "mlp", "hidden": [8 + size]} for size in range(4)]
+    # of six shapes, so six groups; the two long ones come first, one for each node
+    sizes = [{"name": "mlp", "hidden": [8 + size]} for size in range(3)]
     recipes = [BASE | {"method": m, "model": one} for m in ("ER", "LwF") for one in sizes]
+    recipes[:2] = [one | {"training": {"epochs": 100}} for one in recipes[:2]]
     expected = engram.sweep(recipes, pool="serial", out=tmp_path / "serial", device="cpu")
-    out, told = tmp_path / "out", Watching(cluster, at=9)
+    out, told = tmp_path / "out", Watching(cluster)
     options = {"pool": "ray", "address": cluster.address, "out": out, "device": "cpu"}
     late = engram.sweep(recipes, deadline=time.monotonic() - 1, **options)
     assert len(late) == 0
@@ -111,10 +127,11 @@ def test_a_node_dies_and_every_run_ends_once_with_the_numbers_of_serial(
     np.testing.assert_array_equal(result.matrix, expected.matrix)
     assert set(stages_written(out).values()) == {1}
     assert len(stages_written(out)) == sum(len(one) for one in [result.runs]) * 3
+    assert told.killed
     assert any("another one goes on with it" in note for note in told.notes)
-    assert told.begun == [(8, 0)]
+    assert told.begun == [(6, 0)]
     assert told.steps
     again = Notes()
     engram.sweep(recipes, callback=again, **options)
-    assert again.begun == [(8, 8)]
+    assert again.begun == [(6, 6)]
     assert not again.stages

@@ -136,7 +136,8 @@ def test_crashes_restarts_and_clients_that_never_notice(model, monkeypatch):
         assert ask(port, "/predict", every)[1] == before
         service._learn = lambda job: until(service._over.is_set)  # as long as it likes
         status, job = ask(port, "/learn", told)
-        assert (status, job["job"], job["state"]) == (202, 2, "queued")
+        assert (status, job["job"]) == (202, 2)
+        assert job["state"] in ("queued", "learning")  # it may have begun by now
         until(lambda: ask(port, "/health")[1]["learning"])
     with serving(model) as (port, service):
         clients = [threading.Thread(target=client, args=(port,)) for _ in range(3)]

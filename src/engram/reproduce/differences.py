@@ -91,8 +91,8 @@ def read_side(name: str | os.PathLike[str]) -> list[Plain]:
 
     Examples
     --------
-    >>> len(read_side("rwalk/1"))  # 26 rows and four references
-    30
+    >>> len(read_side("rwalk/1"))  # 26 rows, of which both heads share six, and four references
+    24
     """
     path = Path(name)
     if path.is_dir():
