@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
@@ -126,14 +127,25 @@ def unknown(argument: str, name: object, valid: Iterable[str]) -> BadArgument:
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: policy: unknown name 'hearding', did you mean 'herding'? ...
+    >>> raise unknown("table", "x", ["10", "fig2", "9"])
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: table: unknown name 'x'. Valid: 9, 10, fig2
     """
-    names = sorted(map(str, valid))
+    names = sorted(map(str, valid), key=_by_number)
     guess = nearest(str(name), names)
     hint = f", did you mean {guess!r}?" if guess else "."
     text = f"{argument}: unknown name {name!r}{hint} Valid: {', '.join(names)}"
     error = BadArgument(text).of_kind("unknown")
     error.near = guess
     return error
+
+
+def _by_number(name: str) -> list[tuple[bool, int, str]]:
+    """Numbers inside names count as numbers: table 9 comes before table 10."""
+    parts = re.split(r"(\d+)", name)
+    decimal = [(part.isdecimal(), part) for part in parts if part]
+    return [(not number, int(part) if number else 0, part) for number, part in decimal]
 
 
 def choose(argument: str, name: str, valid: Iterable[str]) -> str:
