@@ -23,8 +23,8 @@ def main() -> None:
     planned = list(trials(names, list(FAULTS), list(POOLS), chosen.each))
     with tempfile.TemporaryDirectory() as folder:
         found = campaign(planned, Path(folder), chosen.seed)
-    met, wrong = sum(one.died for one in found), [one for one in found if one.wrong]
-    print(f"{len(found)} trials, {met} ended a process, {len(wrong)} went wrong")
+    met, wrong = sum(one.met for one in found), [one for one in found if one.wrong]
+    print(f"{len(found)} trials, {met} met their fault, {len(wrong)} went wrong")
     sys.exit(bool(wrong))
 
 

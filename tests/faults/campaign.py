@@ -48,7 +48,7 @@ class Trial:
     method: str
     pool: str
     number: int = 0
-    died: bool = False  # the fault met the child before it had finished
+    met: bool = False  # the fault came before the child had finished
     said: list[str] = field(default_factory=list)  # notes of those who went on
     wrong: list[str] = field(default_factory=list)
 
@@ -99,7 +99,7 @@ def child(trial: Trial, out: Path, moment: int) -> None:
     except KeyboardInterrupt:
         os._exit(ENDED)
     except (DiskError, engram.EngramError) as error:
-        (out.parent / f"{out.name}.words").write_text(str(error))
+        beside(out, "words").write_text(str(error))
         os._exit(FAILED)
 
 
@@ -120,6 +120,7 @@ def _disturb(trial: Trial, out: Path, moment: int) -> Callable[[str], None]:
             out.rename(out.with_name(f"{out.name}-moved"))
         elif fault == "killed worker":
             os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+            beside(out, "met").touch()  # the sweep goes on: nothing else would tell
 
     return at
 
@@ -150,7 +151,7 @@ def run(trial: Trial, folder: Path, chance: random.Random, expected: engram.Resu
     first = start(trial, out, moment)
     second = start(trial, out, 10**9) if trial.fault == "two writers" else None
     code = wait(first)
-    trial.died = code != 0
+    trial.met = code != 0 or beside(out, "met").exists() or second is not None
     if code == 1:
         trial.wrong.append("a traceback")
     if second is not None:
@@ -160,7 +161,7 @@ def run(trial: Trial, folder: Path, chance: random.Random, expected: engram.Resu
         if out.exists():
             trial.wrong.append("a deleted directory came back")
         moved.rename(out)
-    if trial.fault in DISK and trial.died and "disk" not in words(out):
+    if trial.fault in DISK and code and "disk" not in words(out):
         trial.wrong.append(f"a disk failed without a word: {words(out)}")
     told = Noting()
     damaged = damage(trial, out, chance)
@@ -187,9 +188,14 @@ def wait(process: Any) -> int:
     return int(process.exitcode)
 
 
+def beside(out: Path, what: str) -> Path:
+    """A file about a run directory, outside of it."""
+    return out.parent / f"{out.name}.{what}"
+
+
 def words(out: Path) -> str:
     """What a child that failed said."""
-    path = out.parent / f"{out.name}.words"
+    path = beside(out, "words")
     return path.read_text() if path.exists() else ""
 
 
@@ -257,7 +263,7 @@ def campaign(
         began = time.monotonic()
         run(trial, folder, chance, known[key])
         state = "; ".join(trial.wrong) or "equal"
-        met = "met" if trial.died else "not met"
+        met = "met" if trial.met else "not met"
         say(f"{trial.number:4d} {trial.fault:20s} {trial.method:14s} {trial.pool:10s} {met:8s}"
             f"{state} ({time.monotonic() - began:.1f} s)")  # fmt: skip
     return planned
