@@ -163,10 +163,10 @@ def pixels(source: Source, mode: str, size: tuple[int, int], label: str) -> Arra
     try:
         with _open(source) as image:
             picture = image.convert(mode)
+        if picture.size != size:
+            picture = picture.resize(size, Image.Resampling.BILINEAR)
     except (OSError, SyntaxError, MemoryError) as problem:  # Pillow's words for a broken PNG
         raise bad(label, "a complete image", str(problem) or type(problem).__name__) from None
-    if picture.size != size:
-        picture = picture.resize(size, Image.Resampling.BILINEAR)
     array = np.asarray(picture)
     return array[None] if mode == "L" else array.transpose(2, 0, 1)
 
