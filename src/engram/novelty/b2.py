@@ -27,6 +27,10 @@ class B2(OutputDetector):
         Which class is the neighbour: 2 is the second nearest by cosine.
     logits
         What the step's cross-entropy is of: ``dot`` products, or ``cosine``.
+    own
+        Which class is the row's own: the ``predicted`` one, of the largest logit, or the
+        ``nearest`` by cosine. They differ where rows of the last layer differ in length. A
+        predicted class that is the neighbour itself leaves B1 alone.
 
     Examples
     --------
@@ -40,11 +44,13 @@ class B2(OutputDetector):
     step: float = 1.0
     rank: int = 2
     logits: str = "dot"
+    own: str = "predicted"
 
     def __post_init__(self) -> None:
         number("step", self.step, 0.0, float("inf"))
         whole("rank", self.rank, 2)
         choose("logits", self.logits, ("dot", "cosine"))
+        choose("own", self.own, ("predicted", "nearest"))
 
     def refuse(self, facts: Facts) -> None:
         no_bias(type(self).__name__, facts)
@@ -53,12 +59,14 @@ class B2(OutputDetector):
 
     @property
     def only_scores(self) -> tuple[str, ...]:
-        return ("step", "rank", "logits")
+        return ("step", "rank", "logits", "own")
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
         near = among(cosines(output.features, rows), columns).topk(self.rank, -1).indices
         own, other = near[..., :1], near[..., -1:]
-        # a head of fewer classes has no such neighbour: the nearest class stands in for it
+        if self.own == "predicted":
+            own = among(output.logits, columns).argmax(-1, keepdim=True)
+        # a head of fewer classes has no such neighbour: the own class stands in for it
         other = torch.where(columns.to(other)[other] > 0, other, own)
 
         def away(features: Tensor) -> Tensor:
