@@ -89,6 +89,17 @@ class TestWorkedExamples:
         halved = novelty.ODIN(temperature=2.0, epsilon=0.05).score(net, x, seen, state)
         assert halved.item() == pytest.approx(0.549834, abs=1e-6)
 
+    @pytest.mark.parametrize(("own", "which"), [("predicted", 2), ("nearest", 1)])
+    def test_b2_where_the_predicted_class_is_not_the_nearest(self, own, which):
+        rows = torch.tensor([[0.0, 1.0], [1.0, 1.0], [4.0, -1.0]], dtype=torch.float64)
+        features, seen = torch.tensor([[3.0, 4.0]]).double(), torch.ones(3, dtype=torch.bool)
+        likely = torch.tensor([4.0, 7.0, 8.0]).double().softmax(0)  # cosines .8, .99, .39
+        moved = features[0] - (likely @ rows - rows[0])
+        after = (rows @ moved) / rows.norm(dim=1) / moved.norm()
+        b1 = novelty.B1().familiarity(Output(features, features @ rows.mT), rows, seen, {})
+        b2 = novelty.B2(own=own).familiarity(Output(features, features @ rows.mT), rows, seen, {})
+        assert (b2 - b1).item() == pytest.approx((after[which] - after[0]).item(), abs=1e-12)
+
     def test_mahalanobis_stage_by_stage(self):
         detector, net = novelty.Mahalanobis(right=False), Linear(torch.zeros(3, 2).double())
         state = detector.start(facts(3, 2))
@@ -251,6 +262,30 @@ def test_from_records_is_while_training(tmp_path):
     found = offline.novelty()
     assert set(found["detector"]) == {one.name for one in EVERY}
     assert set(found["label"]) == {"Finetune"}
+
+
+@dataclass(frozen=True)
+class Arithmetic(engram.Probe):
+    """How CUDA would compute while a stage is measured."""
+
+    needs = ("networks",)
+
+    def after_stage(self, view):
+        cudnn, matmul = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+        return {"convolutions": np.full(len(view), cudnn), "products": np.full(len(view), matmul)}
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_measured_as_exactly_as_evaluated(tmp_path, precision):
+    """Torch by itself would round in convolutions; products are never rounded."""
+    before, given = torch.backends.cudnn.allow_tf32, {"precision": precision, "seeds": 1}
+    train(out=tmp_path, keep="parameters", **given)
+    later = train(Arithmetic(), out=tmp_path, **given)  # from records
+    for result in (train(Arithmetic(), **given), later):
+        found = result.frame().groupby("metric")["value"].unique()
+        assert found["arithmetic/convolutions"].tolist() == [float(precision == "tf32")]
+        assert found["arithmetic/products"].tolist() == [0.0]
+    assert torch.backends.cudnn.allow_tf32 == before
 
 
 def test_a_detector_is_better_than_chance_on_separate_clouds():

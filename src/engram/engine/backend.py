@@ -49,6 +49,28 @@ def numerics(precision: str) -> Iterator[None]:
 
 
 @contextmanager
+def measuring(precision: str) -> Iterator[None]:
+    """How CUDA computes while probes and detectors measure a finished stage.
+
+    Networks convolve as when the stage was evaluated. Products of matrices keep all their digits:
+    detectors fit covariances and take distances, which do not bear the rounding of a network.
+
+    Examples
+    --------
+    >>> with measuring("float32"):
+    ...     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    (False, False)
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32, cudnn.allow_tf32 = False, precision == "tf32"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+@contextmanager
 def unsearched() -> Iterator[None]:
     """Let cuDNN take what it deems best for shapes that are met a few times only.
 

@@ -218,7 +218,8 @@ class Engine(Grouping):
         if again:
             methods = [self.runs[one.run].method for one in again]
             features = any(self.runs[one.run].features for one in again)
-            found = answers([one.learner for one in again], methods, features=features)
+            with numerics(self.runs[again[0].run].training.precision):
+                found = answers([one.learner for one in again], methods, features=features)
             for one, answer in zip(again, found, strict=True):
                 one.outcome = replace(one.outcome, **answer._asdict())
         if not done:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from engram.engine.backend import measuring, numerics
 from engram.engine.engine import Engine
 from engram.engine.evaluation.evaluate import answers
 from engram.errors import RecordError
@@ -174,13 +175,20 @@ def _measure(
     whole = [r for r, one in enumerate(part) if records.whole(one.plan, stage)]
     chosen = [part[r] for r in whole]
     runs = _run_stages(chosen, stage, records)
-    for found in measure(runs, [()] * len(runs), [one.probes for one in chosen]):
+    with measuring(_precision(part)):
+        measures = measure(runs, [()] * len(runs), [one.probes for one in chosen])
+    for found in measures:
         named = named_rows(found.rows, [chosen[p].plan for p in found.places], stage)
         for i, place in enumerate(found.places):
             rows[whole[place]], reads[whole[place]] = named[i], found.reads[i]
             chosen[place].states = {**chosen[place].states, **found.states[i]}
             arrays += named_arrays(found.arrays[i], chosen[place].plan, stage)
     return rows, reads, arrays
+
+
+def _precision(part: Sequence[_Past]) -> str:
+    """Of networks that are looked at together, which have trained in the same way."""
+    return part[0].plan.run.training.precision
 
 
 def _run_stages(part: Sequence[_Past], stage: int, records: _Records) -> list[RunStage]:
@@ -193,7 +201,8 @@ def _run_stages(part: Sequence[_Past], stage: int, records: _Records) -> list[Ru
     features: list[Any] = [None] * len(part)
     if any("features" in one.needs for one in part):  # then all have networks
         plain = [Method()] * len(part)  # its scores are not used
-        features = [one.features for one in answers(learners, plain, features=True)]
+        with numerics(_precision(part)):
+            features = [one.features for one in answers(learners, plain, features=True)]
     items = [Items.of_stream(one.plan.run.stream) for one in part]
     return [
         RunStage(

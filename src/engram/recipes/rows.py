@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engram.engine.backend import measuring
 from engram.engine.engine import FinishedStage
 from engram.probes import RunStage, measure, standard
 from engram.probes.cost import facts_of
@@ -24,7 +25,9 @@ def group_rows(done: Sequence[Done]) -> tuple[list[Rows], list[StoredArrays]]:
     usual = [standard(plan.average) for plan, _, _ in done]
     found: list[list[Rows]] = [[] for _ in done]
     stored: list[StoredArrays] = []
-    for part in measure(runs, usual, [plan.probes for plan, _, _ in done]):
+    with measuring(done[0][0].run.training.precision):  # runs that train together share it
+        measured = measure(runs, usual, [plan.probes for plan, _, _ in done])
+    for part in measured:
         for place, state, reads in zip(part.places, part.states, part.reads, strict=True):
             learner = done[place][1].learner
             learner.probes = {**learner.probes, **state}
