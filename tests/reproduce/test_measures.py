@@ -84,6 +84,13 @@ def test_order_disparity_takes_all_orders_at_once():
     assert np.isnan(measures.order_disparities(more, pairs)["aopd"](made)).all()
 
 
+def test_order_disparity_of_runs_of_which_none_is_finished_is_nan():
+    base = small_recipe(seeds=[0])
+    one = base.change(stream={**base.stream, "order": [0, 1, 2, 3]})
+    made = result(recorded(base, {0: [[0.5, np.nan], [np.nan, np.nan]]}, order="0-1-2-3"))
+    assert np.isnan(measures.order_disparities([one], [(0, 1), (2, 3)])["aopd"](made)).all()
+
+
 def test_differences_need_both():
     first = measures.constant(1.0, 2.0)
     second = measures.constant(0.5, np.nan)

@@ -179,7 +179,10 @@ def order_disparities(
         seeds = recipes[0].seeds
         if runs is None:
             return {which: np.full(len(seeds), np.nan) for which in DISPARITIES}
-        accuracy = runs.class_accuracy()
+        # a budget may end before some run does, even before every run
+        accuracy = runs.class_accuracy().reindex(
+            columns=sorted({c for unit in units for c in unit})
+        )
         table = np.stack([accuracy[list(unit)].mean(axis=1) for unit in units], axis=-1)
         orders = {recipe.order for recipe in recipes}
         place: dict[int, list[int]] = {seed: [] for seed in seeds}
@@ -188,8 +191,9 @@ def order_disparities(
             place.setdefault(run.seed, []).append(i)
         values: dict[str, list[float]] = {which: [] for which in DISPARITIES}
         for seed in seeds:
-            whole = {every[i].order for i in place[seed]} == orders
-            one = metrics.order_disparity(table[place[seed]]) if whole else None
+            finished = [i for i in place[seed] if not np.isnan(table[i]).any()]
+            whole = {every[i].order for i in finished} == orders
+            one = metrics.order_disparity(table[finished]) if whole else None
             for which, several in values.items():
                 several.append(np.nan if one is None else float(getattr(one, which)))
         return {k: np.array(v) * (100.0 if percent else 1.0) for k, v in values.items()}
