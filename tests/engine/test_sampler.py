@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from engram import keys
 from engram.engine.batches.padding import pad_items
 from engram.engine.batches.sampler import AS_BATCH, Minibatches, Sampler
-from engram.learner.learner import Items
+from engram.learner.items import Items
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,9 @@ from engram.checks.toys import clouds, gap, runs_of, same
 from engram.data.core import Data
 from engram.engine.engine import Engine
 from engram.errors import AccessError, BadArgument
-from engram.learner.learner import Learner, competing, visible_labels
+from engram.learner.items import visible_labels
+from engram.learner.learner import Learner
+from engram.learner.scopes import competing
 from engram.memory import Exemplars, Memory
 from engram.methods import ER, Finetune
 from engram.methods.base import Method

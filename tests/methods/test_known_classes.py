@@ -20,7 +20,7 @@ from engram.checks.report import Broken, finding
 from engram.checks.suite import made
 from engram.checks.toys import accuracies, clouds, runs_of, tame, train
 from engram.errors import BadArgument
-from engram.learner.learner import SCOPES
+from engram.learner.scopes import SCOPES
 from engram.memory import Memory
 from engram.methods import AGEM, ER, MAS, SSIL, Finetune, ICaRL, Join, LwF
 from engram.methods.base import Method

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from engram.errors import bad, choose, number, whole
 from engram.learner.feed import AUGMENTATIONS
-from engram.learner.learner import SCOPES
 from engram.learner.network import OPTIMIZERS
 from engram.learner.objectives import OBJECTIVES
+from engram.learner.scopes import SCOPES
 
 SCHEDULES = ("constant", "step", "plateau")
 WATCHED = ("loss", "score", "accuracy", "precision_weighted_jaccard")

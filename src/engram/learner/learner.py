@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from engram import keys, parallel
 from engram.errors import AccessError, bad, choose
+from engram.learner import sizes
 from engram.learner.batch import NOTHING, Batch
 from engram.learner.feed import Feed
 from engram.learner.gradients import Term, Transform, Weights, average_gradient, eval_outputs
+from engram.learner.items import Items, shown_first, task_items, visible_labels
 from engram.learner.layout import Networks
 from engram.learner.net import FunctionalNet, Net
+from engram.learner.scopes import SCOPES, competing
 from engram.learner.tree import nbytes
 from engram.memory.exemplars import Exemplars
 from engram.models.output import Output
@@ -23,39 +26,8 @@ from engram.streams.core import Stream, Task
 from engram.streams.guard import MethodView, need_numbers
 from engram.streams.ledger import Ledger
 
-SCOPES = ("seen", "own", "then", "current", "all")
 EVAL_ROWS = 4096  # rows of one evaluation pass on the host
 EVAL_ENTRIES = 1 << 26  # numbers of its inputs: 256 MiB of float32
-
-
-class Items(NamedTuple):
-    """(row, stage) pairs with the labels that may be shown for them."""
-
-    rows: Tensor  # [n]
-    stages: Tensor  # [n]
-    y: Tensor  # [n, L] output columns, -1 hidden
-    slot: Tensor  # [n] place in the memory, -1 = a row of the task
-
-
-def competing(scope: str, opened: Tensor, visible: Tensor, now: int) -> Tensor:
-    """[T, C] the classes that compete in training for a row of each task.
-
-    ``seen`` all opened classes, ``own`` the classes of the row's task, ``then`` those open at the
-    row's task, ``current`` the task's own classes for rows of the current task and all opened ones
-    for memory rows, ``all`` every column.
-    """
-    choose("scope", scope, SCOPES)
-    seen = (opened >= 0).expand_as(visible)
-    stages = torch.arange(len(visible), device=opened.device)[:, None]
-    if scope == "seen":
-        return seen
-    if scope == "own":
-        return visible
-    if scope == "then":
-        return seen & (opened <= stages)
-    if scope == "current":
-        return torch.where(stages == now, visible, seen)
-    return torch.ones_like(visible)
 
 
 class Learner:
@@ -294,13 +266,10 @@ class Learner:
         key = keys.fold(batch.key, torch.arange(start, stop, device=self.device))
         return Batch._make([*shaped, *spread, key, (), NOTHING])
 
+    # -- what it takes ---------------------------------------------------------------------------
     def memory_bytes(self) -> int:
-        """Bytes of the exemplars and of what is remembered with them; a latent stands for its x.
-
-        And of networks that stand for exemplars (`Network.counts`).
-        """
-        sample = 0 if "latent" in self.values else self.stream.data.sample_bytes
-        return len(self.exemplars) * sample + nbytes(self.values) + self.generator_bytes()
+        """Bytes of the memory: exemplars with their values, and networks that stand for them."""
+        return sizes.of_memory(self)
 
     def latent_bytes(self) -> int:
         """Bytes of the latents that exemplars are kept as."""
@@ -308,58 +277,8 @@ class Learner:
 
     def generator_bytes(self) -> int:
         """Bytes of networks that count as memory."""
-        total = 0
-        for name, settings in self.networks.settings.items():
-            if settings.counts:
-                start, stop = self.networks.places(name)
-                own = {k: v for k, v in self.buffers.items() if k.startswith(f"{name}.")}
-                total += (stop - start) * self.vector.element_size() + nbytes(own)
-        return total
+        return sizes.of_generators(self)
 
     def nbytes(self) -> dict[str, int]:
-        """Bytes of all that the learner holds, by kind.
-
-        ``parameters`` and ``buffers`` of the main network, ``networks``: further networks with
-        their buffers, method ``state``, ``optimizer``, and ``exemplars``: their samples, and
-        networks that count as memory.
-        """
-        main = self.networks.main_size * self.vector.element_size()
-        own = sum(self.buffers[k].nbytes for k in self.networks.main_buffers if k in self.buffers)
-        return {
-            "parameters": main, "buffers": own,
-            "networks": nbytes(self.vector) - main + nbytes(self.buffers) - own
-            - self.generator_bytes(),
-            "state": nbytes(self.state), "optimizer": nbytes(self.opt),
-            "exemplars": self.memory_bytes(),
-        }  # fmt: skip
-
-
-def task_items(stream: Stream, stage: int) -> Items:
-    """The training rows of a task with their labels; made once for all runs over the stream."""
-    known: dict[int, Items] = stream.__dict__.setdefault("_task_items", {})
-    if stage not in known:
-        rows = stream.tasks[stage].train
-        stages = torch.full_like(rows, stage)
-        y, slot = visible_labels(stream, rows, stages), torch.full_like(rows, -1)
-        known[stage] = Items(rows, stages, y, slot)
-    return known[stage]
-
-
-def visible_labels(stream: Stream, rows: Tensor, stages: Tensor) -> Tensor:
-    """[n, L] labels of rows, hidden (-1) unless training is told them in the row's stage."""
-    y = stream.targets[rows]
-    where = stages[:, None], y.clamp(min=0)
-    return shown_first(y, stream.told[where] & (y >= 0), stream.visible[where])
-
-
-def shown_first(y: Tensor, shown: Tensor, own: Tensor | None = None) -> Tensor:
-    """[n, L] labels with the hidden ones as -1 behind: y[:, 0] is a label where there is one.
-
-    Those of the task's `own` classes come first.
-    """
-    hidden = torch.where(shown, y, -1)
-    if hidden.shape[1] == 1:
-        return hidden
-    rank = (~shown).to(torch.int8) * 2
-    first = (rank if own is None else rank - own.to(torch.int8)).argsort(dim=1, stable=True)
-    return hidden.gather(1, first)
+        """Bytes of all that the learner holds, by kind."""
+        return sizes.by_kind(self)

@@ -9,9 +9,10 @@ from engram import keys
 from engram.errors import bad, choose, whole
 from engram.learner.batch import Batch
 from engram.learner.gradients import Term
-from engram.learner.learner import Learner, competing
+from engram.learner.learner import Learner
 from engram.learner.net import Net
 from engram.learner.objectives import binary, class_balanced
+from engram.learner.scopes import competing
 from engram.losses import CLOSED, bce_rows, ce_rows, masked_ce, mean, multi_hot
 
 LABELS = ("true", "pred", "sample", "all")

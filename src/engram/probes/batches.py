@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from engram.learner.batch import Batch
-from engram.learner.learner import Items, Learner
+from engram.learner.items import Items
+from engram.learner.learner import Learner
 from engram.learner.tree import stack
 from engram.streams.guard import MethodView
 from engram.streams.ledger import Ledger

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from engram.errors import bad
-from engram.learner.learner import Items, Learner
+from engram.learner.items import Items
+from engram.learner.learner import Learner
 from engram.learner.proxy import proxy_of
 from engram.methods.base import Method
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engram.learner.learner import Items
+from engram.learner.items import Items
 
 
 class PaddedItems(NamedTuple):

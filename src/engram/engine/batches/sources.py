@@ -13,7 +13,8 @@ from engram.engine.batches.reservoir import Reservoir
 from engram.engine.batches.sampler import AS_BATCH, Sampler
 from engram.engine.training import Training
 from engram.errors import bad
-from engram.learner.learner import Items, Learner
+from engram.learner.items import Items
+from engram.learner.learner import Learner
 from engram.methods.base import Method, Phase, ReplaySpec
 
 ROUND = 64  # whole tasks are padded to such multiples for compiled steps: fewer shapes to compile

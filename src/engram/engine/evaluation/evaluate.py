@@ -15,7 +15,8 @@ from engram.engine.backend import unsearched
 from engram.engine.evaluation.divergence import sound_scores
 from engram.engine.evaluation.judging import judged
 from engram.engine.groups.hyperparameters import as_tensors, varying, with_values
-from engram.learner.learner import Items, Learner
+from engram.learner.items import Items
+from engram.learner.learner import Learner
 from engram.learner.net import FunctionalNet
 from engram.learner.tree import shapes, stack
 from engram.methods.base import Method

@@ -22,9 +22,11 @@ from torch.func import vmap
 from engram import keys
 from engram.learner.batch import NOTHING, Batch
 from engram.learner.gradients import Term, Transform, Weights, average_gradient
-from engram.learner.learner import Items, Learner, competing
+from engram.learner.items import Items
+from engram.learner.learner import Learner
 from engram.learner.likeness import likeness
 from engram.learner.proxy import call
+from engram.learner.scopes import competing
 from engram.learner.tree import stack
 from engram.methods.base import Method, overrides
 

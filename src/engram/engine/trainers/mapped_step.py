@@ -18,8 +18,9 @@ from engram.engine.optim import Optimizer, optimizer_of
 from engram.engine.trainers.mapped_verbs import MappedVerbs
 from engram.engine.training import Training
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner, competing
+from engram.learner.learner import Learner
 from engram.learner.moving import Moving
+from engram.learner.scopes import competing
 from engram.learner.tree import leaves, stack, tree_map
 from engram.methods.base import Method, overrides
 

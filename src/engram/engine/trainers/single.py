@@ -27,12 +27,14 @@ from engram.engine.batches.latents import still_root
 from engram.engine.batches.sampler import Minibatches
 from engram.engine.batches.values import empty_tables, tables_of, write_
 from engram.engine.optim import Grouped, optimizer_of
+from engram.engine.trainers.standing import Standing
 from engram.engine.training import Training
 from engram.errors import bad
 from engram.learner.batch import Batch
 from engram.learner.bound import BoundNet
-from engram.learner.learner import Learner, competing
+from engram.learner.learner import Learner
 from engram.learner.moving import Moving
+from engram.learner.scopes import competing
 from engram.methods.answers import named_terms, next_state
 from engram.methods.base import Method, Terms, overrides, pace_of
 
@@ -56,7 +58,6 @@ class SingleTrainer:
         self.learner, self.method, self.phase = learner, method, phase
         self.optimizer = optimizer_of(training, learner.networks)
         learner.vector = learner.vector.clone()  # methods may have kept the old tensor as an anchor
-        device = learner.device
         self._projects = overrides(method, "gradient")
         self._follows, self._pace = overrides(method, "step"), pace_of(method)
         self._grouped = isinstance(self.optimizer, Grouped)
@@ -69,12 +70,7 @@ class SingleTrainer:
             learner.networks, learner.vector, learner.buffers,
             channels_last=learner.networks.channels_last, still=still,
         )  # fmt: skip
-        opened, visible = learner.opened.to(device), learner.stream.visible.to(device)
-        self.collate = Collate(
-            learner.feed, opened=opened, now=torch.tensor(learner.stage, device=device),
-            scopes=competing(learner.scope, opened, visible, learner.stage), stage=learner.stage,
-            alone=only_own_rows(method, learner.stage),
-        )  # fmt: skip
+        self.collate = _collate_of(learner, method)
         if learner.latents:
             self.collate.latents, self.net.main = learner.latents, "net.top"
         self.sums: dict[str, Tensor] = {}
@@ -92,7 +88,8 @@ class SingleTrainer:
         self._found: dict[str, Tensor] = {}  # what is remembered of it
         self._clip = training.clip
         self._autocast = training.precision == "bf16"
-        self._freeze(learner.free, training)
+        drifts = self.optimizer.moves_still(training.optim_reset)
+        self._standing = Standing(learner.free, learner.vector, self._parts, drifts=drifts)
         self._m = self._parts(learner.opt["m"])
         self._v = self._parts(learner.opt["v"]) if "v" in learner.opt else []
         self._views = self._parts(learner.vector)
@@ -101,22 +98,6 @@ class SingleTrainer:
         """Views of a vector, one for each parameter that moves."""
         views = self.learner.networks.layout(vector)
         return [views[name] for name in self.moving.names]
-
-    def _freeze(self, free: Tensor, training: Training) -> None:
-        """Entries that may not move: no gradient, and put back where they could drift.
-
-        Parameters that stand still as a whole cannot: they are not in the update.
-        """
-        frozen = (~free).nonzero()[:, 0]
-        self._frozen = frozen if len(frozen) else None
-        views = self._parts(free)
-        self._masks = [(i, v) for i, v in enumerate(views) if not bool(v.all())]
-        drifts = torch.zeros_like(free)
-        for mine, may_move in zip(self._parts(drifts), views, strict=True):
-            mine.copy_(~may_move)
-        self._drifts = drifts.nonzero()[:, 0]
-        moves = len(self._drifts) and self.optimizer.moves_still(training.optim_reset)
-        self._restore = self.learner.vector[self._drifts].clone() if moves else None
 
     def load(self, rows: Minibatches, fixed: bool) -> None:
         """Take the rows of the next steps."""
@@ -191,22 +172,18 @@ class SingleTrainer:
                 write_(self.collate.values[name], rows.into, value)
         before = learner.vector.clone() if self._follows else None
         if flat is None:
-            for index, mask in self._masks:
-                parts[index].mul_(mask)
+            self._standing.mask_parts_(parts)
             self._update(self._views, parts, self._m, self._v, lr)
         else:
-            if self._frozen is not None:
-                flat.index_fill_(0, self._frozen, 0.0)
+            self._standing.mask_(flat)
             if self._clip:
                 flat = flat * (self._clip / flat.norm().clamp(min=1e-12)).clamp(max=1.0)
             of = self.moving.pieces
             second = of(learner.opt["v"]) if self._v else []
             self._update(of(learner.vector), of(flat), of(learner.opt["m"]), second, lr)
-        if self._restore is not None:
-            learner.vector[self._drifts] = self._restore
+        self._standing.put_back_(learner.vector)
         if before is not None and data is not None:
-            if self._frozen is not None:
-                data = data.index_fill(0, self._frozen, 0.0)
+            data = self._standing.masked(data)
             found = self.method.step(before, learner.vector, data, learner.state)
             self._set_state(next_state(self.method, "step", found))
         self.net.end()
@@ -310,3 +287,13 @@ class SingleTrainer:
     def close(self) -> None:
         self.write_back()
         self.net.release()
+
+
+def _collate_of(learner: Learner, method: Method) -> Collate:
+    """What makes the batches of a task."""
+    opened, visible = learner.opened.to(learner.device), learner.stream.visible.to(learner.device)
+    return Collate(
+        learner.feed, opened=opened, now=torch.tensor(learner.stage, device=learner.device),
+        scopes=competing(learner.scope, opened, visible, learner.stage), stage=learner.stage,
+        alone=only_own_rows(method, learner.stage),
+    )  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from engram.data import Data
 from engram.errors import choose, number, unknown, whole
-from engram.learner.learner import SCOPES
 from engram.learner.objectives import OBJECTIVES
+from engram.learner.scopes import SCOPES
 from engram.recipes import Recipe
 from engram.reproduce.papers.base import PaperPreset
 from engram.reproduce.papers.elsewhere import need_classes

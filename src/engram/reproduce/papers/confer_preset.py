@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from engram.data import Data
 from engram.errors import choose, number, unknown, whole
-from engram.learner.learner import SCOPES
+from engram.learner.scopes import SCOPES
 from engram.metrics.definitions import DEFINITIONS
 from engram.recipes import Recipe
 from engram.records.papers import document

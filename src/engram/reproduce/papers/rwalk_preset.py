@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from engram.errors import bad, choose, number, unknown, whole
-from engram.learner.learner import SCOPES
+from engram.learner.scopes import SCOPES
 from engram.memory.catalogue import policies
 from engram.methods.er import REDUCTIONS
 from engram.recipes import Recipe
