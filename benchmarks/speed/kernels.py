@@ -3,11 +3,13 @@
     python -m benchmarks.speed.kernels [--rows LB DGR] [--layout last first] [--precision tf32]
     python -m benchmarks.speed.kernels --paper iirc --rows ER LUCIR --precision tf32 bf16
     python -m benchmarks.speed.kernels --rows LB --streams 1 3     # images per second of all runs
+    python -m benchmarks.speed.kernels --rows LB --blocks plain fused --streams 1 --steps 600
 
 ``confer``: LeNet on 100 x 100 images, batches of 128; ``iirc``: ResNet-32 on 32 x 32. All images
 are noise. Steps of the second task, run without capture, so that every kernel is seen; milliseconds
 of the device in one step, the longest first. `--layout` compares images with their channels last in
-memory, as the engine has them on CUDA, with channels first.
+memory, as the engine has them on CUDA, with channels first; `--blocks` torch's kernels for batch
+norm, ReLU and pooling with our own.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import torch
@@ -27,11 +30,13 @@ from engram.engine.engine import Engine
 from engram.engine.factory import LearnerFactory
 from engram.engine.run import Run
 from engram.engine.training import Training
+from engram.models import conv_blocks
 from engram.recipes.names import build_method
 from engram.reproduce.papers import confer_preset, iirc_preset
 
 STEPS, SHOWN = 40, 14
 LAYOUTS = ("last", "first")
+BLOCKS = {"plain": False, "fused": True}
 
 
 def noise(size: int, rows: int, classes: int = 4) -> Data:
@@ -90,16 +95,20 @@ def kernels(runs: list[Run], given: Any, layout: str) -> dict[str, float]:
     return found
 
 
+def cases(given: Any) -> Iterator[tuple[str, str, str, str]]:
+    """Row, precision, layout and how all of it is called; sets how blocks are computed."""
+    for row, precision, layout in product(given.rows, given.precision, given.layout):
+        for blocks in given.blocks:
+            conv_blocks.FUSES = BLOCKS[blocks]
+            yield row, precision, layout, f"{row}, {precision}, channels {layout}, {blocks} blocks"
+
+
 def show_kernels(given: Any) -> None:
-    for row in given.rows:
-        for precision in given.precision:
-            for layout in given.layout:
-                runs = runs_of(given, row, precision, given.steps, 1)
-                found = kernels(runs, given, layout)
-                total = sum(found.values())
-                print(f"\n{row}, {precision}, channels {layout}: {total:.2f} ms a step", flush=True)
-                for name in sorted(found, key=found.__getitem__, reverse=True)[:SHOWN]:
-                    print(f"  {found[name]:7.3f}  {name[:110]}")
+    for row, precision, layout, name in cases(given):
+        found = kernels(runs_of(given, row, precision, given.steps, 1), given, layout)
+        print(f"\n{name}: {sum(found.values()):.2f} ms a step", flush=True)
+        for kernel in sorted(found, key=found.__getitem__, reverse=True)[:SHOWN]:
+            print(f"  {found[kernel]:7.3f}  {kernel[:110]}")
 
 
 # -- several runs ----------------------------------------------------------------------------------
@@ -115,12 +124,10 @@ def rates(given: Any, row: str, precision: str, layout: str) -> Iterator[tuple[i
 
 
 def show_rates(given: Any) -> None:
-    for row in given.rows:
-        for precision in given.precision:
-            for layout in given.layout:
-                for count, rate in rates(given, row, precision, layout):
-                    what = f"{row}, {precision}, channels {layout}, {count} at once"
-                    print(f"{what:50s}{rate:10,.0f} images/s", flush=True)
+    for row, precision, layout, name in cases(given):
+        for count, rate in rates(given, row, precision, layout):
+            what = f"{name}, {count} at once"
+            print(f"{what:60s}{rate:10,.0f} images/s", flush=True)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -129,6 +136,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rows", nargs="+", default=["LB", "DGR"])
     parser.add_argument("--precision", nargs="+", default=["tf32"])
     parser.add_argument("--layout", nargs="+", choices=LAYOUTS, default=["last"])
+    parser.add_argument("--blocks", nargs="+", choices=tuple(BLOCKS), default=["fused"])
     parser.add_argument("--streams", type=int, nargs="+", help="runs side by side, timed")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--batch-size", type=int, default=128)

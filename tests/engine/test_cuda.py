@@ -20,6 +20,7 @@ from engram.engine.trainers.captured import CapturedTrainer
 from engram.engine.training import Training
 from engram.learner.tree import tree_map
 from engram.memory import Memory
+from engram.models import conv_blocks, norm_pool
 from engram.models.layers import BatchNorm
 from engram.streams import class_incremental
 
@@ -127,6 +128,22 @@ def test_convolutions_side_by_side(training, monkeypatch):
         engine = Engine(runs, device="cuda")
         assert [len(part) for part, ways in engine.parts() if not ways[0].mapped] == [4, 2]
         assert apart(trained(runs, device="cuda"), trained(runs, device="cpu")) < CLOSE, one.method
+
+
+def test_blocks_at_once_train_the_same(monkeypatch):
+    """LeNet with kernels of our own for batch norm, ReLU and pooling, against torch's."""
+    taken = []
+    own = norm_pool.train
+    monkeypatch.setattr(norm_pool, "train", lambda *a, **k: taken.append(1) or own(*a, **k))
+    for run in images(precision="float32", lr=1e-3):
+        run = replace(run, model={"name": "lenet", "padding": 2, "hidden": 8})
+        found = []
+        for fuses in (False, True):
+            monkeypatch.setattr(conv_blocks, "FUSES", fuses)
+            found.append(trained([run], device="cuda"))
+            assert bool(taken) is fuses
+        assert apart(*found) < 1e-3, run.method
+        taken.clear()
 
 
 def test_cudnn_searches_for_batches_of_the_usual_length_alone(monkeypatch):

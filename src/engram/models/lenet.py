@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from engram.errors import bad, choose, whole
+from engram.models.conv_blocks import ConvBlocks
 from engram.models.layers import BatchNorm
 from engram.models.shapes import image
 
@@ -44,7 +45,7 @@ class LeNet(nn.Module):
         if min(maps) < 1:
             expected = f"images [C, H, W] of at least 16 x 16 for lenet (padding={padding})"
             raise bad("sample_shape", expected + ", or padding=2", sample_shape)
-        self.convolutions = nn.Sequential(
+        self.convolutions = ConvBlocks(
             *_block(channels, 20, padding), *_block(20, 50, padding), nn.Flatten()
         )
         size = 50 * maps[0] * maps[1]
