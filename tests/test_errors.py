@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import engram
-from engram.errors import misspelt, nearest, unknown
+from engram.cli.catalogue import entries
+from engram.engine.training import PRECISIONS, SCHEDULES
+from engram.errors import BadArgument, unknown
+from engram.learner.feed import AUGMENTATIONS
+from engram.learner.network import OPTIMIZERS
+from engram.learner.objectives import OBJECTIVES
+from engram.pools import POOLS
+from engram.spelling import OTHER_WORDS, misspelt, nearest
 
 FIELDS = [
     "batch_size", "classes_per_task", "epochs", "head", "hidden", "label", "labels", "last",
     "latent", "loss", "lr", "memory", "milestones", "mix", "momentum", "optimizer", "order",
     "patience", "reduce", "schedule", "seed", "seeds", "strength", "total", "weight_decay",
 ]  # fmt: skip
+VALUES = {
+    *SCHEDULES, *PRECISIONS, *OPTIMIZERS, *OBJECTIVES, *AUGMENTATIONS,
+    "cuda", "model", "method", "data", "auroc",
+}  # fmt: skip
 METHODS = ["AGEM", "DERpp", "ER", "EWC", "EWCpp", "Finetune", "GEM", "ICaRL", "Joint", "LwF", "SI"]
 
 
@@ -57,7 +69,45 @@ def test_names_of_methods(written, meant):
 
 
 @pytest.mark.parametrize(
-    "written", ["learning_rate", "lambda", "tau", "width", "x", "", "rate", "temperature", "depth"]
+    ("given", "meant"),
+    [
+        ({"loss": "cross_entropy"}, "ce"),
+        ({"loss": "nn.CrossEntropyLoss"}, "ce"),
+        ({"loss": torch.nn.CrossEntropyLoss()}, "ce"),
+        ({"loss": torch.nn.functional.nll_loss}, "ce"),
+        ({"loss": "BCEWithLogitsLoss"}, "bce"),
+        ({"optimizer": "AdamW"}, "adamw"),
+        ({"optimizer": torch.optim.SGD}, "sgd"),
+        ({"schedule": "ReduceLROnPlateau"}, "plateau"),
+        ({"precision": torch.float64}, "float64"),
+        ({"device": "gpu"}, "cuda"),
+        ({"method": "DER++"}, "DERpp"),
+        ({"learning_rate": 0.1}, "lr"),
+        ({"seed": 0}, "seeds"),
+    ],
+)
+def test_words_of_pytorch_and_of_papers_are_understood(given, meant):
+    with pytest.raises(BadArgument, match=f"did you mean '{meant}'\\?"):
+        engram.run(engram.load("blobs"), **given)
+
+
+@pytest.mark.parametrize("given", [{"loss": "mse_loss"}, {"optimizer": torch.optim.RMSprop}])
+def test_what_is_not_there_has_no_other_name(given):
+    with pytest.raises(BadArgument) as said:
+        engram.run(engram.load("blobs"), **given)
+    assert "did you mean" not in str(said.value)
+
+
+def test_other_words_are_letters_of_names_that_exist():
+    kinds = ("methods", "models", "metrics", "training")
+    known = {name for kind in kinds for name in entries(kind)} | {*POOLS, *FIELDS, *VALUES}
+    assert set(OTHER_WORDS) <= known
+    words = [word for line in OTHER_WORDS.values() for word in line.split()]
+    assert all(nearest(word, OTHER_WORDS) for word in words)
+
+
+@pytest.mark.parametrize(
+    "written", ["tau", "width", "x", "", "rate", "temperature", "depth", "mse_loss", "focal"]
 )
 def test_nothing_is_offered_where_nothing_is_near(written):
     assert nearest(written, FIELDS) is None

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "engram"
 
 BASE = {
     "disk", "ending", "errors", "html_text", "job", "keys", "losses", "own_code", "parallel",
-    "shares", "tensor_file", "yaml_text",
+    "shares", "spelling", "tensor_file", "yaml_text",
 }  # fmt: skip
 STATE = BASE | {"data", "streams", "models", "memory"}  # what a learner is built from
 ENGINE = STATE | {"learner", "methods", "metrics"}
@@ -25,7 +25,7 @@ STUDY = ENGINE | {"engine", "novelty", "probes", "records"}
 ALLOWED: dict[str, set[str]] = {
     "disk": {"errors"},
     "ending": set(),
-    "errors": set(),
+    "errors": {"spelling"},
     "html_text": set(),
     "keys": {"errors"},
     "losses": {"errors"},
@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "job": set(),
     "parallel": {"errors", "job"},
     "shares": set(),
+    "spelling": set(),
     "tensor_file": {"disk", "errors"},
     "yaml_text": {"errors"},
     "data": BASE,

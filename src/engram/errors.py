@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from engram.spelling import nearest
+
 OWN_MODULES: set[str] = set()  # modules that were imported because a user named a class in them
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
@@ -48,58 +50,6 @@ class BadArgument(EngramError, ValueError):
         """The same error, marked."""
         self.kind = kind
         return self
-
-
-def nearest(name: object, valid: Iterable[str]) -> str | None:
-    """The valid name that was probably meant: a slip of the pen away, or the same one cut short.
-
-    A third of the letters may be wrong, missing, added or swapped with their neighbour, three at
-    most; capitals, underscores and hyphens do not count.
-
-    Examples
-    --------
-    >>> nearest("finetun", ["Finetune", "ER"]), nearest("batch", ["batch_size", "patience"])
-    ('Finetune', 'batch_size')
-    >>> nearest("strenght", ["latent", "strength"]), nearest("strenght", ["latent", "length"])
-    ('strength', None)
-    """
-    written = _letters(name)
-    names = {one: _letters(one) for one in valid}
-    longer = [one for one, letters in names.items() if _begins(letters, written)]
-    slips = {one: misspelt(written, letters) for one, letters in names.items()}
-    near = [one for one in names if slips[one] <= min(3, max(len(written), len(names[one])) // 3)]
-    shorter = [one for one, letters in names.items() if _begins(written, letters)]
-    found = longer or near or shorter
-    return min(found, key=lambda one: (slips[one], len(one)), default=None)
-
-
-def misspelt(a: str, b: str) -> int:
-    """How many letters to change, add, drop or swap with their neighbour to get `b` from `a`.
-
-    Examples
-    --------
-    >>> misspelt("strenght", "strength"), misspelt("hearding", "herding"), misspelt("ER", "SI")
-    (1, 1, 2)
-    """
-    before: list[int] = []
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        oldest, before, row = before, row, [i]
-        for j, y in enumerate(b, 1):
-            cost = min(before[j] + 1, row[-1] + 1, before[j - 1] + (x != y))
-            if i > 1 and j > 1 and (x, y) == (b[j - 2], a[i - 2]):
-                cost = min(cost, oldest[j - 2] + 1)
-            row.append(cost)
-    return row[-1]
-
-
-def _letters(name: object) -> str:
-    return str(name).lower().replace("_", "").replace("-", "")
-
-
-def _begins(long: str, short: str) -> bool:
-    """Whether a name begins with another one that is long enough to tell which is meant."""
-    return len(short) >= 3 and long.startswith(short)
 
 
 def bad(argument: str, expected: str, got: Any) -> BadArgument:

@@ -294,8 +294,9 @@ def test_reading_runs_no_code_and_going_on_needs_a_word(engram, tmp_path):
         assert "method.name" in engram("diff", out, "rwalk/1").stdout
         said = engram("resume", out, code=2).stderr
         assert "foreign:Quiet: the directory names code of its own" in said
+        assert said.strip().endswith(f"engram resume {out} --trust")
         said = engram("novelty", out, "--detectors", "Softmax", code=2).stderr
-        assert "to run it, say so: engram novelty --trust" in said
+        assert f"say so: engram novelty {out} --detectors Softmax --trust" in said
         assert not Path("imported").exists()
         engram("resume", out, "--trust")
         assert Path("imported").exists()

@@ -62,7 +62,9 @@ def command(
 
     if detectors is not None:
         for directory in directories:
-            _score(directory, detector_specs(detectors, tune), outside, device, trust)
+            asked = ["novelty", str(directory), "--detectors", detectors]
+            asked += [*(["--outside", outside] if outside else ()), *(["--tune"] if tune else ())]
+            _score(directory, detector_specs(detectors, tune), outside, device, asked, trust)
     result = read(*directories)
     if false_alarms is not None:
         _print_alarms(result.false_alarms(false_alarms), stage, csv)
@@ -95,9 +97,10 @@ def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
 
 
 def _score(
-    directory: Path, names: Sequence[Any], outside: str | None, device: str, trust: bool
-) -> None:
-    """Measure what the detectors have not seen of a directory's runs."""
+    directory: Path, names: Sequence[Any], outside: str | None, device: str, asked: Sequence[str],
+    trust: bool,
+) -> None:  # fmt: skip
+    """Measure what the detectors have not seen of a directory's runs; `asked` says so in words."""
     from engram.cli import arguments
     from engram.cli.request import requests
     from engram.cli.resume import from_recipes
@@ -109,7 +112,7 @@ def _score(
 
     made = build_detectors({"detectors": names})  # given here, not found in the directory
     more = {} if outside is None else {"outside": outside}
-    with trusted("engram novelty", trust):
+    with trusted(asked, trust):
         for request in requests(directory) or from_recipes(directory):
             find_modules(request.folder)
             recipes = [{**one, "detectors": made, "probes": (), **more} for one in request.recipes]

@@ -56,7 +56,7 @@ def command(
         "address": address,
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in how.items() if value is not None}
-    with trusted("engram resume", trust):
+    with trusted(["resume", str(directory)], trust):
         _resume(directory, given, budget)
 
 

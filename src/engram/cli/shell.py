@@ -12,8 +12,9 @@ import typer
 from typer.core import TyperGroup
 
 from engram.ending import Ended, end, on_ending
-from engram.errors import EngramError, in_own_code, is_memory, nearest
+from engram.errors import EngramError, in_own_code, is_memory
 from engram.job import is_first
+from engram.spelling import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

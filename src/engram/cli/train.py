@@ -46,9 +46,10 @@ def run_request(
     return result
 
 
-def trusted(command: str, trust: bool) -> AbstractContextManager[None]:
+def trusted(command: Sequence[str], trust: bool) -> AbstractContextManager[None]:
     """While this lasts, code that a directory names runs only if the user trusts it."""
-    words = f"the directory names code of its own; to run it, say so: {command} --trust"
+    line = shlex.join(["engram", *command, "--trust"])
+    words = f"the directory names code of its own; to run it, say so: {line}"
     return nullcontext() if trust else without_own_code(words)
 
 

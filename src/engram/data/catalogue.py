@@ -16,7 +16,8 @@ from engram.data.known import KNOWN, Known
 from engram.data.normalised import normalised
 from engram.data.own import is_own, load_own
 from engram.data.pictures import cropped, read_resized
-from engram.errors import BadArgument, bad, nearest, unknown
+from engram.errors import BadArgument, bad, unknown
+from engram.spelling import nearest
 
 
 @dataclass(frozen=True)

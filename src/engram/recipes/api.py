@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from engram.data import Data
-from engram.errors import bad
+from engram.engine.training import Training
+from engram.errors import bad, unknown
 from engram.methods.base import Method
 from engram.recipes.callback import Callback
 from engram.recipes.execute import execute
@@ -16,6 +19,7 @@ from engram.recipes.experiment import Experiment
 from engram.recipes.followers import following, ready
 from engram.recipes.plan import Planner
 from engram.records import Result
+from engram.spelling import nearest
 from engram.streams.core import Stream
 from engram.streams.incremental import class_incremental
 from engram.streams.repeats import repeats_in_words
@@ -100,6 +104,7 @@ def run(
     True
     """
     ready(log)
+    _check_names(training)
     if isinstance(stream, Data):
         stream = class_incremental(stream)
     if not isinstance(stream, Stream):
@@ -120,3 +125,12 @@ def run(
             plans, out=out, device=device, together=together, compile=compile, callback=follow,
             again=again, deterministic=deterministic, checkpoint_every=checkpoint_every,
         ).result()  # fmt: skip
+
+
+def _check_names(training: Mapping[str, Any]) -> None:
+    """Complain of a name that is far from all fields of `Training`: it may be another argument."""
+    known = [field.name for field in fields(Training)]
+    for name in training:
+        if name not in known and nearest(name, known) is None:
+            own = list(inspect.signature(run).parameters)[:-1]
+            raise unknown("run", name, [*own, *known])

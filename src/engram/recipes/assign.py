@@ -11,12 +11,13 @@ from typing import Any
 from engram import methods
 from engram.data.options import data_options
 from engram.engine.training import Training
-from engram.errors import BadArgument, bad, misspelt, nearest, unknown
+from engram.errors import BadArgument, bad, unknown
 from engram.memory.budget import BUDGETS
 from engram.models.build import model_options
 from engram.recipes.names import build_method
 from engram.recipes.plain import to_plain
 from engram.recipes.sections import COMMON, DEFAULT_MODEL, stream_kind, stream_options
+from engram.spelling import misspelt, nearest
 from engram.yaml_text import key_value
 
 SECTIONS = (

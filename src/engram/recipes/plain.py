@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -82,12 +83,34 @@ def from_plain(cls: type[Any], values: Mapping[str, Any], *, path: str) -> Any:
         if name not in known:
             raise unknown(path, name, known)
     hints = hints_of(cls)
+    for name, value in values.items():
+        if hints[name] is str and not isinstance(value, str):
+            _refuse_object(cls, name, value)
     given = {n: convert(hints[n], v, path=f"{path}.{n}") for n, v in values.items()}
     for name, field in known.items():
         required = field.default is MISSING and field.default_factory is MISSING
         if required and name not in given:
             raise bad(f"{path}.{name}", "a value (it has no default)", "nothing")
     return cls(**given)
+
+
+def _refuse_object(cls: type[Any], name: str, value: Any) -> None:
+    """Where a name is due and a class or object of PyTorch came: what it is called here, if known.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from engram.engine.training import Training
+    >>> _refuse_object(Training, "optimizer", torch.optim.AdamW)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: optimizer: unknown name 'AdamW', did you mean 'adamw'? Valid: ...
+    """
+    home = value if hasattr(value, "__qualname__") else type(value)
+    if home.__module__.partition(".")[0] == "torch":
+        word = str(value) if home is type(value) and home.__name__ == "dtype" else home.__name__
+        with suppress(TypeError):  # of a class that cannot do without its other fields
+            cls(**{name: word})  # it knows its names
 
 
 def hints_of(what: Any) -> Mapping[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, NoReturn
 from torch import Tensor
 
 from engram.data.core import Data
-from engram.errors import Forbidden, nearest
+from engram.errors import Forbidden
+from engram.spelling import nearest
 from engram.streams.core import Stream, Task
 
 _DATA = ("x", "y", "labels", "train", "test", "valid", "attributes", "gather", "fingerprint")
