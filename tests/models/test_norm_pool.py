@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -16,13 +17,14 @@ from engram.models import conv_blocks, norm_pool
 from engram.models.context import PLAIN, forward_context
 from engram.models.conv_blocks import ConvBlocks
 from engram.models.layers import BatchNorm
+from engram.models.resnet import BasicBlock
 
 WORKS = norm_pool.works.__wrapped__  # without its cache
 SHAPES = ((3, 9, 10), (4, 8, 8))  # odd edges; channels that need no padding
 
 
-def blocks(channels: int, seed: int = 0) -> ConvBlocks:
-    torch.manual_seed(seed)
+def blocks(channels: int) -> ConvBlocks:
+    torch.manual_seed(0)
     net = ConvBlocks(
         *(nn.Conv2d(channels, 6, 3, padding=1), BatchNorm(6), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(6, 5, 2, bias=False), BatchNorm(5), nn.ReLU(), nn.Flatten()),
@@ -34,7 +36,7 @@ def blocks(channels: int, seed: int = 0) -> ConvBlocks:
     return net
 
 
-def passed(net: ConvBlocks, x: torch.Tensor) -> list[torch.Tensor]:
+def passed(net: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     """Answers in training, gradients, running statistics, answers by them."""
     y = net.train()(x)
     slope = torch.linspace(-1, 1, y.numel()).to(y).view_as(y)
@@ -48,16 +50,19 @@ def formulas(monkeypatch):
     """The blocks as on CUDA, the formulas in place of the kernels."""
 
     def statistics(x, offset, mean, var, momentum, eps):
-        here, middle = torch.var_mean(x[:, : len(offset)], (0, 2, 3), correction=0)
+        here, middle = torch.var_mean(x[:, : len(mean)], (0, 2, 3), correction=0)
         count = x.numel() // x.shape[1]
-        mean.lerp_(middle + offset, momentum)
+        mean.lerp_(middle if offset is None else middle + offset, momentum)
         var.lerp_(here * count / (count - 1), momentum)
         return middle, (here + eps).rsqrt()
 
-    def backward(dy, x, mean, rstd, weight, beta, pool):
-        own = [one.detach().requires_grad_() for one in (x, weight, beta)]
+    def backward(dy, x, shortcut, mean, rstd, weight, beta, relu, pool):
+        given = (x, shortcut, weight, beta)
+        own = [None if one is None else one.detach().requires_grad_() for one in given]
         with torch.enable_grad():
-            return torch.autograd.grad(norm_pool.plain_train(*own, 1e-5, pool)[0], own, dy)
+            y = norm_pool.plain_train(*own, 1e-5, relu, pool)[0]
+        found = iter(torch.autograd.grad(y, [one for one in own if one is not None], dy))
+        return [None if one is None else next(found) for one in own]
 
     twin = SimpleNamespace(
         statistics=statistics, forward=norm_pool.plain_forward, backward=backward
@@ -87,17 +92,34 @@ def test_at_once_is_the_sequence(formulas, shape):
     assert wanted[3].abs().max() > 0
 
 
+@pytest.mark.parametrize("block", [BasicBlock(6, 4, 2), BasicBlock(4, 4, 1, relu=False)])
+def test_residual_blocks(formulas, block):
+    x = torch.randn(2, block.first.in_channels, 5, 6, dtype=torch.float64, requires_grad=True)
+    plain, block = copy.deepcopy(block).double(), block.double()
+    token = PLAIN.set(True)
+    wanted = passed(plain, x)
+    PLAIN.reset(token)
+    for one, two in zip(passed(block, x), wanted, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+
+
 def test_gradients_of_gradients(formulas):
-    x = torch.randn(3, 4, 6, 6, dtype=torch.float64, requires_grad=True)
-    net = blocks(4).double().train()
-    assert torch.autograd.gradgradcheck(lambda x: net[:3](x), (x,))
+    x = torch.randn(2, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    for net in (blocks(2)[:3], BasicBlock(2, 2, 1)):
+        assert torch.autograd.gradgradcheck(net.double().train(), (x,))
 
 
 def test_where_the_plain_sequence_runs(formulas, monkeypatch):
     net, x, taken = blocks(3).train(), torch.randn(4, 3, 8, 8), []
-    monkeypatch.setattr(conv_blocks, "_at_once", lambda block, x: taken.append(block) or x)
+    own = conv_blocks.at_once
+
+    def at_once(*args, pool):
+        taken.append(pool)
+        return own(*args, pool=pool)
+
+    monkeypatch.setattr(conv_blocks, "at_once", at_once)
     net(x)
-    assert [block.pool is not None for block in taken] == [True, False]
+    assert taken == [True, False]
     with forward_context(torch.tensor([1.0, 1.0, 1.0, 0.0])):  # padding rows
         net(x)
     net.eval()(x)  # with gradient
@@ -125,7 +147,7 @@ def test_kernels_that_do_not_work_are_said_once(formulas, monkeypatch, gap, said
     monkeypatch.setattr(norm_pool.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(norm_pool, "_gap", tried)
     with pytest.warns(UserWarning, match=f"more slowly: .*{said}"):
-        assert not WORKS(6, 8, True, torch.float32, torch.device("cpu"))
+        assert not WORKS(6, 8, False, True, True, torch.float32, torch.device("cpu"))
     monkeypatch.setattr(norm_pool, "works", lambda *_: False)
     x, net = torch.randn(4, 3, 8, 8), blocks(3).train()
     torch.testing.assert_close(net(x), nn.Sequential(*blocks(3).train())(x))
@@ -137,10 +159,12 @@ from engram.models import norm_pool, norm_pool_kernels as kernels
 device = torch.device(DEVICE)
 for tile, parts in ((64, 3), (4096, 528)):
     kernels.TILE, kernels.PARTS = tile, parts
-    for channels, stride, pool in ((5, 8, True), (3, 3, False), (20, 20, True), (1, 4, False)):
-        gap = norm_pool._gap(channels, stride, pool, torch.float32, device)
-        assert gap < 1e-4, (channels, stride, pool, gap)
-        assert norm_pool._gap(channels, stride, pool, torch.bfloat16, device) < 0.05
+    for kind in (
+        (5, 8, False, True, True), (3, 3, False, True, False), (20, 20, False, False, True),
+        (1, 4, True, True, False), (5, 5, True, False, False),
+    ):
+        assert norm_pool._gap(*kind, torch.float32, device) < 1e-4, kind
+        assert norm_pool._gap(*kind, torch.bfloat16, device) < 0.05, kind
 
 from tests.models.test_norm_pool import SHAPES, blocks, passed
 from engram.models import conv_blocks

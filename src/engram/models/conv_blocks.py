@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,12 +26,9 @@ class Block(NamedTuple):
 
 
 class ConvBlocks(nn.Sequential):
-    """An ``nn.Sequential`` that does its blocks at once where images lie on CUDA, channels last.
+    """An ``nn.Sequential`` that does its blocks at once where `fuses` says so.
 
-    A block is a convolution, a `BatchNorm`, a ReLU and perhaps a 2 x 2 pooling. There the bias is
-    not added, since the batch norm takes it out again, and channels are padded to where tensor
-    cores begin; nothing of this changes what is computed, beyond rounding. Everywhere else, and
-    where a hook listens to a layer, it is the plain sequence.
+    A block is a convolution, a `BatchNorm`, a ReLU and perhaps a 2 x 2 pooling.
 
     Examples
     --------
@@ -51,21 +48,59 @@ class ConvBlocks(nn.Sequential):
             place += 1 if block is None else 3 + (block.pool is not None)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self._fuses(x):
+        if not fuses(self, x):
             return super().forward(x)  # type: ignore[no-any-return, no-untyped-call]
         for part in self.parts():
-            x = _at_once(part, x) if isinstance(part, Block) else part(x)
+            if isinstance(part, Block):
+                x = at_once(part.convolution, part.norm, x, pool=part.pool is not None)
+            else:
+                x = part(x)
         return x
 
-    def _fuses(self, x: Tensor) -> bool:
-        if not FUSES or not norm_pool.applies(x) or SHARE.get() is not None:
+
+def fuses(layers: nn.Module, x: Tensor) -> bool:
+    """Whether `at_once` serves these layers in this pass: images on CUDA, channels last.
+
+    Not where a hook listens to a layer, and not where rows are padding or of several ranks. What
+    has a gradient by running statistics (an importance, say) is torch's.
+    """
+    if not FUSES or not norm_pool.applies(x) or SHARE.get() is not None:
+        return False
+    if ROW_WEIGHTS.get() is not None if layers.training else torch.is_grad_enabled():
+        return False
+    last = _channels_last(x)  # of the input or the kernels, as cuDNN asks
+    for one in layers.modules():
+        if one is not layers and (one._forward_hooks or one._forward_pre_hooks):
             return False
-        # what has a gradient by running statistics (an importance, say) is torch's
-        plain = ROW_WEIGHTS.get() is not None if self.training else torch.is_grad_enabled()
-        if plain or any(one._forward_hooks or one._forward_pre_hooks for one in self):
-            return False
-        kernels = (one.weight for one in self if isinstance(one, nn.Conv2d))
-        return any(map(_channels_last, (x, *kernels)))  # of the input or the kernels, as cuDNN asks
+        last = last or (isinstance(one, nn.Conv2d) and _channels_last(one.weight))
+    return last
+
+
+def at_once(
+    convolution: nn.Conv2d, norm: BatchNorm, x: Tensor, *, shortcut: Tensor | None = None,
+    relu: bool = True, pool: bool = False,
+) -> Tensor:  # fmt: skip
+    """Convolution, batch norm, and a shortcut's sum, ReLU and 2 x 2 pooling where asked for.
+
+    The bias is not added, since the batch norm takes it out again, and channels are padded to where
+    tensor cores begin; nothing of this changes what is computed, beyond rounding.
+    """
+    z, offset = _convolved(convolution, x), convolution.bias
+    kind = (norm.features, z.shape[1], shortcut is not None, relu, pool, z.dtype, z.device)
+    ready = norm_pool.applies(z) and _channels_last(z) and norm_pool.works(*kind)
+    if not ready or norm.weight is None or norm.bias is None:
+        y: Tensor = z[:, : norm.features]
+        y = norm(y if offset is None else y + offset.reshape(-1, 1, 1))
+        y = y if shortcut is None else y + shortcut
+        y = y.relu() if relu else y
+        return F.max_pool2d(y, 2) if pool else y
+    own = (norm.weight, norm.bias, offset)
+    how: Any = {"shortcut": shortcut, "eps": norm.eps, "relu": relu, "pool": pool}
+    if not norm.training:
+        return norm_pool.infer(z, *own, (norm.mean, norm.var), **how)
+    if not norm.in_place:
+        norm._buffers["mean"], norm._buffers["var"] = norm.mean.clone(), norm.var.clone()
+    return norm_pool.train(z, *own, (norm.mean, norm.var), momentum=norm.momentum, **how)
 
 
 def _channels_last(x: Tensor) -> bool:
@@ -89,32 +124,9 @@ def _block(layers: list[nn.Module]) -> Block | None:
 def _halves(pool: nn.Module | None) -> bool:
     if not isinstance(pool, nn.MaxPool2d) or pool.return_indices or pool.ceil_mode:
         return False
-    pairs = [(one, one) if isinstance(one, int) else tuple(one) for one in _sizes(pool)]
+    sizes = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
+    pairs = [(one, one) if isinstance(one, int) else tuple(one) for one in sizes]
     return pairs == [(2, 2), (2, 2), (0, 0), (1, 1)]
-
-
-def _sizes(pool: nn.MaxPool2d) -> tuple[int | tuple[int, ...], ...]:
-    return pool.kernel_size, pool.stride, pool.padding, pool.dilation
-
-
-def _at_once(block: Block, x: Tensor) -> Tensor:
-    convolution, norm, relu, pool = block
-    z = _convolved(convolution, x)
-    features, halves = norm.features, pool is not None
-    ready = norm_pool.applies(z) and norm_pool.works(
-        features, z.shape[1], halves, z.dtype, z.device
-    )
-    offset = torch.zeros_like(norm.mean) if convolution.bias is None else convolution.bias
-    if not ready or norm.weight is None or norm.bias is None:
-        y: Tensor = relu(norm(z[:, :features] + offset.reshape(-1, 1, 1)))
-        return y if pool is None else pool(y)
-    own = (norm.weight, norm.bias, offset)
-    if not norm.training:
-        return norm_pool.infer(z, *own, (norm.mean, norm.var), eps=norm.eps, pool=halves)
-    if not norm.in_place:
-        norm._buffers["mean"], norm._buffers["var"] = norm.mean.clone(), norm.var.clone()
-    running = (norm.mean, norm.var)
-    return norm_pool.train(z, *own, running, momentum=norm.momentum, eps=norm.eps, pool=halves)
 
 
 def _convolved(convolution: nn.Conv2d, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Batch norm, ReLU and 2 x 2 pooling of images as one operation, in as few passes as it can be.
+"""Batch norm, sum, ReLU and 2 x 2 pooling of images as one operation, in as few passes as can be.
 
 Between two convolutions of a small network most of a step's device time goes into reading and
 writing images: torch normalises, cuts at 0 and pools in turn, forwards and backwards. On CUDA
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 import warnings
 from typing import Any
 
@@ -34,90 +35,111 @@ def applies(x: Tensor) -> bool:
 
 # -- what is computed ------------------------------------------------------------------------------
 def plain_forward(
-    x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, beta: Tensor, pool: bool
-) -> Tensor:
-    """relu((x - mean) * rstd * weight + beta) of the first C channels, pooled by 2 x 2 if asked.
+    x: Tensor, shortcut: Tensor | None, mean: Tensor, rstd: Tensor, weight: Tensor, beta: Tensor,
+    relu: bool, pool: bool,
+) -> Tensor:  # fmt: skip
+    """relu((x - mean) * rstd * weight + beta + shortcut) of the first C channels, pooled by 2 x 2.
+
+    The shortcut, ReLU and pooling are there if asked for.
 
     Examples
     --------
     >>> x, one = torch.tensor([[[[1.0, 2.0], [3.0, 5.0]]]]), torch.ones(1)
-    >>> plain_forward(x, 2 * one, one, 3 * one, one, True).item()
+    >>> plain_forward(x, None, 2 * one, one, 3 * one, one, True, True).item()
     10.0
     """
     m, s, t = (v.reshape(-1, 1, 1) for v in (mean, rstd * weight, beta))
-    y = ((x[:, : len(weight)] - m) * s + t).relu()
+    y = (x[:, : len(weight)] - m) * s + t
+    y = y if shortcut is None else y + shortcut
+    y = y.relu() if relu else y
     return F.max_pool2d(y, 2) if pool else y
 
 
 def plain_train(
-    x: Tensor, weight: Tensor, beta: Tensor, eps: float, pool: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+    x: Tensor, shortcut: Tensor | None, weight: Tensor, beta: Tensor, eps: float, relu: bool,
+    pool: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The same with mean and deviation of the batch, and its mean and (biased) variance."""
-    own = x[:, : len(weight)]
-    var, mean = torch.var_mean(own, (0, 2, 3), correction=0)
-    return plain_forward(x, mean, (var + eps).rsqrt(), weight, beta, pool), mean, var
+    var, mean = torch.var_mean(x[:, : len(weight)], (0, 2, 3), correction=0)
+    rstd = (var + eps).rsqrt()
+    return plain_forward(x, shortcut, mean, rstd, weight, beta, relu, pool), mean, var
 
 
 # -- the operation ---------------------------------------------------------------------------------
 class _NormPool(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, beta: Tensor, offset: Tensor, running: Any,
-        momentum: float, eps: float, pool: bool,
+        ctx: Any, x: Tensor, shortcut: Tensor | None, weight: Tensor, beta: Tensor,
+        offset: Tensor | None, running: Any, momentum: float, eps: float, relu: bool, pool: bool,
     ) -> Tensor:  # fmt: skip
         from engram.models import norm_pool_kernels as kernels
 
         with torch.cuda.device_of(x):  # kernels start on the current device
             mean, rstd = kernels.statistics(x, offset, running[0], running[1], momentum, eps)
-            y = kernels.forward(x, mean, rstd, weight, beta, pool)
-        ctx.save_for_backward(x, weight, beta, mean, rstd)
-        ctx.eps, ctx.pool = eps, pool
+            y = kernels.forward(x, shortcut, mean, rstd, weight, beta, relu, pool)
+        ctx.save_for_backward(x, shortcut, weight, beta, mean, rstd)
+        ctx.eps, ctx.last, ctx.biased = eps, (relu, pool), offset is not None
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
         from engram.models import norm_pool_kernels as kernels
 
-        x, weight, beta, mean, rstd = ctx.saved_tensors
-        nothing = (torch.zeros_like(beta), None, None, None, None)  # a mean takes the offset out
+        x, shortcut, weight, beta, mean, rstd = ctx.saved_tensors
+        none = torch.zeros_like(beta) if ctx.biased else None  # the mean takes the offset out
         if torch.is_grad_enabled():  # somebody wants the gradient of this gradient
-            y = plain_train(x, weight, beta, ctx.eps, ctx.pool)[0]
-            found = torch.autograd.grad(y, (x, weight, beta), dy, create_graph=True)
-            return *found, *nothing
+            y = plain_train(x, shortcut, weight, beta, ctx.eps, *ctx.last)[0]
+            own = [one for one in (x, shortcut, weight, beta) if one is not None]
+            found = list(torch.autograd.grad(y, own, dy, create_graph=True))
+            if shortcut is None:
+                found.insert(1, None)  # type: ignore[arg-type]
+            return *found, none, None, None, None, None, None
         dy = dy.contiguous(memory_format=torch.channels_last)
         with torch.cuda.device_of(x):
-            found = kernels.backward(dy, x, mean, rstd, weight, beta, ctx.pool)
-        return *found, *nothing
+            back = kernels.backward(dy, x, shortcut, mean, rstd, weight, beta, *ctx.last)
+        return *back, none, None, None, None, None, None
 
 
 def train(
-    x: Tensor, weight: Tensor, beta: Tensor, offset: Tensor, running: tuple[Tensor, Tensor], *,
-    momentum: float, eps: float, pool: bool,
+    x: Tensor, weight: Tensor, beta: Tensor, offset: Tensor | None,
+    running: tuple[Tensor, Tensor], *,
+    shortcut: Tensor | None = None, momentum: float, eps: float, relu: bool = True,
+    pool: bool = False,
 ) -> Tensor:  # fmt: skip
     """`plain_train` of x + `offset` by the kernels; moves the running mean and variance in place.
 
     The mean of a batch takes the offset (a convolution's bias) out again, so it shows in the
     running mean only, and its gradient is 0. x may have more channels than `weight`: padding.
     """
-    found: Tensor = _NormPool.apply(x, weight, beta, offset, running, momentum, eps, pool)  # type: ignore[no-untyped-call]
+    if shortcut is not None:
+        shortcut = shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)
+    found: Tensor = _NormPool.apply(  # type: ignore[no-untyped-call]
+        x, shortcut, weight, beta, offset, running, momentum, eps, relu, pool
+    )
     return found
 
 
 def infer(
-    x: Tensor, weight: Tensor, beta: Tensor, offset: Tensor, running: tuple[Tensor, Tensor], *,
-    eps: float, pool: bool,
+    x: Tensor, weight: Tensor, beta: Tensor, offset: Tensor | None,
+    running: tuple[Tensor, Tensor], *,
+    shortcut: Tensor | None = None, eps: float, relu: bool = True, pool: bool = False,
 ) -> Tensor:  # fmt: skip
     """`plain_forward` of x + `offset` by the running statistics, without gradient."""
     from engram.models import norm_pool_kernels as kernels
 
-    mean, rstd = running[0] - offset, (running[1] + eps).rsqrt()
+    if shortcut is not None:
+        shortcut = shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)
+    mean, rstd = running[0] if offset is None else running[0] - offset, (running[1] + eps).rsqrt()
     with torch.cuda.device_of(x):
-        return kernels.forward(x, mean, rstd, weight, beta, pool)
+        return kernels.forward(x, shortcut, mean, rstd, weight, beta, relu, pool)
 
 
 # -- whether they work here ------------------------------------------------------------------------
 @functools.cache
-def works(channels: int, stride: int, pool: bool, kind: torch.dtype, device: torch.device) -> bool:
+def works(
+    channels: int, stride: int, adds: bool, relu: bool, pool: bool, kind: torch.dtype,
+    device: torch.device,
+) -> bool:  # fmt: skip
     """Whether the kernels can be made here and give what the formulas give; tried once.
 
     A missing C compiler shows when the first kernel is made, so that it is made on a few rows.
@@ -125,7 +147,7 @@ def works(channels: int, stride: int, pool: bool, kind: torch.dtype, device: tor
     if importlib.util.find_spec("triton") is None:
         return False
     try:
-        gap = _gap(channels, stride, pool, kind, device)
+        gap = _gap(channels, stride, adds, relu, pool, kind, device)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
@@ -139,20 +161,28 @@ def works(channels: int, stride: int, pool: bool, kind: torch.dtype, device: tor
     return False
 
 
-def _gap(channels: int, stride: int, pool: bool, kind: torch.dtype, device: torch.device) -> float:
+def _gap(
+    channels: int, stride: int, adds: bool, relu: bool, pool: bool, kind: torch.dtype,
+    device: torch.device,
+) -> float:  # fmt: skip
     """How far the kernels are from the formulas on a small example (its numbers are few)."""
-    shape = (3, 6, 6, stride)
-    x = torch.arange(3 * 36 * stride, device=device).mul(7919).sin().add(0.5).view(shape)
-    x = x.to(kind).permute(0, 3, 1, 2).requires_grad_()
+
+    def waves(*shape: int) -> Tensor:
+        numbers = torch.arange(math.prod(shape), device=device).mul(7919).sin().view(shape)
+        return numbers.to(kind).permute(0, 3, 1, 2)
+
+    x = (waves(3, 6, 6, stride) + 0.5).requires_grad_()
+    shortcut = waves(3, 6, 6, channels).requires_grad_() if adds else None
     factor = torch.arange(channels, device=device).cos()
     weight, beta = factor.clone().requires_grad_(), (0.5 * factor).requires_grad_()
     running = torch.zeros_like(factor), torch.ones_like(factor)
-    none = torch.zeros_like(factor)
+    own = [one for one in (x, shortcut, weight, beta) if one is not None]
+    how: Any = {"shortcut": shortcut, "relu": relu, "pool": pool, "eps": 1e-5}
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-        y = train(x, weight, beta, none, running, momentum=1.0, eps=1e-5, pool=pool)
-        z, mean, _ = plain_train(x.float(), weight, beta, 1e-5, pool)
+        y = train(x, weight, beta, None, running, momentum=1.0, **how)
+        also = None if shortcut is None else shortcut.float()
+        z, mean, _ = plain_train(x.float(), also, weight, beta, 1e-5, relu, pool)
         slope = torch.arange(z.numel(), device=device).sin().view_as(z)
-        one = torch.autograd.grad(y, (x, weight, beta), slope.to(kind))
-        two = torch.autograd.grad(z, (x, weight, beta), slope)
+        one, two = torch.autograd.grad(y, own, slope.to(kind)), torch.autograd.grad(z, own, slope)
     pairs = zip((y, *one, running[0]), (z, *two, mean), strict=True)
     return max(float((a.detach() - b.detach()).abs().max()) for a, b in pairs)

@@ -1,10 +1,11 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Triton kernels of batch norm, ReLU and 2 x 2 pooling in one; imported on CUDA only.
+"""Triton kernels of batch norm, sum, ReLU and 2 x 2 pooling in one; imported on CUDA only.
 
 What they compute is in ``norm_pool``. Images lie in memory with the channels last: [M, S], of whose
 S channels the first C count and the rest are padding. A window is what one answer comes from: a
 pixel, or 2 x 2 of them, its CORNERS. Sums over rows are made in parts, one per program, and
-finished by a small kernel: no atomic additions, so that results repeat bit by bit.
+finished by a small kernel: no atomic additions, so that results repeat bit by bit. Channels are
+constants of a kernel; sizes of batches and images are not, so that one serves all.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PARTS = 528  # programs of a sum: four for each processor of a large GPU
 FEW, SOME = 4, 256  # channels and parts that a program finishes at once
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M", "CHUNK"])
 def _moments(
     x, first, second, M, CHUNK,
     C: tl.constexpr, S: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
@@ -56,10 +57,10 @@ def _total(sums, parts, c, inside, C: tl.constexpr, SOME: tl.constexpr, FEW: tl.
     return tl.sum(found, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts"])
 def _settle(
     x, first, second, offset, mean, rstd, running_mean, running_var, parts, M, eps, momentum,
-    C: tl.constexpr, SOME: tl.constexpr, FEW: tl.constexpr,
+    C: tl.constexpr, SOME: tl.constexpr, FEW: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     """Mean and 1 / deviation of the batch, and what they make of the running statistics."""
     c = tl.program_id(0) * FEW + tl.arange(0, FEW)
@@ -69,7 +70,8 @@ def _settle(
     m = tl.load(x + c, mask=inside, other=0.0).to(tl.float32) + away
     tl.store(mean + c, m, mask=inside)
     tl.store(rstd + c, 1.0 / tl.sqrt(var + eps), mask=inside)
-    m += tl.load(offset + c, mask=inside, other=0.0)
+    if ADDS:
+        m += tl.load(offset + c, mask=inside, other=0.0)
     old = tl.load(running_mean + c, mask=inside, other=0.0)
     tl.store(running_mean + c, old + momentum * (m - old), mask=inside)
     old = tl.load(running_var + c, mask=inside, other=0.0)
@@ -99,10 +101,19 @@ def _places(i, H, W, HP, WP, S: tl.constexpr, CORNERS: tl.constexpr):
 
 
 @triton.jit
+def _lowest(ROWS: tl.constexpr, WIDE: tl.constexpr, RELU: tl.constexpr):
+    """What the answer of a window is at least."""
+    least = tl.zeros([ROWS, WIDE], tl.float32)
+    if not RELU:
+        least = least - float("inf")
+    return least
+
+
+@triton.jit(do_not_specialize=["windows", "H", "W", "HP", "WP"])
 def _forward(
-    x, y, mean, rstd, weight, beta, windows, H, W, HP, WP,
+    x, shortcut, y, mean, rstd, weight, beta, windows, H, W, HP, WP,
     C: tl.constexpr, S: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
-    CORNERS: tl.constexpr,
+    CORNERS: tl.constexpr, RELU: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     c = tl.arange(0, WIDE)
     inside = c < C
@@ -110,18 +121,21 @@ def _forward(
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     ok = (i < windows)[:, None] & inside[None, :]
     at = _places(i, H, W, HP, WP, S, CORNERS)[:, None] + c[None, :]
-    best = tl.zeros([ROWS, WIDE], tl.float32)
+    own = i[:, None] * C + c[None, :]
+    best = _lowest(ROWS, WIDE, RELU)
     for k in tl.static_range(CORNERS):
         z = (_corner(x, at, ok, k, W, S) - m[None, :]) * s[None, :] + t[None, :]
+        if ADDS:
+            z += tl.load(shortcut + own, mask=ok, other=0.0).to(tl.float32)
         best = tl.where(z != z, z, tl.maximum(best, z))  # what is no number stays none
-    tl.store(y + i[:, None] * C + c[None, :], best, mask=ok)
+    tl.store(y + own, best, mask=ok)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["windows", "CHUNK", "H", "W", "HP", "WP"])
 def _slopes(
-    x, dy, mean, rstd, weight, beta, first, second, windows, CHUNK, H, W, HP, WP,
+    x, shortcut, dy, mean, rstd, weight, beta, first, second, windows, CHUNK, H, W, HP, WP,
     C: tl.constexpr, S: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
-    CORNERS: tl.constexpr,
+    CORNERS: tl.constexpr, RELU: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     """Sums over a chunk of the slopes that pass, and of their products with x - mean."""
     part = tl.program_id(0)
@@ -136,22 +150,26 @@ def _slopes(
         i = start + tl.arange(0, ROWS)
         ok = (i < end)[:, None] & inside[None, :]
         at = _places(i, H, W, HP, WP, S, CORNERS)[:, None] + c[None, :]
-        best = tl.zeros([ROWS, WIDE], tl.float32)
+        own = i[:, None] * C + c[None, :]
+        best = _lowest(ROWS, WIDE, RELU)
         of = tl.zeros([ROWS, WIDE], tl.float32)
         for k in tl.static_range(CORNERS):
             v = _corner(x, at, ok, k, W, S) - m[None, :]
             z = v * s[None, :] + t[None, :]
+            if ADDS:
+                z += tl.load(shortcut + own, mask=ok, other=0.0).to(tl.float32)
             of = tl.where(z > best, v, of)
             best = tl.maximum(best, z)
-        g = tl.load(dy + i[:, None] * C + c[None, :], mask=ok, other=0.0).to(tl.float32)
-        g = tl.where(best > 0, g, 0.0)
+        g = tl.load(dy + own, mask=ok, other=0.0).to(tl.float32)
+        if RELU:
+            g = tl.where(best > 0, g, 0.0)
         one += g
         two += g * of
     tl.store(first + part * C + c, tl.sum(one, 0), mask=inside)
     tl.store(second + part * C + c, tl.sum(two, 0), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts"])
 def _gather(
     first, second, rstd, dweight, dbeta, level, slope, parts, M,
     C: tl.constexpr, SOME: tl.constexpr, FEW: tl.constexpr,
@@ -167,11 +185,12 @@ def _gather(
     tl.store(slope + c, two * r * r / M, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["windows", "H", "W", "HP", "WP", "HC", "WC"])
 def _backward(
-    x, dy, dx, mean, rstd, weight, beta, level, slope, windows, H, W, HP, WP, HC, WC,
+    x, shortcut, dy, dx, dshortcut, mean, rstd, weight, beta, level, slope, windows,
+    H, W, HP, WP, HC, WC,
     C: tl.constexpr, S: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
-    CORNERS: tl.constexpr,
+    CORNERS: tl.constexpr, RELU: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     """Windows at an odd edge have no answer, but their pixels were normalised with the rest."""
     c = tl.arange(0, WIDE)
@@ -190,13 +209,18 @@ def _backward(
         into = (i // (HC * WC) * HP + h) * WP + w
     at = _places(i, H, W, HC, WC, S, CORNERS)[:, None] + c[None, :]
     full = whole[:, None] & inside[None, :]
-    best = tl.zeros([ROWS, WIDE], tl.float32)
+    own = into[:, None] * C + c[None, :]
+    best = _lowest(ROWS, WIDE, RELU)
     which = tl.zeros([ROWS, WIDE], tl.int32) - 1
     for k in tl.static_range(CORNERS):
         z = (_corner(x, at, full, k, W, S) - m[None, :]) * s[None, :] + t[None, :]
+        if ADDS:
+            z += tl.load(shortcut + own, mask=full, other=0.0).to(tl.float32)
         which = tl.where(z > best, k, which)
         best = tl.maximum(best, z)
-    g = tl.load(dy + into[:, None] * C + c[None, :], mask=full, other=0.0).to(tl.float32)
+    g = tl.load(dy + own, mask=full, other=0.0).to(tl.float32)
+    if ADDS and RELU:
+        tl.store(dshortcut + own, tl.where(best > 0, g, 0.0), mask=full)
     for k in tl.static_range(CORNERS):
         there = valid
         if CORNERS == 4:
@@ -223,6 +247,10 @@ class _Cut:
         self.windows = max(1, TILE // 2 // wide) if pool else self.rows
         self.corners = 4 if pool else 1
 
+    def of_windows(self, relu: bool, shortcut: Tensor | None) -> dict[str, Any]:
+        flags = {"RELU": relu, "ADDS": shortcut is not None}
+        return {"ROWS": self.windows, "CORNERS": self.corners, **flags, **self.tile}
+
     def chunks(self, count: int, rows: int) -> tuple[int, int]:
         """Rows of a part, and how many parts."""
         chunk = triton.cdiv(triton.cdiv(count, PARTS), rows) * rows
@@ -234,49 +262,52 @@ class _Cut:
 
 
 def statistics(
-    x: Tensor, offset: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float,
+    x: Tensor, offset: Tensor | None, running_mean: Tensor, running_var: Tensor, momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Mean and 1 / deviation [C] of the batch; moves the running ones."""
-    cut = _Cut(x, len(offset), False)
+    cut, new = _Cut(x, len(running_mean), False), running_mean.new_empty
     chunk, parts = cut.chunks(cut.pixels, cut.rows)
-    first, second = offset.new_empty(2, parts, cut.C).unbind()
+    first, second = new(parts, cut.C), new(parts, cut.C)
     _moments[(parts,)](x, first, second, cut.pixels, chunk, ROWS=cut.rows, **cut.tile)
-    mean, rstd = offset.new_empty(2, cut.C).unbind()
+    mean, rstd = new(2, cut.C).unbind()
     _settle[cut.few](
-        x, first, second, offset, mean, rstd, running_mean, running_var, parts, float(cut.pixels),
-        eps, momentum, C=cut.C, SOME=SOME, FEW=FEW,
+        x, first, second, mean if offset is None else offset, mean, rstd, running_mean, running_var,
+        parts, float(cut.pixels), eps, momentum, C=cut.C, SOME=SOME, FEW=FEW,
+        ADDS=offset is not None,
     )  # fmt: skip
     return mean, rstd
 
 
 def forward(
-    x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, beta: Tensor, pool: bool
-) -> Tensor:
+    x: Tensor, shortcut: Tensor | None, mean: Tensor, rstd: Tensor, weight: Tensor, beta: Tensor,
+    relu: bool, pool: bool,
+) -> Tensor:  # fmt: skip
     """[N, C, H, W] or half of H and W."""
     cut = _Cut(x, len(weight), pool)
     shape = (cut.N, cut.C, cut.HP, cut.WP)
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     windows = cut.N * cut.HP * cut.WP
     _forward[(triton.cdiv(windows, cut.windows),)](
-        x, y, mean, rstd, weight, beta, windows, cut.H, cut.W, cut.HP, cut.WP,
-        ROWS=cut.windows, CORNERS=cut.corners, **cut.tile,
+        x, y if shortcut is None else shortcut, y, mean, rstd, weight, beta, windows,
+        cut.H, cut.W, cut.HP, cut.WP, **cut.of_windows(relu, shortcut),
     )  # fmt: skip
     return y
 
 
 def backward(
-    dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor, beta: Tensor, pool: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, weight and beta."""
+    dy: Tensor, x: Tensor, shortcut: Tensor | None, mean: Tensor, rstd: Tensor, weight: Tensor,
+    beta: Tensor, relu: bool, pool: bool,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:  # fmt: skip
+    """Gradients of x, of the shortcut, of weight and beta."""
     cut = _Cut(x, len(weight), pool)
     windows = cut.N * cut.HP * cut.WP
     chunk, parts = cut.chunks(windows, cut.windows)
-    how = {"ROWS": cut.windows, "CORNERS": cut.corners, **cut.tile}
-    first, second = weight.new_empty(2, parts, cut.C).unbind()
+    how, added = cut.of_windows(relu, shortcut), dy if shortcut is None else shortcut
+    first, second = weight.new_empty(parts, cut.C), weight.new_empty(parts, cut.C)
     own = (mean, rstd, weight, beta)
     _slopes[(parts,)](
-        x, dy, *own, first, second, windows, chunk, cut.H, cut.W, cut.HP, cut.WP, **how
+        x, added, dy, *own, first, second, windows, chunk, cut.H, cut.W, cut.HP, cut.WP, **how
     )
     dweight, dbeta, level, slope = weight.new_empty(4, cut.C).unbind()
     _gather[cut.few](
@@ -284,7 +315,11 @@ def backward(
         C=cut.C, SOME=SOME, FEW=FEW,
     )  # fmt: skip
     dx, windows = torch.empty_like(x), cut.N * cut.HC * cut.WC
+    through = None if shortcut is None else dy  # without a ReLU the slope passes as it is
+    if shortcut is not None and relu:
+        through = torch.empty_like(dy)
     _backward[(triton.cdiv(windows, cut.windows),)](
-        x, dy, dx, *own, level, slope, windows, cut.H, cut.W, cut.HP, cut.WP, cut.HC, cut.WC, **how
-    )
-    return dx, dweight, dbeta
+        x, added, dy, dx, dx if through is None else through, *own, level, slope, windows,
+        cut.H, cut.W, cut.HP, cut.WP, cut.HC, cut.WC, **how,
+    )  # fmt: skip
+    return dx, through, dweight, dbeta

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from engram.errors import whole
+from engram.models.conv_blocks import ConvBlocks, at_once, fuses
 from engram.models.layers import BatchNorm, Dropout
 from engram.models.shapes import image
 
@@ -18,7 +19,7 @@ class BasicBlock(nn.Module):
         self.first_norm = BatchNorm(outputs)
         self.second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.second_norm = BatchNorm(outputs)
-        self.shortcut: nn.Module | None = None
+        self.shortcut: nn.Sequential | None = None
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
                 nn.Conv2d(inputs, outputs, 1, stride, bias=False), BatchNorm(outputs)
@@ -26,7 +27,12 @@ class BasicBlock(nn.Module):
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.first_norm(self.first(x)).relu()
+        y: Tensor
+        if fuses(self, x):
+            y = at_once(self.first, self.first_norm, x)
+            short = _shortcut(self.shortcut, x)
+            return at_once(self.second, self.second_norm, y, shortcut=short, relu=self.relu)
+        y = self.first_norm(self.first(x)).relu()
         y = self.second_norm(self.second(y))
         y = y + (x if self.shortcut is None else self.shortcut(x))
         return y.relu() if self.relu else y
@@ -46,7 +52,7 @@ class Bottleneck(nn.Module):
         self.second_norm = BatchNorm(width)
         self.third = nn.Conv2d(width, outputs, 1, bias=False)
         self.third_norm = BatchNorm(outputs)
-        self.shortcut: nn.Module | None = None
+        self.shortcut: nn.Sequential | None = None
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
                 nn.Conv2d(inputs, outputs, 1, stride, bias=False), BatchNorm(outputs)
@@ -54,11 +60,21 @@ class Bottleneck(nn.Module):
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.first_norm(self.first(x)).relu()
+        y: Tensor
+        if fuses(self, x):
+            y = at_once(self.first, self.first_norm, x)
+            y = at_once(self.second, self.second_norm, y)
+            short = _shortcut(self.shortcut, x)
+            return at_once(self.third, self.third_norm, y, shortcut=short, relu=self.relu)
+        y = self.first_norm(self.first(x)).relu()
         y = self.second_norm(self.second(y)).relu()
         y = self.third_norm(self.third(y))
         y = y + (x if self.shortcut is None else self.shortcut(x))
         return y.relu() if self.relu else y
+
+
+def _shortcut(layers: nn.Sequential | None, x: Tensor) -> Tensor:
+    return x if layers is None else at_once(layers[0], layers[1], x, relu=False)  # type: ignore[arg-type]
 
 
 class ResNet(nn.Module):
@@ -96,7 +112,7 @@ class ResNet(nn.Module):
         super().__init__()
         channels, _, _ = image("resnet", sample_shape)
         inputs = widths[0]
-        self.stem = nn.Sequential(
+        self.stem = ConvBlocks(
             nn.Conv2d(channels, inputs, 3, 1, 1, bias=False), BatchNorm(inputs), nn.ReLU()
         )
         stages = []
@@ -191,7 +207,7 @@ class ResNet50(nn.Module):
     ) -> None:
         super().__init__()
         channels, _, _ = image("resnet50", sample_shape)
-        self.stem = nn.Sequential(
+        self.stem = ConvBlocks(
             nn.Conv2d(channels, 64, 7, 2, 3, bias=False), BatchNorm(64), nn.ReLU(),
             nn.MaxPool2d(3, 2, 1),
         )  # fmt: skip
