@@ -52,7 +52,7 @@ ALLOWED: dict[str, set[str]] = {
     "serve": STUDY | {"recipes", "deploy"},
     "pools": STUDY | {"recipes"},
     "tuning": STUDY | {"recipes", "pools"},
-    "report": {"errors", "metrics", "records", "recipes", "pools"},
+    "report": {"disk", "errors", "metrics", "records", "recipes", "pools"},
     "reproduce": STUDY | {"recipes", "pools", "report"},
     "checks": STUDY | {"recipes", "pools"},
     "cli": STUDY

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from engram.errors import RecordError
+from engram.errors import RecordError, bad
 
 _batch = threading.local()  # files that are to appear at once
 _counter = itertools.count()  # two threads of one process may write the same name
@@ -31,6 +31,7 @@ _WORDS = {
     errno.EFBIG: "the file is larger than this disk or process may have",
     errno.EIO: "the disk does not work (input/output error)",
 }
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
 
 class DiskError(RecordError, OSError):
@@ -44,9 +45,10 @@ class DiskError(RecordError, OSError):
     engram.disk.DiskError: runs: the disk is full; what was written before is kept
     """
 
-    def __init__(self, cause: OSError, path: str | os.PathLike[str]) -> None:
-        why = _WORDS.get(cause.errno or 0) or cause.strerror or str(cause)
-        super().__init__(f"{os.fspath(path)}: {why}; what was written before is kept")
+    def __init__(self, cause: OSError, path: str | os.PathLike[str], why: str = "") -> None:
+        usual = _WORDS.get(cause.errno or 0) or cause.strerror or str(cause)
+        said = why or f"{usual}; what was written before is kept"
+        super().__init__(f"{os.fspath(path)}: {said}")
         self.errno = cause.errno
 
 
@@ -160,6 +162,52 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def make_folders(path: str | os.PathLike[str]) -> Path:
+    """Make a folder that a user has named, and those above it; what stands in the way is named.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> make_folders(folder / "runs" / "first").is_dir()
+    True
+    >>> _ = (folder / "note").write_text("")
+    >>> make_folders(folder / "note" / "runs")
+    Traceback (most recent call last):
+    ...
+    engram.disk.DiskError: .../note/runs: no folder can be made there, .../note is a file
+    """
+    target = Path(path)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise DiskError(problem, target, _in_the_way(problem, target)) from problem
+    return target
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Complain now if a file that is to be written after long work could not be written."""
+    target = Path(path)
+    if target.is_dir():
+        raise bad("path", "the name of a file", f"the folder {str(target)!r}")
+    probe = make_folders(target.parent) / f".{target.name}.tmp-{_machine()}-{os.getpid()}-try"
+    try:
+        probe.touch()
+    except OSError as problem:
+        raise DiskError(problem, target) from problem
+    finally:
+        _remove(probe)
+
+
+def _in_the_way(problem: OSError, target: Path) -> str:
+    files = (one for one in (target, *target.parents) if os.path.lexists(one) and not one.is_dir())
+    if file := next(files, None):
+        same = "is a file, no folder"
+        return same if file == target else f"no folder can be made there, {file} is a file"
+    known = None if problem.errno in _GONE else _WORDS.get(problem.errno or 0)
+    return f"no folder can be made there, {known or problem.strerror or problem}"
 
 
 def make_folder(path: Path, inside: Path) -> None:

@@ -417,6 +417,14 @@ def test_one_sound_run_is_enough_for_success(engram):
     assert "engram: " not in done.stderr
 
 
+def test_a_negative_number_of_workers_is_refused_not_taken_for_none(engram, tmp_path):
+    (tmp_path / "r.yaml").write_text("{stream: {data: blobs}, method: Finetune}")
+    done = engram("sweep", "r.yaml", "--pool", "processes", "--workers", -1, code=2)
+    assert "--workers: expected a whole number of at least 0, got -1" in done.stderr
+    with pytest.raises(BadArgument, match="workers: expected"):
+        package.sweep([{"stream": {"data": "blobs"}, "method": "Finetune"}], workers=-1)
+
+
 def test_request_of_another_form_is_refused(tmp_path):
     folder = tmp_path / request.FOLDER
     folder.mkdir()

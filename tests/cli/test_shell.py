@@ -26,6 +26,7 @@ from tests.cli.conftest import SMALL
         (["run", *SMALL, "-s", "epochs"], "--set: expected key=value"),
         (["run", *SMALL, "-s", "epochs=0"], "epochs: expected a whole number of at least 1"),
         (["run", *SMALL, "--device", "gpu"], "device: unknown name 'gpu'"),
+        (["run", *SMALL, "--device", "cpu:x"], "device: expected cpu, or cpu:0"),
         (["run", *SMALL, "--keep", "all"], "keep: unknown name 'all'"),
         (["run", *SMALL, "--log", "tensorbord"], "did you mean 'tensorboard'"),
         (["run", *SMALL, "--seeds", "x"], "--seeds: expected a number of seeds"),
@@ -131,8 +132,10 @@ finally: assert "torch" not in sys.modules  # a key stroke must not take seconds
 def test_an_unwritable_directory_is_one_line(engram, tmp_path):
     (tmp_path / "file").write_text("")
     said = engram("run", *SMALL, "-o", "file", code=2).stderr.strip().splitlines()[-1]
-    assert said.startswith("engram: ")
-    assert "file" in said
+    assert said.endswith("/file: is a file, no folder")
+    said = engram("run", *SMALL, "-o", "file/below", code=2).stderr.strip().splitlines()[-1]
+    assert "/file/below: no folder can be made there, " in said
+    assert said.endswith("/file is a file")
 
 
 def test_bugs_are_not_hidden(engram, monkeypatch):

@@ -211,8 +211,8 @@ def test_images_and_batch_norm(tmp_path):
     x = np.clip(rng.integers(0, 60, (32, 3, 8, 8)) + 50 * y[:, None, None, None], 0, 255)
     x = x.astype(np.uint8)
     learner = Learner("ER", "resnet18_slim", **{**FAST, "epochs": 1}).learn(x[:16], y[:16])
-    learner.save(tmp_path / "m.engram")
-    again = Learner.load(tmp_path / "m.engram", device="cpu")
+    learner.save(tmp_path / "new" / "m.engram")  # makes the folder
+    again = Learner.load(tmp_path / "new" / "m.engram", device="cpu")
     as_json = again.predict_proba(x.tolist())  # whole numbers that are no bytes
     assert (as_json == learner.predict_proba(x)).all()
     with pytest.raises(engram.BadArgument, match="whole numbers from 0 to 255"):

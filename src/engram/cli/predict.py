@@ -59,7 +59,7 @@ def command(
     """
     from engram.cli.shell import emit, say
     from engram.deploy.inputs import read_inputs
-    from engram.disk import appearing
+    from engram.disk import appearing, make_folders
     from engram.errors import whole
 
     learner = open_model(source, label, seed, order, device, trust)
@@ -73,6 +73,7 @@ def command(
     if out is None:
         emit(text)
     else:
+        make_folders(out.parent)
         with appearing(out) as temporary:
             temporary.write_text(text, encoding="utf-8")
         say(f"{len(table)} predictions in {out}")

@@ -88,7 +88,8 @@ def command(
     Only what is missing is run; the same command continues a stopped reproduction.
     """
     from engram.cli import reproduce_plan as plans
-    from engram.errors import choose
+    from engram.engine.backend import device_of
+    from engram.errors import choose, whole
     from engram.recipes.duration import seconds
     from engram.reproduce import default_out, find_table, plan
     from engram.reproduce.output import FORMATS
@@ -96,12 +97,15 @@ def command(
     from engram.reproduce.run import ending
 
     choose("--format", form, FORMATS)
+    whole("--workers", workers)
+    whole("--group-size", group_size)
     _check_save(save, dry_run)
     limit = None if budget is None else seconds(budget)
     if name is None:
         return plans.list_tables()
     if "/" not in name and not (cells or dry_run or assignments or save or limit is not None):
         return plans.list_paper(name.strip().lower(), out, end=ending(embedded, on), form=form)
+    device_of(device)  # a wrong one is better known before data is read
     table = find_table(name, embedded=embedded, assignments=assignments or (), on=on, root=root)
     folder = out if out is not None else default_out(table, embedded=embedded, on=on)
     done = None if again else folder
@@ -124,6 +128,7 @@ def command(
 
 def _check_save(save: Path | None, dry_run: bool) -> None:
     """Complain about the file before anything runs."""
+    from engram.disk import check_writable
     from engram.errors import bad
     from engram.reproduce.output import read_lines
 
@@ -135,6 +140,7 @@ def _check_save(save: Path | None, dry_run: bool) -> None:
         raise bad("--save", "a file that ends in .csv, .tex or .md", str(save))
     if save.suffix == ".csv":
         read_lines(save)  # a file of something else
+    check_writable(save)
 
 
 def _run(
@@ -204,7 +210,6 @@ def _save(made: Reproduction, path: Path, form: str) -> None:
     if form == "csv":
         say(f"wrote {merge_lines(path, made.lines, digits=SHORT)}")
     else:
-        path.parent.mkdir(parents=True, exist_ok=True)
         say(f"wrote {write_text(path, render(made.lines, form) + chr(10))}")
 
 

@@ -43,7 +43,7 @@ class Request:
 
     def write(self, out: Path) -> Path:
         """Keep the request in a run directory; the same one twice is kept once."""
-        from engram.disk import DiskError
+        from engram.disk import make_folders
         from engram.records.files import plain, write_yaml
 
         content = plain(asdict(self))
@@ -52,10 +52,8 @@ class Request:
         same = {k: v for k, v in content.items() if k not in ("command", *HOW)}
         text = json.dumps(same, sort_keys=True, default=str)
         path = out / FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise DiskError(problem, out) from problem
+        make_folders(out)
+        make_folders(path.parent)
         return write_yaml(path, content)
 
     @classmethod

@@ -107,11 +107,12 @@ def command(
     from engram.cli import arguments
     from engram.cli.request import Request
     from engram.cli.searching import search_request
-    from engram.errors import bad
+    from engram.errors import bad, whole
     from engram.recipes.assign import set_values
     from engram.tuning.ranges import ranges_of
 
     find_pool(pool, "--pool")
+    whole("--workers", workers)
     if address is not None and pool != "ray":
         raise bad("--address", f"--pool ray beside it, {pool!r} has no cluster", address)
     if recipe is None and data is None:

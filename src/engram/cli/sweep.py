@@ -21,7 +21,7 @@ from engram.cli.options import (
     Root,
     Seeds,
 )
-from engram.errors import bad
+from engram.errors import bad, whole
 from engram.pools import POOLS, find_pool
 
 
@@ -60,6 +60,7 @@ def command(
     from engram.recipes.assign import set_values
 
     find_pool(pool, "--pool")
+    whole("--workers", workers)
     if address is not None and pool != "ray":
         raise bad("--address", f"--pool ray beside it, {pool!r} has no cluster", address)
     plain = [one for path in recipes for one in arguments.contents(recipe=path, seeds=seeds)]

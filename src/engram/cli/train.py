@@ -15,6 +15,7 @@ from engram.cli import arguments, show
 from engram.cli.progress import meter
 from engram.cli.request import Request
 from engram.cli.shell import ALL_DIVERGED, LOST, exit_code, say, why_stopped
+from engram.engine.backend import device_of
 from engram.errors import OWN_MODULES
 from engram.job import is_first
 from engram.parallel import LostRank
@@ -69,6 +70,8 @@ def train(
     """Run what is not finished yet, with progress on the screen."""
     seconds(request.checkpoint_every, "--checkpoint-every")
     ready(request.log)
+    if request.pool != "ray":  # whose nodes may have devices that are not here
+        device_of(request.device)
     target = folder.absolute()
     home = chdir(request.folder) if Path(request.folder).is_dir() else nullcontext()
     with home:

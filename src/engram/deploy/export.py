@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from engram.deploy.extend import DTYPES as STORED
 from engram.deploy.extend import broadcast
 from engram.deploy.published import Published
-from engram.disk import appearing
+from engram.disk import appearing, make_folders
 from engram.engine.checkpoints.single import rebuild, structure
 from engram.errors import EngramError, bad, choose
 from engram.learner.feed import middle
@@ -83,6 +83,7 @@ def export(published: Published, path: str | os.PathLike[str], form: str | None)
     choose("format", form, FORMATS)
     if published.facts["head"] == "multi":
         raise bad("learner", "one head for all classes, to be exported", "a head for each task")
+    make_folders(target.parent)
     program = Program(published).cpu().eval()
     about = published.facts["inputs"]
     example = torch.zeros(2, *about["shape"], dtype=STORED[about["dtype"]])

@@ -19,6 +19,7 @@ from engram.deploy.extend import NewTask, extended, left_rows
 from engram.deploy.grow import grown
 from engram.deploy.labels import Array, kind_of
 from engram.deploy.published import Published
+from engram.disk import make_folders
 from engram.engine.checkpoints.portable import Portable, portable, restore
 from engram.engine.engine import Engine
 from engram.engine.run import Run
@@ -178,6 +179,7 @@ class Learner(Estimator):
         found = self._portable
         if found is None:
             raise NothingLearnt("nothing was learnt yet: there is nothing to save")
+        make_folders(Path(path).parent)
         return save_model(path, found, {**self._made_by(), "notes": self.notes})
 
     @classmethod

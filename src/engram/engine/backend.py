@@ -25,10 +25,13 @@ def device_of(name: str | torch.device) -> torch.device:
         return name
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    kind = name.split(":")[0]
+    kind, colon, index = str(name).partition(":")
     choose("device", kind, ("auto", "cpu", "cuda"))
     if kind == "cuda" and not torch.cuda.is_available():
         raise bad("device", "cpu, because no CUDA device is available here", name)
+    count = torch.cuda.device_count() if kind == "cuda" else 1
+    if colon and not (index.isdecimal() and int(index) < count):
+        raise bad("device", f"{kind}, or {kind}:0 to {kind}:{count - 1}", name)
     return torch.device(name)
 
 

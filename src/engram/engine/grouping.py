@@ -16,7 +16,7 @@ from engram.engine.groups.hyperparameters import varying
 from engram.engine.prologue import PROLOGUE, prologue_before, prologue_of
 from engram.engine.run import Run
 from engram.engine.trainers.tracing import need_compiler
-from engram.errors import bad
+from engram.errors import bad, whole
 from engram.learner.layout import Networks
 from engram.learner.learner import Learner
 from engram.learner.likeness import ByIdentity, likeness
@@ -73,7 +73,7 @@ class Grouping:
         self.kind = plan_for or self.device.type
         if compile and not plan_for:
             need_compiler(self.device)
-        self.group_size = group_size
+        self.group_size = whole("group_size", group_size)
         # images of runs that train unmapped on CUDA; a mapped convolution wants them as usual
         unmapped = self.device.type == "cuda" and not together and not compile
         self._factory = LearnerFactory(self.device, channels_last=unmapped)

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from engram.errors import whole
 from engram.recipes import Callback, Plan, Recipe, execute
 from engram.recipes.plan import plans_by_recipe
 from engram.recipes.recorder import Recorder
@@ -53,6 +54,9 @@ class Work:
     deadline: float | None = None
     again: bool = False
     planned: Sequence[Sequence[Plan]] = ()
+
+    def __post_init__(self) -> None:
+        whole("workers", self.workers)
 
     @cached_property
     def by_recipe(self) -> Sequence[Sequence[Plan]]:

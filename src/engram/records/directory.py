@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from engram.disk import DiskError, remove_leftovers
+from engram.disk import DiskError, make_folders, remove_leftovers
 from engram.errors import RecordError, bad
 from engram.records.arrays import PREFIX as ARRAYS
 from engram.records.arrays import Arrays, StoredArrays, stands_alone, write_arrays
@@ -49,10 +49,8 @@ class RunDirectory:
     def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
         self.path = Path(path)
         if create:
-            try:
-                (self.path / "recipes").mkdir(parents=True, exist_ok=True)
-            except OSError as problem:
-                raise DiskError(problem, self.path) from problem
+            make_folders(self.path)
+            make_folders(self.path / "recipes")
         elif not self.path.is_dir():
             raise bad("path", "an existing run directory", str(path))
         self._recorded = FinishedStages(self.path)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from engram.disk import make_folders
 from engram.errors import choose
 from engram.records.files import write_text
 from engram.report.digest import digest
@@ -34,7 +35,7 @@ def write_tables(
     for form in formats:
         choose("formats", form, FORMATS)
     target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
+    make_folders(target)
     return [
         write_text(target / f"{table.name}.{FORMATS[form][0]}", render(table, form) + "\n")
         for table in all_tables(inputs, digest(inputs))

@@ -16,6 +16,7 @@ import yaml
 from markupsafe import Markup
 
 from engram import __version__
+from engram.disk import make_folders
 from engram.errors import bad
 from engram.records.files import write_text
 from engram.records.searched import searched_in_words
@@ -62,7 +63,7 @@ def build(inputs: ReportInput, out: str | os.PathLike[str], *, title: str | None
     if path.is_dir():
         raise bad("out", "the path of a file", f"the directory {str(path)!r}")
     text = page(inputs, title=title)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     # By rename: a reader never sees half a page, and a failure leaves the old one.
     return write_text(path, text)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engram.disk import make_folders
 from engram.errors import RecordError, bad, choose
 from engram.reproduce.cells import Cell
 from engram.reproduce.verdict import Line
@@ -102,7 +103,7 @@ def merge_lines(path: Path, lines: Sequence[Line], *, digits: str | None = None)
     old = read_lines(path)
     if old is not None:
         fresh = _merged(old, fresh)
-    path.parent.mkdir(parents=True, exist_ok=True)  # where nothing is trained, nobody made it
+    make_folders(path.parent)  # where nothing is trained, nobody made it
     return write_text(path, fresh.to_csv(index=False))
 
 
