@@ -59,7 +59,7 @@ class ConvBlocks(nn.Sequential):
 
 
 def fuses(layers: nn.Module, x: Tensor) -> bool:
-    """Whether `at_once` serves these layers in this pass: images on CUDA, channels last.
+    """Whether `at_once` serves these layers in this pass: images on CUDA, not mapped.
 
     Not where a hook listens to a layer, and not where rows are padding or of several ranks. What
     has a gradient by running statistics (an importance, say) is torch's.
@@ -68,12 +68,8 @@ def fuses(layers: nn.Module, x: Tensor) -> bool:
         return False
     if ROW_WEIGHTS.get() is not None if layers.training else torch.is_grad_enabled():
         return False
-    last = _channels_last(x)  # of the input or the kernels, as cuDNN asks
-    for one in layers.modules():
-        if one is not layers and (one._forward_hooks or one._forward_pre_hooks):
-            return False
-        last = last or (isinstance(one, nn.Conv2d) and _channels_last(one.weight))
-    return last
+    inside = (one for one in layers.modules() if one is not layers)
+    return not any(one._forward_hooks or one._forward_pre_hooks for one in inside)
 
 
 def at_once(
@@ -130,9 +126,10 @@ def _halves(pool: nn.Module | None) -> bool:
 
 
 def _convolved(convolution: nn.Conv2d, x: Tensor) -> Tensor:
-    """Without the bias; channels may be more than asked for, the last ones being 0."""
+    """Without the bias; channels come last, and may be more than asked for: then those are 0."""
     weight, many = convolution.weight, _multiple(x)
     inputs, outputs = -weight.shape[1] % many, -weight.shape[0] % many
+    x = x.contiguous(memory_format=torch.channels_last)
     if inputs:
         x = F.pad(x, (0, 0, 0, 0, 0, inputs))
     if inputs or outputs:
