@@ -113,6 +113,8 @@ def test_figures_are_counted_as_figures():
     done = call("reproduce", "rwalk/fig4", *quick)
     assert "1 of 1 figure can be made here, from 4 runs" in done.stderr, done.output
     assert "cells" not in done.stderr
+    some = call("reproduce", "rwalk/fig4", *quick, "--cells", "method=EWC-S|PI-S")
+    assert "1 of 1 figure can be made here, from 2 runs" in some.stderr, some.output
     other = call("reproduce", "rwalk/fig6", *quick)
     assert "note: digits in place of CIFAR-100" in other.stderr
 
@@ -133,7 +135,8 @@ def test_budget_of_nothing_says_how_to_go_on():
         (["reproduce", "rwalk/1", "--dry-run", "--workers", "-1"], "--workers: expected a whole"),
         (["reproduce", "rwalk/1", "--dry-run", "--group-size", "-2"], "--group-size: expected"),
         (["reproduce", "rwalk/1", "--cells", "metod=F"], "did you mean 'method'"),
-        (["reproduce", "rwalk/fig2", "--cells", "method=EWC"], "rwalk/fig2 is a figure"),
+        (["reproduce", "rwalk/fig2", "--cells", "method=EWK"], "did you mean 'EWC'"),
+        (["reproduce", "iirc/fig3.3", "--cells", "method=ER"], "iirc/fig3.3 is drawn as a whole"),
         (["reproduce", "rwalk/fig6", "--set", "cifar=null"], "rwalk/fig6: expected CIFAR-100"),
         (["reproduce", "walk/1"], "did you mean 'rwalk'"),
         (["reproduce", "walk"], "did you mean 'rwalk'"),

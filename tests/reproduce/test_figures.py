@@ -12,6 +12,7 @@ from engram.report.style import PALETTE
 from engram.reproduce import cells_of, choose_cells, find_table, table_names
 from engram.reproduce.papers import cgl_preset, confer_preset
 from engram.reproduce.papers.rwalk_drawings import METHODS as OF_RWALK
+from engram.reproduce.planning import choose_rows
 
 pytest.importorskip("plotly")
 
@@ -111,12 +112,21 @@ def test_methods_that_are_not_in_the_first_plot_have_an_entry_as_well(name):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_one_method_alone_is_drawn(name):
-    for figure in figures_of(name):
-        alone = ("EWC", "EWC-S", "Joint")
-        some = [r for r in figure.recipes if r.label.split()[0] in alone]
-        data = figure.data(invented(some))
+    table = find_table(name, assignments=SMALL[name.partition("/")[0]])
+    few = choose_rows(table, "method=EWC*" if "rwalk" in name else "method=EWC")
+    assert [one.name for one in few] == [one.name for one in table.figures]
+    for figure in few:
+        assert {r.label.split()[0] for r in figure.recipes} <= {"EWC", "EWC-S", "Joint"}
+        data = figure.data(invented(figure.recipes))
         assert {str(m).removesuffix("-S") for m in data["method"]} == {"EWC"}
         assert len(figure.draw(data).data)
+
+
+@pytest.mark.parametrize("name", ["iirc/fig4.2", "iirc/fig4.4", "iirc/findings", "cnd/fig4"])
+def test_rows_of_other_figures_have_names(name):
+    chosen = {"iirc": "method=ER", "cnd": "method=ER-25s"}[name.partition("/")[0]]
+    for figure in choose_rows(find_table(name, embedded=True), chosen):
+        assert {recipe.method.__class__.__name__ for recipe in figure.recipes} == {"ER"}
 
 
 @pytest.mark.parametrize("name", [name for name in FIGURES if name not in OVER_TIME])

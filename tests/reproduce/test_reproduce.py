@@ -382,10 +382,15 @@ def test_figures_are_written(tmp_path):
     assert pd.read_csv(made.figures[0])["runs"].tolist() == [2]
     assert "settings" not in pd.read_csv(made.figures[0])
     assert made.lines == ()
+    other = replace(recipe, seeds=(5,))
+    more = replace(figure, recipes=(recipe, other), rows=({"method": "A"}, {"method": "B"}))
+    made = reproduce(PaperTable(name="fake/fig1", figures=(more,)), out=tmp_path, cells="method=B")
+    assert [run.key[1] for run in made.plan.runs] == [5]
+    assert pd.read_csv(made.figures[0])["runs"].tolist() == [3]  # those of before are drawn, too
     changed = PaperTable(name="fake/fig1", figures=(figure,), settings={"epochs": "2"})
     made = reproduce(changed, out=tmp_path)
     assert pd.read_csv(made.figures[0])["settings"].tolist() == ["epochs=2"]
-    assert titles == ["x", "x (epochs=2)"]
+    assert titles == ["x", "x", "x (epochs=2)"]
 
 
 def test_hostile_names_survive_every_format(table, tmp_path):

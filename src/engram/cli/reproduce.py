@@ -33,7 +33,7 @@ def command(
     ] = None,
     cells: Annotated[
         str,
-        typer.Option(metavar="EXPR", help='Some cells: "dataset=MNIST,method=Vanilla|PI*".'),
+        typer.Option(metavar="EXPR", help='Some cells, or rows of a figure: "method=Vanilla|PI*".'),
     ] = "",
     budget: Annotated[
         str | None,

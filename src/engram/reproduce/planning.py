@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engram.data.catalogue import find, missing_rows, search_root
-from engram.data.core import Data
-from engram.data.known import KNOWN
+from engram.data.catalogue import search_root
 from engram.errors import BadArgument
-from engram.models import build as build_model
 from engram.recipes import Plan, Recipe
-from engram.recipes.plain import to_plain
-from engram.recipes.plan import Planner
 from engram.records import RunDirectory
 from engram.reproduce.cells import Cell, choose_cells
 from engram.reproduce.cost import CostEstimate, Tell, estimate
 from engram.reproduce.measures import constant
-from engram.reproduce.table import SUBSET, Entry, PaperFigure, PaperTable, run_key, words
-from engram.streams.core import Stream
+from engram.reproduce.shelf import Shelf
+from engram.reproduce.table import Entry, PaperFigure, PaperTable, run_key
 
 
 @dataclass(frozen=True)
@@ -60,103 +56,6 @@ class ReproductionPlan:
         return sum(cost.seconds for cost in self.costs)
 
 
-class _Shelf:
-    """Data and streams, each loaded once; what cannot be loaded is remembered with the reason.
-
-    `settings` are the user's changes of the preset. With some, only data that is not here is a
-    reason not to run: everything else is a mistake in them, and raised before anything trains.
-    """
-
-    def __init__(self, root: str | None, settings: Mapping[str, str]) -> None:
-        self.root = root
-        self.settings = settings
-        self.data: dict[str, Data | str] = {}
-        self.streams: dict[str, Stream] = {}
-        # By identity: cells share recipe objects, and a study of orders has thousands of runs.
-        self._sources: dict[int, tuple[Recipe, str]] = {}
-        self._runs: dict[int, list[Plan]] = {}
-        self._models: set[str] = set()  # those that were tried
-        self._planner = Planner(root)
-
-    def refused(self, error: BadArgument) -> str:
-        """The reason not to run a cell, unless settings are to blame."""
-        if self.settings:
-            raise BadArgument(f"{error} (with {words(self.settings)})") from error
-        return str(error)
-
-    def find(self, recipe: Recipe) -> Data | str:
-        source = self._source(recipe)
-        if source not in self.data:
-            try:
-                self.data[source] = recipe.data(self.root)
-            except BadArgument as error:
-                absent = not self._mistaken(recipe)
-                self.data[source] = str(error) if absent else self.refused(error)
-        return self.data[source]
-
-    def _mistaken(self, recipe: Recipe) -> bool:
-        """Whether a name or option is wrong, rather than files being absent or damaged."""
-        name = str(recipe.stream["data"])
-        known = KNOWN.get(name)
-        if known is None:
-            return os.sep not in name
-        root = search_root(self.root)
-        here = known.make is not None or (root is not None and find(name, root) is not None)
-        return here and bool(recipe.stream.get("data_options"))
-
-    def _source(self, recipe: Recipe) -> str:
-        if id(recipe) not in self._sources:
-            source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
-            self._sources[id(recipe)] = recipe, source  # kept alive: its id is a key
-        return self._sources[id(recipe)][1]
-
-    def stream(self, recipe: Recipe) -> Stream:
-        where = repr(to_plain(recipe.stream))
-        if where not in self.streams:
-            data = self.find(recipe)
-            if isinstance(data, str):
-                raise BadArgument(data)
-            self.streams[where] = recipe.build_stream(data)
-        return self.streams[where]
-
-    def runs(self, recipe: Recipe) -> list[Plan]:
-        self._source(recipe)
-        if id(recipe) not in self._runs:
-            stream = self.stream(recipe)
-            self._try_model(recipe, stream)
-            self._runs[id(recipe)] = self._planner.plans(recipe, stream)
-        return self._runs[id(recipe)]
-
-    def _try_model(self, recipe: Recipe, stream: Stream) -> None:
-        """Build the model once where settings may have spoilt it; training would be too late."""
-        shape = stream.data.sample_shape
-        key = repr((recipe.model, shape))
-        if self.settings and key not in self._models:
-            build_model(recipe.model, sample_shape=shape, classes=len(stream.order), seed=0)
-            self._models.add(key)
-
-    def why_not(self, recipes: Iterable[Recipe]) -> str:
-        """Why some recipe cannot be run here, "" if all can."""
-        for recipe in recipes:
-            data = self.find(recipe)
-            if isinstance(data, str):
-                return data
-            try:
-                self.runs(recipe)
-            except BadArgument as error:
-                return self.refused(error)
-        return ""
-
-    def reasons(self, recipes: Iterable[Recipe]) -> list[str]:
-        found = (self.find(recipe) for recipe in recipes)
-        return [SUBSET] if any(missing_rows(d) for d in found if isinstance(d, Data)) else []
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        loaded = [data for data in self.data.values() if isinstance(data, Data)]
-        return tuple(dict.fromkeys(f"{d.name}: {note}" for d in loaded for note in d.notes))
-
-
 def plan(
     table: PaperTable,
     data_root: str | os.PathLike[str] | None = None,
@@ -177,7 +76,8 @@ def plan(
         default.
     cells
         Which cells, such as ``dataset=MNIST,method=Vanilla|PI``; "" means all, with the figures
-        that are drawn along with them.
+        that are drawn along with them. Of a figure: which rows are run; what is recorded of the
+        others is drawn, too.
     out
         Run directory; runs that are finished there cost nothing.
     measure
@@ -185,17 +85,20 @@ def plan(
     tell
         Called with label, place and number of groups before each is timed.
     """
-    if cells and not table.cells:
-        raise BadArgument(f"cells: {table.name} is a figure; it is drawn as a whole")
-    chosen = choose_cells(table.cells, cells) if cells else table.cells
+    chosen = choose_cells(table.cells, cells) if cells and table.cells else table.cells
+    drawn = table.figures if not cells else () if table.cells else choose_rows(table, cells)
     if data_root is not None:
         search_root(str(data_root))  # a folder that is not there is no reason, but a mistake
-    shelf = _Shelf(None if data_root is None else str(data_root), table.settings)
+    shelf = Shelf(None if data_root is None else str(data_root), table.settings)
     _try_recipes(table, shelf)
     entries = tuple(_entry(table, cell, shelf) for cell in chosen)
-    figures, absent = _figures(table.figures if not cells else (), shelf)
+    figures, absent = _figures(drawn, shelf)
     recipes = _recipes(entries, figures, table.rank)
     runs, ids, orders = _runs(recipes, shelf)
+    if figures and cells:  # what is recorded of its other rows is drawn with those that are run
+        names = {figure.name for figure in figures}
+        others = [r for one in table.figures if one.name in names for r in one.recipes]
+        _, ids, orders = _runs([r for r in others if not shelf.why_not([r])], shelf)
     made = ReproductionPlan(
         table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
         runs=tuple(runs), notes=(*table.notes, *shelf.notes),
@@ -217,7 +120,36 @@ def with_costs(
     return replace(made, costs=tuple(costs))
 
 
-def _try_recipes(table: PaperTable, shelf: _Shelf) -> None:
+def choose_rows(table: PaperTable, expression: str) -> tuple[PaperFigure, ...]:
+    """The figures of a table with the recipes of some of their rows, named as cells are.
+
+    Examples
+    --------
+    >>> from engram.reproduce import find_table
+    >>> (figure,) = choose_rows(find_table("rwalk/fig4"), "dataset=MNIST,method=EWC-S,samples=10")
+    >>> [recipe.label for recipe in figure.recipes]
+    ['EWC-S strength=75000 per_class=10 random (MNIST, single-head)']
+    """
+    paper, _, number = table.name.partition("/")
+    rows = [
+        (figure, recipe, Cell(paper, number, row, math.nan))
+        for figure in table.figures
+        for recipe, row in zip(figure.recipes, figure.rows, strict=bool(figure.rows))
+    ]
+    named = [cell for _, _, cell in rows if cell.key]
+    if not named:
+        raise BadArgument(f"cells: {table.name} is drawn as a whole, it has no rows to choose from")
+    chosen = {id(cell) for cell in choose_cells(named, expression)}
+    found = []
+    for figure in table.figures:
+        own = [(recipe, cell) for owner, recipe, cell in rows if owner is figure]
+        if any(id(cell) in chosen for _, cell in own):  # with what all of its rows need
+            kept = [recipe for recipe, cell in own if not cell.key or id(cell) in chosen]
+            found.append(replace(figure, recipes=tuple(kept), rows=()))
+    return tuple(found)
+
+
+def _try_recipes(table: PaperTable, shelf: Shelf) -> None:
     """Complain about settings that no recipe takes, in cells that were not asked for as well."""
     if not shelf.settings:
         return
@@ -228,7 +160,7 @@ def _try_recipes(table: PaperTable, shelf: _Shelf) -> None:
             shelf.refused(error)
 
 
-def _entry(table: PaperTable, cell: Cell, shelf: _Shelf) -> Entry:
+def _entry(table: PaperTable, cell: Cell, shelf: Shelf) -> Entry:
     try:
         entry = table.entry(cell)
     except BadArgument as error:  # a method or model that this version does not have
@@ -244,7 +176,7 @@ def _entry(table: PaperTable, cell: Cell, shelf: _Shelf) -> Entry:
     return replace(entry, reasons=(*entry.reasons, *extra))
 
 
-def _counted(entry: Entry, shelf: _Shelf) -> Entry:
+def _counted(entry: Entry, shelf: Shelf) -> Entry:
     """The entry with the number that is read off the data."""
     if entry.counted is None:
         return entry
@@ -258,7 +190,7 @@ def _counted(entry: Entry, shelf: _Shelf) -> Entry:
 
 
 def _figures(
-    figures: Sequence[PaperFigure], shelf: _Shelf
+    figures: Sequence[PaperFigure], shelf: Shelf
 ) -> tuple[tuple[PaperFigure, ...], dict[str, str]]:
     absent = {one.name: shelf.why_not(one.recipes) for one in figures}
     found = tuple(figure for figure in figures if not absent[figure.name])
@@ -279,7 +211,7 @@ def _recipes(
 
 
 def _runs(
-    ordered: Sequence[Recipe], shelf: _Shelf
+    ordered: Sequence[Recipe], shelf: Shelf
 ) -> tuple[list[Plan], dict[str, str], dict[tuple[str, str], str]]:
     """All runs once, in the order of their recipes; ids and orders."""
     runs = {run.key: run for recipe in ordered for run in shelf.runs(recipe)}

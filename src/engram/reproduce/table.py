@@ -97,13 +97,18 @@ def stand_in(entry: Entry) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperFigure:
-    """A figure: what has to be run, the numbers it shows, and the drawing."""
+    """A figure: what has to be run, the numbers it shows, and the drawing.
+
+    `rows` says of each recipe what it stands for, under the names by which cells are chosen, so
+    that some can be run by themselves; nothing for one that all others need.
+    """
 
     name: str
     title: str
     recipes: tuple[Recipe, ...]
     data: Callable[[Result], pd.DataFrame]
     draw: Callable[[pd.DataFrame], Any]  # a plotly figure
+    rows: tuple[Mapping[str, str], ...] = ()
 
 
 def _any_order(recipe: Recipe) -> int:

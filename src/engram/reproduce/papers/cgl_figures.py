@@ -84,6 +84,17 @@ def _flat(groups: Mapping[Any, Sequence[Recipe]]) -> tuple[Recipe, ...]:
     return tuple(made for group in groups.values() for made in group)
 
 
+def _keys(
+    dataset: str, groups: Mapping[tuple[str, str], Sequence[Recipe]]
+) -> tuple[dict[str, str], ...]:
+    """What each of the recipes stands for."""
+    return tuple(
+        {"dataset": dataset, "method": method, "orders": kind}
+        for (method, kind), group in groups.items()
+        for _ in group
+    )
+
+
 # -- figure 1 --------------------------------------------------------------------------------------
 def _classes(preset: Preset, dataset: str) -> PaperFigure:
     groups = _recipes(preset, dataset, "gcn", KINDS)
@@ -101,8 +112,9 @@ def _classes(preset: Preset, dataset: str) -> PaperFigure:
 
     title = f"Accuracy of every class under all orders, {preset.shown(dataset)}"
     return PaperFigure(
-        name="fig1", title=title, recipes=_flat(groups), data=data, draw=draw_classes
-    )
+        name="fig1", title=title, recipes=_flat(groups), data=data, draw=draw_classes,
+        rows=_keys(dataset, groups),
+    )  # fmt: skip
 
 
 # -- figures 3 to 6 --------------------------------------------------------------------------------
@@ -120,7 +132,7 @@ def _scatter(
     shown, net = preset.shown(dataset), "ST-GCN" if model == "stgcn" else "GCN"
     return PaperFigure(
         name=_part(name, shown), title=f"Accuracy against forgetting, {shown}, {net}",
-        recipes=_flat(groups), data=data, draw=draw_scatter,
+        recipes=_flat(groups), data=data, draw=draw_scatter, rows=_keys(dataset, groups),
     )  # fmt: skip
 
 
@@ -183,4 +195,5 @@ def _evolution(preset: Preset, dataset: str, name: str, axis: str) -> PaperFigur
         name=name,
         title=f"Accuracy and forgetting over the {axis} of the GCN, {preset.shown(dataset)}",
         recipes=tuple(rows.values()), data=data, draw=lambda table: draw_evolution(table, axis),
+        rows=tuple({"dataset": dataset, "method": m, axis: str(value)} for m, value in rows),
     )  # fmt: skip

@@ -104,5 +104,12 @@ def build(name: str, preset: Preset) -> tuple[PaperFigure, ...]:
         PaperFigure(
             name=name, title=title, recipes=tuple(made.values()),
             data=lambda result: one.data(result, made), draw=one.draw,
+            rows=tuple(
+                {
+                    "dataset": row.dataset, "setting": row.setting, "method": row.method,
+                    "backbone": row.backbone,
+                }
+                for row in made
+            ),
         ),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -122,10 +123,9 @@ def _reasons(preset: Preset, block: Block, row: str) -> tuple[str, ...]:
 def figure(name: str, preset: Preset) -> PaperFigure:
     """Accuracy of every task after every step: one row of plots per half of the tables."""
     page = FIGURES[name]
+    panels = _panels(page, preset)
     rows = {
-        (panel, row): recipe(preset, block, row)
-        for panel, block in _panels(page, preset).items()
-        for row in ROWS
+        (panel, row): recipe(preset, block, row) for panel, block in panels.items() for row in ROWS
     }
 
     def data(result: Result) -> pd.DataFrame:
@@ -139,6 +139,7 @@ def figure(name: str, preset: Preset) -> PaperFigure:
         name=name, title=f"Accuracy of every task over time, {shown}, {page.setting}",
         recipes=tuple(rows.values()), data=data,
         draw=lambda table: draw_task_level(table, looks(list(ROWS), table["method"])),
+        rows=tuple({**asdict(panels[panel]), "method": row} for panel, row in rows),
     )  # fmt: skip
 
 

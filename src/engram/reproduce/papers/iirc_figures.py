@@ -151,11 +151,19 @@ def _curves(
                     records += points(result, made, panel, names)
         return frame(records, ("panel", "method", "stage", "value", "std", "runs"))
 
-    unique = {id(one): one for made in found.values() for one in made}
     return PaperFigure(
-        name=name, title=_title(name),
-        recipes=tuple(unique.values()), data=data, draw=draw_curves,
+        name=name, title=_title(name), data=data, draw=draw_curves,
+        recipes=tuple(one for made in found.values() for one in made), rows=_keys(found),
     )  # fmt: skip
+
+
+def _keys(rows: Mapping[tuple[str, str], Sequence[Recipe]]) -> tuple[dict[str, str], ...]:
+    """What each recipe stands for."""
+    return tuple(
+        {"dataset": dataset, "method": label}
+        for (dataset, label), made in rows.items()
+        for _ in made
+    )
 
 
 def _title(name: str) -> str:
@@ -218,6 +226,7 @@ def _confusion(preset: Preset, name: str, stages: Sequence[int]) -> PaperFigure:
     return PaperFigure(
         name=name, title=f"Who is taken for whom, {preset.shown(CIFAR)}",
         recipes=tuple(rows.values()), data=data, draw=draw_confusion,
+        rows=_keys({(CIFAR, row): [made] for row, made in rows.items()}),
     )  # fmt: skip
 
 
@@ -240,6 +249,7 @@ def _findings(preset: Preset) -> PaperFigure:
         name="findings", title=f"{_title('findings')}, {shown}",
         recipes=tuple(one for made in rows.values() for one in made),
         data=lambda result: Findings(rows, shown == CIFAR).table(result), draw=draw_table,
+        rows=_keys({(CIFAR, row): made for row, made in rows.items()}),
     )  # fmt: skip
 
 

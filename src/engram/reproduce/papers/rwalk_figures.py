@@ -79,6 +79,12 @@ def _row(dataset: str, setting: str, method: str, samples: bool, **more: Any) ->
     )  # fmt: skip
 
 
+def _key(dataset: str, setting: str, method: str, samples: bool) -> dict[str, str]:
+    """What a row is called in table 1."""
+    marked = samples and method != "RWalk" and "iCaRL" not in method
+    return {"dataset": dataset, "setting": setting, "method": method + "-S" * marked}
+
+
 def _average(made: Recipe, result: Result, head: str) -> Floats:
     values = measures.metric("average_accuracy", made, head=head)(result)
     return values[~np.isnan(values)]
@@ -104,6 +110,7 @@ def _task_level(preset: Preset, name: str, dataset: str) -> PaperFigure:
     return PaperFigure(
         name=name, title=f"Accuracy of every task over time, {preset.shown(dataset)}{instead}",
         recipes=tuple(rows.values()), data=data, draw=draw_task_level,
+        rows=tuple(_key(dataset, setting, method, samples) for setting, samples, method in rows),
     )  # fmt: skip
 
 
@@ -114,7 +121,7 @@ def _plane(preset: Preset) -> PaperFigure:
     for dataset in joint:
         for _, samples, methods in PANELS[1:]:
             for method in methods:
-                name = f"{method}-S" if samples and method != "RWalk" else method
+                name = _key(dataset, SINGLE, method, samples)["method"]
                 rows[dataset, name] = recipe(preset, _row(dataset, SINGLE, method, samples))
 
     def data(result: Result) -> pd.DataFrame:
@@ -140,6 +147,10 @@ def _plane(preset: Preset) -> PaperFigure:
     return PaperFigure(
         name="fig3", title="Forgetting against intransigence, single-head",
         recipes=(*rows.values(), *joint.values()), data=data, draw=draw_plane,
+        rows=(
+            *({"dataset": dataset, "setting": SINGLE, "method": name} for dataset, name in rows),
+            *({} for _ in joint),
+        ),
     )  # fmt: skip
 
 
@@ -179,6 +190,10 @@ def _grid(
     return PaperFigure(
         name=name, title=title, recipes=tuple(rows.values()), data=data,
         draw=lambda table: draw_grid(table, axis),
+        rows=tuple(
+            {**_key(dataset, SINGLE, method, True), axis: str(value)}
+            for dataset, method, value in rows
+        ),
     )  # fmt: skip
 
 
