@@ -36,7 +36,7 @@ from engram.reproduce.papers import confer_preset, iirc_preset
 
 STEPS, SHOWN = 40, 14
 LAYOUTS = ("last", "first")
-BLOCKS = {"plain": False, "fused": True}
+BLOCKS = {"plain": (False, False), "fused": (True, False), "turned": (True, True)}
 
 
 def noise(size: int, rows: int, classes: int = 4) -> Data:
@@ -99,7 +99,7 @@ def cases(given: Any) -> Iterator[tuple[str, str, str, str]]:
     """Row, precision, layout and how all of it is called; sets how blocks are computed."""
     for row, precision, layout in product(given.rows, given.precision, given.layout):
         for blocks in given.blocks:
-            conv_blocks.FUSES = BLOCKS[blocks]
+            conv_blocks.FUSES, conv_blocks.TURNS = BLOCKS[blocks]
             yield row, precision, layout, f"{row}, {precision}, channels {layout}, {blocks} blocks"
 
 

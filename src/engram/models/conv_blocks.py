@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
 
 from engram.models import norm_pool
 from engram.models.context import ROW_WEIGHTS, SHARE
 from engram.models.layers import BatchNorm
 
 FUSES = False  # whether blocks take the kernels of `norm_pool` where those apply
+TURNS = False  # whether they take the gradient of an input by a convolution forwards
 
 
 class Block(NamedTuple):
@@ -135,8 +137,39 @@ def _convolved(convolution: nn.Conv2d, x: Tensor) -> Tensor:
     if inputs or outputs:
         weight = F.pad(weight, (0, 0, 0, 0, 0, inputs, 0, outputs))
         weight = weight.contiguous(memory_format=torch.channels_last)
+    stride, padding = convolution.stride, convolution.padding
+    if TURNS and stride == (1, 1) == convolution.dilation and not isinstance(padding, str):
+        found: Tensor = _Turned.apply(x, weight, padding)  # type: ignore[no-untyped-call]
+        return found
     y: Tensor = convolution._conv_forward(x, weight, None)
     return y
+
+
+class _Turned(torch.autograd.Function):
+    """A convolution of stride 1 whose input has its gradient by another one, forwards.
+
+    cuDNN's search for the gradient of a 5 x 5 convolution ends with Fourier transforms; forwards it
+    knows better.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.padding = padding
+        return F.conv2d(x, weight, padding=padding)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        dx = dweight = None
+        if ctx.needs_input_grad[0]:
+            turned = weight.flip(2, 3).transpose(0, 1)
+            turned = turned.contiguous(memory_format=torch.channels_last)
+            edge = [k - 1 - p for k, p in zip(weight.shape[2:], ctx.padding, strict=True)]
+            dx = F.conv2d(dy, turned, padding=edge)
+        if ctx.needs_input_grad[1]:
+            dweight = conv2d_weight(x, weight.shape, dy, padding=ctx.padding)
+        return dx, dweight, None
 
 
 def _multiple(x: Tensor) -> int:
