@@ -44,6 +44,9 @@ class Learner(Estimator):
     keeps them. New classes may come at any time; there is room for `capacity` of them, which
     doubles when it is needed and leaves the old ones as they are, bit by bit.
 
+    The learner that methods get in their verbs is not this one, but the engine's state of a run
+    (`engram.learner`), of which one is trained here for every task.
+
     An estimator in scikit-learn's manner: `fit` begins anew, `partial_fit` is `learn`. Predictions
     may be asked for from other threads while it learns, and are those of the last finished task.
 

@@ -36,6 +36,9 @@ class Learner:
     Methods see it in ``start`` and ``finish``. There they may write into ``params`` (views of the
     vector), ``free`` (which entries may move), ``state`` (their own tree of tensors) and
     ``exemplars``; everything they read of the data comes through ``batch``.
+
+    This is the engine's. `engram.Learner`, which users make, is another class (`engram.deploy`): it
+    has the engine train one of these, and predicts with what that has learnt.
     """
 
     def __init__(
