@@ -8,26 +8,21 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from engram.disk import all_at_once
 from engram.engine.backend import device_of
-from engram.engine.checkpoints.portable import portable
 from engram.engine.engine import FinishedStage
 from engram.errors import RecordError
 from engram.learner.learner import Learner
-from engram.learner.tree import nbytes
 from engram.recipes.callback import Callback
 from engram.recipes.changes import changed, recorded
-from engram.recipes.checkpoints import Checkpoints, ends, with_models
-from engram.recipes.model_file import KeptModel, about
+from engram.recipes.checkpoints import Checkpoints
 from engram.recipes.plan import Plan
 from engram.recipes.remeasure import remeasure, states_of
 from engram.recipes.rows import Done, group_rows
+from engram.recipes.stage_records import MemoryRecords, ledgers_of, predictions_of, probed
 from engram.recipes.step_saver import StepSaver
 from engram.records import (
     Items,
-    Prediction,
     Result,
     Rows,
     RunDirectory,
@@ -35,12 +30,8 @@ from engram.records import (
     read,
     run_id,
 )
-from engram.records.arrange import RunKey
-from engram.records.arrays import Arrays, StoredArrays
+from engram.records.arrays import StoredArrays
 from engram.records.claims import Claims
-from engram.records.models import Kept
-
-MODEL_BYTES = 512 << 20  # of models in memory, after which no further one is kept
 
 
 class Recorder:
@@ -90,12 +81,7 @@ class Recorder:
         self._again, self._deadline, self._every = again, deadline, checkpoint_every
         self._began, self._environment = time.perf_counter(), ""
         self._items: dict[tuple[str, str], Items] = {}
-        self._rows: list[Rows] = []
-        self._predictions: list[Prediction] = []
-        self._arrays: list[StoredArrays] = []
-        self._ledgers: list[dict[str, Any]] = []
-        self._models: dict[RunKey, Kept] = {}
-        self._model_bytes = 0
+        self._memory = MemoryRecords()
         self._pending: list[Done] = []  # finished stages of runs whose group is not yet through
         self.callback.begin(self.plans, len(self.plans) - len(self.open))
 
@@ -247,30 +233,14 @@ class Recorder:
     def _write(
         self, done: Sequence[Done], rows: Sequence[Rows], arrays: Sequence[StoredArrays]
     ) -> None:
-        kept = [found for one in done if (found := _prediction(*one)) is not None]
-        ledgers = [_ledger(plan, stage) for plan, stage, _ in done if ends(plan, stage)]
         if self.folder is None:
-            self._rows += rows
-            self._predictions += kept
-            self._arrays += arrays
-            self._ledgers += ledgers
-            self._keep_models(done)
+            self._memory.append(done, rows, arrays)
             return
+        ledgers = ledgers_of(done)
         self.folder.append(
-            Rows.joined(rows), predictions=kept, arrays=arrays,
-            ledger={"runs": ledgers} if ledgers else None,
-            probes=[_probed(plan, stage) for plan, stage, _ in done if plan.probes] or None,
+            Rows.joined(rows), predictions=predictions_of(done), arrays=arrays,
+            ledger={"runs": ledgers} if ledgers else None, probes=probed(done) or None,
         )  # fmt: skip
-
-    def _keep_models(self, done: Sequence[Done]) -> None:
-        """Without a directory: models in memory, as long as they are not too much for it."""
-        for plan, stage in with_models(done):
-            if self._model_bytes < MODEL_BYTES:
-                run, key = plan.run, RunKey(*plan.key)
-                found = portable(stage.learner, run)
-                self._model_bytes += nbytes(found.tensors)
-                made = about(run, plan.probes.values())
-                self._models[key] = KeptModel(found=found, run=run, made=made)
 
     def close(self) -> None:
         """All that could be run has been: note the time, remove what nobody will go on from."""
@@ -289,49 +259,9 @@ class Recorder:
         if self.folder is not None and self.folder.result_files():
             found = read(self.folder.path, recipes={plan.recipe for plan in self.plans})
         else:
-            found = Result(
-                Rows.joined(self._rows).frame(),
-                recipes={plan.recipe: dict(plan.content) for plan in self.plans},
-                predictions=self._predictions,
-                arrays=Arrays(memory=self._arrays),
-                items=self._items,
-                ledger=self._ledgers,
-                environment=[environment(self.device)],
-                models=self._models.get,
-            )
+            found = self._memory.result(self.plans, self._items, self.device)
         return found.of_runs(plan.key for plan in self.plans)
 
 
 def _opened(out: str | Path | RunDirectory | None) -> RunDirectory | None:
     return out if out is None or isinstance(out, RunDirectory) else RunDirectory(out)
-
-
-def _prediction(plan: Plan, stage: FinishedStage, items: Items) -> Prediction | None:
-    if stage.learner.diverged >= 0 or plan.keep == "counts":
-        return None
-    return Prediction.of(
-        stage.outcome.scores, items, recipe=plan.recipe, seed=plan.run.seed, order=plan.order,
-        stage=stage.stage, keep=plan.keep, **_network(stage.learner, plan.keep),
-    )  # fmt: skip
-
-
-def _network(learner: Learner, keep: str) -> dict[str, Any]:
-    """What is kept of a network besides its scores: all that probes named later may need."""
-    if keep != "parameters":
-        return {}
-    exemplars = torch.stack(learner.exemplars[:4])
-    return {"parameters": learner.vector, "buffers": learner.buffers, "exemplars": exemplars}
-
-
-def _probed(plan: Plan, stage: FinishedStage) -> dict[str, Any]:
-    return {
-        "recipe": plan.recipe, "seed": plan.run.seed, "order": plan.order, "stage": stage.stage,
-        "probes": list(plan.probes),
-    }  # fmt: skip
-
-
-def _ledger(plan: Plan, stage: FinishedStage) -> dict[str, Any]:
-    return {
-        "recipe": plan.recipe, "label": plan.label, "seed": plan.run.seed, "order": plan.order,
-        "reads": plan.run.method.reads, "stages": stage.learner.ledger.to_dict(),
-    }  # fmt: skip

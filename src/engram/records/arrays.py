@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import RecordError, read_as
-from engram.records.parts import Problem
+from engram.records.part_files import PartFiles
 from engram.records.predictions import RunName, StageKey, stage_key
 from engram.records.superseded import Marks
 from engram.tensor_file import TensorFile, save_tensors
@@ -50,7 +50,7 @@ def write_arrays(
     return save_tensors(path, named, facts)
 
 
-class Arrays:
+class Arrays(PartFiles[tuple[StageKey, str], StoredArrays, tuple[Path, int, str]]):
     """Stored arrays of many runs, read one probe, run and stage at a time; the last part counts.
 
     Examples
@@ -65,21 +65,7 @@ class Arrays:
         self, files: Iterable[Path] = (), *, memory: Iterable[StoredArrays] = (),
         marks: Marks | None = None,
     ) -> None:  # fmt: skip
-        self._files = sorted(files, key=lambda p: p.name)
-        self._marks = {path.parent: marks or Marks() for path in self._files}
-        self._memory = {one.place: one for one in memory}
-        self._index: dict[tuple[StageKey, str], tuple[Path, int, str]] | None = None
-        self._problems: list[Problem] = []
-
-    @classmethod
-    def joined(cls, several: Iterable[Arrays]) -> Arrays:
-        """The arrays of several collections as one; later collections count first."""
-        whole = cls()
-        for one in several:
-            whole._files += one._files
-            whole._memory |= one._memory
-            whole._marks |= one._marks
-        return whole
+        super().__init__(files, {one.place: one for one in memory}, marks)
 
     def renamed(self, runs: Mapping[RunName, RunName]) -> Arrays:
         """The arrays of some runs under other names: new to old."""
@@ -97,21 +83,8 @@ class Arrays:
         found._index = index
         return found
 
-    def __len__(self) -> int:
-        return len(set(self))
-
-    def __iter__(self) -> Iterator[tuple[StageKey, str]]:
-        """Every key with the name of a probe that stored something of it."""
-        return iter({**dict.fromkeys(self._places()), **dict.fromkeys(self._memory)})
-
     def __repr__(self) -> str:
         return f"Arrays({len(self)} of one probe, run and stage)"
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """Files that could not be read."""
-        self._places()
-        return tuple(self._problems)
 
     def get(self, key: tuple[str, int, str, int], probe: str) -> dict[str, npt.NDArray[Any]]:
         """What a probe stored of a run after a stage, by its own names; nothing if it did not."""
@@ -126,23 +99,15 @@ class Arrays:
         where = self._places().get(place)
         return None if where is None else _load(*where, place[0])
 
-    def _places(self) -> dict[tuple[StageKey, str], tuple[Path, int, str]]:
-        if self._index is None:
-            self._index = {}
-            for path in self._files:
-                try:
-                    found = _header(path)["places"]
-                except RecordError as problem:
-                    reason = str(problem).removeprefix(f"{path}: ")
-                    self._problems.append(Problem(str(path), reason))
-                    continue
-                part, marks = path.stem.removeprefix(PREFIX), self._marks[path.parent]
-                for i, (key, probe) in enumerate(found):
-                    place = StoredArrays(key, probe, {}).place
-                    newest = marks.metrics.get(f"{place[1]}/", {}).get(place[0][:3], "")
-                    if not marks.hides(place[0][:3], part) and part >= newest:
-                        self._index[place] = path, i, probe
-        return self._index
+    def _held(self, path: Path) -> dict[tuple[StageKey, str], tuple[Path, int, str]]:
+        part, marks = path.stem.removeprefix(PREFIX), self._marks[path.parent]
+        found = {}
+        for i, (key, probe) in enumerate(_header(path)["places"]):
+            place = StoredArrays(key, probe, {}).place
+            newest = marks.metrics.get(f"{place[1]}/", {}).get(place[0][:3], "")
+            if not marks.hides(place[0][:3], part) and part >= newest:
+                found[place] = path, i, probe
+        return found
 
 
 def stands_alone(path: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from engram.errors import RecordError, bad, choose, read_as
 from engram.records import judging, views
 from engram.records.half import as_scores, halve, widen
 from engram.records.items import HEADS, Items
-from engram.records.parts import Problem
+from engram.records.part_files import PartFiles
 from engram.records.superseded import Marks
 from engram.tensor_file import TensorFile, save_tensors
 
@@ -182,7 +182,7 @@ def _keys(path: Path) -> list[StageKey]:
         return [stage_key(*one) for one in json.loads(facts["moments"])]
 
 
-class Predictions:
+class Predictions(PartFiles[StageKey, Prediction, tuple[Path, int]]):
     """Predictions of many runs, read from part files one run and stage at a time.
 
     Where several parts hold the same run and stage, the last one counts.
@@ -195,21 +195,7 @@ class Predictions:
         memory: Iterable[Prediction | None] = (),
         marks: Marks | None = None,
     ) -> None:
-        self._files = sorted(files, key=lambda p: p.name)
-        self._marks = {path.parent: marks or Marks() for path in self._files}
-        self._memory = {p.key: p for p in memory if p is not None}
-        self._index: dict[StageKey, tuple[Path, int]] | None = None
-        self._problems: list[Problem] = []
-
-    @classmethod
-    def joined(cls, several: Iterable[Predictions]) -> Predictions:
-        """The predictions of several collections as one; later collections count first."""
-        whole = cls()
-        for one in several:
-            whole._files += one._files
-            whole._memory |= one._memory
-            whole._marks |= one._marks
-        return whole
+        super().__init__(files, {p.key: p for p in memory if p is not None}, marks)
 
     def renamed(self, runs: Mapping[RunName, RunName]) -> Predictions:
         """The predictions of some runs under other names: new to old."""
@@ -226,37 +212,9 @@ class Predictions:
         }  # fmt: skip
         return found
 
-    def _places(self) -> dict[StageKey, tuple[Path, int]]:
-        if self._index is None:
-            self._index = {}
-            for path in self._files:
-                try:
-                    found = _keys(path)
-                except RecordError as problem:
-                    reason = str(problem).removeprefix(f"{path}: ")
-                    self._problems.append(Problem(str(path), reason))
-                    continue
-                part = path.stem.removeprefix("predictions-")
-                hidden = self._marks[path.parent].hides
-                self._index.update(
-                    (m, (path, i)) for i, m in enumerate(found) if not hidden(m[:3], part)
-                )
-        return self._index
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """Files that could not be read."""
-        self._places()
-        return tuple(self._problems)
-
-    def __len__(self) -> int:
-        return len(set(self._places()) | set(self._memory))
-
-    def __iter__(self) -> Iterator[StageKey]:
-        return iter({**dict.fromkeys(self._places()), **dict.fromkeys(self._memory)})
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._memory or key in self._places()
+    def _held(self, path: Path) -> dict[StageKey, tuple[Path, int]]:
+        part, hidden = path.stem.removeprefix("predictions-"), self._marks[path.parent].hides
+        return {m: (path, i) for i, m in enumerate(_keys(path)) if not hidden(m[:3], part)}
 
     def __repr__(self) -> str:
         return f"Predictions({len(self)} of one run and stage)"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +15,8 @@ from engram.data.standard import fitted, unfitted
 from engram.errors import bad, choose
 from engram.streams._check import check_stream
 from engram.streams._new import renewed
-from engram.streams._rows import ROWS, as_rows, pack, unpack
+from engram.streams._plain import check_plain, fields_of_task, fingerprint_of, plain_task
+from engram.streams._rows import ROWS, as_rows
 from engram.streams._show import count, html_of, table_of
 from engram.streams.origin import Origin
 from engram.streams.views import View, joined, restage, view_from
@@ -25,13 +24,8 @@ from engram.streams.views import View, joined, restage, view_from
 HEADS = ("single", "multi")
 INFORMATION = ("incomplete", "complete")
 JUDGED_ON = ("test", "valid", "post_valid")
-_SETTINGS = (
-    "head",
-    "online",
-    "task_labels",
-    "information",
-    "judged_on",
-)  # of all tasks of a stream
+# of all tasks of a stream
+_SETTINGS = ("head", "online", "task_labels", "information", "judged_on")
 _NO_ROWS = torch.empty(0, dtype=torch.long)
 __all__ = ["HEADS", "ROWS", "Stream", "Task", "View"]
 
@@ -226,11 +220,16 @@ class Stream:
     @cached_property
     def opening(self) -> Tensor:
         """[C] the task that introduces each output column."""
+        stage = self._introduced()
+        return torch.tensor([stage[c] for c in self.order], dtype=torch.long)
+
+    def _introduced(self) -> dict[int, int]:
+        """The task that introduces each class."""
         stage: dict[int, int] = {}
         for k, task in enumerate(self.tasks):
             for c in task.new:
                 stage.setdefault(c, k)
-        return torch.tensor([stage[c] for c in self.order], dtype=torch.long)
+        return stage
 
     @cached_property
     def visible(self) -> Tensor:
@@ -271,25 +270,15 @@ class Stream:
 
     @cached_property
     def _fingerprint(self) -> str:
-        plain = {**self.describe(), "name": "", "task_labels": self.task_labels,
-                 "visible": [sorted(t.shown) for t in self.tasks]}  # fmt: skip
-        del plain["labels"]  # the data says it
-        digest = hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode())
-        digest.update(self.data.fingerprint().encode())
-        for task in self.tasks:
-            for kind in ROWS:
-                digest.update(getattr(task, kind).cpu().numpy().tobytes() + b"|")
-        return digest.hexdigest()[:16]
+        return fingerprint_of(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The whole stream but its data, as values that JSON can hold."""
-        tasks = [{**{kind: pack(getattr(task, kind)) for kind in ROWS}, "new": list(task.new),
-                  "visible": list(task.visible), "domain": task.domain}
-                 for task in self.tasks]  # fmt: skip
         return {
             "name": self.name, "head": self.head, "online": self.online,
             "task_labels": self.task_labels, "data": self.data.fingerprint(),
-            "view": self.view.describe() if self.view else {}, "tasks": tasks, **self._more(),
+            "view": self.view.describe() if self.view else {},
+            "tasks": [plain_task(task) for task in self.tasks], **self._more(),
         }  # fmt: skip
 
     @classmethod
@@ -298,23 +287,7 @@ class Stream:
 
         `view` is needed only for views that this package does not know.
         """
-        needed = {"name", "head", "online", "task_labels", "data", "view", "tasks"}
-        if not isinstance(plain, Mapping) or set(plain) - {"information", "judged_on"} != needed:
-            got = sorted(plain) if isinstance(plain, Mapping) else plain
-            raise bad("plain", f"a mapping with the keys {sorted(needed)}", got)
-        if plain["data"] != data.fingerprint():
-            raise bad("data", f"the data with fingerprint {plain['data']}", data.fingerprint())
-        if view is not None and view.describe() != plain["view"]:
-            raise bad("view", f"a view that describes itself as {plain['view']}", view.describe())
-        tasks = [_read_task(k, task) for k, task in enumerate(plain["tasks"])]
+        check_plain(data, plain, view)
+        tasks = [Task(**fields_of_task(k, task)) for k, task in enumerate(plain["tasks"])]
         rest = {key: plain[key] for key in ("name", *_SETTINGS) if key in plain}
         return cls(data=data, tasks=tuple(tasks), view=view or view_from(plain["view"]), **rest)
-
-
-def _read_task(k: int, plain: Any) -> Task:
-    needed = {*ROWS, "new", "visible", "domain"}
-    if not isinstance(plain, Mapping) or set(plain) != needed:
-        got = sorted(plain) if isinstance(plain, Mapping) else plain
-        raise bad(f"tasks[{k}]", f"a mapping with the keys {sorted(needed)}", got)
-    rows = {kind: unpack(f"tasks[{k}].{kind}", plain[kind]) for kind in ROWS}
-    return Task(**{**plain, **rows})

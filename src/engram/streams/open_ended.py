@@ -56,8 +56,5 @@ class OpenStream(Stream):
     @cached_property
     def opening(self) -> Tensor:
         """[C] the task that introduces each output column; one that never comes, if none does."""
-        stage: dict[int, int] = {}
-        for k, task in enumerate(self.tasks):
-            for c in task.new:
-                stage.setdefault(c, k)
+        stage = self._introduced()
         return torch.tensor([stage.get(c, len(self.tasks)) for c in self.order], dtype=torch.long)
