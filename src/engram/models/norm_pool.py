@@ -23,14 +23,20 @@ from engram.models.context import PLAIN
 
 WIDEST = 1024  # channels that one program of a kernel can hold
 KINDS = (torch.float32, torch.bfloat16, torch.float16)
+_broken: list[str] = []  # why the kernels are given up in this process
 
 
 def applies(x: Tensor) -> bool:
     """Whether the kernels can be used for images like x [N, C, H, W] in this pass."""
-    if not x.is_cuda or x.ndim != 4 or x.dtype not in KINDS:
+    if not x.is_cuda or x.ndim != 4 or x.dtype not in KINDS or _broken or not _has_triton():
         return False
     plain = PLAIN.get() or torch.compiler.is_compiling() or maybe_current_level() is not None
     return x.shape[1] <= WIDEST and x.shape[1] < x.numel() < 2**31 and not plain
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 # -- what is computed ------------------------------------------------------------------------------
@@ -144,8 +150,6 @@ def works(
 
     A missing C compiler shows when the first kernel is made, so that it is made on a few rows.
     """
-    if importlib.util.find_spec("triton") is None:
-        return False
     try:
         gap = _gap(channels, stride, adds, relu, pool, kind, device)
     except torch.OutOfMemoryError:
@@ -158,6 +162,7 @@ def works(
         said = f"they differ from torch's by {gap:.1e}"
     text = f"batch norm and pooling go without kernels of their own, more slowly: {said}"
     warnings.warn(text, stacklevel=2)
+    _broken.append(said)
     return False
 
 
