@@ -21,6 +21,7 @@ from engram.checks import (
     leakage,
     refinement,
 )
+from engram.checks.form import check_frozen_dataclass_with_defaults
 from engram.checks.report import finding, name_of
 from engram.checks.suite import made
 from engram.errors import AccessError, BadArgument
@@ -85,7 +86,7 @@ class TestTargets:
             "from dataclasses import dataclass\nfrom engram import Method\n\n"
             "@dataclass(frozen=True, kw_only=True)\nclass Mine(Method):\n"
             "    def loss(self, net, batch, state):\n"
-            "        if net.task(batch).item() > 0:\n            pass\n"
+            "        scale = net.task(batch).item()\n"
             '        return {"task": net.task(batch)}\n'
         )
         (tmp_path / "mine_on_trial.py").write_text(text)
@@ -95,10 +96,9 @@ class TestTargets:
         finally:
             sys.modules.pop("mine_on_trial", None)
         broken = {one.check: one.message for one in report.failed}
-        assert (
-            "mine_on_trial.py:7: if net.task(batch).item() > 0:"
-            in (broken["maps without host decisions"])
-        )
+        said = broken["maps without host decisions"]
+        assert "mine_on_trial.py:7: scale = net.task(batch).item()" in said
+        assert "it reads a number out of a tensor" in said
         assert "recipe round trip" not in broken
 
     def test_a_field_without_default(self):
@@ -109,6 +109,14 @@ class TestTargets:
         report = check(Bare)
         assert [one.check for one in report.failed] == ["frozen dataclass with defaults"]
         assert "give every field a default" in report.failed[0].message
+
+    def test_a_field_that_can_be_changed(self):
+        @dataclass(frozen=True)
+        class Listed(Method):
+            sizes: list[int] = field(default_factory=list)
+
+        said = finding(check_frozen_dataclass_with_defaults, Listed()).message
+        assert said.startswith("sizes can be changed")
 
     def test_unknown_names_are_refused(self):
         with pytest.raises(BadArgument, match="did you mean 'Finetune'"):

@@ -317,6 +317,21 @@ def test_advice_on_padding_is_true():
     assert "call net(batch.x, batch.w)" in normed
 
 
+def test_padding_is_blamed_though_a_term_is_nothing_where_a_task_begins():
+    def kept(self, learner, task):
+        learner.state = {"before": learner.snapshot()} if learner.stage else {}
+
+    def taught(self, net, batch, state):
+        terms = {"task": net.task(batch)}
+        if "before" in state:
+            said = net.frozen(state["before"])(batch.x).logits
+            terms["same"] = (net(batch.x, batch.w).logits - said).square().mean()
+        return terms
+
+    kind = method(start=kept, loss=taught)
+    assert "sum(w * l) / sum(w)" in advice(equality.check_lockstep_is_the_loop, kind)
+
+
 def test_advice_does_not_blame_padding_for_everything():
     seen: list[int] = []
 

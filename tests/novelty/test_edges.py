@@ -46,6 +46,14 @@ class TestRefused:
         with pytest.raises(BadArgument, match="one label per row for Softmax"):
             engram.run(engram.class_incremental(data, classes_per_task=2), detectors=["Softmax"])
 
+    def test_scores_that_are_not_one_for_each_row(self):
+        class Wide(novelty.Detector):
+            def score(self, net, x, columns, state):
+                return net(x).logits
+
+        with pytest.raises(BadArgument, match=r"score of Wide: expected one number for each row"):
+            train(Wide(), seeds=1)
+
     def test_names(self, untrained):
         with pytest.raises(BadArgument, match="did you mean 'Energy'"):
             train(probes=[], detectors=["Enrgy"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,13 @@ class Watched(Finetune):
         return super().loss(net, batch, state)
 
 
+@dataclass(frozen=True)
+class Needy(engram.Method):
+    """A method with a field that has no default."""
+
+    strength: float
+
+
 WAYS: list[list[tuple[str, str]]] = []
 
 
@@ -43,6 +51,18 @@ def test_a_call_reaches_the_engine_in_two_frames():
     engram.run(engram.load("blobs"), method=Watched(), epochs=1, device="cpu")
     assert WAYS[0][:2] == [("recipes/api.py", "run"), ("recipes/execute.py", "execute")]
     assert WAYS[0][2][0].startswith("engine/")
+
+
+@pytest.mark.parametrize("method", [None, 3, [], [3], Finetune.loss])
+def test_what_is_no_method_is_refused(method):
+    with pytest.raises(BadArgument, match="method: expected a method, "):
+        engram.run(engram.load("blobs"), method=method)
+
+
+def test_a_class_stands_for_its_defaults():
+    assert Experiment.of({"method": Finetune}).method == Finetune()
+    with pytest.raises(BadArgument, match="a class whose fields have defaults"):
+        Experiment.of({"method": Needy})
 
 
 def test_pieces_and_recipe_become_the_same_plans():

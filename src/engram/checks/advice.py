@@ -63,9 +63,7 @@ def why_nothing_is_learnt(method: Method, trained: Trained, training: Training) 
 def why_nothing_differs(method: Method) -> str:
     """Which loss terms of the second task have no gradient."""
     at = task_start(tame(method), runs=1)
-    weights = at.learners[0].vector  # away from any anchor, where a penalty has no gradient
-    moved = weights + 0.05 * torch.linspace(-1, 1, len(weights), dtype=weights.dtype)
-    found = slopes(at, next(at.own_batches()), moved)
+    found = slopes(at, next(at.own_batches()), _moved(at.learners[0].vector))
     idle = [repr(name) for name, slope in found.items() if not bool(slope.any())]
     if idle:
         return (
@@ -100,9 +98,17 @@ def _feels_padding(method: Method, kind: str) -> bool:
     rows = torch.arange(len(longer.w)) < len(batch.w)
     shift = (~rows).reshape(-1, *[1] * (batch.x.ndim - 1)).to(batch.x.dtype)
     longer = longer._replace(x=longer.x + shift, w=torch.where(rows, longer.w, 0.0))
+    moved = _moved(learner.vector)
     with torch.no_grad():
-        short, long = (at.method.loss(at.net(one), one, learner.state) for one in (batch, longer))
+        short, long = (
+            at.method.loss(at.net(one, vector=moved), one, learner.state) for one in (batch, longer)
+        )
     return any(float((short[name] - long[name]).abs()) > FELT for name in short)
+
+
+def _moved(weights: Tensor) -> Tensor:
+    """Weights away from any anchor or teacher, where a penalty would be 0."""
+    return weights + 0.05 * torch.linspace(-1, 1, len(weights), dtype=weights.dtype)
 
 
 def _either(method: Method, *verbs: str) -> str:

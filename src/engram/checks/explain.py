@@ -8,6 +8,7 @@ from typing import Any
 
 from engram.errors import AccessError, EngramError
 
+CONTRACTS = ("builtins", "engram.methods.base", "engram.novelty.base", "engram.probes.base")
 # What torch says, and what helps. Only errors that torch raised are looked up: a user's own error
 # may contain any word.
 HINTS = (
@@ -32,7 +33,7 @@ def own_files(target: Any) -> set[str]:
     kinds = (target if isinstance(target, type) else type(target)).__mro__
     files = set()
     for kind in kinds:
-        if kind.__module__ not in ("builtins", "engram.methods.base"):
+        if kind.__module__ not in CONTRACTS:
             try:
                 files.add(inspect.getfile(kind))
             except (TypeError, OSError):  # made at run time: no file to point to
@@ -60,13 +61,19 @@ def place_of(kind: type, name: str) -> str:
     return f"{file.rsplit('/', 1)[-1]}:{line}: "
 
 
-def hint_of(error: BaseException) -> str:
-    """What usually helps against an error, or nothing."""
+READING = (".item(", ".tolist(", ".numpy(", "float(", "int(")
+
+
+def hint_of(error: BaseException, line: str = "") -> str:
+    """What usually helps against an error that came through a line, or nothing."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, AccessError) and "row" in text:
         return "read the task's own rows, or what the memory holds"
     if isinstance(error, EngramError) or not _from_torch(error):
         return ""
+    reads = any(sign in line for sign in READING) and "if " not in line
+    if reads and any(sign in text for sign in HINTS[0][0]):
+        return HINTS[1][1]  # torch says the same of both
     return next((words for signs, words in HINTS if any(sign in text for sign in signs)), "")
 
 
@@ -82,5 +89,6 @@ def _from_torch(error: BaseException) -> bool:
 def explain(error: BaseException, target: Any) -> str:
     """What went wrong, where, and what usually helps."""
     first = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    parts = (line_of(error, target), hint_of(error), first)
+    line = line_of(error, target)
+    parts = (line, hint_of(error, line), first)
     return "\n".join(part for part in parts if part)

@@ -32,7 +32,21 @@ def check_frozen_dataclass_with_defaults(method: Method) -> None:
         if f.init and f.default is MISSING and f.default_factory is MISSING
     ]
     require(not bare, f"give every field a default; {', '.join(bare)} has none")
-    hash(method)
+    try:
+        hash(method)
+    except TypeError as error:
+        held = [f.name for f in fields(method) if not _hashable(getattr(method, f.name))]
+        raise Broken(
+            f"{', '.join(held)} can be changed ({error}): give a tuple in place of a list"
+        ) from error
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _new_fields(kind: type) -> set[str]:

@@ -23,6 +23,7 @@ from engram.novelty.passes import (
     SIZE,
     Head,
     heads_of,
+    one_each,
     outside_outputs,
     shuffled,
     train_outputs,
@@ -233,7 +234,7 @@ class Detector(Probe):
         for part, x in view.inputs(SIZE):
             wanted = head.wanted[:, part]
             if wanted.any():
-                scores = self._map(view, self.score, x, head.columns, state).float()
+                scores = one_each(self, self._map(view, self.score, x, head.columns, state))
                 found[:, part] = torch.where(wanted, scores, torch.nan)
         return found
 
@@ -290,8 +291,8 @@ class OutputDetector(Detector):
         size, parts = 16 * SIZE, []
         for start in range(0, features.shape[1], size):
             some = Output(features[:, start : start + size], logits[:, start : start + size])
-            parts.append(self._map(view, self._of, some, head.columns, state))
-        return torch.where(head.wanted, torch.cat(parts, 1).float(), torch.nan)
+            parts.append(one_each(self, self._map(view, self._of, some, head.columns, state)))
+        return torch.where(head.wanted, torch.cat(parts, 1), torch.nan)
 
 
 def _flat(output: Output) -> Output:

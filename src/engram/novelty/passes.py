@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engram import keys
+from engram.errors import bad
 from engram.learner.batch import Batch
 from engram.learner.net import FunctionalNet
 from engram.models.output import Output
@@ -96,6 +97,14 @@ def _trimmed(
             short = Batch._make([*(leaf[:, :rows] for leaf in own.per_row), *own[7:]])
             said = Output(output.features[places, :rows], output.logits[places, :rows])
             yield short, said
+
+
+def one_each(detector: Any, scores: Any) -> Tensor:
+    """Scores [R, B] of the rows of runs, if an own detector has given such."""
+    if not isinstance(scores, Tensor) or scores.ndim != 2:
+        got = ["B", *scores.shape[2:]] if isinstance(scores, Tensor) else scores
+        raise bad(f"score of {type(detector).__name__}", "one number for each row, ['B'],", got)
+    return scores.float()
 
 
 def outside_outputs(view: StageView, part: str = "valid") -> list[Output]:

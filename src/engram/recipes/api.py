@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from engram.streams.scales import scales_in_words
 def run(
     stream: Stream | Data,
     *,
-    method: Method | str | Mapping[str, Any] | Sequence[Any] = "Finetune",
+    method: Method | type[Method] | str | Mapping[str, Any] | Sequence[Any] = "Finetune",
     model: Any = "mlp",
     seeds: int | Sequence[int] = 1,
     out: str | Path | None = None,
@@ -56,7 +56,7 @@ def run(
     stream
         A stream, or data (then class-incremental with two classes per task).
     method
-        A method, its name, or a list of them to compare.
+        A method, its name or class, or a list of them to compare.
     model
         A name, a mapping with a name and options, a backbone module or a factory.
     seeds
@@ -116,8 +116,7 @@ def run(
         "model": model, "training": training, "seeds": seeds, "keep": keep, "average": average,
         "label": label, "probes": probes, "detectors": detectors, "outside": outside,
     }  # fmt: skip
-    methods = [method] if isinstance(method, (Method, str, Mapping)) else method
-    experiments = [Experiment.of({"method": one, **rest}) for one in methods]
+    experiments = [Experiment.of({"method": one, **rest}) for one in _several(method)]
     planner = Planner()
     plans = [plan for one in experiments for plan in planner.plans(one, stream)]
     with following(callback, log=log, out=out) as follow:
@@ -125,6 +124,15 @@ def run(
             plans, out=out, device=device, together=together, compile=compile, callback=follow,
             again=again, deterministic=deterministic, checkpoint_every=checkpoint_every,
         ).result()  # fmt: skip
+
+
+def _several(method: Any) -> list[Any]:
+    """The methods that are meant by one of them, or by a list."""
+    one = isinstance(method, (Method, str, Mapping, type)) or not isinstance(method, Iterable)
+    found = [method] if one else list(method)
+    if not found:
+        raise bad("method", "a method, or a list of some", method)
+    return found
 
 
 def _check_names(training: Mapping[str, Any]) -> None:

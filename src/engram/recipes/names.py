@@ -50,7 +50,7 @@ def own_class(name: str, base: type[Any], *, what: str = "method") -> type[Any]:
 
 
 def build_method(spec: Any) -> Method:
-    """A method from its name, a mapping with ``name`` and fields, or a method.
+    """A method from its name or class, a mapping with ``name`` and fields, or a method.
 
     Examples
     --------
@@ -59,10 +59,17 @@ def build_method(spec: Any) -> Method:
     """
     if isinstance(spec, Method):
         return spec
+    if isinstance(spec, type) and issubclass(spec, Method):
+        try:
+            return spec()
+        except TypeError as error:
+            raise bad(
+                "method", f"a method, or a class whose fields have defaults ({error})", spec
+            ) from error
     if isinstance(spec, str):
         spec = {"name": spec}
     if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
-        raise bad("method", "a name, or a mapping with a name", spec)
+        raise bad("method", "a method, its class or name, or a mapping with a name", spec)
     cls = method_class(spec["name"])
     values = {k: v for k, v in spec.items() if k != "name"}
     if "parts" in values and issubclass(cls, methods.Join):
