@@ -63,6 +63,28 @@ Assignments = Annotated[
         "model.hidden=[64], stream.seed=1. Repeatable.",
     ),
 ]  # fmt: skip
+RecipeFile = Annotated[Path | None, typer.Argument(metavar="RECIPE.yaml", help="A recipe file.")]
+DataSet = Annotated[
+    str | None,
+    typer.Option(
+        "--data", "-d", metavar="NAME|PATH", autocompletion=complete.data_sets,
+        help="Data set: a name, file or folder, or module:function.",
+    ),
+]  # fmt: skip
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", autocompletion=complete.models,
+        help="Network by name, own one as module:Class (or file.py:Class), timm/NAME.",
+    ),
+]  # fmt: skip
+Scenario = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND", autocompletion=complete.streams,
+        help="Scenario (default: class_incremental, 2 per task).",
+    ),
+]  # fmt: skip
 Label = Annotated[
     list[str] | None,
     typer.Option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,28 +13,23 @@ from engram.cli.options import (
     Budget,
     CheckpointEvery,
     Compile,
+    DataSet,
     Deterministic,
     Device,
     Label,
     Log,
+    Model,
     Out,
+    RecipeFile,
     Root,
+    Scenario,
     Seeds,
 )
 
 
 def command(
-    recipe: Annotated[
-        Path | None, typer.Argument(metavar="RECIPE.yaml", help="A recipe file.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data", "-d", metavar="NAME|PATH",
-            help="Data set: a name, file or folder, or module:function.",
-            autocompletion=complete.data_sets,
-        ),
-    ] = None,
+    recipe: RecipeFile = None,
+    data: DataSet = None,
     label: Label = None,
     method: Annotated[
         list[str] | None,
@@ -45,20 +39,8 @@ def command(
             autocompletion=complete.methods,
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", autocompletion=complete.models,
-            help="Network by name, own one as module:Class (or file.py:Class), timm/NAME.",
-        ),
-    ] = None,
-    stream: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND", help="Scenario (default: class_incremental, 2 per task).",
-            autocompletion=complete.streams,
-        ),
-    ] = None,
+    model: Model = None,
+    stream: Scenario = None,
     assignments: Assignments = None,
     seeds: Seeds = None,
     out: Out = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,28 +13,24 @@ from engram.cli.options import (
     Budget,
     CheckpointEvery,
     Compile,
+    DataSet,
     Deterministic,
     Device,
     Label,
     Log,
+    Model,
     Out,
+    RecipeFile,
     Root,
+    Scenario,
     Seeds,
 )
-from engram.pools import POOLS, find_pool
+from engram.cli.pool_options import Pool, Workers, check_pool
 
 
 def command(
-    recipe: Annotated[
-        Path | None, typer.Argument(metavar="RECIPE.yaml", help="A recipe file.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data", "-d", metavar="NAME|PATH", autocompletion=complete.data_sets,
-            help="Data set: a name, file or folder, or module:function.",
-        ),
-    ] = None,
+    recipe: RecipeFile = None,
+    data: DataSet = None,
     label: Label = None,
     method: Annotated[
         str | None,
@@ -44,17 +39,8 @@ def command(
             help="Method by name, own one as module:Class, or A+B.",
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", autocompletion=complete.models,
-            help="Network by name, or own one as module:Class.",
-        ),
-    ] = None,
-    stream: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", autocompletion=complete.streams, help="Scenario."),
-    ] = None,
+    model: Model = None,
+    stream: Scenario = None,
     ranges: Annotated[
         list[str] | None,
         typer.Option(
@@ -81,12 +67,8 @@ def command(
     run: Annotated[
         bool, typer.Option("--run", help="Run the chosen setting on the whole stream, too.")
     ] = False,
-    pool: Annotated[
-        str, typer.Option(metavar="|".join(POOLS), help=f"How: {'; '.join(POOLS.values())}.")
-    ] = "together",
-    workers: Annotated[
-        int, typer.Option(help="Processes, or groups at once on a cluster (0: one per core).")
-    ] = 0,
+    pool: Pool = "together",
+    workers: Workers = 0,
     address: Address = None,
     assignments: Assignments = None,
     seeds: Seeds = None,
@@ -107,14 +89,11 @@ def command(
     from engram.cli import arguments
     from engram.cli.request import Request
     from engram.cli.searching import search_request
-    from engram.errors import bad, whole
+    from engram.errors import bad
     from engram.recipes.assign import set_values
     from engram.tuning.ranges import ranges_of
 
-    find_pool(pool, "--pool")
-    whole("--workers", workers)
-    if address is not None and pool != "ray":
-        raise bad("--address", f"--pool ray beside it, {pool!r} has no cluster", address)
+    check_pool(pool, workers, address)
     if recipe is None and data is None:
         raise bad("engram search", "a RECIPE.yaml, or --data with a name or path", "neither")
     ranges_of(ranges or [], "--set-range")

@@ -21,8 +21,7 @@ from engram.cli.options import (
     Root,
     Seeds,
 )
-from engram.errors import bad, whole
-from engram.pools import POOLS, find_pool
+from engram.cli.pool_options import Pool, Workers, check_pool
 
 
 def command(
@@ -34,12 +33,8 @@ def command(
             help="Run every value, and every combination when repeated: lr=0.1,0.01.",
         ),
     ] = None,
-    pool: Annotated[
-        str, typer.Option(metavar="|".join(POOLS), help=f"How: {'; '.join(POOLS.values())}.")
-    ] = "together",
-    workers: Annotated[
-        int, typer.Option(help="Processes, or groups at once on a cluster (0: one per core).")
-    ] = 0,
+    pool: Pool = "together",
+    workers: Workers = 0,
     address: Address = None,
     assignments: Assignments = None,
     seeds: Seeds = None,
@@ -59,10 +54,7 @@ def command(
     from engram.cli.train import refuse_diverged, run_request
     from engram.recipes.assign import set_values
 
-    find_pool(pool, "--pool")
-    whole("--workers", workers)
-    if address is not None and pool != "ray":
-        raise bad("--address", f"--pool ray beside it, {pool!r} has no cluster", address)
+    check_pool(pool, workers, address)
     plain = [one for path in recipes for one in arguments.contents(recipe=path, seeds=seeds)]
     for assignment in assignments or ():
         set_values(plain, assignment)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,15 +52,30 @@ def read_folder(
         return read_lazily(
             kind, listing, names, resize=size, name=title, lazy=lazy, options=options
         )
-    files: list[Path] = []
-    labels: list[str] = []
-    place: list[str] = []
-    for part, folder in parts.items():
-        inside = _classes_in(folder, parts["train"], names)
-        found = [(file, label) for label in inside for file in images_in(folder / label)]
-        files += [file for file, _ in found]
-        labels += [label for _, label in found]
-        place += [part] * len(found)
+    pairs, notes = _decoded(path, parts, _files(parts, names), size, repair)
+    options["notes"] = (*options.get("notes", ()), *notes)
+    train_x, train_y = pairs.pop("train")
+    return kind.from_arrays(
+        train_x, train_y, classes=options.pop("classes", names), name=title, **pairs, **options
+    )
+
+
+def _files(parts: Mapping[str, Path], names: list[str]) -> list[tuple[str, str, Path]]:
+    """(part, class, file) of every image."""
+    return [
+        (part, label, file)
+        for part, folder in parts.items()
+        for label in _classes_in(folder, parts["train"], names)
+        for file in images_in(folder / label)
+    ]
+
+
+def _decoded(
+    path: Path, parts: Iterable[str], found: Sequence[tuple[str, str, Path]],
+    size: tuple[int, int] | None, repair: str,
+) -> tuple[dict[str, tuple[Any, list[str]]], list[str]]:  # fmt: skip
+    """Images and labels of each part, and what there is to tell of the files."""
+    files = [file for _, _, file in found]
     broken: dict[int, BadArgument] = {}
     x = decode(files, resize=size, label=lambda i: str(files[i]), broken=broken)
     if repair == "error":
@@ -68,17 +83,12 @@ def read_folder(
     kept = [i for i in range(len(files)) if i not in broken]
     if not kept:
         raise bad(str(path), "at least one image that can be read", "none")
-    told_of = told([files[i] for i in kept], x[kept])
-    lost = tuple(_lost(files, broken)) if broken else ()
-    options["notes"] = (*options.get("notes", ()), *told_of, *lost)
+    notes = [*told([files[i] for i in kept], x[kept]), *(_lost(files, broken) if broken else ())]
     pairs = {}
     for part in parts:
-        rows = [i for i in kept if place[i] == part]
-        pairs[part] = (x[rows], [labels[i] for i in rows])
-    train_x, train_y = pairs.pop("train")
-    return kind.from_arrays(
-        train_x, train_y, classes=options.pop("classes", names), name=title, **pairs, **options
-    )
+        rows = [i for i in kept if found[i][0] == part]
+        pairs[part] = (x[rows], [found[i][1] for i in rows])
+    return pairs, notes
 
 
 def as_sides(resize: int | Sequence[int] | None) -> tuple[int, int] | None:
