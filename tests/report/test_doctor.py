@@ -58,6 +58,14 @@ def test_memory_balance(counts, complains):
     assert ["out of balance in 3 of 3 runs" in t for t in texts(frame)] == [True] * complains
 
 
+def test_a_memory_need_not_hold_classes_to_come():
+    held = pd.concat([rows("memory_count", [n], cls=c) for c, n in enumerate((50, 50, 0))])
+    seen = rows("class_accuracy", [0.5], cls=2, task=2, stage=1, head="single")
+    assert texts(pd.concat([held, seen])) == []
+    met = rows("class_accuracy", [0.5], cls=2, task=1, stage=1, head="single")
+    assert "between 0 and 50 items" in texts(pd.concat([held, met]))[0]
+
+
 def test_only_the_last_memory_counts():
     early = pd.concat([rows("memory_count", [n], cls=c, stage=0) for c, n in enumerate((50, 1))])
     late = pd.concat([rows("memory_count", [n], cls=c, stage=1) for c, n in enumerate((50, 50))])

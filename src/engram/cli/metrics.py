@@ -59,6 +59,7 @@ def command(
     from engram.errors import choose, whole
     from engram.metrics import FORGETTING_DEFINITIONS
     from engram.records import read
+    from engram.records.left_out import left_out_in_words
     from engram.records.searched import searched_in_words
 
     choose("--definition", definition, (EVERY, *FORGETTING_DEFINITIONS))
@@ -91,7 +92,7 @@ def command(
         else:
             show_table(title, table)
     _say_what_is_missing(result, tables["metrics"])
-    for words in searched_in_words(result.recipes):
+    for words in (*left_out_in_words(result, last), *searched_in_words(result.recipes)):
         say(words, style="yellow")
     say_unread(result)
 

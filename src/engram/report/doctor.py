@@ -187,6 +187,11 @@ def silent_classes(table: pd.DataFrame, names: Mapping[int, str]) -> list[Findin
 def memory_balance(table: pd.DataFrame) -> list[Finding]:
     """Memories that hold far more of one class than of another."""
     rows = _last(_of(table, "memory_count"), RUN)
+    seen = _of(table, "class_accuracy")
+    later = seen[seen["task"] > seen["stage"]]  # classes of which nothing can be kept yet
+    keys = [*RUN, "stage", "cls"]
+    unmet = pd.MultiIndex.from_frame(rows[keys]).isin(pd.MultiIndex.from_frame(later[keys]))
+    rows = rows[~(unmet & (rows["value"] == 0).to_numpy())]
     if not len(rows):
         return []
     per_run = rows.groupby(RUN, observed=True)["value"].agg(["min", "max"])
@@ -259,7 +264,7 @@ def unfinished_runs(table: pd.DataFrame) -> list[Finding]:
     short = spans[(spans["stages"] < spans["tasks"]) & ~spans.index.isin(gone)]
     return [
         Finding("warning", str(name), f"{_plural(len(group), 'run')} stopped before the last stage "
-                "and are left out of every mean.")
+                f"and {'is' if len(group) == 1 else 'are'} left out of every mean.")
         for name, group in short.groupby(level="name", observed=True)
     ]  # fmt: skip
 
