@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -151,6 +152,20 @@ def test_trials_that_diverge_are_not_chosen():
     assert found.trials[1].value is None
     assert found.chosen == {"lr": 0.01}
     assert found.complete
+
+
+def test_ties_are_said(searched):
+    found = searched[0]
+    first = found.trials[0]
+
+    def valued(*values):
+        return replace(
+            found, trials=tuple(replace(first, number=i, value=v) for i, v in enumerate(values))
+        )
+
+    assert "equally good" not in str(valued(0.5, 0.4))
+    assert "all 3 trials are equally good" in str(valued(0.5, 0.5, 0.5))
+    assert "2 of 3 trials are as good, the first is taken" in str(valued(0.4, 0.5, 0.5))
 
 
 def test_forgetting_is_minimised():

@@ -128,6 +128,14 @@ class Search:
             "run_seconds": sum(one.seconds for one in self.trials), "seconds": self.seconds,
         }  # fmt: skip
 
+    def _equals(self) -> list[str]:
+        """A line on trials that are exactly as good as the best: the first of them was taken."""
+        ended = sum(one.value is not None for one in self.trials)
+        equal = sum(one.value == self.best.value for one in self.trials)
+        if equal == ended > 1:
+            return [f"  all {ended} trials are equally good: nothing that was tried matters here"]
+        return [f"  {equal} of {ended} trials are as good, the first is taken"] * (equal > 1)
+
     def __str__(self) -> str:
         rows = "TEST ROWS" if self.on == "test" else "validation rows"
         lines = [
@@ -143,6 +151,7 @@ class Search:
             values = ", ".join(f"{key}={shown(value)}" for key, value in best.values.items())
             spread = "" if best.std is None else f" ± {best.std:.3f}"
             lines.append(f"  chosen: {values} ({best.value:.3f}{spread})")
+            lines += self._equals()
         cost = self.cost
         lines.append(
             f"  cost: {cost['runs']} runs, {cost['steps']:,} steps, {cost['run_seconds']:.1f} "
