@@ -24,7 +24,7 @@ from engram.checks import (
     settings,
 )
 from engram.checks.report import finding
-from engram.checks.toys import tight
+from engram.checks.tamed import tight
 from engram.engine import loop
 from engram.engine.checkpoints import single as checkpoint
 from engram.engine.groups import host_verbs

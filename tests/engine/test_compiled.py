@@ -12,7 +12,17 @@ from torch._inductor.exc import InductorError
 
 import engram
 from engram import methods
-from engram.checks.toys import CLOSE, EXACT, clouds, copied, gap, runs_of, streams, tame, train
+from engram.checks.tamed import tame
+from engram.checks.toys import (
+    CLOSE,
+    EXACT,
+    clouds,
+    copied,
+    gap,
+    runs_of,
+    streams,
+    train,
+)
 from engram.engine.engine import Engine
 from engram.engine.trainers import tracing as compiled
 from engram.errors import BadArgument

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from engram import methods
-from engram.checks import toys
+from engram.checks import tamed, toys
 from engram.checks.suite import made
 from engram.data import Data
 from engram.engine import engine as running
@@ -49,7 +49,7 @@ def apart(first, second):
 @pytest.mark.parametrize("name", methods.__all__)
 class TestEveryMethod:
     def runs(self, name, model, count):
-        method = toys.tight(toys.tame(made(getattr(methods, name))))
+        method = tamed.tight(tamed.tame(made(getattr(methods, name))))
         return toys.runs_of(method, toys.streams(orders=toys.ORDERS[:count]), model=model)
 
     def test_captured_alone(self, name, model):

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import engram
-from engram.checks import toys
+from engram.checks import tamed, toys
 from engram.checks.toys import EXACT, MODELS, streams
 from engram.engine.engine import PROLOGUE, Engine
 from engram.engine.run import Run
@@ -115,7 +115,7 @@ def test_rows_set_aside_are_read_in_the_prologue_only(monkeypatch):
         return plain(self, rows, *rest)
 
     monkeypatch.setattr(type(feed), "__call__", noting)
-    aside = toys.rows_aside(run.method, run.stream)
+    aside = tamed.rows_aside(run.method, run.stream)
     tests = torch.cat([task.test for task in run.stream.tasks])
     left = []
     for stage in engine.stages():

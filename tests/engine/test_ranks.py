@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import engram
 from engram import methods, parallel
-from engram.checks import toys
+from engram.checks import tamed, toys
 from engram.checks.suite import made
 from engram.cli import app
 from engram.cli.shell import LOST
@@ -39,7 +39,7 @@ MODELS = ("plain", "normed", "dropped")
 
 def run_of(method, model):
     """A run of two tasks, one epoch each."""
-    [one] = toys.runs_of(toys.tight(toys.tame(method)), toys.streams(orders=toys.ORDERS[:1]),
+    [one] = toys.runs_of(tamed.tight(tamed.tame(method)), toys.streams(orders=toys.ORDERS[:1]),
                          model=model)  # fmt: skip
     return replace(one, training=replace(one.training, epochs=1))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -144,13 +144,13 @@ class TestEngine:
         method = ER(memory=Memory(total=9, policy="reservoir"), renew="step")
         kept = []
         for epochs in (1, 3):
-            training = toys.replace(toys.EXACT, epochs=epochs)
+            training = replace(toys.EXACT, epochs=epochs)
             runs = toys.runs_of(method, toys.streams()[:1], training=training)
             kept.append([s.learner.exemplars for s in Engine(runs, device="cpu").stages()])
         assert all(toys.same(a[:4], b[:4]) for a, b in zip(*kept))
 
     def test_iterations_let_pass_what_they_show(self):
-        training = toys.replace(toys.EXACT, iterations=2, batch_size=4)
+        training = replace(toys.EXACT, iterations=2, batch_size=4)
         method = ER(memory=Memory(total=50, policy="reservoir"), renew="step")
         runs = toys.runs_of(method, toys.streams()[:1], training=training)
         stages = list(Engine(runs, device="cpu").stages())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engram import methods
-from engram.checks import toys
+from engram.checks import tamed, toys
 from engram.engine.engine import Engine
 from engram.engine.groups.streams import Part, side_by_side
 from engram.learner.tree import flatten
@@ -37,7 +37,7 @@ def trained(runs):
     [("ER", "normed"), ("ER", "dropped"), ("EWC", "plain"), ("DERpp", "plain"), ("GDumb", "plain")],
 )
 def test_side_by_side_is_one_after_the_other(name, model, request):
-    method = toys.tame(getattr(methods, name)())
+    method = tamed.tame(getattr(methods, name)())
     runs = toys.runs_of(method, toys.streams(orders=toys.ORDERS[:3]), model=model)
     alone = trained(runs)
     request.getfixturevalue("beside")

@@ -18,7 +18,8 @@ from engram.checks.known_classes import (
 from engram.checks.learning import LEARNS
 from engram.checks.report import Broken, finding
 from engram.checks.suite import made
-from engram.checks.toys import accuracies, clouds, runs_of, tame, train
+from engram.checks.tamed import tame
+from engram.checks.toys import accuracies, clouds, runs_of, train
 from engram.errors import BadArgument
 from engram.learner.scopes import SCOPES
 from engram.memory import Memory

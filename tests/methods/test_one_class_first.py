@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from engram.checks import toys
+from engram.checks import tamed, toys
 from engram.checks.toys import EXACT, MODELS
 from engram.engine.engine import Engine
 from engram.engine.run import Run
@@ -16,7 +18,7 @@ STREAM = class_incremental(toys.clouds((20,) * 5), classes_per_task=1)
 
 
 def run_of(method, **changes) -> Run:
-    training = toys.replace(EXACT, optimizer="adam", lr=0.01, epochs=8, **changes)
+    training = replace(EXACT, optimizer="adam", lr=0.01, epochs=8, **changes)
     return Run(stream=STREAM, method=method, model=MODELS["normed"], training=training)
 
 
@@ -37,7 +39,7 @@ def test_no_loss_no_gradient_no_importance(method):
     ids=lambda m: type(m).__name__,
 )
 def test_all_numbers_are_numbers(method):
-    for after in toys.train([run_of(toys.tame(method))]).values():
+    for after in toys.train([run_of(tamed.tame(method))]).values():
         assert after.diverged < 0
         assert toys.finite((after.tensors, torch.as_tensor(after.scores)))
 

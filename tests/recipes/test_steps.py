@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 import engram
 from engram import keys, methods
-from engram.checks import toys
+from engram.checks import tamed, toys
 from engram.memory import Memory
 from engram.methods.base import Method, Phase
 from engram.recipes import Callback, Recipe
@@ -101,7 +101,7 @@ def same(first, second):
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_goes_on_at_the_step(name, together, tmp_path, monkeypatch, every_slice):
-    method = toys.tame(CHANGED.get(name) or getattr(methods, name)())
+    method = tamed.tame(CHANGED.get(name) or getattr(methods, name)())
     seeds = 3 if together else 1
     whole = run(tmp_path / "whole", method, seeds=seeds, together=together)
     saves = 1 + int(keys.below(keys.fold(5, name, int(together)), 12, 1))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from engram.checks.tamed import tame
 from engram.checks.task_start import TaskStart, task_start
-from engram.checks.toys import MODELS, Trained, accuracies, tame
+from engram.checks.toys import MODELS, Trained, accuracies
 from engram.engine.evaluation.evaluate import evaluate
 from engram.engine.run import Run
 from engram.engine.training import Training

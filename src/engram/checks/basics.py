@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from engram.checks.explain import place_of
 from engram.checks.report import Broken, require
+from engram.checks.tamed import tame
 from engram.checks.task_start import spied
-from engram.checks.toys import EXACT, finite, runs_of, streams, tame, train
+from engram.checks.toys import EXACT, finite, runs_of, streams, train
 from engram.engine.evaluation.divergence import BEYOND as MEASURE
 from engram.engine.evaluation.divergence import is_penalty
 from engram.errors import AccessError, BadArgument

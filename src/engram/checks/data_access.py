@@ -11,18 +11,16 @@ from torch import Tensor
 from engram import keys
 from engram.checks.explain import explain
 from engram.checks.report import Broken, DoesNotApply, require
+from engram.checks.tamed import rows_aside, tame, tight
 from engram.checks.task_start import task_start
 from engram.checks.toys import (
     EXACT,
     ORDERS,
     After,
     clouds,
-    rows_aside,
     runs_of,
     same,
     streams,
-    tame,
-    tight,
     train,
 )
 from engram.data.core import Data

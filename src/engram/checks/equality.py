@@ -12,6 +12,7 @@ import torch
 
 from engram.checks.advice import why_lockstep_matters, why_nothing_differs
 from engram.checks.report import Broken, DoesNotApply, require
+from engram.checks.tamed import tame, varied
 from engram.checks.toys import (
     CLOSE,
     EXACT,
@@ -24,10 +25,8 @@ from engram.checks.toys import (
     runs_of,
     same,
     streams,
-    tame,
     train,
     train_each,
-    varied,
 )
 from engram.data.core import Data
 from engram.engine.checkpoints import single as checkpoint

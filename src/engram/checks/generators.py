@@ -8,7 +8,8 @@ import torch
 
 from engram.checks.learning import LEARNS
 from engram.checks.report import DoesNotApply, require
-from engram.checks.toys import accuracies, clouds, runs_of, tame, train
+from engram.checks.tamed import tame
+from engram.checks.toys import accuracies, clouds, runs_of, train
 from engram.engine.engine import Engine
 from engram.methods.base import Method
 from engram.streams import class_incremental, task_incremental

@@ -9,7 +9,8 @@ import torch
 from engram import keys
 from engram.checks.learning import LEARNS
 from engram.checks.report import Broken, DoesNotApply, require
-from engram.checks.toys import SAMPLE, TESTS, accuracies, copied, runs_of, tame, varied
+from engram.checks.tamed import tame, varied
+from engram.checks.toys import SAMPLE, TESTS, accuracies, copied, runs_of
 from engram.data.core import Data
 from engram.engine.engine import Engine
 from engram.errors import BadArgument

@@ -9,7 +9,8 @@ import torch
 
 from engram import metrics
 from engram.checks.report import DoesNotApply, require
-from engram.checks.toys import EXACT, SIZES, After, clouds, runs_of, tame, train
+from engram.checks.tamed import tame
+from engram.checks.toys import EXACT, SIZES, After, clouds, runs_of, train
 from engram.engine.evaluation.evaluate import test_items
 from engram.methods.base import DECISIONS, Method
 from engram.streams.core import Stream, Task

@@ -11,16 +11,15 @@ from torch import Tensor
 from engram import keys
 from engram.checks.data_access import _noise_outside, _until
 from engram.checks.report import Broken, DoesNotApply, require
+from engram.checks.tamed import rows_aside, tame
 from engram.checks.toys import (
     After,
     clouds,
     copied,
     gap,
-    rows_aside,
     runs_of,
     same,
     streams,
-    tame,
     train,
 )
 from engram.engine.engine import Engine

@@ -8,6 +8,7 @@ import torch
 
 from engram.checks.advice import why_nothing_is_learnt
 from engram.checks.report import Broken, require
+from engram.checks.tamed import tame
 from engram.checks.task_start import spied
 from engram.checks.toys import (
     EXACT,
@@ -17,7 +18,6 @@ from engram.checks.toys import (
     finite,
     runs_of,
     streams,
-    tame,
     train,
 )
 from engram.engine.engine import Engine

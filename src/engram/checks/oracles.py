@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from engram.checks.report import DoesNotApply, require
+from engram.checks.tamed import tame
 from engram.checks.task_start import TaskStart, task_start
-from engram.checks.toys import CLOSE, gap, runs_of, streams, tame
+from engram.checks.toys import CLOSE, gap, runs_of, streams
 from engram.engine.engine import Engine
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner

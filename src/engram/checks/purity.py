@@ -12,8 +12,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from engram.checks.explain import explain
 from engram.checks.report import Broken, DoesNotApply, require
+from engram.checks.tamed import tame
 from engram.checks.task_start import TaskStart, task_start
-from engram.checks.toys import gap, same, tame
+from engram.checks.toys import gap, same
 from engram.learner.batch import Batch
 from engram.learner.tree import leaves, shapes, tree_map
 from engram.methods.base import Method, overrides, pace_of

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from engram.checks.equality import compare
 from engram.checks.report import DoesNotApply, require
+from engram.checks.tamed import tame
 from engram.checks.task_start import task_start
-from engram.checks.toys import clouds, runs_of, tame
+from engram.checks.toys import clouds, runs_of
 from engram.methods.base import DECISIONS, Method
 from engram.streams import Stream, hierarchical
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from engram.checks.equality import match
 from engram.checks.report import DoesNotApply
-from engram.checks.toys import Trained, changed, each_part, runs_of, streams, tame, train
+from engram.checks.tamed import changed, each_part, tame
+from engram.checks.toys import Trained, runs_of, streams, train
 from engram.learner.likeness import likeness
 from engram.methods.base import Method
 from engram.streams import Stream

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from engram import keys
 from engram.checks.report import DoesNotApply, require
+from engram.checks.tamed import tame, tight
 from engram.checks.task_start import spied
-from engram.checks.toys import clouds, runs_of, same, tame, tight, train
+from engram.checks.toys import clouds, runs_of, same, train
 from engram.data.core import Data
 from engram.engine.engine import Engine
 from engram.learner.learner import Learner
