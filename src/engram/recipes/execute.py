@@ -61,9 +61,19 @@ def execute(
         recorder, engine = _made_ready(plans, out, ranks, how, kept)
         if engine is None:
             return recorder
+        resume = recorder.resume if ranks is None else resume_of_first(ranks, recorder)
         try:
-            with determinism(deterministic, recorder.device):
-                _train(engine, recorder, ranks, deadline, stop_inside=out is not None)
+            steady = determinism(deterministic, recorder.device)
+            quiet = settled(len(recorder.open))
+            with recorder.at_signals(), steady, threads.limited(), quiet:
+                for stage in engine.stages(
+                    resume=resume, progress=recorder.progress, deadline=deadline,
+                    stop_inside=out is not None, checkpointer=recorder.saver,
+                ):  # fmt: skip
+                    with parallel.apart():
+                        recorder.add(stage)
+                    if recorder.ending and recorder.between:
+                        break
             recorder.close()
             if ranks is not None and not recorder.ending:
                 ranks.of_first(None)  # all is written
@@ -83,23 +93,6 @@ def _check_runs(plans: Sequence[Plan]) -> None:
     for plan in plans:
         run = plan.run
         check_validation(run.stream, run.training, range(len(run.stream)))
-
-
-def _train(
-    engine: Engine, recorder: Recorder, ranks: Ranks | None, deadline: float | None, *,
-    stop_inside: bool,
-) -> None:  # fmt: skip
-    """Every stage, until all are recorded or a signal ends it."""
-    resume = recorder.resume if ranks is None else resume_of_first(ranks, recorder)
-    with recorder.at_signals(), threads.limited(), settled(len(recorder.open)):
-        for stage in engine.stages(
-            resume=resume, progress=recorder.progress, deadline=deadline,
-            stop_inside=stop_inside, checkpointer=recorder.saver,
-        ):  # fmt: skip
-            with parallel.apart():
-                recorder.add(stage)
-            if recorder.ending and recorder.between:
-                break
 
 
 def _made_ready(
