@@ -98,6 +98,7 @@ def test_last_layers():
     cell = next(c for c in cells_of("cnd", "3") if c["method"] == "ER-25s")
     (made,) = find_table("cnd/3").entry(cell).recipes
     assert made.model["head"]["name"] == "cosine"
+    assert [probe.name for probe in made.probes] == ["features", "softmax", "b1", "b2"]
     biased = recipe(PAPER, row("FineTune", head="biased"))
     assert biased.model["head"] == {"name": "linear"}
     names = {type(probe).__name__ for probe in biased.probes}

@@ -121,13 +121,19 @@ def method_spec(preset: Preset, method: str) -> dict[str, Any]:
 
 
 def detector_specs(preset: Preset, row: Row) -> list[dict[str, Any]]:
-    """The detectors of a row; B1 and B2 need a last layer without bias."""
+    """The detectors of a row: all but those that its last layer or its purpose leaves out.
+
+    B1 and B2 need a last layer without bias. Normalised shared heads are trained for table 3,
+    which compares these two with Softmax; the others would cost more than the training.
+    """
     protocol = preset.protocol(row.dataset)
     layers, tunes = list(protocol.layers.get(row.backbone, ())), protocol.outside is not None
     combine = {"combine": "logistic"} if tunes else {}
     found = []
     for name, options in preset.detectors.items():
-        if options is None or (row.head == BIASED and name in ("B1", "B2")):
+        left_out = row.head == BIASED and name in ("B1", "B2")
+        left_out |= row.head == COSINE and name not in ("Softmax", "B1", "B2")
+        if options is None or left_out:
             continue
         more = {"layers": layers, **combine} if name == "Mahalanobis" and layers else {}
         spec = {"name": name, **more, **options}
