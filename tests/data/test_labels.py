@@ -193,3 +193,8 @@ def test_the_parts_of_a_split_need_not_have_sets_of_one_size():
     data = Data.from_arrays(X, [["a"], ["b", "c"]] * 5, test=(X, ["a", "b"] * 5))
     assert data.y[data.test].tolist() == [[0, -1], [1, -1]] * 5
     assert data.y[data.train[:2]].tolist() == [[0, -1], [1, 2]]
+
+
+def test_names_of_classes_differ():
+    with pytest.raises(ValueError, match="classes: expected names that differ, got 'a more than"):
+        Data.from_arrays(np.zeros((4, 2)), [0, 1, 2, 0], classes=["a", "b", "a"])

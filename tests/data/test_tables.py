@@ -105,6 +105,11 @@ def test_labels_of_tables():
         ({"id": [f"n{i}" for i in range(60)] * 1}, {"label": "kind", "drop": "ID"}, "'id'"),
         ({"when": pd.Timestamp("2020-01-01")}, {"label": "kind"}, r"drop=\['when'\]"),
         ({}, {"label": "kind", "missing": "men"}, "missing: expected error, drop, flag, mean"),
+        (
+            {"age": ["?", *map(str, range(59))]},
+            {"label": "kind"},
+            "column 'age'.*got '[?] in row 0",
+        ),
         ({"part": "nowhere"}, {"label": "kind", "split": "part"}, "train, test or valid"),
     ],
 )
@@ -119,6 +124,11 @@ def test_text_that_is_no_category():
         Data.from_frame(frame, label="kind")
     assert len(Data.from_frame(frame, label="kind", drop="id").columns) == 5
     assert len(Data.from_frame(frame, label="kind", categories=["id"]).columns) == 245
+
+
+def test_codes_beside_words_are_categories():
+    frame = table().assign(rooms=["1", "2", "3+"] * 20)
+    assert Data.from_frame(frame, label="kind").columns[-3:] == ("rooms=1", "rooms=2", "rooms=3+")
 
 
 def test_files_that_are_no_tables(tmp_path):

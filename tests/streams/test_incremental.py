@@ -225,6 +225,11 @@ def test_a_class_without_training_rows_is_named(scenario):
         scenario(data)
 
 
+def test_labels_that_begin_at_one_are_told_how_to_be_names():
+    with pytest.raises(BadArgument, match=r"given as text they are names.*none for \['0'\]"):
+        class_incremental(Data.from_arrays(torch.rand(20, 2), [1, 2] * 10))
+
+
 def test_rows_of_two_labels_come_with_both_tasks_but_on_one_side():
     y = torch.tensor([[0, 2], [1, -1], [2, 0], [1, 2]] * 10)
     rows = torch.arange(40)

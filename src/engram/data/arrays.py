@@ -103,6 +103,9 @@ def class_ids(parts: Sequence[Any], names: Sequence[str] | None) -> tuple[Tensor
     >>> class_ids([[[0, 0, 1], [1, 0, 0], [0, 1, 1]]], None)[0].tolist()
     [[2, -1], [0, -1], [1, 2]]
     """
+    if names is not None and len(set(names)) < len(names):
+        twice = sorted({str(one) for one in names if list(names).count(one) > 1})
+        raise bad("classes", "names that differ", f"{', '.join(twice)} more than once")
     joined = _joined(parts)
     if joined.dtype.kind in "iuf":
         joined = whole_numbers("y", joined)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test",
          "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid"}  # fmt: skip
+FEW_CODES = 10  # numbers that may be codes, beside words such as "3+"
 MOST_VALUES = 100  # of a column of text: more are no categories, unless it is said
 
 
@@ -171,11 +172,28 @@ def _one_hot(column: str, values: Any, gaps: Array, said: bool, name: str) -> Mi
         )
         got = f"text with {len(kinds):,} different values in {len(values):,} rows"
         raise bad(f"column {column!r} of {name}", expected, got)
+    if not whole and not said:
+        _refuse_spoilt(column, values, kinds, name)
     texts = values.map(str).to_numpy() if not whole else values.to_numpy()
     table = np.stack([(texts == one) & ~gaps for one in kinds], 1) if kinds \
         else np.zeros((len(values), 0))  # fmt: skip
     shown = [f"{column}={one:g}" if isinstance(one, float) else f"{column}={one}" for one in kinds]
     return Missing(column, tuple(shown), table.astype(np.float64), gaps, names=True)
+
+
+def _refuse_spoilt(column: str, values: Any, kinds: list[str], name: str) -> None:
+    """Many numbers and a few words are a column of numbers in which some cells are wrong."""
+    wrong = pd.to_numeric(pd.Series(kinds, dtype=object), errors="coerce").isna().to_numpy()
+    words, numbers = np.array(kinds, dtype=object)[wrong], int((~wrong).sum())
+    if not len(words) or numbers <= FEW_CODES or len(words) > numbers / 2:
+        return
+    first = int(np.flatnonzero(values.map(str).isin(words).to_numpy())[0])
+    expected = (
+        f"numbers in all rows, or names (categories=[{column!r}] takes each number as a name); "
+        "an empty cell is a missing value"
+    )
+    got = f"{values.iloc[first]} in row {first}, numbers in others"
+    raise bad(f"column {column!r} of {name}", expected, got)
 
 
 def _grouped(

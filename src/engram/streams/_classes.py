@@ -46,8 +46,10 @@ def all_classes(
     present = classes_in(data, data.train)
     empty = [name for i, name in enumerate(data.classes) if i not in present]
     if empty:
-        raise bad("data", f"training rows for every class of {data.name!r}, or {way_out}",
-                  f"none for {empty}")  # fmt: skip
+        ids = all(name == str(i) for i, name in enumerate(data.classes))
+        hint = " (whole numbers are ids from 0; given as text they are names, with gaps)" * ids
+        expected = f"training rows for every class of {data.name!r}, or {way_out}{hint}"
+        raise bad("data", expected, f"none for {empty}")
     return sorted(present)
 
 
