@@ -6,7 +6,8 @@
 ``resnet32``: images of 32 x 32, batches of 128, SGD with momentum. ``lenet``: 100 x 100, batches of
 24, Adam. The loop is plain PyTorch: torch's own layers, channels last, cuDNN's search, fused
 optimiser, data on the device; eager, and captured as a CUDA graph. The engine's figure goes through
-its loop, with all that it does between steps. All figures of one call come from one process;
+its loop, with all that it does between steps; fused (``compile=True``), batch norm, ReLU and
+pooling have kernels of their own. All figures of one call come from one process;
 compare ratios within a call, not across calls.
 """
 
@@ -129,9 +130,9 @@ def time_plain(run: Run, captured: bool, seconds: float) -> Stopwatch:
 
 
 # -- the engine ------------------------------------------------------------------------------------
-def time_engine(runs: list[Run], seconds: float) -> tuple[int, float]:
+def time_engine(runs: list[Run], seconds: float, fused: bool = False) -> tuple[int, float]:
     """Steps of each run and seconds; several runs go side by side."""
-    engine, watch = Engine(runs, device="cuda"), Stopwatch("cuda", seconds)
+    engine, watch = Engine(runs, device="cuda", compile=fused), Stopwatch("cuda", seconds)
     learners = [engine.learner(run) for run in runs]
     if len(runs) > 1:  # each binds a module to its own weights
         for learner in learners:
@@ -160,6 +161,7 @@ def figures(
         ("captured loop", 1, lambda: time_plain(one, True, seconds).last),
         ("eager loop", 1, lambda: time_plain(one, False, seconds).last),
     ]
+    cases.append(("engine, fused", 1, lambda: time_engine([one], seconds, True)))
     for count in runs:
         many = [run_of(work, precision, seed) for seed in range(count)]
         cases.append(("engine", count, lambda many=many: time_engine(many, seconds)))  # type: ignore[misc]

@@ -5,7 +5,7 @@
 
 The network's fully connected layer has 24,200 x 500 weights. Taken sample by sample, its gradient
 is a matrix of 48 MB for each; as an outer product it is a row of 24,200 and one of 500 numbers.
-On CUDA convolutions can be unfolded besides, in place of being mapped over samples.
+With ``compile=True`` on CUDA, convolutions are unfolded in place of being mapped over samples.
 Each way is timed in a process of its own, which also says what memory it took at its peak.
 """
 
@@ -36,14 +36,14 @@ from engram.streams import class_incremental
 WAYS = ("matrices", "outer", "unfolded")
 
 
-def faces(rows: int, device: str) -> Learner:
+def faces(rows: int, device: str, fused: bool) -> Learner:
     """A learner inside its first task of two classes; the work is that of real faces."""
     count, draw = 2 * rows, torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, 3, 100, 100), dtype=torch.uint8, generator=draw)
     labels = torch.arange(count) % 4
     data = Data.from_arrays(images, labels, test=(images[:4], labels[:4]))
     run = Run(stream=class_incremental(data), method=EWC(), model="lenet", training=Training())
-    return Engine([run], device=device).learner(run)
+    return Engine([run], device=device, compile=fused).learner(run)
 
 
 def measure(way: str, rows: int, repeats: int, device: str, answer: Any) -> None:
@@ -51,8 +51,7 @@ def measure(way: str, rows: int, repeats: int, device: str, answer: Any) -> None
     torch.set_num_threads(1)
     if way == "matrices":
         outer.LARGE = 1 << 62
-    outer.UNFOLDS = way == "unfolded"
-    learner = faces(rows, device)
+    learner = faces(rows, device, fused=way == "unfolded")
     learner.open_classes(0)
     cuda = learner.device.type == "cuda"
     fisher(learner, rows=learner.task.train[:2])  # torch prepares

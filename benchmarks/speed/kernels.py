@@ -9,7 +9,7 @@
 are noise. Steps of the second task, run without capture, so that every kernel is seen; milliseconds
 of the device in one step, the longest first. `--layout` compares images with their channels last in
 memory, as the engine has them on CUDA, with channels first; `--blocks` torch's kernels for batch
-norm, ReLU and pooling with our own.
+norm, ReLU and pooling with our own (``compile=True``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -30,13 +30,28 @@ from engram.engine.engine import Engine
 from engram.engine.factory import LearnerFactory
 from engram.engine.run import Run
 from engram.engine.training import Training
-from engram.models import conv_blocks
 from engram.recipes.names import build_method
 from engram.reproduce.papers import confer_preset, iirc_preset
 
 STEPS, SHOWN = 40, 14
 LAYOUTS = ("last", "first")
-BLOCKS = {"plain": (False, False), "fused": (True, False), "turned": (True, True)}
+BLOCKS = ("plain", "fused")
+
+
+class Case(NamedTuple):
+    """What is measured."""
+
+    row: str
+    precision: str
+    layout: str
+    blocks: str
+
+    def __str__(self) -> str:
+        return f"{self.row}, {self.precision}, channels {self.layout}, {self.blocks} blocks"
+
+
+def cases(given: Any) -> Iterator[Case]:
+    yield from map(Case._make, product(given.rows, given.precision, given.layout, given.blocks))
 
 
 def noise(size: int, rows: int, classes: int = 4) -> Data:
@@ -72,17 +87,19 @@ def runs_of(given: Any, row: str, precision: str, iterations: int, count: int) -
     ]
 
 
-def engine_of(runs: list[Run], given: Any, layout: str, **options: Any) -> Engine:
-    made = Engine(runs, device=given.device, **options)
+def engine_of(runs: list[Run], given: Any, case: Case, **options: Any) -> Engine:
+    fused = case.blocks == "fused" and given.device != "cpu"  # there it would be mapped
+    made = Engine(runs, device=given.device, compile=fused, **options)
     if made.device.type == "cuda":
-        made._factory = LearnerFactory(made.device, channels_last=layout == "last")
+        last = case.layout == "last"
+        made._factory = LearnerFactory(made.device, channels_last=last, fused=fused)
     return made
 
 
 # -- kernels ---------------------------------------------------------------------------------------
-def kernels(runs: list[Run], given: Any, layout: str) -> dict[str, float]:
+def kernels(runs: list[Run], given: Any, case: Case) -> dict[str, float]:
     """Milliseconds of a step of the second task by kernel."""
-    stages = engine_of(runs, given, layout, capture=False).stages()
+    stages = engine_of(runs, given, case, capture=False).stages()
     next(stages)
     cuda = torch.cuda.is_available() and given.device != "cpu"
     with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as seen:
@@ -95,39 +112,31 @@ def kernels(runs: list[Run], given: Any, layout: str) -> dict[str, float]:
     return found
 
 
-def cases(given: Any) -> Iterator[tuple[str, str, str, str]]:
-    """Row, precision, layout and how all of it is called; sets how blocks are computed."""
-    for row, precision, layout in product(given.rows, given.precision, given.layout):
-        for blocks in given.blocks:
-            conv_blocks.FUSES, conv_blocks.TURNS = BLOCKS[blocks]
-            yield row, precision, layout, f"{row}, {precision}, channels {layout}, {blocks} blocks"
-
-
 def show_kernels(given: Any) -> None:
-    for row, precision, layout, name in cases(given):
-        found = kernels(runs_of(given, row, precision, given.steps, 1), given, layout)
-        print(f"\n{name}: {sum(found.values()):.2f} ms a step", flush=True)
-        for kernel in sorted(found, key=found.__getitem__, reverse=True)[:SHOWN]:
-            print(f"  {found[kernel]:7.3f}  {kernel[:110]}")
+    for case in cases(given):
+        runs = runs_of(given, case.row, case.precision, given.steps, 1)
+        found = kernels(runs, given, case)
+        print(f"\n{case}: {sum(found.values()):.2f} ms a step", flush=True)
+        for name in sorted(found, key=found.__getitem__, reverse=True)[:SHOWN]:
+            print(f"  {found[name]:7.3f}  {name[:110]}")
 
 
 # -- several runs ----------------------------------------------------------------------------------
-def rates(given: Any, row: str, precision: str, layout: str) -> Iterator[tuple[int, float]]:
+def rates(given: Any, case: Case) -> Iterator[tuple[int, float]]:
     """How many runs at once, and images of the task per second of all of them, captured."""
     for count in given.streams:
-        runs = runs_of(given, row, precision, given.steps, count)
+        runs = runs_of(given, case.row, case.precision, given.steps, count)
         grouping.SIDE_BY_SIDE = count
         ended: dict[int, float] = {}
-        for one in engine_of(runs, given, layout).stages():
+        for one in engine_of(runs, given, case).stages():
             ended[one.stage] = time.perf_counter()
         yield count, count * given.steps * given.batch_size / (ended[1] - ended[0])
 
 
 def show_rates(given: Any) -> None:
-    for row, precision, layout, name in cases(given):
-        for count, rate in rates(given, row, precision, layout):
-            what = f"{name}, {count} at once"
-            print(f"{what:60s}{rate:10,.0f} images/s", flush=True)
+    for case in cases(given):
+        for count, rate in rates(given, case):
+            print(f"{f'{case}, {count} at once':60s}{rate:10,.0f} images/s", flush=True)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -136,7 +145,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rows", nargs="+", default=["LB", "DGR"])
     parser.add_argument("--precision", nargs="+", default=["tf32"])
     parser.add_argument("--layout", nargs="+", choices=LAYOUTS, default=["last"])
-    parser.add_argument("--blocks", nargs="+", choices=tuple(BLOCKS), default=["fused"])
+    parser.add_argument("--blocks", nargs="+", choices=BLOCKS, default=["plain"])
     parser.add_argument("--streams", type=int, nargs="+", help="runs side by side, timed")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--batch-size", type=int, default=128)

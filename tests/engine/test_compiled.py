@@ -23,7 +23,10 @@ from engram.checks.toys import (
     streams,
     train,
 )
+from engram.data import Data
 from engram.engine.engine import Engine
+from engram.engine.factory import LearnerFactory
+from engram.engine.run import Run
 from engram.engine.trainers import tracing as compiled
 from engram.errors import BadArgument
 from engram.memory import Memory
@@ -151,9 +154,38 @@ def test_without_a_compiler(monkeypatch):
 
 def test_in_many_processes(tmp_path, monkeypatch):
     recipe = {"stream": {"data": "blobs"}, "method": "Finetune", "training": {"epochs": 1}}
-    fused = engram.sweep([recipe], pool="processes", compile=True, out=tmp_path, device="cpu")
+    how = {"pool": "processes", "workers": 1, "compile": True, "device": "cpu"}
+    fused = engram.sweep([recipe], out=tmp_path, **how)
     plain = engram.sweep([recipe], device="cpu")
     np.testing.assert_allclose(fused.matrix, plain.matrix, atol=0.02)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(BadArgument, match=r"compile: expected False, because no C\+\+ compiler"):
-        engram.sweep([recipe], pool="processes", compile=True, out=tmp_path / "x", device="cpu")
+        engram.sweep([recipe], out=tmp_path / "x", **how)
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "ways"),
+    [
+        ("lenet", methods.Finetune(), {0: (False, 1), 1: (False, 1)}),
+        ("cnn", methods.Finetune(), {0: (True, 1), 1: (True, 1)}),  # no layers to fuse
+        ("mlp", methods.Finetune(), {0: (True, 2), 1: (True, 2)}),
+        (
+            {"name": "lenet", "latent": 5, "hidden": 6},
+            methods.LatentReplay(root="heldout", memory=Memory(total=4)),
+            {-1: (False, 1), 0: (True, 2), 1: (True, 2)},
+        ),
+    ],
+    ids=str,
+)
+def test_on_cuda_fused_layers_are_not_mapped(model, method, ways):
+    y = np.arange(40) % 4
+    data = Data.from_arrays(
+        np.zeros((40, 3, 16, 16), np.float32), y, test=(np.zeros((4, 3, 16, 16), np.float32), y[:4])
+    )
+    stream = engram.class_incremental(data, classes_per_task=2)
+    runs = [Run(stream=stream, method=method, model=model, seed=seed) for seed in (0, 1)]
+    engine = Engine(runs, device="cpu", plan_for="cuda", compile=True)
+    assert {stage: tuple(way) for stage, way in engine._ways([0, 1]).items()} == ways
+    for fused in (False, True):
+        networks = LearnerFactory(torch.device("cpu"), fused=fused).networks(runs[0])
+        assert networks.fused is networks.channels_last is (fused and model not in ("cnn", "mlp"))

@@ -20,7 +20,8 @@ from engram.engine.trainers.captured import CapturedTrainer
 from engram.engine.training import Training
 from engram.learner.tree import tree_map
 from engram.memory import Memory
-from engram.models import conv_blocks, norm_pool
+from engram.methods.fisher import fisher
+from engram.models import norm_pool
 from engram.models.layers import BatchNorm
 from engram.streams import class_incremental
 
@@ -130,20 +131,33 @@ def test_convolutions_side_by_side(training, monkeypatch):
         assert apart(trained(runs, device="cuda"), trained(runs, device="cpu")) < CLOSE, one.method
 
 
-def test_blocks_at_once_train_the_same(monkeypatch):
-    """LeNet with kernels of our own for batch norm, ReLU and pooling, against torch's."""
-    taken = []
-    own = norm_pool.train
+@pytest.mark.parametrize(
+    "model", [{"name": "lenet", "padding": 2, "hidden": 8}, "resnet32"], ids=str
+)
+def test_blocks_at_once_train_the_same(model, monkeypatch):
+    """Captured, with kernels of our own for batch norm, ReLU and pooling, against torch's."""
+    taken, own = [], norm_pool.train
     monkeypatch.setattr(norm_pool, "train", lambda *a, **k: taken.append(1) or own(*a, **k))
-    for run in images(precision="float32", lr=1e-3):
-        run = replace(run, model={"name": "lenet", "padding": 2, "hidden": 8})
-        found = []
-        for fuses in (False, True):
-            monkeypatch.setattr(conv_blocks, "FUSES", fuses)
-            found.append(trained([run], device="cuda"))
-            assert bool(taken) is fuses
+    for run in images(precision="float32", lr=1e-3, epochs=1):
+        run, found = replace(run, model=model), []
+        for compile in (False, True):
+            engine = Engine([run], device="cuda", compile=compile)
+            assert not any(way.mapped for _, ways in engine.parts() for way in ways.values())
+            found.append(trained([run], device="cuda", compile=compile))
+            assert bool(taken) is compile
         assert apart(*found) < 1e-3, run.method
         taken.clear()
+
+
+def test_importances_unfold_convolutions():
+    run = replace(images()[0], model={"name": "lenet", "padding": 2, "hidden": 8})
+    found = []
+    for compile in (False, True):
+        one = Engine([run], device="cuda", compile=compile).learner(run)
+        one.open_classes(0)
+        assert one.networks.fused is compile
+        found.append(fisher(one))
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-9)
 
 
 def test_cudnn_searches_for_batches_of_the_usual_length_alone(monkeypatch):

@@ -359,7 +359,7 @@ class TestLargeMatricesBesideOtherLayers:
     def test_convolutions_that_are_unfolded(self, model, transform, monkeypatch):
         """As on CUDA."""
         taken = outer(monkeypatch)
-        monkeypatch.setattr(outer_module, "_unfolds", lambda like: True)
+        monkeypatch.setattr(outer_module, "_unfolds", lambda networks, like: True)
         monkeypatch.setattr(outer_module, "ENTRIES", 1)  # sample by sample
         one = learner(model)
         found = one.average_gradient(likelihood, transform=transform)

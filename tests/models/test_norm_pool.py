@@ -11,16 +11,26 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch._C._functorch import maybe_current_level
 
 import engram.models as models
+from engram import methods
+from engram.checks.toys import gap
+from engram.data import Data
+from engram.engine.engine import Engine
+from engram.engine.factory import LearnerFactory
+from engram.engine.run import Run
+from engram.engine.training import Training
+from engram.learner import outer
 from engram.models import conv_blocks, norm_pool
 from engram.models.context import PLAIN, forward_context
-from engram.models.conv_blocks import ConvBlocks
+from engram.models.conv_blocks import ConvBlocks, Fusable
 from engram.models.layers import BatchNorm
-from engram.models.resnet import BasicBlock
+from engram.models.resnet import BasicBlock, Bottleneck
+from engram.streams import class_incremental
 
 WORKS = norm_pool.works.__wrapped__  # without its cache
-SHAPES = ((3, 9, 10), (4, 8, 8))  # odd edges; channels that need no padding
+SHAPES = ((3, 9, 10), (4, 8, 8))  # odd edges, even ones
 
 
 def blocks(channels: int) -> ConvBlocks:
@@ -33,6 +43,13 @@ def blocks(channels: int) -> ConvBlocks:
         if isinstance(layer, BatchNorm):
             nn.init.normal_(layer.weight)
             nn.init.normal_(layer.bias)
+    return net
+
+
+def fused(net: nn.Module) -> nn.Module:
+    for module in net.modules():
+        if isinstance(module, Fusable):
+            module.fused = True
     return net
 
 
@@ -50,7 +67,7 @@ def formulas(monkeypatch):
     """The blocks as on CUDA, the formulas in place of the kernels."""
 
     def statistics(x, offset, mean, var, momentum, eps):
-        here, middle = torch.var_mean(x[:, : len(mean)], (0, 2, 3), correction=0)
+        here, middle = torch.var_mean(x, (0, 2, 3), correction=0)
         count = x.numel() // x.shape[1]
         mean.lerp_(middle if offset is None else middle + offset, momentum)
         var.lerp_(here * count / (count - 1), momentum)
@@ -67,51 +84,44 @@ def formulas(monkeypatch):
     twin = SimpleNamespace(
         statistics=statistics, forward=norm_pool.plain_forward, backward=backward
     )
-    monkeypatch.setattr(models, "norm_pool_kernels", twin, raising=False)
-    monkeypatch.setitem(sys.modules, "engram.models.norm_pool_kernels", twin)
-    monkeypatch.setattr(conv_blocks, "FUSES", True)
-    monkeypatch.setattr(norm_pool, "applies", lambda x: not PLAIN.get())
+    monkeypatch.setattr(models, "norm_pool_launch", twin, raising=False)
+    monkeypatch.setitem(sys.modules, "engram.models.norm_pool_launch", twin)
+    monkeypatch.setattr(norm_pool, "applies", lambda x: maybe_current_level() is None)
     monkeypatch.setattr(norm_pool, "works", lambda *_: True)
-    monkeypatch.setattr(conv_blocks, "_multiple", lambda x: 4)
     monkeypatch.setattr(conv_blocks, "_channels_last", lambda x: True)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_at_once_is_the_sequence(formulas, shape, monkeypatch):
-    monkeypatch.setattr(conv_blocks, "TURNS", shape[0] == 3)
+def test_at_once_is_the_sequence(formulas, shape):
     x = torch.randn(4, *shape, dtype=torch.float64, requires_grad=True)
-    net, plain = blocks(shape[0]).double(), blocks(shape[0]).double()
+    net, plain = fused(blocks(shape[0])).double(), blocks(shape[0]).double()
     for one in net:
         one.in_place = shape[0] == 4
-    token = PLAIN.set(True)
-    wanted = passed(plain, x)
-    PLAIN.reset(token)
-    found = passed(net, x)
+    found, wanted = passed(net, x), passed(plain, x)
     for one, two in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
     assert found[3].abs().max() == 0  # a bias before a batch norm: torch finds rounding errors
     assert wanted[3].abs().max() > 0
 
 
-@pytest.mark.parametrize("block", [BasicBlock(6, 4, 2), BasicBlock(4, 4, 1, relu=False)])
+@pytest.mark.parametrize(
+    "block", [BasicBlock(6, 4, 2), BasicBlock(4, 4, 1, relu=False), Bottleneck(4, 2, 1)]
+)
 def test_residual_blocks(formulas, block):
     x = torch.randn(2, block.first.in_channels, 5, 6, dtype=torch.float64, requires_grad=True)
-    plain, block = copy.deepcopy(block).double(), block.double()
-    token = PLAIN.set(True)
-    wanted = passed(plain, x)
-    PLAIN.reset(token)
-    for one, two in zip(passed(block, x), wanted, strict=True):
+    plain, block = copy.deepcopy(block).double(), fused(block).double()
+    for one, two in zip(passed(block, x), passed(plain, x), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
 
 
 def test_gradients_of_gradients(formulas):
     x = torch.randn(2, 2, 3, 3, dtype=torch.float64, requires_grad=True)
     for net in (blocks(2)[:3], BasicBlock(2, 2, 1)):
-        assert torch.autograd.gradgradcheck(net.double().train(), (x,))
+        assert torch.autograd.gradgradcheck(fused(net).double().train(), (x,))
 
 
 def test_where_the_plain_sequence_runs(formulas, monkeypatch):
-    net, x, taken = blocks(3).train(), torch.randn(4, 3, 8, 8), []
+    net, x, taken = fused(blocks(3)).train(), torch.randn(4, 3, 8, 8), []
     own = conv_blocks.at_once
 
     def at_once(*args, pool):
@@ -127,9 +137,53 @@ def test_where_the_plain_sequence_runs(formulas, monkeypatch):
     hook = net[2].register_forward_hook(lambda *_: None)
     net.train()(x)
     hook.remove()
-    monkeypatch.setattr(conv_blocks, "FUSES", False)
-    net(x)
+    blocks(3)(x)  # not asked for
     assert len(taken) == 2
+
+
+@pytest.mark.parametrize("method", [methods.EWC(), methods.LwF(), methods.DGR(width=8, noise=3)])
+def test_a_run_with_fused_layers(formulas, method, monkeypatch):
+    """Through the engine: training, old networks, importances by unfolding, evaluation."""
+    y = torch.arange(24) % 4
+    x = torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(0)) + y.view(-1, 1, 1, 1)
+    data = Data.from_arrays(x, y.numpy(), test=(x[:8], y[:8].numpy()))
+    training = Training(epochs=1, batch_size=8, lr=1e-3, optimizer="sgd", precision="float64")
+    run = Run(
+        stream=class_incremental(data), method=method, training=training,
+        model={"name": "lenet", "padding": 2, "hidden": 4},
+    )  # fmt: skip
+    taken, ends, infer = [], [], norm_pool.infer
+    monkeypatch.setattr(norm_pool, "infer", lambda *a, **k: taken.append(1) or infer(*a, **k))
+    monkeypatch.setattr(outer, "_unfolds", lambda networks, like: networks.fused)
+    for fused in (False, True):
+        engine = Engine([run], device="cpu", together=False)
+        engine._factory = LearnerFactory(engine.device, fused=fused)
+        last = list(engine.stages())[-1]
+        ends.append((last.learner.vector, last.learner.buffers, last.learner.state))
+        assert bool(taken) is fused
+    assert gap(*ends) < 1e-9
+
+
+def test_mapped_traced_and_small_passes_are_plain(monkeypatch):
+    """A tensor that says it is on CUDA; whether kernels apply is asked before they are met."""
+
+    class Cuda(torch.Tensor):
+        is_cuda = True
+
+    monkeypatch.setattr(norm_pool, "_has_triton", lambda: True)
+    x = torch.zeros(2, 4, 4, 4).as_subclass(Cuda)
+    assert norm_pool.applies(x)
+    assert not norm_pool.applies(x.double())
+    assert not norm_pool.applies(x[:1, :, :1, :1])  # no variance
+    assert not norm_pool.applies(x.flatten(1))
+    token = PLAIN.set(True)
+    assert not norm_pool.applies(x)
+    PLAIN.reset(token)
+    asked = []
+    torch.func.vmap(lambda _: asked.append(norm_pool.applies(x)) or torch.zeros(1))(torch.zeros(2))
+    assert asked == [False]
+    monkeypatch.setattr(norm_pool, "_broken", ["no compiler"])
+    assert not norm_pool.applies(x)
 
 
 def test_the_kernels_are_for_cuda_only():
@@ -148,38 +202,40 @@ def test_kernels_that_do_not_work_are_said_once(formulas, monkeypatch, gap, said
     monkeypatch.setattr(norm_pool, "_broken", [])
     monkeypatch.setattr(norm_pool, "_gap", tried)
     with pytest.warns(UserWarning, match=f"more slowly: .*{said}"):
-        assert not WORKS(6, 8, False, True, True, torch.float32, torch.device("cpu"))
+        assert not WORKS(6, False, True, True, torch.float32, torch.device("cpu"))
     assert said in norm_pool._broken[0]
     monkeypatch.setattr(norm_pool, "works", lambda *_: False)
-    x, net = torch.randn(4, 3, 8, 8), blocks(3).train()
+    x, net = torch.randn(4, 3, 8, 8), fused(blocks(3)).train()
     torch.testing.assert_close(net(x), nn.Sequential(*blocks(3).train())(x))
 
 
 KERNELS = """
 import torch
-from engram.models import norm_pool, norm_pool_kernels as kernels
+from engram.models import norm_pool, norm_pool_launch
+from tests.models.test_norm_pool import SHAPES, blocks, fused, passed
+from engram.models.resnet import BasicBlock
 device = torch.device(DEVICE)
 for tile, parts in ((64, 3), (4096, 528)):
-    kernels.TILE, kernels.PARTS = tile, parts
+    norm_pool_launch.TILE, norm_pool_launch.PARTS = tile, parts
     for kind in (
-        (5, 8, False, True, True), (3, 3, False, True, False), (20, 20, False, False, True),
-        (1, 4, True, True, False), (5, 5, True, False, False),
+        (5, False, True, True), (3, False, True, False), (20, False, False, True),
+        (1, True, True, False), (5, True, False, False),
     ):
         assert norm_pool._gap(*kind, torch.float32, device) < 1e-4, kind
         assert norm_pool._gap(*kind, torch.bfloat16, device) < 0.05, kind
 
-from tests.models.test_norm_pool import SHAPES, blocks, passed
-from engram.models import conv_blocks
 norm_pool.applies = lambda x: True
-conv_blocks._multiple = lambda x: 4
-for shape in SHAPES:
-    x = torch.randn(4, *shape, device=device).contiguous(memory_format=torch.channels_last)
+torch.backends.cudnn.allow_tf32 = False
+for rows, shape in ((4, SHAPES[0]), (1, SHAPES[1])):
+    x = torch.randn(rows, *shape, device=device).contiguous(memory_format=torch.channels_last)
     x.requires_grad_()
-    answers = []
-    for conv_blocks.FUSES in (True, False):
-        answers.append(passed(blocks(shape[0]).to(device), x))
-    for one, two in zip(*answers, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-3)
+    for make in (lambda: blocks(shape[0]), lambda: BasicBlock(shape[0], shape[0], 1)):
+        torch.manual_seed(0)
+        plain = make()
+        torch.manual_seed(0)
+        ours = fused(make())
+        for one, two in zip(passed(ours.to(device), x), passed(plain.to(device), x), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-3)
 print("equal")
 """
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

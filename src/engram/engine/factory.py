@@ -35,10 +35,15 @@ DTYPES = {
 
 
 class LearnerFactory:
-    """Makes learners on a device; images lie there with `channels_last` where that is wanted."""
+    """Makes learners on a device; images lie there with `channels_last` where that is wanted.
 
-    def __init__(self, device: torch.device, *, channels_last: bool = False) -> None:
-        self.device, self.channels_last = device, channels_last
+    `fused` does layers at once that can be done so, which wants the channels last, too.
+    """
+
+    def __init__(
+        self, device: torch.device, *, channels_last: bool = False, fused: bool = False
+    ) -> None:
+        self.device, self.channels_last, self.fused = device, channels_last, fused
         self._feeds: dict[Any, Feed] = {}
         self._weights: dict[Any, Networks] = {}  # the last ones used come last
         self._kept = 0  # bytes of these
@@ -154,9 +159,10 @@ class LearnerFactory:
             own = run.method.networks(_outline(run, net))
         further = {name: adapt(module) for name, module in modules_of(own).items()}
         networks = Networks({"net": net, **further}, run.loss, settings_of(own))
+        fused = self.fused and networks.fusable
         return networks.to(
-            self.device, DTYPES[run.training.precision],
-            channels_last=self.channels_last and len(shape) == 3,
+            self.device, DTYPES[run.training.precision], fused=fused,
+            channels_last=(self.channels_last or fused) and len(shape) == 3,
         )  # fmt: skip
 
     def shape(self, run: Run) -> Any:

@@ -45,8 +45,9 @@ class Grouping:
     capture
         Replay steps as CUDA graphs; None: on CUDA.
     compile
-        Fuse the operations of a step with ``torch.compile``. It takes seconds to a minute per kind
-        of step and pays in long runs; single runs are mapped for it, too.
+        Fuse the operations of a step. ``torch.compile`` does it, which takes seconds to a minute
+        per kind of step and pays in long runs; single runs are mapped for it, too. On CUDA
+        networks whose layers have kernels of their own take those instead, one run at a time.
     plan_for
         Device type by which it is decided who trains in lockstep, where a planner asks for other
         machines; that of `device` unless given.
@@ -75,8 +76,10 @@ class Grouping:
             need_compiler(self.device)
         self.group_size = whole("group_size", group_size)
         # images of runs that train unmapped on CUDA; a mapped convolution wants them as usual
-        unmapped = self.device.type == "cuda" and not together and not compile
-        self._factory = LearnerFactory(self.device, channels_last=unmapped)
+        unmapped = self.device.type == "cuda" and not together
+        self._factory = LearnerFactory(
+            self.device, channels_last=unmapped and not compile, fused=unmapped and compile
+        )
         self._kin: dict[ByIdentity, Any] = {}
         self._declared: dict[Any, Any] = {}  # runs of a study share their method
 
@@ -149,27 +152,38 @@ class Grouping:
         """
         if self.together is not None:
             return not self.together
-        run = self.runs[group[0]]
         if self.kind == "cuda":
-            networks = self._factory.skeleton(run)
-            latent = stage != PROLOGUE and run.method.replay(stage).latent
-            root = networks.root_prefixes if latent else ()
-            return any(
-                isinstance(one, CONVOLUTIONS) and not f"{name}.".startswith(root)
-                for name, one in networks.train.named_modules()
-            )
+            return self._convolves(group, stage)
         return self.compile and not self._tiny(group)
+
+    def _convolves(self, group: Sequence[int], stage: int) -> bool:
+        run = self.runs[group[0]]
+        networks = self._factory.skeleton(run)
+        latent = stage != PROLOGUE and run.method.replay(stage).latent
+        root = networks.root_prefixes if latent else ()
+        return any(
+            isinstance(one, CONVOLUTIONS) and not f"{name}.".startswith(root)
+            for name, one in networks.train.named_modules()
+        )
+
+    def _compiles_alone(self, group: Sequence[int], stage: int) -> bool:
+        """Whether the compiled step of a run alone is mapped; fused layers are not."""
+        fused = self.kind == "cuda" and self._factory.skeleton(self.runs[group[0]]).fusable
+        return self.compile and not (fused and self._convolves(group, stage))
 
     def _ways(self, group: Sequence[int]) -> dict[int, Way]:
         """For each task of a group: whether runs are mapped, and how many go on at once."""
         run, maps = self.runs[group[0]], self.maps(group)
-        # a single run gains nothing from being mapped, unless its steps are compiled
-        alone = Way(True, 1) if maps and self.compile else Way(False, self.side_by_side)
         first = 0 if prologue_before(run) is None else PROLOGUE
-        return {
-            stage: Way(True, len(group)) if maps and not self.apart(group, stage) else alone
-            for stage in range(first, len(run.stream))
-        }
+        found = {}
+        for stage in range(first, len(run.stream)):
+            if maps and not self.apart(group, stage):
+                found[stage] = Way(True, len(group))
+            elif maps and self._compiles_alone(group, stage):
+                found[stage] = Way(True, 1)
+            else:  # a single run gains nothing else from being mapped
+                found[stage] = Way(False, self.side_by_side)
+        return found
 
     @property
     def side_by_side(self) -> int:

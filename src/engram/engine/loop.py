@@ -146,7 +146,9 @@ class PhaseTraining:
     ) -> None:  # fmt: skip
         self.learners, self.methods, self.training = learners, methods, training
         self.number, self.mapped, self.progress = number, mapped, progress
-        self.sampler = build_sampler(learners, methods[0], training, phase, number, compile=compile)
+        self.sampler = build_sampler(
+            learners, methods[0], training, phase, number, compile=compile and mapped
+        )
         self.trainer = make_trainer(
             learners, methods, training, mapped=mapped, capture=capture, compile=compile,
             slots=self.sampler.slots, phase=phase.name,

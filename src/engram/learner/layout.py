@@ -17,6 +17,7 @@ from engram.errors import choose
 from engram.learner.likeness import likeness
 from engram.learner.network import NetworkSettings
 from engram.learner.objectives import OBJECTIVES
+from engram.models.conv_blocks import Fusable
 from engram.models.functional import ties
 from engram.models.layers import BatchNorm, Dropout
 
@@ -108,8 +109,9 @@ class Networks:
         # axes of a sample as the main network wants them in memory; None: as they are
         orders = (getattr(module, "sample_axes", None) for module in networks["net"].modules())
         self.sample_axes: tuple[int, ...] | None = next(filter(None, orders), None)
-        # whether images and 2d convolutions keep their channels last in memory; see `to`
-        self.channels_last = False
+        # whether images and 2d convolutions keep their channels last in memory, and whether layers
+        # are done at once by kernels of their own; see `to`
+        self.channels_last = self.fused = False
         for skeleton in (self.train, self.eval):
             skeleton.requires_grad_(False)
         # copies: a single run binds the skeleton to its own weights and leaves them there
@@ -208,15 +210,28 @@ class Networks:
         """Whether the main network has convolutions of images."""
         return any(isinstance(m, nn.Conv2d) for m in self.train.get_submodule("net").modules())
 
+    @property
+    def fusable(self) -> bool:
+        """Whether layers of the main network can be done at once (`models.conv_blocks`)."""
+        return any(isinstance(m, Fusable) for m in self.train.get_submodule("net").modules())
+
     def to(
-        self, device: torch.device, dtype: torch.dtype, *, channels_last: bool = False
-    ) -> Networks:
-        """Move everything; `channels_last` is the order in which CUDA convolves fastest."""
+        self, device: torch.device, dtype: torch.dtype, *, channels_last: bool = False,
+        fused: bool = False,
+    ) -> Networks:  # fmt: skip
+        """Move everything; `channels_last` is the order in which CUDA convolves fastest.
+
+        `fused` lets layers that can be done at once be done so.
+        """
         self._free.clear()
         if channels_last and self.convolves and self.sample_axes is None:
             self.channels_last, self.sample_axes = True, (1, 2, 0)
+        self.fused = fused and self.fusable
         for skeleton in (self.train, self.eval):
             skeleton.to(device=device, dtype=dtype)
+            for module in skeleton.modules() if self.fused else ():
+                if isinstance(module, Fusable):
+                    module.fused = True
         self._vector = self._vector.to(device, dtype)
         self._buffers = {
             k: v.to(device, dtype if v.is_floating_point() else v.dtype)

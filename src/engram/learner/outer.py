@@ -3,8 +3,8 @@
 Samples are mapped, so none sees another. A large weight matrix that meets a sample once, as one row
 of one product, has the outer product of that row and the slope at its output as gradient: the rows
 and slopes of all samples are kept in place of a matrix per sample, and one product sums them up.
-On CUDA the same is done with convolutions: a sample's gradient is the product of its slopes and its
-unfolded input, where mapping would make grouped convolutions of it, which are slow there.
+Where networks are fused on CUDA, the same is done with convolutions: a sample's gradient is the
+product of its slopes and its unfolded input; mapping would make grouped convolutions of it.
 Everything else (normalisation, biases) has its gradient sample by sample.
 
 Which matrices are used so is tried out on one made-up row before anything is computed. There, and
@@ -35,7 +35,6 @@ from engram.models.context import PLAIN
 
 LARGE = 1 << 16  # entries of a matrix from which on its gradients are worth the detour
 ENTRIES = 1 << 26  # numbers held at once: 256 MiB of float32
-UNFOLDS = False  # whether convolutions are unfolded on CUDA, in larger pieces
 # what may be asked of a matrix without using its numbers
 FACTS = frozenset(("ndim", "dtype", "device", "is_cuda", "requires_grad", "shape"))
 
@@ -161,7 +160,7 @@ def outer_layers(networks: Networks, groups: Batch, term: Callable[..., Tensor])
 
     And convolutions that read a sample once, where those are unfolded.
     """
-    shapes, unfolds = networks.layout.shapes, _unfolds(groups.w)
+    shapes, unfolds = networks.layout.shapes, _unfolds(networks, groups.w)
     names = [
         name for name, shape in shapes.items()
         if (len(shape) == 2 and shape.numel() >= LARGE) or (len(shape) == 4 and unfolds)
@@ -174,8 +173,8 @@ def outer_layers(networks: Networks, groups: Batch, term: Callable[..., Tensor])
     return Outer((), 0)
 
 
-def _unfolds(like: Tensor) -> bool:
-    return UNFOLDS and like.is_cuda
+def _unfolds(networks: Networks, like: Tensor) -> bool:
+    return networks.fused and like.is_cuda
 
 
 def _tried(
@@ -223,12 +222,12 @@ def _probes(
     return {name: vector.new_zeros(shape) for name, shape in shapes.items()}
 
 
-def _room(vector: Tensor) -> int:
-    """Entries held at once: on CUDA what a sixteenth of the free memory holds, up to 4 GiB.
+def _room(networks: Networks, vector: Tensor) -> int:
+    """Entries held at once: with unfolding what a sixteenth of the free memory holds, up to 4 GiB.
 
     Passes of a few rows would wait for the host there. In lockstep, each run has its own entries.
     """
-    if not _unfolds(vector) or not vector.is_cuda or maybe_current_level() is not None:
+    if not vector.is_cuda or not _unfolds(networks, vector) or maybe_current_level() is not None:
         return ENTRIES
     free, _ = torch.cuda.mem_get_info(vector.device)
     return max(ENTRIES, min(16 * ENTRIES, free // 64))
@@ -271,7 +270,7 @@ def outer_sums(
 
     mapped = by_loop if networks.unmappable else vmap(one)
     held = sum(view.numel() for view in small.values()) + 2 * outer.entries  # there and back
-    chunk = max(1, _room(vector) // held)
+    chunk = max(1, _room(networks, vector) // held)
     total = {name: torch.zeros_like(view) for name, view in views.items()}
     for start in range(0, groups.w.shape[0], chunk):
         part = groups.map(lambda leaf, a=start: leaf[a : a + chunk])  # type: ignore[misc]

@@ -8,14 +8,16 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.grad import conv2d_weight
 
 from engram.models import norm_pool
 from engram.models.context import ROW_WEIGHTS, SHARE
 from engram.models.layers import BatchNorm
 
-FUSES = False  # whether blocks take the kernels of `norm_pool` where those apply
-TURNS = False  # whether they take the gradient of an input by a convolution forwards
+
+class Fusable:
+    """A module some of whose layers can be done at once; the engine says whether they are."""
+
+    fused: bool = False
 
 
 class Block(NamedTuple):
@@ -27,7 +29,7 @@ class Block(NamedTuple):
     pool: nn.MaxPool2d | None
 
 
-class ConvBlocks(nn.Sequential):
+class ConvBlocks(Fusable, nn.Sequential):
     """An ``nn.Sequential`` that does its blocks at once where `fuses` says so.
 
     A block is a convolution, a `BatchNorm`, a ReLU and perhaps a 2 x 2 pooling.
@@ -66,7 +68,8 @@ def fuses(layers: nn.Module, x: Tensor) -> bool:
     Not where a hook listens to a layer, and not where rows are padding or of several ranks. What
     has a gradient by running statistics (an importance, say) is torch's.
     """
-    if not FUSES or not norm_pool.applies(x) or SHARE.get() is not None:
+    asked = isinstance(layers, Fusable) and layers.fused
+    if not asked or not norm_pool.applies(x) or SHARE.get() is not None:
         return False
     if ROW_WEIGHTS.get() is not None if layers.training else torch.is_grad_enabled():
         return False
@@ -80,15 +83,15 @@ def at_once(
 ) -> Tensor:  # fmt: skip
     """Convolution, batch norm, and a shortcut's sum, ReLU and 2 x 2 pooling where asked for.
 
-    The bias is not added, since the batch norm takes it out again, and channels are padded to where
-    tensor cores begin; nothing of this changes what is computed, beyond rounding.
+    The bias is not added, since the batch norm takes it out again; nothing of this changes what is
+    computed, beyond rounding.
     """
-    z, offset = _convolved(convolution, x), convolution.bias
-    kind = (norm.features, z.shape[1], shortcut is not None, relu, pool, z.dtype, z.device)
+    x, offset = x.contiguous(memory_format=torch.channels_last), convolution.bias
+    z: Tensor = convolution._conv_forward(x, convolution.weight, None)
+    kind = (norm.features, shortcut is not None, relu, pool, z.dtype, z.device)
     ready = norm_pool.applies(z) and _channels_last(z) and norm_pool.works(*kind)
     if not ready or norm.weight is None or norm.bias is None:
-        y: Tensor = z[:, : norm.features]
-        y = norm(y if offset is None else y + offset.reshape(-1, 1, 1))
+        y: Tensor = norm(z if offset is None else z + offset.reshape(-1, 1, 1))
         y = y if shortcut is None else y + shortcut
         y = y.relu() if relu else y
         return F.max_pool2d(y, 2) if pool else y
@@ -125,55 +128,3 @@ def _halves(pool: nn.Module | None) -> bool:
     sizes = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
     pairs = [(one, one) if isinstance(one, int) else tuple(one) for one in sizes]
     return pairs == [(2, 2), (2, 2), (0, 0), (1, 1)]
-
-
-def _convolved(convolution: nn.Conv2d, x: Tensor) -> Tensor:
-    """Without the bias; channels come last, and may be more than asked for: then those are 0."""
-    weight, many = convolution.weight, _multiple(x)
-    inputs, outputs = -weight.shape[1] % many, -weight.shape[0] % many
-    x = x.contiguous(memory_format=torch.channels_last)
-    if inputs:
-        x = F.pad(x, (0, 0, 0, 0, 0, inputs))
-    if inputs or outputs:
-        weight = F.pad(weight, (0, 0, 0, 0, 0, inputs, 0, outputs))
-        weight = weight.contiguous(memory_format=torch.channels_last)
-    stride, padding = convolution.stride, convolution.padding
-    if TURNS and stride == (1, 1) == convolution.dilation and not isinstance(padding, str):
-        found: Tensor = _Turned.apply(x, weight, padding)  # type: ignore[no-untyped-call]
-        return found
-    y: Tensor = convolution._conv_forward(x, weight, None)
-    return y
-
-
-class _Turned(torch.autograd.Function):
-    """A convolution of stride 1 whose input has its gradient by another one, forwards.
-
-    cuDNN's search for the gradient of a 5 x 5 convolution ends with Fourier transforms; forwards it
-    knows better.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.padding = padding
-        return F.conv2d(x, weight, padding=padding)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Any:
-        x, weight = ctx.saved_tensors
-        dx = dweight = None
-        if ctx.needs_input_grad[0]:
-            turned = weight.flip(2, 3).transpose(0, 1)
-            turned = turned.contiguous(memory_format=torch.channels_last)
-            edge = [k - 1 - p for k, p in zip(weight.shape[2:], ctx.padding, strict=True)]
-            dx = F.conv2d(dy, turned, padding=edge)
-        if ctx.needs_input_grad[1]:
-            dweight = conv2d_weight(x, weight.shape, dy, padding=ctx.padding)
-        return dx, dweight, None
-
-
-def _multiple(x: Tensor) -> int:
-    """Tensor cores read 16 bytes at once: channels are aligned where they are used."""
-    if torch.is_autocast_enabled(x.device.type) or x.dtype != torch.float32:
-        return 8
-    return 4 if torch.backends.cudnn.allow_tf32 else 1

@@ -2,7 +2,7 @@
 
 Between two convolutions of a small network most of a step's device time goes into reading and
 writing images: torch normalises, cuts at 0 and pools in turn, forwards and backwards. On CUDA
-kernels of our own (``norm_pool_kernels``) do it at once; the plain functions below say what they
+kernels of our own (``norm_pool_launch``) do it at once; the plain functions below say what they
 compute and take over where the kernels do not apply.
 """
 
@@ -44,7 +44,7 @@ def plain_forward(
     x: Tensor, shortcut: Tensor | None, mean: Tensor, rstd: Tensor, weight: Tensor, beta: Tensor,
     relu: bool, pool: bool,
 ) -> Tensor:  # fmt: skip
-    """relu((x - mean) * rstd * weight + beta + shortcut) of the first C channels, pooled by 2 x 2.
+    """relu((x - mean) * rstd * weight + beta + shortcut) of images [N, C, H, W], pooled by 2 x 2.
 
     The shortcut, ReLU and pooling are there if asked for.
 
@@ -55,7 +55,7 @@ def plain_forward(
     10.0
     """
     m, s, t = (v.reshape(-1, 1, 1) for v in (mean, rstd * weight, beta))
-    y = (x[:, : len(weight)] - m) * s + t
+    y = (x - m) * s + t
     y = y if shortcut is None else y + shortcut
     y = y.relu() if relu else y
     return F.max_pool2d(y, 2) if pool else y
@@ -66,7 +66,7 @@ def plain_train(
     pool: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The same with mean and deviation of the batch, and its mean and (biased) variance."""
-    var, mean = torch.var_mean(x[:, : len(weight)], (0, 2, 3), correction=0)
+    var, mean = torch.var_mean(x, (0, 2, 3), correction=0)
     rstd = (var + eps).rsqrt()
     return plain_forward(x, shortcut, mean, rstd, weight, beta, relu, pool), mean, var
 
@@ -78,31 +78,33 @@ class _NormPool(torch.autograd.Function):
         ctx: Any, x: Tensor, shortcut: Tensor | None, weight: Tensor, beta: Tensor,
         offset: Tensor | None, running: Any, momentum: float, eps: float, relu: bool, pool: bool,
     ) -> Tensor:  # fmt: skip
-        from engram.models import norm_pool_kernels as kernels
+        from engram.models import norm_pool_launch as launch
 
         with torch.cuda.device_of(x):  # kernels start on the current device
-            mean, rstd = kernels.statistics(x, offset, running[0], running[1], momentum, eps)
-            y = kernels.forward(x, shortcut, mean, rstd, weight, beta, relu, pool)
+            mean, rstd = launch.statistics(x, offset, running[0], running[1], momentum, eps)
+            y = launch.forward(x, shortcut, mean, rstd, weight, beta, relu, pool)
         ctx.save_for_backward(x, shortcut, weight, beta, mean, rstd)
         ctx.eps, ctx.last, ctx.biased = eps, (relu, pool), offset is not None
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
-        from engram.models import norm_pool_kernels as kernels
+        from engram.models import norm_pool_launch as launch
 
         x, shortcut, weight, beta, mean, rstd = ctx.saved_tensors
         none = torch.zeros_like(beta) if ctx.biased else None  # the mean takes the offset out
         if torch.is_grad_enabled():  # somebody wants the gradient of this gradient
-            y = plain_train(x, shortcut, weight, beta, ctx.eps, *ctx.last)[0]
-            own = [one for one in (x, shortcut, weight, beta) if one is not None]
-            found = list(torch.autograd.grad(y, own, dy, create_graph=True))
-            if shortcut is None:
-                found.insert(1, None)  # type: ignore[arg-type]
-            return *found, none, None, None, None, None, None
+            y = plain_train(x, shortcut, weight, beta, ctx.eps, *ctx.last)[0].to(dy.dtype)
+            given = (x, shortcut, weight, beta)
+            own = [
+                one for one, needed in zip(given, ctx.needs_input_grad[:4], strict=True) if needed
+            ]
+            found = iter(torch.autograd.grad(y, own, dy, create_graph=True))
+            slopes = [next(found) if needed else None for needed in ctx.needs_input_grad[:4]]
+            return *slopes, none, None, None, None, None, None
         dy = dy.contiguous(memory_format=torch.channels_last)
         with torch.cuda.device_of(x):
-            back = kernels.backward(dy, x, shortcut, mean, rstd, weight, beta, *ctx.last)
+            back = launch.backward(dy, x, shortcut, mean, rstd, weight, beta, *ctx.last)
         return *back, none, None, None, None, None, None
 
 
@@ -115,7 +117,7 @@ def train(
     """`plain_train` of x + `offset` by the kernels; moves the running mean and variance in place.
 
     The mean of a batch takes the offset (a convolution's bias) out again, so it shows in the
-    running mean only, and its gradient is 0. x may have more channels than `weight`: padding.
+    running mean only, and its gradient is 0.
     """
     if shortcut is not None:
         shortcut = shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)
@@ -131,19 +133,19 @@ def infer(
     shortcut: Tensor | None = None, eps: float, relu: bool = True, pool: bool = False,
 ) -> Tensor:  # fmt: skip
     """`plain_forward` of x + `offset` by the running statistics, without gradient."""
-    from engram.models import norm_pool_kernels as kernels
+    from engram.models import norm_pool_launch as launch
 
     if shortcut is not None:
         shortcut = shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)
     mean, rstd = running[0] if offset is None else running[0] - offset, (running[1] + eps).rsqrt()
     with torch.cuda.device_of(x):
-        return kernels.forward(x, shortcut, mean, rstd, weight, beta, relu, pool)
+        return launch.forward(x, shortcut, mean, rstd, weight, beta, relu, pool)
 
 
 # -- whether they work here ------------------------------------------------------------------------
 @functools.cache
 def works(
-    channels: int, stride: int, adds: bool, relu: bool, pool: bool, kind: torch.dtype,
+    channels: int, adds: bool, relu: bool, pool: bool, kind: torch.dtype,
     device: torch.device,
 ) -> bool:  # fmt: skip
     """Whether the kernels can be made here and give what the formulas give; tried once.
@@ -151,7 +153,7 @@ def works(
     A missing C compiler shows when the first kernel is made, so that it is made on a few rows.
     """
     try:
-        gap = _gap(channels, stride, adds, relu, pool, kind, device)
+        gap = _gap(channels, adds, relu, pool, kind, device)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
@@ -167,7 +169,7 @@ def works(
 
 
 def _gap(
-    channels: int, stride: int, adds: bool, relu: bool, pool: bool, kind: torch.dtype,
+    channels: int, adds: bool, relu: bool, pool: bool, kind: torch.dtype,
     device: torch.device,
 ) -> float:  # fmt: skip
     """How far the kernels are from the formulas on a small example (its numbers are few)."""
@@ -176,7 +178,7 @@ def _gap(
         numbers = torch.arange(math.prod(shape), device=device).mul(7919).sin().view(shape)
         return numbers.to(kind).permute(0, 3, 1, 2)
 
-    x = (waves(3, 6, 6, stride) + 0.5).requires_grad_()
+    x = (waves(3, 6, 6, channels) + 0.5).requires_grad_()
     shortcut = waves(3, 6, 6, channels).requires_grad_() if adds else None
     factor = torch.arange(channels, device=device).cos()
     weight, beta = factor.clone().requires_grad_(), (0.5 * factor).requires_grad_()

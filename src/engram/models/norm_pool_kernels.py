@@ -1,31 +1,23 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Triton kernels of batch norm, sum, ReLU and 2 x 2 pooling in one; imported on CUDA only.
 
-What they compute is in ``norm_pool``. Images lie in memory with the channels last: [M, S], of whose
-S channels the first C count and the rest are padding. A window is what one answer comes from: a
-pixel, or 2 x 2 of them, its CORNERS. Sums over rows are made in parts, one per program, and
-finished by a small kernel: no atomic additions, so that results repeat bit by bit. Channels are
-constants of a kernel; sizes of batches and images are not, so that one serves all.
+What they compute is in ``norm_pool``. Images lie in memory with the channels last, as [M, C]. A
+window is what one answer comes from: a pixel, or 2 x 2 of them, its CORNERS. Sums over rows are
+made in parts, one per program, and finished by a small kernel: no atomic additions, so that results
+repeat bit by bit. Channels are constants of a kernel; sizes of batches and images are not, so that
+one serves all.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-
-TILE = 4096  # entries that a program holds at once
-PARTS = 528  # programs of a sum: four for each processor of a large GPU
-FEW, SOME = 4, 256  # channels and parts that a program finishes at once
 
 
 @triton.jit(do_not_specialize=["M", "CHUNK"])
 def _moments(
     x, first, second, M, CHUNK,
-    C: tl.constexpr, S: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+    C: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Sums of a chunk's deviations from the first row, and of their squares."""
     part = tl.program_id(0)
@@ -39,7 +31,7 @@ def _moments(
     for start in range(begin, end, ROWS):
         rows = start + tl.arange(0, ROWS)
         ok = (rows < end)[:, None] & inside[None, :]
-        v = tl.load(x + rows[:, None] * S + c[None, :], mask=ok, other=0.0).to(tl.float32)
+        v = tl.load(x + rows[:, None] * C + c[None, :], mask=ok, other=0.0).to(tl.float32)
         d = tl.where(ok, v - base[None, :], 0.0)
         one += d
         two += d * d
@@ -86,18 +78,18 @@ def _factors(mean, rstd, weight, beta, c, inside):
 
 
 @triton.jit
-def _corner(x, at, ok, k, W, S: tl.constexpr):
-    return tl.load(x + at + ((k // 2) * W + k % 2) * S, mask=ok, other=0.0).to(tl.float32)
+def _corner(x, at, ok, k, W, C: tl.constexpr):
+    return tl.load(x + at + ((k // 2) * W + k % 2) * C, mask=ok, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _places(i, H, W, HP, WP, S: tl.constexpr, CORNERS: tl.constexpr):
+def _places(i, H, W, HP, WP, C: tl.constexpr, CORNERS: tl.constexpr):
     """Where the windows i begin."""
     row = i
     if CORNERS == 4:
         r = i % (HP * WP)
         row = (i // (HP * WP) * H + 2 * (r // WP)) * W + 2 * (r % WP)
-    return row * S
+    return row * C
 
 
 @triton.jit
@@ -112,7 +104,7 @@ def _lowest(ROWS: tl.constexpr, WIDE: tl.constexpr, RELU: tl.constexpr):
 @triton.jit(do_not_specialize=["windows", "H", "W", "HP", "WP"])
 def _forward(
     x, shortcut, y, mean, rstd, weight, beta, windows, H, W, HP, WP,
-    C: tl.constexpr, S: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+    C: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
     CORNERS: tl.constexpr, RELU: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     c = tl.arange(0, WIDE)
@@ -120,11 +112,11 @@ def _forward(
     m, s, t = _factors(mean, rstd, weight, beta, c, inside)
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     ok = (i < windows)[:, None] & inside[None, :]
-    at = _places(i, H, W, HP, WP, S, CORNERS)[:, None] + c[None, :]
+    at = _places(i, H, W, HP, WP, C, CORNERS)[:, None] + c[None, :]
     own = i[:, None] * C + c[None, :]
     best = _lowest(ROWS, WIDE, RELU)
     for k in tl.static_range(CORNERS):
-        z = (_corner(x, at, ok, k, W, S) - m[None, :]) * s[None, :] + t[None, :]
+        z = (_corner(x, at, ok, k, W, C) - m[None, :]) * s[None, :] + t[None, :]
         if ADDS:
             z += tl.load(shortcut + own, mask=ok, other=0.0).to(tl.float32)
         best = tl.where(z != z, z, tl.maximum(best, z))  # what is no number stays none
@@ -134,7 +126,7 @@ def _forward(
 @triton.jit(do_not_specialize=["windows", "CHUNK", "H", "W", "HP", "WP"])
 def _slopes(
     x, shortcut, dy, mean, rstd, weight, beta, first, second, windows, CHUNK, H, W, HP, WP,
-    C: tl.constexpr, S: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+    C: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
     CORNERS: tl.constexpr, RELU: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     """Sums over a chunk of the slopes that pass, and of their products with x - mean."""
@@ -149,12 +141,12 @@ def _slopes(
     for start in range(begin, end, ROWS):
         i = start + tl.arange(0, ROWS)
         ok = (i < end)[:, None] & inside[None, :]
-        at = _places(i, H, W, HP, WP, S, CORNERS)[:, None] + c[None, :]
+        at = _places(i, H, W, HP, WP, C, CORNERS)[:, None] + c[None, :]
         own = i[:, None] * C + c[None, :]
         best = _lowest(ROWS, WIDE, RELU)
         of = tl.zeros([ROWS, WIDE], tl.float32)
         for k in tl.static_range(CORNERS):
-            v = _corner(x, at, ok, k, W, S) - m[None, :]
+            v = _corner(x, at, ok, k, W, C) - m[None, :]
             z = v * s[None, :] + t[None, :]
             if ADDS:
                 z += tl.load(shortcut + own, mask=ok, other=0.0).to(tl.float32)
@@ -189,7 +181,7 @@ def _gather(
 def _backward(
     x, shortcut, dy, dx, dshortcut, mean, rstd, weight, beta, level, slope, windows,
     H, W, HP, WP, HC, WC,
-    C: tl.constexpr, S: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+    C: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
     CORNERS: tl.constexpr, RELU: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     """Windows at an odd edge have no answer, but their pixels were normalised with the rest."""
@@ -207,13 +199,13 @@ def _backward(
     if CORNERS == 4:
         whole = valid & (h < HP) & (w < WP)
         into = (i // (HC * WC) * HP + h) * WP + w
-    at = _places(i, H, W, HC, WC, S, CORNERS)[:, None] + c[None, :]
+    at = _places(i, H, W, HC, WC, C, CORNERS)[:, None] + c[None, :]
     full = whole[:, None] & inside[None, :]
     own = into[:, None] * C + c[None, :]
     best = _lowest(ROWS, WIDE, RELU)
     which = tl.zeros([ROWS, WIDE], tl.int32) - 1
     for k in tl.static_range(CORNERS):
-        z = (_corner(x, at, full, k, W, S) - m[None, :]) * s[None, :] + t[None, :]
+        z = (_corner(x, at, full, k, W, C) - m[None, :]) * s[None, :] + t[None, :]
         if ADDS:
             z += tl.load(shortcut + own, mask=full, other=0.0).to(tl.float32)
         which = tl.where(z > best, k, which)
@@ -225,101 +217,7 @@ def _backward(
         there = valid
         if CORNERS == 4:
             there = valid & (2 * h + k // 2 < H) & (2 * w + k % 2 < W)
-        v = _corner(x, at, there[:, None] & inside[None, :], k, W, S) - m[None, :]
+        here = there[:, None] & inside[None, :]
+        v = _corner(x, at, here, k, W, C) - m[None, :]
         d = s[None, :] * (tl.where(which == k, g, 0.0) - u[None, :] - v * q[None, :])
-        d = tl.where(inside[None, :], d, 0.0)
-        place = at + ((k // 2) * W + k % 2) * S
-        tl.store(dx + place, d, mask=there[:, None] & (c < S)[None, :])
-
-
-# -- launches --------------------------------------------------------------------------------------
-class _Cut:
-    """How images [N, S, H, W] with C channels that count are cut into programs."""
-
-    def __init__(self, x: Tensor, channels: int, pool: bool) -> None:
-        self.N, S, self.H, self.W = x.shape
-        self.C, self.pixels = channels, self.N * self.H * self.W
-        self.HP, self.WP = (self.H // 2, self.W // 2) if pool else (self.H, self.W)
-        self.HC, self.WC = ((self.H + 1) // 2, (self.W + 1) // 2) if pool else (self.H, self.W)
-        wide = triton.next_power_of_2(S)
-        self.tile: dict[str, Any] = {"C": channels, "S": S, "WIDE": wide}
-        self.rows = max(1, TILE // wide)  # pixels
-        self.windows = max(1, TILE // 2 // wide) if pool else self.rows
-        self.corners = 4 if pool else 1
-
-    def of_windows(self, relu: bool, shortcut: Tensor | None) -> dict[str, Any]:
-        flags = {"RELU": relu, "ADDS": shortcut is not None}
-        return {"ROWS": self.windows, "CORNERS": self.corners, **flags, **self.tile}
-
-    def chunks(self, count: int, rows: int) -> tuple[int, int]:
-        """Rows of a part, and how many parts."""
-        chunk = triton.cdiv(triton.cdiv(count, PARTS), rows) * rows
-        return chunk, triton.cdiv(count, chunk)
-
-    @property
-    def few(self) -> tuple[int]:
-        return (triton.cdiv(self.C, FEW),)
-
-
-def statistics(
-    x: Tensor, offset: Tensor | None, running_mean: Tensor, running_var: Tensor, momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Mean and 1 / deviation [C] of the batch; moves the running ones."""
-    cut, new = _Cut(x, len(running_mean), False), running_mean.new_empty
-    chunk, parts = cut.chunks(cut.pixels, cut.rows)
-    first, second = new(parts, cut.C), new(parts, cut.C)
-    _moments[(parts,)](x, first, second, cut.pixels, chunk, ROWS=cut.rows, **cut.tile)
-    mean, rstd = new(2, cut.C).unbind()
-    _settle[cut.few](
-        x, first, second, mean if offset is None else offset, mean, rstd, running_mean, running_var,
-        parts, float(cut.pixels), eps, momentum, C=cut.C, SOME=SOME, FEW=FEW,
-        ADDS=offset is not None,
-    )  # fmt: skip
-    return mean, rstd
-
-
-def forward(
-    x: Tensor, shortcut: Tensor | None, mean: Tensor, rstd: Tensor, weight: Tensor, beta: Tensor,
-    relu: bool, pool: bool,
-) -> Tensor:  # fmt: skip
-    """[N, C, H, W] or half of H and W."""
-    cut = _Cut(x, len(weight), pool)
-    shape = (cut.N, cut.C, cut.HP, cut.WP)
-    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    windows = cut.N * cut.HP * cut.WP
-    _forward[(triton.cdiv(windows, cut.windows),)](
-        x, y if shortcut is None else shortcut, y, mean, rstd, weight, beta, windows,
-        cut.H, cut.W, cut.HP, cut.WP, **cut.of_windows(relu, shortcut),
-    )  # fmt: skip
-    return y
-
-
-def backward(
-    dy: Tensor, x: Tensor, shortcut: Tensor | None, mean: Tensor, rstd: Tensor, weight: Tensor,
-    beta: Tensor, relu: bool, pool: bool,
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:  # fmt: skip
-    """Gradients of x, of the shortcut, of weight and beta."""
-    cut = _Cut(x, len(weight), pool)
-    windows = cut.N * cut.HP * cut.WP
-    chunk, parts = cut.chunks(windows, cut.windows)
-    how, added = cut.of_windows(relu, shortcut), dy if shortcut is None else shortcut
-    first, second = weight.new_empty(parts, cut.C), weight.new_empty(parts, cut.C)
-    own = (mean, rstd, weight, beta)
-    _slopes[(parts,)](
-        x, added, dy, *own, first, second, windows, chunk, cut.H, cut.W, cut.HP, cut.WP, **how
-    )
-    dweight, dbeta, level, slope = weight.new_empty(4, cut.C).unbind()
-    _gather[cut.few](
-        first, second, rstd, dweight, dbeta, level, slope, parts, float(cut.pixels),
-        C=cut.C, SOME=SOME, FEW=FEW,
-    )  # fmt: skip
-    dx, windows = torch.empty_like(x), cut.N * cut.HC * cut.WC
-    through = None if shortcut is None else dy  # without a ReLU the slope passes as it is
-    if shortcut is not None and relu:
-        through = torch.empty_like(dy)
-    _backward[(triton.cdiv(windows, cut.windows),)](
-        x, added, dy, dx, dx if through is None else through, *own, level, slope, windows,
-        cut.H, cut.W, cut.HP, cut.WP, cut.HC, cut.WC, **how,
-    )  # fmt: skip
-    return dx, through, dweight, dbeta
+        tl.store(dx + at + ((k // 2) * W + k % 2) * C, d, mask=here)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from engram.errors import whole
-from engram.models.conv_blocks import ConvBlocks, at_once, fuses
+from engram.models.conv_blocks import ConvBlocks, Fusable, at_once, fuses
 from engram.models.layers import BatchNorm, Dropout
 from engram.models.shapes import image
 
 
-class BasicBlock(nn.Module):
+class BasicBlock(Fusable, nn.Module):
     """Two 3x3 convolutions and a shortcut; a 1x1 convolution where shapes differ (option B)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, *, relu: bool = True) -> None:
@@ -38,7 +38,7 @@ class BasicBlock(nn.Module):
         return y.relu() if self.relu else y
 
 
-class Bottleneck(nn.Module):
+class Bottleneck(Fusable, nn.Module):
     """Convolutions 1x1, 3x3 and 1x1, the last four times as wide, and a shortcut."""
 
     WIDER = 4
