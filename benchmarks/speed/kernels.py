@@ -31,7 +31,7 @@ from engram.engine.factory import LearnerFactory
 from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.recipes.names import build_method
-from engram.reproduce.papers import confer_preset, iirc_preset
+from engram.reproduce.papers import confer_preset, confer_rows, iirc_preset
 
 STEPS, SHOWN = 40, 14
 LAYOUTS = ("last", "first")
@@ -65,11 +65,11 @@ def noise(size: int, rows: int, classes: int = 4) -> Data:
 def runs_of(given: Any, row: str, precision: str, iterations: int, count: int) -> list[Run]:
     """Seeds of a row with the settings of its paper, two tasks of two classes."""
     if given.paper == "confer":
-        block = confer_preset.Block(
+        block = confer_rows.Block(
             dataset="FER-2013", setting="Class-IL", order="O1", augmentation="without"
         )
-        method = confer_preset.method_spec(confer_preset.PAPER, row, block)
-        model: Any = confer_preset.model_spec(confer_preset.PAPER, row)
+        method = confer_rows.method_spec(confer_preset.PAPER, row, block)
+        model: Any = confer_rows.model_spec(confer_preset.PAPER, row)
         settings: dict[str, Any] = {"optimizer": "adam", "lr": 2.5e-4, "optim_reset": False}
         stream = engram.class_incremental(noise(given.size or 100, 1200), classes_per_task=2)
     else:

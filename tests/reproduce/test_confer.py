@@ -17,7 +17,8 @@ from engram.reproduce import (
 )
 from engram.reproduce.papers import confer
 from engram.reproduce.papers.assign import assign
-from engram.reproduce.papers.confer_preset import EMBEDDED, PAPER, ROWS, Block, recipe, tasks_of
+from engram.reproduce.papers.confer_preset import EMBEDDED, PAPER, ROWS
+from engram.reproduce.papers.confer_rows import Block, recipe, tasks_of
 from engram.reproduce.table import OTHER_DATA
 
 TASK, CLASS = "Task-IL", "Class-IL"

@@ -16,7 +16,7 @@ from engram.reproduce import (
     reproduce,
     table_names,
 )
-from engram.reproduce.papers import rwalk, rwalk_preset
+from engram.reproduce.papers import rwalk, rwalk_rows
 from engram.reproduce.papers.assign import assign
 from engram.reproduce.papers.rwalk_preset import EMBEDDED, PAPER
 
@@ -164,9 +164,9 @@ def test_exemplars_may_join_every_batch():
     rows = {
         c["method"]: rwalk.row_of(c) for c in cells_of("rwalk", "1") if c["method"][-2:] == "-S"
     }
-    vanilla = rwalk_preset.method_spec(preset, preset.mnist, rows["Vanilla-S"])
+    vanilla = rwalk_rows.method_spec(preset, preset.mnist, rows["Vanilla-S"])
     assert (vanilla["name"], vanilla["mix"]) == ("ER", "paired")
-    joined = rwalk_preset.method_spec(preset, preset.mnist, rows["EWC-S"])
+    joined = rwalk_rows.method_spec(preset, preset.mnist, rows["EWC-S"])
     assert [part["name"] for part in joined["parts"]] == ["ER", "EWCpp"]
     assert [("memory" in part) for part in joined["parts"]] == [True, False]
 

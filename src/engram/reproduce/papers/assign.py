@@ -20,7 +20,7 @@ def assign(preset: Preset, assignments: Sequence[str]) -> Preset:
 
     Examples
     --------
-    >>> from engram.reproduce.papers.rwalk_preset import PAPER
+    >>> from engram.reproduce.papers.rwalk_preset import (PAPER)
     >>> assign(PAPER, ["mnist.epochs=5"]).mnist.epochs
     5
     """
@@ -56,7 +56,7 @@ def changes(base: Any, preset: Any) -> dict[str, str]:
 
     Examples
     --------
-    >>> from engram.reproduce.papers.rwalk_preset import PAPER
+    >>> from engram.reproduce.papers.rwalk_preset import (PAPER)
     >>> changes(PAPER, assign(PAPER, ["seeds=5", "mnist.epochs=2", "mnist.epochs=1", "cifar=null"]))
     {'mnist.epochs': '1', 'cifar': 'null'}
     """

@@ -10,17 +10,8 @@ from engram.recipes import Recipe
 from engram.reproduce import measures
 from engram.reproduce.cells import Cell
 from engram.reproduce.papers.base import Paper
-from engram.reproduce.papers.confer_preset import (
-    CLASS,
-    EMBEDDED,
-    HEAD,
-    PAPER,
-    ROWS,
-    TASK,
-    Block,
-    Preset,
-    recipe,
-)
+from engram.reproduce.papers.confer_preset import CLASS, EMBEDDED, HEAD, PAPER, ROWS, TASK, Preset
+from engram.reproduce.papers.confer_rows import Block, recipe
 from engram.reproduce.papers.drawing import LEVELS, curves, draw_task_level, frame, looks
 from engram.reproduce.table import COPIES, SPLIT, VARIANT, Entry, PaperFigure
 

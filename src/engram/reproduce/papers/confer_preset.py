@@ -1,17 +1,16 @@
-"""Every choice that the ConFER paper leaves open, in one object, and recipes made with it."""
+"""Every choice that the ConFER paper leaves open, in one object."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
 from engram.data import Data
-from engram.errors import choose, number, unknown, whole
+from engram.errors import choose, number, whole
 from engram.learner.scopes import SCOPES
 from engram.metrics.definitions import DEFINITIONS
-from engram.recipes import Recipe
 from engram.records.papers import document
 from engram.reproduce.papers.base import PaperPreset
 from engram.reproduce.papers.elsewhere import need_classes
@@ -38,6 +37,13 @@ ROOT = {
     "root_lr": 2.5e-5,
 }  # fmt: skip
 SMALL_ROOT = {**ROOT, "root_iterations": 500, "root_lr": 0.0}  # images of 32 x 32
+
+
+@lru_cache
+def printed_tasks(order: str) -> list[list[str]]:
+    """The tasks of an order in the paper's table 1, with all classes."""
+    found: list[list[str]] = document("confer_orders")["orders"][order]["task_il"]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +74,7 @@ class Protocol:
         Contempt is learnt where both have it.
         """
         contempt = self.contempt and STARRED in data.classes
-        names = [one for task in _tasks("O1") for one in task]
+        names = [one for task in printed_tasks("O1") for one in task]
         need_classes(data, name, [one for one in names if contempt or one != STARRED])
         conditions = {k: v for k, v in self.conditions.items() if "data_options" not in v}
         return replace(self, data=name, contempt=contempt, size=data.sample_shape[-1],
@@ -171,130 +177,6 @@ class Preset(PaperPreset[Protocol]):
         choose("scope", self.scope, ("auto", *SCOPES))
         choose("drop", self.drop, DROPS)
         choose("forgetting", self.forgetting, list(DEFINITIONS))
-
-
-# -- orders ----------------------------------------------------------------------------------------
-@lru_cache
-def _tasks(order: str) -> list[list[str]]:
-    found: list[list[str]] = document("confer_orders")["orders"][order]["task_il"]
-    return found
-
-
-def tasks_of(preset: Preset, dataset: str, setting: str, order: str) -> list[list[str]]:
-    """The classes of every task, O1 to O3 of the paper's table 1.
-
-    Examples
-    --------
-    >>> tasks_of(PAPER, "FER-2013", "Task-IL", "O1")
-    [['Neutral', 'Anger'], ['Disgust', 'Fearful'], ['Happiness', 'Sadness'], ['Surprised']]
-    >>> len(tasks_of(PAPER, "CK+", "Class-IL", "O3"))
-    8
-    """
-    choose("order", order, ("O1", "O2", "O3"))
-    pairs = [list(pair) for pair in _tasks(order)]
-    if not preset.protocol(dataset).contempt:
-        pairs = [[name for name in pair if name != STARRED] for pair in pairs]
-    names = [name for pair in pairs for name in pair]
-    if setting == CLASS:
-        return [[name] for name in names]
-    if preset.drop == "in_place":
-        return pairs
-    return [names[place : place + 2] for place in range(0, len(names), 2)]
-
-
-# -- recipes ---------------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """Where rows stand: data set, Task-IL or Class-IL, order, and which half of a table."""
-
-    dataset: str
-    setting: str
-    order: str
-    augmentation: str
-
-
-def recipe(preset: Preset, block: Block, row: str) -> Recipe:
-    """The recipe of a row.
-
-    Examples
-    --------
-    >>> block = Block(dataset="CK+", setting="Task-IL", order="O2", augmentation="with")
-    >>> made = recipe(PAPER, block, "NR")
-    >>> made.method.memory.per_task, made.training.batch_size, len(made.seeds)
-    (1500, 32, 3)
-    """
-    protocol = preset.protocol(block.dataset)
-    if block.augmentation not in protocol.conditions:
-        raise unknown("augmentation", block.augmentation, protocol.conditions)
-    condition = dict(protocol.conditions[block.augmentation])
-    options = {"size": protocol.size, **protocol.options, **condition.pop("data_options", {})}
-    tasks = tasks_of(preset, block.dataset, block.setting, block.order)
-    shown = preset.shown(block.dataset)
-    where = f"{shown}, {block.setting}, {block.order}, {block.augmentation}"
-    return Recipe.of({
-        "stream": {
-            "data": protocol.data, "data_options": options, **_borders(preset, block, tasks),
-            **condition,
-        },
-        "model": model_spec(preset, row),
-        "method": method_spec(preset, row, block),
-        "training": {
-            "iterations": preset.iterations, "batch_size": protocol.batch_size,
-            "optimizer": "adam", "lr": preset.learning_rate, "betas": [0.9, 0.999],
-            "weight_decay": preset.weight_decay, "optim_reset": preset.optim_reset,
-            "scope": "own" if block.setting == TASK else preset.scope,
-            "precision": preset.precision,
-        },
-        "seeds": preset.seeds, "keep": preset.keep, "label": f"{row} ({where})",
-    })  # fmt: skip
-
-
-def model_spec(preset: Preset, row: str) -> dict[str, Any]:
-    """The network of a row."""
-    given = preset.model
-    spec = dict(given) if isinstance(given, Mapping) else {"name": given}
-    return {**spec, "latent": preset.latent} if row in LATENT else spec
-
-
-def _borders(preset: Preset, block: Block, tasks: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """How the classes are cut into tasks."""
-    order = {"order": [name for task in tasks for name in task]}
-    if block.setting == CLASS and preset.blur:
-        return {"kind": "blurry", "tasks": len(tasks), "mix": preset.blur, **order}
-    sizes = {"classes_per_task": [len(task) for task in tasks]}
-    return {"kind": KIND[block.setting], **sizes, **order}
-
-
-def items_of(preset: Preset, row: str, block: Block) -> int:
-    """How many samples the memory of a row holds.
-
-    Examples
-    --------
-    >>> block = Block(dataset="FER-2013", setting="Class-IL", order="O1", augmentation="without")
-    >>> items_of(PAPER, "NR", block), items_of(Preset(memory_bytes=900_000), "NR", block)
-    (1000, 30)
-    """
-    if preset.memory_bytes:
-        image, latent = 3 * preset.protocol(block.dataset).size ** 2, 4 * preset.latent
-        return max(1, preset.memory_bytes // (latent if row in LATENT else image))
-    if row == "NR":
-        return preset.nr_task if block.setting == TASK else preset.nr_class
-    return {"LR": preset.lr_items, "A-GEM": preset.agem_items}[row]
-
-
-def method_spec(preset: Preset, row: str, block: Block) -> dict[str, Any]:
-    """The plain form of a row's method."""
-    if row not in ROWS:
-        raise unknown("method", row, ROWS)
-    name, owner = ROWS[row]
-    spec: dict[str, Any] = {"name": name}
-    if row in ("NR", "LR"):  # of each new task its share enters, random old rows leave
-        spec["memory"] = {"per_task": items_of(preset, row, block), "shrink": "random"}
-    elif row == "A-GEM":
-        spec["memory"] = {"total": items_of(preset, row, block)}
-    elif row in ("DGR", "LGR", "DGR+D", "LGR+D"):
-        spec["distill"] = row.endswith("+D")
-    return {**spec, **(getattr(preset, owner) if owner else {})}
 
 
 PAPER = Preset()

@@ -11,17 +11,8 @@ from engram.reproduce import measures
 from engram.reproduce.cells import Cell, cells_of
 from engram.reproduce.papers import rwalk_figures as figures
 from engram.reproduce.papers.base import Paper
-from engram.reproduce.papers.rwalk_preset import (
-    EMBEDDED,
-    HEAD,
-    PAPER,
-    SINGLE,
-    Preset,
-    Row,
-    recipe,
-    recipe_20,
-    reference,
-)
+from engram.reproduce.papers.rwalk_preset import EMBEDDED, HEAD, PAPER, SINGLE, Preset
+from engram.reproduce.papers.rwalk_rows import Row, recipe, recipe_20, reference
 from engram.reproduce.table import EPOCHS, OTHER_DATA, VARIANT, Entry, Measure
 
 TITLES = {

@@ -12,15 +12,8 @@ from engram.reproduce import measures
 from engram.reproduce.cells import cells_of
 from engram.reproduce.papers.drawing import LEVELS, curves, frame, spread
 from engram.reproduce.papers.rwalk_drawings import draw_grid, draw_plane, draw_task_level
-from engram.reproduce.papers.rwalk_preset import (
-    HEAD,
-    MULTI,
-    SINGLE,
-    Preset,
-    Row,
-    recipe,
-    reference,
-)
+from engram.reproduce.papers.rwalk_preset import HEAD, MULTI, SINGLE, Preset
+from engram.reproduce.papers.rwalk_rows import Row, recipe, reference
 from engram.reproduce.table import Floats, PaperFigure
 
 if TYPE_CHECKING:
