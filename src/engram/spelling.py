@@ -6,7 +6,24 @@ from collections.abc import Iterable
 
 # What PyTorch, other libraries and papers call our names: letters only, as `nearest` compares them.
 # A word may stand for several; it is offered where the name is a valid one.
+FIELDS = {
+    "lr": "learningrate stepsize eta",
+    "epochs": "numepochs trainepochs maxepochs",
+    "batch_size": "bs minibatchsize trainbatchsize trainmbsize",
+    "weight_decay": "wd l2",
+    "loss": "criterion objective lossfn",
+    "schedule": "lrscheduler lrschedule",
+    "seeds": "seed nseeds numseeds randomstate repetitions repeats",
+    "model": "net network backbone architecture arch",
+    "method": "strategy algorithm approach",
+    "data": "dataset benchmark",
+    "strength": "lambda lamda lamb ewclambda regstrength penalty",
+    "memory": "buffer buffersize memsize memorysize replaybuffer",
+    "classes_per_task": "increment nclassespertask",
+    "hidden": "hiddensize hiddendim hiddensizes units",
+}
 OTHER_WORDS = {
+    **FIELDS,
     # losses
     "ce": "crossentropy crossentropyloss xent softmax nll nllloss categoricalcrossentropy",
     "bce": "binarycrossentropy binarycrossentropywithlogits sigmoid multilabelsoftmarginloss",
@@ -22,21 +39,6 @@ OTHER_WORDS = {
     "crop": "randomcrop",
     "resized_crop": "randomresizedcrop",
     "flip": "randomhorizontalflip horizontalflip",
-    # fields
-    "lr": "learningrate stepsize eta",
-    "epochs": "numepochs trainepochs maxepochs",
-    "batch_size": "bs minibatchsize trainbatchsize trainmbsize",
-    "weight_decay": "wd l2",
-    "loss": "criterion objective lossfn",
-    "schedule": "lrscheduler lrschedule",
-    "seeds": "seed nseeds numseeds randomstate repetitions repeats",
-    "model": "net network backbone architecture arch",
-    "method": "strategy algorithm approach",
-    "data": "dataset benchmark",
-    "strength": "lambda lamda lamb ewclambda regstrength penalty",
-    "memory": "buffer buffersize memsize memorysize replaybuffer",
-    "classes_per_task": "increment nclassespertask",
-    "hidden": "hiddensize hiddendim hiddensizes units",
     # methods
     "Finetune": "naive sequential baseline sgdbaseline vanilla none lowerbound",
     "Joint": "multitask offline upperbound jointtraining iid",

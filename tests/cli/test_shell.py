@@ -81,6 +81,8 @@ def test_misspelt_commands_and_options_get_near_names(engram):
 def test_options_that_are_not_near_are_not_offered(engram):
     said = engram("run", "--epochs", "3", code=2).stderr
     assert "No such option: --epochs. Fields of a recipe: --set epochs=VALUE" in said
+    assert "--set lr=VALUE" in engram("run", "--learning-rate", "1", code=2).stderr
+    assert "did you mean --device cuda?" in engram("run", "--gpu", code=2).stderr
     assert "did you mean" not in engram("run", "--pool", "serial", code=2).stderr
     assert "--set" not in engram("metrics", "--epochs", "3", code=2).stderr
 

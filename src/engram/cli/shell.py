@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from engram.ending import Ended, end, on_ending
 from engram.errors import EngramError, in_own_code, is_memory
 from engram.job import is_first
-from engram.spelling import nearest
+from engram.spelling import FIELDS, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,8 +145,11 @@ def offer_options(error: Any) -> None:
         error.message += f", it is called {moved} now"
     elif near:
         error.message += f", did you mean --{near}?"
+    elif "--device" in known and nearest(name, ("cuda",)):
+        error.message += ", did you mean --device cuda?"
     elif "--set" in known and error.option_name.startswith("--"):
-        error.message += f". Fields of a recipe: --set {name.replace('-', '_')}=VALUE"
+        field = nearest(name, FIELDS) or name.replace("-", "_")
+        error.message += f". Fields of a recipe: --set {field}=VALUE"
 
 
 def describe(error: BaseException) -> str:

@@ -155,7 +155,9 @@ def convert(hint: Any, value: Any, *, path: str) -> Any:
     if nested is not None:
         if isinstance(value, nested) or (value is None and type(None) in get_args(hint)):
             return value
-        raise bad(path, f"a mapping of the fields of {nested.__name__}", value)
+        whole = nested is Memory and isinstance(value, int)
+        such = f", such as {{total: {value}}} (--set memory.total={value})" if whole else ""
+        raise bad(path, f"a mapping of the fields of {nested.__name__}{such}", value)
     if isinstance(value, bool) and not _takes_bool(hint):
         raise bad(path, "a value that is not true or false", value)
     try:
