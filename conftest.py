@@ -12,7 +12,8 @@ os.environ.setdefault("RAY_AUTH_TOKEN", uuid.uuid4().hex)
 
 collect_ignore: list[str] = []
 if importlib.util.find_spec("triton") is None:
-    collect_ignore.append("src/engram/models/graph_kernels.py")
+    kernels = ("graph_kernels", "norm_pool_kernels", "norm_pool_launch")
+    collect_ignore += [f"src/engram/models/{name}.py" for name in kernels]
 if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
     service = ("src/engram/serve/app.py", "src/engram/serve/server.py", "tests/serve/asking.py")
     collect_ignore += service
