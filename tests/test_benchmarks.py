@@ -14,7 +14,7 @@ from benchmarks.reproduce import length, search, split_mnist, verdicts
 from benchmarks.reproduce.searches import SEARCHES, Search
 from benchmarks.scaling.__main__ import exponents
 from benchmarks.scaling.axes import AXES
-from benchmarks.speed import seconds, study, throughput
+from benchmarks.speed import blocks, seconds, study, throughput
 from benchmarks.speed.seconds import Stopwatches
 from benchmarks.speed.throughput import Enough, Lockstep, Stopwatch, Work
 from engram.data import load
@@ -335,3 +335,11 @@ def test_the_length_of_a_task_by_the_rule(tmp_path, capsys):
     assert length.decide({1: 70.0, 2: 70.2, 5: 70.25, 10: 75.0}) == 2
     with pytest.raises(BadArgument, match="lengths: expected numbers of epochs that grow"):
         length.main([*given, "--lengths", "2", "1"], EMBEDDED)
+
+
+def test_ways_of_a_step_agree(capsys):
+    small = ["--device", "cpu", "--size", "16", "--batch", "3", "--model", "lenet"]
+    blocks.main([*small, "--ways", "torch", "fused", "turned"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == ["torch", "fused", "turned"]
+    assert all("loss +0.0e+00, gradient 0.0e+00 off" in line for line in lines)

@@ -249,3 +249,30 @@ def test_kernels_equal_the_formulas():
     code = f"DEVICE = {'cpu' if INTERPRETED else 'cuda'!r}\n{KERNELS}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "equal", done.stderr
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
+@pytest.mark.filterwarnings("ignore:TRITON_")  # defaults of Triton that will change
+@pytest.mark.parametrize("channels", [20, 50])
+def test_kernels_compile_for_a_gpu_that_is_not_here(channels):
+    """For the architecture of an H100 or H200; needs Triton, no device."""
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from engram.models import norm_pool_kernels as kernels
+
+    found = {"C": channels, "WIDE": 64, "ROWS": 32, "CORNERS": 4, "RELU": True, "ADDS": False}
+    found |= {"SOME": 256, "FEW": 4}
+    numbers = {"eps": "fp32", "momentum": "fp32", "M": "i32", "CHUNK": "i32", "parts": "i32"}
+    numbers |= dict.fromkeys(("windows", "H", "W", "HP", "WP", "HC", "WC"), "i32")
+    for name in ("_moments", "_settle", "_forward", "_slopes", "_gather", "_backward"):
+        kernel = getattr(kernels, name)
+        own = [arg for arg in kernel.arg_names if arg in found]
+        types = {arg: numbers.get(arg, "*fp32") for arg in kernel.arg_names}
+        types |= dict.fromkeys(own, "constexpr")
+        if name in ("_settle", "_gather"):
+            types["M"] = "fp32"
+        constants = {(kernel.arg_names.index(arg),): found[arg] for arg in own}
+        source = ASTSource(fn=kernel, signature=types, constexprs=constants)
+        assert triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"], name
