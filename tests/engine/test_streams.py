@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -9,6 +12,7 @@ from engram import methods
 from engram.checks import tamed, toys
 from engram.engine.engine import Engine
 from engram.engine.groups.streams import Part, side_by_side
+from engram.engine.trainers import cuda_graph
 from engram.learner.tree import flatten
 
 SLICES = "engram.engine.checkpoints.resume_point.Slices"
@@ -115,3 +119,25 @@ def test_an_error_in_one_ends_all():
         side_by_side(parts, torch.device("cpu"))
     del parts
     assert set(closed) == {False, True}
+
+
+def test_a_run_with_a_stream_of_its_own_is_recorded_in_it(monkeypatch):
+    """What cuBLAS adds up in is kept by stream: recordings of one stream must not run at once."""
+    streams, seen = SimpleNamespace(present="own"), []
+
+    class Graph:
+        replay = staticmethod(lambda: None)
+
+    @contextlib.contextmanager
+    def record(graph, *, pool, stream, capture_error_mode):
+        seen.append(stream)
+        yield
+
+    monkeypatch.setattr(cuda_graph, "WARM_STEPS", 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: streams.present)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda: "default")
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", record)
+    for streams.present in ("own", "default"):
+        cuda_graph.Captured(lambda: None)()
+    assert seen == ["own", None]
