@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import engram
+from engram.recipes import Callback
 from engram.records import read
 from engram.records.items import Items, read_items, write_items
+from engram.records.left_out import left_out_in_words, runs_with
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,34 @@ def test_stages_and_values_without_names(directory):
     assert first.equals(result.group_accuracy(by="gender", stage=-2))
     whole = result.matrix[:, 0, 0]
     assert ((first.min(axis=1) <= whole) & (whole <= first.max(axis=1))).all()
+
+
+def test_runs_without_the_last_stage_have_no_numbers(data, tmp_path):
+    class Stopping(Callback):
+        left = 3
+
+        def stage(self, plan, stage, rows):
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+
+    stream, how = engram.class_incremental(data), {"together": False, "device": "cpu"}
+    with pytest.raises(KeyboardInterrupt):
+        engram.run(stream, method="ER", seeds=2, out=tmp_path, callback=Stopping(), **how)
+    result = read(tmp_path)
+    assert [len(result.stages[run]) for run in result.runs] == [2, 1]
+    assert np.isfinite(result.group_accuracy(by="gender").to_numpy()).tolist() == [
+        [True] * 2,
+        [False] * 2,
+    ]
+    assert np.isfinite(result.calibration()).tolist() == [True, False]
+    assert np.isfinite(result.calibration(stage=0)).all()
+    assert runs_with(result) == [0]
+    assert left_out_in_words(result) == [
+        "ER: 1 of 2 runs is left out of every mean: 1 not finished"
+    ]
+    with pytest.raises(engram.BadArgument, match="stage: expected a number from 0 to 1, got 7"):
+        result.confusion(0, stage=7)
 
 
 def test_groups_may_be_the_tasks(data, tmp_path):

@@ -59,7 +59,7 @@ def command(
     from engram.errors import choose, whole
     from engram.metrics import FORGETTING_DEFINITIONS
     from engram.records import read
-    from engram.records.left_out import left_out_in_words
+    from engram.records.left_out import left_out_in_words, runs_with
     from engram.records.searched import searched_in_words
 
     choose("--definition", definition, (EVERY, *FORGETTING_DEFINITIONS))
@@ -84,8 +84,8 @@ def command(
         if matrix:
             chosen = result.select(label=label)
             tables[f"{_figure(chosen)} matrix, {label}"] = _matrix(chosen)
-        if confusion:
-            tables |= _confusions(result.select(label=label), label, last)
+        if confusion and (known := runs_with(result.select(label=label), last)):
+            tables |= _confusions(result.select(label=label), label, last, known)
     for title, table in tables.items():
         if csv:
             emit(table.to_csv(index=title != "metrics"))
@@ -221,20 +221,22 @@ def _refinement(result: Result, stage: int | None) -> pd.DataFrame:
     return table.set_axis(lines, axis=0).rename_axis("pair")
 
 
-def _confusions(result: Result, label: str, stage: int | None) -> dict[str, pd.DataFrame]:
+def _confusions(
+    result: Result, label: str, stage: int | None, runs: list[int]
+) -> dict[str, pd.DataFrame]:
     """Counts; of label sets shares, with the truth beside them."""
     if result.figures[0] == "accuracy":
-        return {f"confusion, {label}": _confusion(result, stage)}
-    found = [result.label_confusion(run, stage=stage) for run in range(len(result))]
+        return {f"confusion, {label}": _confusion(result, stage, runs)}
+    found = [result.label_confusion(run, stage=stage) for run in runs]
     total = found[0].predicted
     for one in found[1:]:
         total = total + one.predicted
     return {f"confusion, {label}": total / len(found), f"the truth, {label}": found[0].truth}
 
 
-def _confusion(result: Result, stage: int | None) -> pd.DataFrame:
-    """Counts summed over the runs of one label."""
-    tables = [result.confusion(run, stage=stage) for run in range(len(result))]
+def _confusion(result: Result, stage: int | None, runs: list[int]) -> pd.DataFrame:
+    """Counts summed over some runs of one label."""
+    tables = [result.confusion(run, stage=stage) for run in runs]
     total = tables[0]
     for table in tables[1:]:
         total = total.add(table, fill_value=0.0)

@@ -9,7 +9,7 @@ import numpy as np
 from engram.errors import RecordError, bad, unknown
 from engram.records import views
 from engram.records.items import Bools, Items
-from engram.records.recompute import one_of
+from engram.records.recompute import ended
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,8 +24,11 @@ def group_accuracy(result: Result, *, by: str, stage: int | None) -> pd.DataFram
     lines: list[dict[str, float]] = []
     names: dict[str, None] = {}  # in the order of the attribute's values, over all runs
     for number, (run, head) in enumerate(zip(result.runs, result.heads, strict=True)):
-        last = stage if stage is None or stage >= 0 else int(result.tasks[number]) + stage
-        k, items, kept = one_of(result, run, last)
+        found = ended(result, number, stage)
+        if found is None:
+            lines.append({})
+            continue
+        k, items, kept = found
         if items.multilabel:
             raise RecordError(f"{run}: has sets of labels; groups are told by accuracy alone")
         met = items.task <= k

@@ -39,3 +39,9 @@ def left_out_in_words(result: Result, stage: int | None = None) -> list[str]:
             count = f"{diverged + short} of {own.sum()} run{'' if own.sum() == 1 else 's'}"
             found.append(f"{label}: {count} {verb} left out of every mean: {', '.join(parts)}")
     return found
+
+
+def runs_with(result: Result, stage: int | None = None) -> list[int]:
+    """Places of the runs that have come to a stage (default: the last of their stream)."""
+    last = result.tasks - 1 if stage is None else np.full(len(result), stage)
+    return [i for i, run in enumerate(result.runs) if int(last[i]) in result.stages[run]]

@@ -112,11 +112,27 @@ def one_of(result: Result, run: RunKey | int, stage: int | None) -> tuple[int, I
     stages = result.stages[run]
     if not stages:
         raise RecordError(f"{run}: was never evaluated")
+    if stage is not None and not 0 <= stage < (most := int(result.tasks[known.index(run)])):
+        raise bad("stage", f"a number from 0 to {most - 1}", stage)
     k = stages[-1] if stage is None else stage
     items, kept = result.items(run.recipe, run.order), result.predictions.get(*run, k)
     if items is None or kept is None:
         raise RecordError(f"{run}: no predictions of stage {k} were kept")
     return k, items, kept
+
+
+def ended(
+    result: Result, number: int, stage: int | None
+) -> tuple[int, Items, Prediction] | None:  # fmt: skip
+    """As `one_of`, after the last stage of the run's stream by default; None for a run without it.
+
+    Runs that are not finished, or diverged, enter no mean.
+    """
+    tasks = int(result.tasks[number])
+    k = tasks - 1 if stage is None else stage + tasks * (stage < 0)
+    run = result.runs[number]
+    have = result.stages[run]
+    return None if not have or (k not in have and k in range(tasks)) else one_of(result, run, k)
 
 
 def confusion(
@@ -140,8 +156,12 @@ def confusion(
 def calibration(result: Result, *, stage: int | None, bins: int) -> Floats:
     """[run] expected calibration error."""
     values = []
-    for run, head in zip(result.runs, result.heads, strict=True):
-        k, items, kept = one_of(result, run, stage)
+    for number, (run, head) in enumerate(zip(result.runs, result.heads, strict=True)):
+        found = ended(result, number, stage)
+        if found is None:
+            values.append(np.nan)
+            continue
+        k, items, kept = found
         if kept.scores is None:
             raise RecordError(f'{run}: only labels were kept; calibration needs keep="scores"')
         values.append(views.calibration_error(kept.full(), items, stage=k, head=head, bins=bins))

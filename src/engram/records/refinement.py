@@ -10,7 +10,7 @@ from engram.errors import RecordError
 from engram.records.arrange import RunKey
 from engram.records.items import Bools
 from engram.records.label_tree import once, pairs, tree_of
-from engram.records.recompute import one_of
+from engram.records.recompute import ended, one_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,10 @@ def refinement(result: Result, *, stage: int | None) -> pd.DataFrame:
 
     rows = []
     for number, label in enumerate(result.run_labels):
-        k, items, kept = one_of(result, number, stage)
+        found = ended(result, number, stage)
+        if found is None:
+            continue
+        k, items, kept = found
         said = kept.predicted(items, head="single") if items.multilabel else None
         if said is None or tree_of(items) is None:
             raise RecordError(f"{result.runs[number]}: its labels form no tree")

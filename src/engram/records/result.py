@@ -191,7 +191,8 @@ class Result(RunTable):
         by
             An attribute of the data: gender, subject, view. Groups are the columns, by name.
         stage
-            After which stage (default: the last of each run); over the tasks met until then.
+            After which stage (default: the last of each run's stream; runs without it have no
+            numbers); over the tasks met until then.
         """
         from engram.records.groups import group_accuracy
 
@@ -253,7 +254,10 @@ class Result(RunTable):
         return refinement(self, stage=stage)
 
     def calibration(self, *, stage: int | None = None, bins: int = 15) -> Floats:
-        """[run] expected calibration error after a stage (default: last), from stored scores."""
+        """[run] expected calibration error after a stage (default: last), from stored scores.
+
+        NaN for runs without that stage.
+        """
         from engram.records.recompute import calibration
 
         return calibration(self, stage=stage, bins=bins)
