@@ -84,6 +84,7 @@ def test_pieces_and_recipe_become_the_same_plans():
         ({"seeds": [1, 1]}, "seeds: expected every seed once"),
         ({"keep": "all"}, "keep"),
         ({"average": "mean"}, "average"),
+        ({"label": ["mine"]}, "label: expected a name"),
     ],
 )
 def test_a_call_and_a_recipe_refuse_with_the_same_words(wrong, words):

@@ -59,10 +59,23 @@ def checked(content: Mapping[str, Any]) -> dict[str, Any]:
         "seeds": seeds_of(content.get("seeds", 1)),
         "keep": choose("keep", content.get("keep", "scores"), KEEP),
         "average": choose("average", content.get("average", "micro"), AVERAGES),
-        "label": str(content.get("label") or method_label(method)),
+        "label": label_of(content.get("label")) or method_label(method),
         "outside": outside_section(content.get("outside")),
         "probes": (*build_probes(content.get("probes") or ()), *build_detectors(content)),
     }
+
+
+def label_of(value: Any) -> str:
+    """The name under which runs are shown; a recipe's file may give a number.
+
+    Examples
+    --------
+    >>> label_of(None), label_of("mine"), label_of(2)
+    ('', 'mine', '2')
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (str, int, float))):
+        raise bad("label", "a name", value)
+    return "" if value is None else str(value)
 
 
 def seeds_of(value: Any) -> tuple[int, ...]:
