@@ -159,8 +159,9 @@ def test_own_arrays_from_file_to_result(engram):
     rng = np.random.default_rng(0)
     y = np.arange(80) % 4
     np.savez("mine.npz", x=rng.normal(size=(80, 6)).astype(np.float32) + y[:, None], y=y)
-    Path("sets").mkdir()
-    engram("data", "add", "mine.npz", "mine", "--root", "sets")
+    engram("data", "verify", "mine", "--root", "sets", code=2)
+    said = engram("data", "add", "mine.npz", "mine", "--root", "sets").stderr  # makes the folder
+    assert said.splitlines()[-1] == "Use it with:  engram run --data mine --root sets"
     assert "mine" in engram("data", "list", "--root", "sets").stdout
     assert "ok" in engram("data", "verify", "mine", "--root", "sets").stdout
     assert "4 classes" in engram("data", "inspect", "mine", "--root", "sets").stdout

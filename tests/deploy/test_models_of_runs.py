@@ -181,3 +181,15 @@ def test_predictions_from_the_command_line(runs, six, tmp_path):
     wrong = shell.invoke(app, [*asked[:3], str(tmp_path / "new.csv"), "--label", "ER"])
     assert wrong.exit_code == 2
     assert "--drop b" in wrong.output
+
+
+def test_heads_by_task_are_counted_from_one_on_the_command_line(tmp_path):
+    stream = engram.task_incremental(engram.load("blobs"), classes_per_task=5)
+    engram.run(stream, model=MODEL, out=tmp_path, together=False, **FAST)
+    asked = ["predict", str(tmp_path), "--data", "blobs"]
+    shell = CliRunner()
+    assert "--task: expected the task of the inputs, 1 to 2" in shell.invoke(app, asked).stderr
+    assert "a task from 1 to 2, got 3" in shell.invoke(app, [*asked, "--task", "3"]).stderr
+    told = shell.invoke(app, [*asked, "--task", "2"])
+    assert "on 100 rows of classes of task 2 whose labels" in told.stderr, told.output
+    assert float(told.stderr.split()[1]) > 0.8  # of rows that this head can get right

@@ -82,6 +82,13 @@ def test_frozen_and_renewed_thresholds():
     assert (diagonal["frozen"] == diagonal["renewed"]).all()
 
 
+@pytest.mark.parametrize("names", [["LwF", "Finetune"], ["Finetune", "LwF"]])
+def test_methods_come_as_they_were_asked_for(names):
+    result = train(novelty.Softmax(), seeds=1, epochs=1, method=names)
+    for table in (result.novelty(), result.false_alarms()):
+        assert list(dict.fromkeys(table["label"])) == names
+
+
 def test_reads_are_counted():
     with_rows = train(novelty.Softmax(), seeds=1)
     stages = with_rows.ledger[0]["stages"]

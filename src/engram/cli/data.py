@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,7 +59,8 @@ def add(
     from engram import data
 
     say(f"wrote {data.add(path, name, root, replace=replace, **parsed(options, label))}")
-    say(f"Use it with:  engram run --data {name}")
+    where = "" if root is None else f" --root {shlex.quote(str(root))}"
+    say(f"Use it with:  engram run --data {name}{where}")
 
 
 @app.command("pack")
@@ -79,7 +81,9 @@ def pack(
 def verify(source: Source, root: Root = None, options: Options = None, label: Label = None) -> None:
     """Verify checksums, and look for what breaks runs."""
     from engram import data
+    from engram.data.catalogue import search_root
 
+    search_root(root)  # a folder that is not there is no finding
     checks = data.verify(source, root=root, **parsed(options, label))
     if checks[0].kind:  # there is nothing to verify: no finding, but a mistake
         raise BadArgument(checks[0].found)

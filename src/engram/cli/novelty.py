@@ -134,7 +134,8 @@ def _at_stage(table: pd.DataFrame, stage: int) -> pd.DataFrame:
 def _print(table: pd.DataFrame, when: str) -> None:
     from engram.cli.metrics import show_table
 
-    means = table.groupby(["label", "detector", "metric"], sort=False)["mean"].mean().unstack()
+    over = table.groupby(["label", "detector", "metric"], sort=False)["mean"].mean()
+    means = over.unstack(sort=False)
     means.index = [f"{detector} ({label})" for label, detector in means.index]
     shown = means[[name for name in SHORT if name in means]].rename(columns=SHORT)
     show_table(f"novelty, {when}", shown.rename_axis("detector"))

@@ -60,12 +60,11 @@ def command(
     from engram.cli.shell import emit, say
     from engram.deploy.inputs import read_inputs
     from engram.disk import appearing, make_folders
-    from engram.errors import whole
 
     learner = open_model(source, label, seed, order, device, trust)
     about = learner.published.facts["inputs"]
     asked = read_inputs(data, about, drop=drop or (), root=str(root) if root else None)
-    where = None if task is None else whole("--task", task, 1) - 1
+    where = _task(learner, task)
     table = _table(learner, asked, where, probabilities)
     if novelty or detector is not None:
         table["novelty"] = learner.novelty(asked.x, detector=detector, task=where)
@@ -78,8 +77,36 @@ def command(
             temporary.write_text(text, encoding="utf-8")
         say(f"{len(table)} predictions in {out}")
     if asked.truth is not None and learner.published.facts["labels"] == "single":
-        right = (table["label"].astype(str) == table["truth"]).mean()
-        say(f"accuracy {right:.4f} on {len(table)} rows whose labels are known")
+        _say_accuracy(learner, table, where)
+
+
+def _task(learner: Learner, task: int | None) -> int | None:
+    """The task from 0; on the screen tasks are counted from 1."""
+    from engram.errors import bad, whole
+
+    last = learner.tasks
+    if task is None:
+        if learner.published.facts["head"] == "multi":
+            expected = f"the task of the inputs, 1 to {last}: each has a head of its own"
+            raise bad("--task", expected, None)
+        return None
+    if whole("--task", task, 1) > last:
+        raise bad("--task", f"a task from 1 to {last}", task)
+    return task - 1
+
+
+def _say_accuracy(learner: Learner, table: Any, task: int | None) -> None:
+    """How many rows are right, of those that can be: a head knows the classes of its task."""
+    from engram.cli.shell import say
+
+    known, facts = table, learner.published.facts
+    if task is not None:
+        own = [facts["classes"][column] for column in facts["tasks"][task]["visible"]]
+        known = table[table["truth"].isin(own)]
+    if len(known):
+        right = (known["label"].astype(str) == known["truth"]).mean()
+        of = "" if task is None else f" of classes of task {task + 1}"
+        say(f"accuracy {right:.4f} on {len(known)} rows{of} whose labels are known")
 
 
 def open_model(

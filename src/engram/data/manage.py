@@ -72,7 +72,7 @@ def add(
     **options: Any,
 ) -> Path:  # fmt: skip
     """Read the set at `path` and keep it under `root` as ``<name>.npz``; returns the file."""
-    where = search_root(root)
+    where = search_root() if root is None else Path(root).expanduser()
     if where is None:
         raise bad("root", "a folder, or ENGRAM_DATA set to one", None)
     if not name.isidentifier():

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from engram.errors import RecordError, number
 from engram.records.arrange import RunKey
-from engram.records.novelty import CALIBRATION, FAMILIARITY, sets
+from engram.records.novelty import CALIBRATION, FAMILIARITY, sets, stored_in_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,9 +69,9 @@ def _lines(
 ) -> Iterator[tuple[str, str, int, int, float, float]]:
     wanted = dict(zip(result.runs, names, strict=True))
     calibrations: dict[tuple[RunKey, str], dict[int, Any]] = {}
-    for moment, detector in sorted(result.stored):
+    for moment, detector in stored_in_order(result):
         run = RunKey(*moment[:3])
-        arrays = result.stored.get(moment, detector) if run in wanted else {}
+        arrays = result.stored.get(moment, detector)
         if not {FAMILIARITY, CALIBRATION} <= set(arrays):
             continue
         known = calibrations.setdefault((run, detector), {})

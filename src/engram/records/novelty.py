@@ -212,12 +212,19 @@ def summed(result: Result, column: str, names: Sequence[str]) -> pd.DataFrame:
     return table.rename(columns={"count": "runs"})
 
 
+def stored_in_order(result: Result) -> list[tuple[Any, str]]:
+    """What detectors have stored of the runs, in the order in which these were asked for."""
+    place = {run: number for number, run in enumerate(result.runs)}
+    own = [one for one in result.stored if RunKey(*one[0][:3]) in place]
+    return sorted(own, key=lambda one: (place[RunKey(*one[0][:3])], one))
+
+
 def _lines(result: Result, names: Sequence[str]) -> Iterator[tuple[str, str, int, str, float]]:
     wanted = dict(zip(result.runs, names, strict=True))
     known: dict[tuple[RunKey, int], Sets] = {}
-    for moment, detector in sorted(result.stored):
+    for moment, detector in stored_in_order(result):
         run = RunKey(*moment[:3])
-        scores = result.stored.get(moment, detector).get(FAMILIARITY) if run in wanted else None
+        scores = result.stored.get(moment, detector).get(FAMILIARITY)
         if scores is None:
             continue
         if (run, moment.stage) not in known:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engram.records.arrange import RunKey
-from engram.records.novelty import GRID, TUNING
+from engram.records.novelty import GRID, TUNING, stored_in_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,9 +58,9 @@ def tuned_in_words(result: Result) -> list[str]:
 
 def _lines(result: Result) -> Iterator[tuple[Any, ...]]:
     wanted = dict(zip(result.runs, result.run_labels, strict=True))
-    for moment, detector in sorted(result.stored):
+    for moment, detector in stored_in_order(result):
         run = RunKey(*moment[:3])
-        arrays = result.stored.get(moment, detector) if run in wanted else {}
+        arrays = result.stored.get(moment, detector)
         if not {TUNING, GRID} <= set(arrays):
             continue
         points = json.loads(bytes(np.asarray(arrays[GRID], np.uint8)))
