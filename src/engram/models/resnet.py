@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from engram.errors import whole
@@ -77,7 +79,36 @@ def _shortcut(layers: nn.Sequential | None, x: Tensor) -> Tensor:
     return x if layers is None else at_once(layers[0], layers[1], x, relu=False)  # type: ignore[arg-type]
 
 
-class ResNet(nn.Module):
+class Staged(nn.Module):
+    """A stem, stages of blocks, the mean over all places; the root ends before the last stage."""
+
+    stem: nn.Module
+
+    def lay(self, stages: Sequence[nn.Module], *, features: int, dropout: float, he: bool) -> None:
+        """Lay the stages behind the stem; `he` draws all convolutions as He et al. do."""
+        self.lower = nn.Sequential(*stages[:-1])
+        self.upper = stages[-1]
+        self.dropout = Dropout(dropout)
+        self.features = features
+        self.root_modules = ("stem", "lower")
+        if he:
+            for module in self.modules():
+                if isinstance(module, nn.Conv2d):
+                    nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def root(self, x: Tensor) -> Tensor:
+        z: Tensor = self.lower(self.stem(x))
+        return z
+
+    def body(self, z: Tensor) -> Tensor:
+        y: Tensor = self.dropout(self.upper(z).mean((-2, -1)))
+        return y
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self.root(x))
+
+
+class ResNet(Staged):
     """Residual network with a 3x3 stem of stride 1, no early pooling, a mean over the last map.
 
     Parameters
@@ -124,26 +155,7 @@ class ResNet(nn.Module):
                 layers.append(BasicBlock(inputs, width, stride, relu=last_relu or not final))
                 inputs = width
             stages.append(nn.Sequential(*layers))
-        self.lower = nn.Sequential(*stages[:-1])
-        self.upper = stages[-1]
-        self.dropout = Dropout(dropout)
-        self.features = inputs
-        self.root_modules = ("stem", "lower")
-        if he:
-            for module in self.modules():
-                if isinstance(module, nn.Conv2d):
-                    nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-    def root(self, x: Tensor) -> Tensor:
-        z: Tensor = self.lower(self.stem(x))
-        return z
-
-    def body(self, z: Tensor) -> Tensor:
-        y: Tensor = self.dropout(self.upper(z).mean((-2, -1)))
-        return y
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(self.root(x))
+        self.lay(stages, features=inputs, dropout=dropout, he=he)
 
 
 def resnet32(
@@ -186,7 +198,7 @@ def resnet18_slim(
     )
 
 
-class ResNet50(nn.Module):
+class ResNet50(Staged):
     """ResNet-50: a 7x7 stem that quarters the map, 3, 4, 6 and 3 bottlenecks, 2048 features.
 
     Parameters
@@ -221,22 +233,4 @@ class ResNet50(nn.Module):
                 layers.append(Bottleneck(inputs, 64 * 2**stage, stride, relu=relu))
                 inputs = Bottleneck.WIDER * 64 * 2**stage
             stages.append(nn.Sequential(*layers))
-        self.lower = nn.Sequential(*stages[:-1])
-        self.upper = stages[-1]
-        self.dropout = Dropout(dropout)
-        self.features = inputs
-        self.root_modules = ("stem", "lower")
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-    def root(self, x: Tensor) -> Tensor:
-        z: Tensor = self.lower(self.stem(x))
-        return z
-
-    def body(self, z: Tensor) -> Tensor:
-        y: Tensor = self.dropout(self.upper(z).mean((-2, -1)))
-        return y
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(self.root(x))
+        self.lay(stages, features=inputs, dropout=dropout, he=True)
