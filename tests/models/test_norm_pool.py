@@ -253,8 +253,8 @@ def test_kernels_equal_the_formulas():
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
 @pytest.mark.filterwarnings("ignore:TRITON_")  # defaults of Triton that will change
-@pytest.mark.parametrize("channels", [20, 50])
-def test_kernels_compile_for_a_gpu_that_is_not_here(channels):
+@pytest.mark.parametrize(("channels", "corners"), [(20, 4), (50, 1)])
+def test_kernels_compile_for_a_gpu_that_is_not_here(channels, corners):
     """For the architecture of an H100 or H200; needs Triton, no device."""
     triton = pytest.importorskip("triton")
     from triton.backends.compiler import GPUTarget
@@ -262,10 +262,17 @@ def test_kernels_compile_for_a_gpu_that_is_not_here(channels):
 
     from engram.models import norm_pool_kernels as kernels
 
-    found = {"C": channels, "WIDE": 64, "ROWS": 32, "CORNERS": 4, "RELU": True, "ADDS": False}
-    found |= {"SOME": 256, "FEW": 4}
-    numbers = {"eps": "fp32", "momentum": "fp32", "M": "i32", "CHUNK": "i32", "parts": "i32"}
-    numbers |= dict.fromkeys(("windows", "H", "W", "HP", "WP", "HC", "WC"), "i32")
+    found = {"C": channels, "WIDE": 64, "ROWS": 32, "CORNERS": corners}
+    found |= {"ADDS": True, "SOME": 256, "FEW": 4}
+    numbers = {
+        "floor": "fp32",
+        "eps": "fp32",
+        "momentum": "fp32",
+        "M": "i32",
+        "CHUNK": "i32",
+        "parts": "i32",
+    }
+    numbers |= dict.fromkeys(("adds", "windows", "H", "W", "HP", "WP", "HC", "WC"), "i32")
     for name in ("_moments", "_settle", "_forward", "_slopes", "_gather", "_backward"):
         kernel = getattr(kernels, name)
         own = [arg for arg in kernel.arg_names if arg in found]

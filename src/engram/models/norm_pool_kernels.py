@@ -4,8 +4,9 @@
 What they compute is in ``norm_pool``. Images lie in memory with the channels last, as [M, C]. A
 window is what one answer comes from: a pixel, or 2 x 2 of them, its CORNERS. Sums over rows are
 made in parts, one per program, and finished by a small kernel: no atomic additions, so that results
-repeat bit by bit. Channels are constants of a kernel; sizes of batches and images are not, so that
-one serves all.
+repeat bit by bit. Channels are constants of a kernel; sizes of batches and images are not, nor the
+`floor` of an answer (0: a ReLU, else minus infinity) and to how many pixels a shortcut `adds` (all
+or none), so that one serves all.
 """
 
 from __future__ import annotations
@@ -93,19 +94,20 @@ def _places(i, H, W, HP, WP, C: tl.constexpr, CORNERS: tl.constexpr):
 
 
 @triton.jit
-def _lowest(ROWS: tl.constexpr, WIDE: tl.constexpr, RELU: tl.constexpr):
-    """What the answer of a window is at least."""
-    least = tl.zeros([ROWS, WIDE], tl.float32)
-    if not RELU:
-        least = least - float("inf")
-    return least
+def _added(shortcut, own, i, ok, adds, CORNERS: tl.constexpr):
+    """What the shortcut adds to pixels; nothing is read where there is none."""
+    found = 0.0
+    if CORNERS == 1:
+        mask = (i < adds)[:, None] & ok
+        found = tl.load(shortcut + own, mask=mask, other=0.0).to(tl.float32)
+    return found
 
 
-@triton.jit(do_not_specialize=["windows", "H", "W", "HP", "WP"])
+@triton.jit(do_not_specialize=["adds", "windows", "H", "W", "HP", "WP"])
 def _forward(
-    x, shortcut, y, mean, rstd, weight, beta, windows, H, W, HP, WP,
+    x, shortcut, y, mean, rstd, weight, beta, floor, adds, windows, H, W, HP, WP,
     C: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
-    CORNERS: tl.constexpr, RELU: tl.constexpr, ADDS: tl.constexpr,
+    CORNERS: tl.constexpr,
 ):  # fmt: skip
     c = tl.arange(0, WIDE)
     inside = c < C
@@ -114,20 +116,20 @@ def _forward(
     ok = (i < windows)[:, None] & inside[None, :]
     at = _places(i, H, W, HP, WP, C, CORNERS)[:, None] + c[None, :]
     own = i[:, None] * C + c[None, :]
-    best = _lowest(ROWS, WIDE, RELU)
+    best = tl.zeros([ROWS, WIDE], tl.float32) + floor
     for k in tl.static_range(CORNERS):
         z = (_corner(x, at, ok, k, W, C) - m[None, :]) * s[None, :] + t[None, :]
-        if ADDS:
-            z += tl.load(shortcut + own, mask=ok, other=0.0).to(tl.float32)
+        z += _added(shortcut, own, i, ok, adds, CORNERS)
         best = tl.where(z != z, z, tl.maximum(best, z))  # what is no number stays none
     tl.store(y + own, best, mask=ok)
 
 
-@triton.jit(do_not_specialize=["windows", "CHUNK", "H", "W", "HP", "WP"])
+@triton.jit(do_not_specialize=["adds", "windows", "CHUNK", "H", "W", "HP", "WP"])
 def _slopes(
-    x, shortcut, dy, mean, rstd, weight, beta, first, second, windows, CHUNK, H, W, HP, WP,
+    x, shortcut, dy, mean, rstd, weight, beta, floor, adds, first, second, windows, CHUNK,
+    H, W, HP, WP,
     C: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
-    CORNERS: tl.constexpr, RELU: tl.constexpr, ADDS: tl.constexpr,
+    CORNERS: tl.constexpr,
 ):  # fmt: skip
     """Sums over a chunk of the slopes that pass, and of their products with x - mean."""
     part = tl.program_id(0)
@@ -143,18 +145,16 @@ def _slopes(
         ok = (i < end)[:, None] & inside[None, :]
         at = _places(i, H, W, HP, WP, C, CORNERS)[:, None] + c[None, :]
         own = i[:, None] * C + c[None, :]
-        best = _lowest(ROWS, WIDE, RELU)
+        best = tl.zeros([ROWS, WIDE], tl.float32) + floor
         of = tl.zeros([ROWS, WIDE], tl.float32)
         for k in tl.static_range(CORNERS):
             v = _corner(x, at, ok, k, W, C) - m[None, :]
             z = v * s[None, :] + t[None, :]
-            if ADDS:
-                z += tl.load(shortcut + own, mask=ok, other=0.0).to(tl.float32)
+            z += _added(shortcut, own, i, ok, adds, CORNERS)
             of = tl.where(z > best, v, of)
             best = tl.maximum(best, z)
         g = tl.load(dy + own, mask=ok, other=0.0).to(tl.float32)
-        if RELU:
-            g = tl.where(best > 0, g, 0.0)
+        g = tl.where(best > floor, g, 0.0)
         one += g
         two += g * of
     tl.store(first + part * C + c, tl.sum(one, 0), mask=inside)
@@ -177,12 +177,12 @@ def _gather(
     tl.store(slope + c, two * r * r / M, mask=inside)
 
 
-@triton.jit(do_not_specialize=["windows", "H", "W", "HP", "WP", "HC", "WC"])
+@triton.jit(do_not_specialize=["adds", "windows", "H", "W", "HP", "WP", "HC", "WC"])
 def _backward(
-    x, shortcut, dy, dx, dshortcut, mean, rstd, weight, beta, level, slope, windows,
+    x, shortcut, dy, dx, dshortcut, mean, rstd, weight, beta, floor, adds, level, slope, windows,
     H, W, HP, WP, HC, WC,
     C: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
-    CORNERS: tl.constexpr, RELU: tl.constexpr, ADDS: tl.constexpr,
+    CORNERS: tl.constexpr,
 ):  # fmt: skip
     """Windows at an odd edge have no answer, but their pixels were normalised with the rest."""
     c = tl.arange(0, WIDE)
@@ -202,17 +202,17 @@ def _backward(
     at = _places(i, H, W, HC, WC, C, CORNERS)[:, None] + c[None, :]
     full = whole[:, None] & inside[None, :]
     own = into[:, None] * C + c[None, :]
-    best = _lowest(ROWS, WIDE, RELU)
+    best = tl.zeros([ROWS, WIDE], tl.float32) + floor
     which = tl.zeros([ROWS, WIDE], tl.int32) - 1
     for k in tl.static_range(CORNERS):
         z = (_corner(x, at, full, k, W, C) - m[None, :]) * s[None, :] + t[None, :]
-        if ADDS:
-            z += tl.load(shortcut + own, mask=full, other=0.0).to(tl.float32)
+        z += _added(shortcut, own, i, full, adds, CORNERS)
         which = tl.where(z > best, k, which)
         best = tl.maximum(best, z)
     g = tl.load(dy + own, mask=full, other=0.0).to(tl.float32)
-    if ADDS and RELU:
-        tl.store(dshortcut + own, tl.where(best > 0, g, 0.0), mask=full)
+    if CORNERS == 1:
+        through = tl.where(best > floor, g, 0.0)
+        tl.store(dshortcut + own, through, mask=(i < adds)[:, None] & full)
     for k in tl.static_range(CORNERS):
         there = valid
         if CORNERS == 4:

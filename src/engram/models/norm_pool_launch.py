@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -27,11 +28,8 @@ class _Cut:
         self.tile: dict[str, Any] = {"C": self.C, "WIDE": wide}
         self.rows = max(1, TILE // wide)  # pixels
         self.windows = max(1, TILE // 2 // wide) if pool else self.rows
-        self.corners = 4 if pool else 1
-
-    def of_windows(self, relu: bool, shortcut: Tensor | None) -> dict[str, Any]:
-        flags = {"RELU": relu, "ADDS": shortcut is not None}
-        return {"ROWS": self.windows, "CORNERS": self.corners, **flags, **self.tile}
+        corners = 4 if pool else 1
+        self.of_windows = {"ROWS": self.windows, "CORNERS": corners, **self.tile}
 
     def chunks(self, count: int, rows: int) -> tuple[int, int]:
         """Rows of a part, and how many parts."""
@@ -71,8 +69,9 @@ def forward(
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     windows = cut.N * cut.HP * cut.WP
     kernels._forward[(triton.cdiv(windows, cut.windows),)](
-        x, y if shortcut is None else shortcut, y, mean, rstd, weight, beta, windows,
-        cut.H, cut.W, cut.HP, cut.WP, **cut.of_windows(relu, shortcut),
+        x, y if shortcut is None else shortcut, y, mean, rstd, weight, beta,
+        0.0 if relu else -math.inf, 0 if shortcut is None else windows, windows,
+        cut.H, cut.W, cut.HP, cut.WP, **cut.of_windows,
     )  # fmt: skip
     return y
 
@@ -85,23 +84,23 @@ def backward(
     cut = _Cut(x, pool)
     windows = cut.N * cut.HP * cut.WP
     chunk, parts = cut.chunks(windows, cut.windows)
-    how, added = cut.of_windows(relu, shortcut), dy if shortcut is None else shortcut
+    added = dy if shortcut is None else shortcut
     first, second = weight.new_empty(parts, cut.C), weight.new_empty(parts, cut.C)
-    own = (mean, rstd, weight, beta)
+    floor, adds = 0.0 if relu else -math.inf, 0 if shortcut is None else windows
+    own = (mean, rstd, weight, beta, floor, adds)
     kernels._slopes[(parts,)](
-        x, added, dy, *own, first, second, windows, chunk, cut.H, cut.W, cut.HP, cut.WP, **how
-    )
+        x, added, dy, *own, first, second, windows, chunk, cut.H, cut.W, cut.HP, cut.WP,
+        **cut.of_windows,
+    )  # fmt: skip
     dweight, dbeta, level, slope = weight.new_empty(4, cut.C).unbind()
     kernels._gather[cut.few](
         first, second, rstd, dweight, dbeta, level, slope, parts, float(cut.pixels),
         C=cut.C, SOME=SOME, FEW=FEW,
     )  # fmt: skip
     dx, windows = torch.empty_like(x), cut.N * cut.HC * cut.WC
-    through = None if shortcut is None else dy  # without a ReLU the slope passes as it is
-    if shortcut is not None and relu:
-        through = torch.empty_like(dy)
+    through = None if shortcut is None else torch.empty_like(dy)
     kernels._backward[(triton.cdiv(windows, cut.windows),)](
         x, added, dy, dx, dx if through is None else through, *own, level, slope, windows,
-        cut.H, cut.W, cut.HP, cut.WP, cut.HC, cut.WC, **how,
+        cut.H, cut.W, cut.HP, cut.WP, cut.HC, cut.WC, **cut.of_windows,
     )  # fmt: skip
     return dx, through, dweight, dbeta
