@@ -136,11 +136,17 @@ def number(
     --------
     >>> number("alpha", 0.9, 0.0, 1.0)
     0.9
+    >>> number("lr", -1.0, open_low=True)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: lr: expected a number above 0, got -1.0
     """
     good = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not good or not (low < value if open_low else low <= value) or not value <= high:
         bracket = "(" if open_low else "["
-        raise bad(argument, f"a number in {bracket}{low:g}, {high:g}]", value)
+        end = f"{'above' if open_low else 'of at least'} {low:g}"
+        inside = end if math.isinf(high) else f"in {bracket}{low:g}, {high:g}]"
+        raise bad(argument, f"a number {inside}", value)
     if isinstance(value, int) and abs(value) > MOST:
         raise bad(argument, f"a whole number within {MOST}, or one with a point", value)
     if math.isinf(value):

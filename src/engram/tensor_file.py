@@ -98,6 +98,9 @@ class TensorFile:
         from safetensors import SafetensorError, safe_open
 
         self.path, self.what = Path(path), what
+        if not self.path.is_file():
+            found = "is no ordinary file" if self.path.exists() else "is not there"
+            raise RecordError(f"{path}: {found}, expected a {what}")
         try:
             file: Any = safe_open(str(path), framework=framework)
             self.facts: dict[str, str] = file.metadata() or {}

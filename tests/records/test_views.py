@@ -18,6 +18,7 @@ from engram.records import (
     views,
 )
 from engram.records.half import halve, widen
+from engram.records.predictions import Predictions, write_predictions
 from tests.records.synthetic import make_items, make_scores
 
 
@@ -284,3 +285,15 @@ def test_wrong_shapes_and_names_are_refused() -> None:
         Prediction.of(make_scores(items, 0), items, recipe="r", seed=0, stage=0, keep="parameters")
     with pytest.raises(BadArgument, match="targets"):
         Items(rows=[0], task=[0], targets=[4], opening=[0], visible=[[1]], classes=[0])
+
+
+def test_a_column_beyond_two_bytes_stays_itself(tmp_path):
+    width = 70_000
+    items = Items(
+        rows=[0], task=[0], targets=[width - 1], opening=[0] * width, visible=[[1] * width],
+        classes=range(width),
+    )  # fmt: skip
+    one = Prediction.of(np.arange(width)[None], items, recipe="r", seed=0, stage=0, keep="labels")
+    path = write_predictions(tmp_path / "predictions-1.safetensors", [one])
+    again = Predictions([path]).get("r", 0, "", 0)
+    assert again.predicted(items, head="single").tolist() == [width - 1]

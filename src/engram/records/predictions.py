@@ -20,6 +20,7 @@ from engram.records.part_files import PartFiles
 from engram.records.superseded import Marks
 from engram.tensor_file import TensorFile, save_tensors
 
+MOST_SHORT = 2**16 - 1  # the largest column that takes two bytes
 KEEP = ("scores", "labels", "counts", "parameters")
 _FORMAT = "engram-predictions-1"
 RunName = tuple[str, int, str]  # recipe, seed, order
@@ -52,7 +53,7 @@ class Prediction:
         int16 [n]: rows of scores are to be multiplied by 2 to this power. None means 0.
     single, multi
         What was decided from the scores before they were rounded, per head view: uint16 [n]
-        predicted columns, or uint8 [n, ceil(C / 8)] label sets as bits.
+        (uint32 beyond 65535) predicted columns, or uint8 [n, ceil(C / 8)] label sets as bits.
     parameters
         The network's parameter vector.
     buffers
@@ -153,7 +154,9 @@ def _array(value: Any) -> npt.NDArray[Any]:
 
 
 def _pack(said: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.packbits(said, axis=-1) if said.dtype == np.bool_ else said.astype(np.uint16)
+    if said.dtype == np.bool_:
+        return np.packbits(said, axis=-1)
+    return said.astype(np.uint16 if said.max(initial=0) <= MOST_SHORT else np.uint32)
 
 
 def write_predictions(path: str | os.PathLike[str], predictions: Sequence[Prediction]) -> Path:
