@@ -26,6 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 import engram
 from engram.data import Data
 from engram.engine import grouping
+from engram.engine.backend import device_of
 from engram.engine.engine import Engine
 from engram.engine.factory import LearnerFactory
 from engram.engine.run import Run
@@ -88,7 +89,8 @@ def runs_of(given: Any, row: str, precision: str, iterations: int, count: int) -
 
 
 def engine_of(runs: list[Run], given: Any, case: Case, **options: Any) -> Engine:
-    fused = case.blocks == "fused" and given.device != "cpu"  # there it would be mapped
+    # on the CPU it would be mapped
+    fused = case.blocks == "fused" and device_of(given.device).type == "cuda"
     made = Engine(runs, device=given.device, compile=fused, **options)
     if made.device.type == "cuda":
         last = case.layout == "last"
