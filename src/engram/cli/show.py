@@ -17,7 +17,8 @@ from engram.recipes import Plan
 from engram.records import Result
 from engram.records.judging import TITLES, average_name
 from engram.records.searched import searched_in_words
-from engram.report.doctor import Finding, diagnose
+from engram.report.doctor import diagnose
+from engram.report.findings import Finding
 from engram.streams.repeats import repeats_in_words
 from engram.streams.scales import scales_in_words
 

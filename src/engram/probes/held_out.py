@@ -14,10 +14,10 @@ from engram.probes.view import StageView
 from engram.records import judging, views
 from engram.records.half import as_scores
 from engram.records.items import Items
+from engram.records.metric_values import HELD_OUT
 from engram.records.stage_rows import StageRows
 from engram.records.stages import counting
 from engram.records.stages import form as form_of
-from engram.records.summary import HELD_OUT
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engram.records.judging import average_name
-from engram.records.summary import CURRENT, mean_std, recorded_views
+from engram.records.metric_values import CURRENT, recorded_views
+from engram.records.summary import mean_std
 
 if TYPE_CHECKING:
     import pandas as pd

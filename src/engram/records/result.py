@@ -73,7 +73,7 @@ class Result(RunTable):
         of ``intransigence`` may be a Result: run by run of the same seed and order, or its mean
         over seeds where they differ (with a warning).
         """
-        from engram.records.summary import metric_of
+        from engram.records.metric_values import metric_of
 
         return metric_of(self, name, stage=stage, **options)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from engram.report.doctor import Finding, diagnose
+from engram.report.doctor import diagnose
+from engram.report.findings import Finding
 from engram.report.inputs import ReportInput, from_directories, from_result
 
 if TYPE_CHECKING:

@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import pandas as pd
 
-from engram.metrics import human_bytes
 from engram.records.label_tree import COUNTED
 from engram.records.views import FIGURES
+from engram.report.doctor_memory import growth_outside_the_memory, memory_balance
+from engram.report.findings import RUN, Finding, last_stage, listed, of_metric, plural, run_counts
 
 SEVERITIES = ("error", "warning", "note")
 FEW_RUNS = 3
 MANY = 10  # methods with the same finding
 DWARFS = 100.0  # times the task loss
-UNBALANCED = 2.0  # largest class of the memory over the smallest
 DRIFT = 1.0  # shift of a BatchNorm mean in its own standard deviations
 NOTHING = 0.05  # labels per image below which a run over label sets says nothing
 EVERYTHING = 0.9  # share of the known labels above which it names them all
-RUN = ["name", "seed", "order"]
-HELD = {
-    "state_bytes": "method state", "network_bytes": "further networks",
-    "buffer_bytes": "buffers", "optimizer_bytes": "optimiser",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing to look at: how bad, in which method, and what was seen."""
-
-    severity: str
-    label: str
-    text: str
 
 
 Check = Callable[[pd.DataFrame], list[Finding]]
@@ -79,34 +64,11 @@ def _gathered(found: list[Finding]) -> list[Finding]:
     ]
 
 
-def _of(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    return table[table["metric"] == metric]
-
-
-def _last(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Rows of each run's last stage."""
-    last = rows.groupby(keys, observed=True)["stage"].transform("max")
-    return rows[rows["stage"] == last]
-
-
-def _list(values: list[object], most: int = 8) -> str:
-    shown = ", ".join(str(v) for v in values[:most])
-    return shown if len(values) <= most else f"{shown} and {len(values) - most} more"
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}" + ("" if count == 1 else "es" if word.endswith("s") else "s")
-
-
-def _run_counts(table: pd.DataFrame) -> pd.Series[int]:
-    return table.drop_duplicates(RUN).groupby("name", observed=True).size()
-
-
 def diverged_runs(table: pd.DataFrame) -> list[Finding]:
     """Runs whose loss stopped being a number."""
-    rows = _of(table, "diverged")
+    rows = of_metric(table, "diverged")
     rows = rows[rows["value"] > 0]
-    runs = _run_counts(table)
+    runs = run_counts(table)
     found = []
     for name, group in rows.groupby("name", observed=True):
         count, first = len(group.drop_duplicates(RUN)), int(group["stage"].min()) + 1
@@ -128,9 +90,9 @@ def impossible_accuracies(table: pd.DataFrame) -> list[Finding]:
 
 def few_runs(table: pd.DataFrame) -> list[Finding]:
     """Means over so few runs that their spread says nothing."""
-    counts = _run_counts(table)
+    counts = run_counts(table)
     return [
-        Finding("note", str(name), f"Averaged over only {_plural(int(count), 'run')}: "
+        Finding("note", str(name), f"Averaged over only {plural(int(count), 'run')}: "
                 f"use at least {FEW_RUNS} seeds before comparing means.")
         for name, count in counts[counts < FEW_RUNS].items()
     ]  # fmt: skip
@@ -163,8 +125,8 @@ def loss_terms(table: pd.DataFrame) -> list[Finding]:
 def silent_classes(table: pd.DataFrame, names: Mapping[int, str]) -> list[Finding]:
     """Classes that were learnt but are never predicted after the last stage."""
     keys = [*RUN, "head"]
-    rows = _last(_of(table, "predicted"), keys)
-    seen = _last(_of(table, "class_accuracy"), keys)
+    rows = last_stage(of_metric(table, "predicted"), keys)
+    seen = last_stage(of_metric(table, "class_accuracy"), keys)
     if not len(rows) or not len(seen):
         return []
     learnt = seen[seen["task"] <= seen["stage"]][[*keys, "stage", "cls"]].drop_duplicates()
@@ -177,56 +139,8 @@ def silent_classes(table: pd.DataFrame, names: Mapping[int, str]) -> list[Findin
         classes = sorted(int(c) for c in group["cls"].unique())
         view = f" ({head}-head view)" if head else ""
         text = (
-            f"In {_plural(runs, 'run')} some learnt class is never predicted after the last stage"
-            f"{view}: {_list([names.get(c, c) for c in classes])}."
-        )
-        found.append(Finding("warning", str(name), text))
-    return found
-
-
-def memory_balance(table: pd.DataFrame) -> list[Finding]:
-    """Memories that hold far more of one class than of another."""
-    rows = _last(_of(table, "memory_count"), RUN)
-    seen = _of(table, "class_accuracy")
-    later = seen[seen["task"] > seen["stage"]]  # classes of which nothing can be kept yet
-    keys = [*RUN, "stage", "cls"]
-    unmet = pd.MultiIndex.from_frame(rows[keys]).isin(pd.MultiIndex.from_frame(later[keys]))
-    rows = rows[~(unmet & (rows["value"] == 0).to_numpy())]
-    if not len(rows):
-        return []
-    per_run = rows.groupby(RUN, observed=True)["value"].agg(["min", "max"])
-    runs = per_run.reset_index().groupby("name", observed=True).size()
-    skewed = per_run[per_run["max"] > UNBALANCED * per_run["min"]]
-    found = []
-    for name, group in skewed.reset_index().groupby("name", observed=True):
-        text = (
-            f"The memory is out of balance in {len(group)} of {runs[name]} runs: "
-            f"between {group['min'].min():g} and {group['max'].max():g} items per class."
-        )
-        found.append(Finding("warning", str(name), text))
-    return found
-
-
-def growth_outside_the_memory(table: pd.DataFrame) -> list[Finding]:
-    """Methods without a memory that hold more after every task."""
-    rows = table[table["metric"].isin([*HELD, "memory_items"]) & (table["step"] == -1)]
-    found = []
-    for name, group in rows.astype({"metric": str}).groupby("name", observed=True):
-        sizes = group.pivot_table(index="stage", columns="metric", values="value")
-        sizes = sizes.reindex(columns=[*HELD, "memory_items"]).fillna(0.0).sort_index()
-        steps = sizes[list(HELD)].sum(axis=1).diff().iloc[1:]
-        # what a method begins to keep after its first task is no growth
-        if len(steps) < 2 or sizes["memory_items"].any() or not bool((steps > 0).all()):
-            continue
-        first, last = sizes.iloc[0], sizes.iloc[-1]
-        grown = [
-            f"{words} from {human_bytes(first[kind])} to {human_bytes(last[kind])}"
-            for kind, words in HELD.items()
-            if last[kind] > first[kind]
-        ]
-        text = (
-            f"It has no memory, and what it holds grows with every task: {', '.join(grown)}. "
-            "Try `engram check`: it looks for samples there."
+            f"In {plural(runs, 'run')} some learnt class is never predicted after the last stage"
+            f"{view}: {listed([names.get(c, c) for c in classes])}."
         )
         found.append(Finding("warning", str(name), text))
     return found
@@ -234,7 +148,7 @@ def growth_outside_the_memory(table: pd.DataFrame) -> list[Finding]:
 
 def repeated_samples(table: pd.DataFrame) -> list[Finding]:
     """Test samples that are training samples as well."""
-    rows = _of(table, "repeated_samples")
+    rows = of_metric(table, "repeated_samples")
     worst = rows[rows["value"] > 0].groupby("name", observed=True)["value"].max()
     return [
         Finding("warning", str(name), f"{int(count):,} test rows have the input of a training row: "
@@ -245,7 +159,7 @@ def repeated_samples(table: pd.DataFrame) -> list[Finding]:
 
 def batchnorm_drift(table: pd.DataFrame) -> list[Finding]:
     """Running statistics that moved away from what older tasks were trained with."""
-    rows = _of(table, "bn_drift")
+    rows = of_metric(table, "bn_drift")
     worst = rows[rows["value"] > DRIFT].groupby("name", observed=True)["value"].max()
     return [
         Finding("warning", str(name), f"BatchNorm statistics drifted by up to {value:.2g} standard "
@@ -259,11 +173,11 @@ def unfinished_runs(table: pd.DataFrame) -> list[Finding]:
     rows = table[table["metric"].isin(FIGURES) & (table["step"] == -1) & (table["task"] >= 0)]
     spans = rows.groupby(RUN, observed=True).agg(stages=("stage", "max"), tasks=("task", "max"))
     spans["tasks"] = spans.groupby(level="name", observed=True)["tasks"].transform("max")
-    lost = _of(table, "diverged")
+    lost = of_metric(table, "diverged")
     gone = lost[lost["value"] > 0].drop_duplicates(RUN).set_index(RUN).index
     short = spans[(spans["stages"] < spans["tasks"]) & ~spans.index.isin(gone)]
     return [
-        Finding("warning", str(name), f"{_plural(len(group), 'run')} stopped before the last stage "
+        Finding("warning", str(name), f"{plural(len(group), 'run')} stopped before the last stage "
                 f"and {'is' if len(group) == 1 else 'are'} left out of every mean.")
         for name, group in short.groupby(level="name", observed=True)
     ]  # fmt: skip
@@ -271,18 +185,20 @@ def unfinished_runs(table: pd.DataFrame) -> list[Finding]:
 
 def label_counts(table: pd.DataFrame) -> list[Finding]:
     """Runs over label sets that predict nothing, or name every label."""
-    rows = _last(_of(table, COUNTED), RUN)
-    opened = _last(_of(table, "predicted"), RUN).groupby(RUN, observed=True)["cls"].nunique()
+    rows = last_stage(of_metric(table, COUNTED), RUN)
+    opened = (
+        last_stage(of_metric(table, "predicted"), RUN).groupby(RUN, observed=True)["cls"].nunique()
+    )
     found = []
     for name, group in rows.groupby("name", observed=True):
         labels = opened.reindex(pd.MultiIndex.from_frame(group[RUN])).to_numpy()
-        said = group["value"].to_numpy()
+        counts = group["value"].to_numpy()
         for many, what in (
-            (said < NOTHING, "predict nothing: hardly any label lies above the threshold"),
-            ((labels > 2) & (said > EVERYTHING * labels), "name every label for every image"),
+            (counts < NOTHING, "predict nothing: hardly any label lies above the threshold"),
+            ((labels > 2) & (counts > EVERYTHING * labels), "name every label for every image"),
         ):
             if many.any():
-                text = f"{_plural(int(many.sum()), 'run')} {what} ({said[many].mean():.2g} labels "
+                text = f"{plural(int(many.sum()), 'run')} {what} ({counts[many].mean():.2g} labels "
                 text += f"per image, of {int(labels[many].max())} known)."
                 found.append(Finding("warning", str(name), text))
     return found

@@ -13,7 +13,8 @@ from engram.report.aggregate import about, final_accuracies, order_disparities
 from engram.report.calibration import calibration_table
 from engram.report.classes import class_table
 from engram.report.digest import BESIDE, COSTS, Digest
-from engram.report.doctor import Finding, diagnose
+from engram.report.doctor import diagnose
+from engram.report.findings import Finding
 from engram.report.inputs import ReportInput
 from engram.report.novelty import novelty_table
 from engram.report.probes import probe_table
