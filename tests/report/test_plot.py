@@ -63,7 +63,7 @@ def test_notebooks_show_tables(result):
     mean, std = result.metric("average_accuracy")[2:].mean(), result.metric("average_accuracy")[2:]
     assert f"{mean:.3f} ± {std.std(ddof=1):.3f}" in shown
     x = np.zeros((125, 1, 6, 6), np.uint8)
-    names = ["<b>", "c2", *(f"c{i}" for i in range(2, 25))]
+    names = ["<b>", "c1", *(f"c{i}" for i in range(2, 25))]
     data = engram.Data.from_arrays(x, np.arange(125) % 25, classes=names)
     page = data._repr_html_()
     assert page.count("<img ") == 10
