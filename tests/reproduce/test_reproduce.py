@@ -374,12 +374,16 @@ def test_figures_are_written(tmp_path):
             titles.append(title["text"])
 
         def to_html(self, **options):
-            return "<p>drawn</p>"
+            return "<html><head></head><body><p>drawn</p></body></html>"
+
+        def select_xaxes(self):
+            return ()
 
     made = reproduce(PaperTable(name="fake/fig1", figures=(figure,)), out=tmp_path)
     assert [p.name for p in made.figures] == ["fig1.csv", "fig1.html"]
     assert "plotly.js v" in (tmp_path / "figures" / "plotly.min.js").read_text()[:1000]
     assert pd.read_csv(made.figures[0])["runs"].tolist() == [2]
+    assert 'name="viewport" content="width=device-width' in made.figures[1].read_text()
     assert "settings" not in pd.read_csv(made.figures[0])
     assert made.lines == ()
     other = replace(recipe, seeds=(5,))

@@ -17,6 +17,7 @@ from engram.recipes import Callback
 from engram.records import Result, RunDirectory, read
 from engram.records.arrange import RunKey, ended_stages
 from engram.reproduce.output import merge_lines, read_lines
+from engram.reproduce.pages import page, write_script
 from engram.reproduce.planning import ReproductionPlan, plan
 from engram.reproduce.registry import find_table
 from engram.reproduce.table import Entry, PaperFigure, PaperTable, stand_in, words
@@ -231,17 +232,5 @@ def _draw(
         raise EngramError(f"{error}; the numbers of the figure are in {numbers}") from error
     title = f"{figure.title} ({settings})" if settings else figure.title
     drawn.update_layout(title={"text": as_plot_text(title), "x": 0.02})
-    _write_script(target)
-    page = drawn.to_html(include_plotlyjs="directory", full_html=True)
-    return [numbers, write_text(target / f"{figure.name}.html", page)]
-
-
-def _write_script(folder: Path) -> None:
-    """The drawing library beside the pages, which share it: in each it would be 4.8 MB."""
-    from engram.records.files import write_text
-
-    script = folder / "plotly.min.js"  # the name by which pages look for it
-    if not script.exists():
-        import plotly.offline
-
-        write_text(script, plotly.offline.get_plotlyjs())
+    write_script(target)
+    return [numbers, write_text(target / f"{figure.name}.html", page(drawn, title))]
