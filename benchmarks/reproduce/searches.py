@@ -56,6 +56,13 @@ RWALK_SAMPLES = Search(
         "kept optimiser, 10 epochs": ("optim_reset=false", "sample_epochs=10"),
         "no weights, 10 epochs": ("weigh_samples=false", "sample_epochs=10"),
         "twice the samples": ("mnist.memory_per_class=20",),
+        "twice the samples, 2 epochs": ("mnist.memory_per_class=20", "sample_epochs=2"),
+        "twice the samples, kept optimiser": ("mnist.memory_per_class=20", "optim_reset=false"),
+        "twice the samples, as the text": (
+            "mnist.memory_per_class=20",
+            "mnist.lr=0.001",
+            "mnist.epochs=10",
+        ),
     },
 )
 # REPLAY of the skeleton benchmark: a share of old rows "mixed" with the new ones, in other words.
