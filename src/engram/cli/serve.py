@@ -11,6 +11,7 @@ import typer
 
 from engram.cli.options import Device, Trust
 
+LAST_PORT = 65_535
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -60,13 +61,17 @@ def command(
         expected = f"a token, because {host} can be reached from other machines (or --open)"
         raise bad("--token", expected, "none")
     whole("--threads", threads, 1)
-    whole("--port", port)
+    if whole("--port", port) > LAST_PORT:
+        raise bad("--port", f"a port from 0 to {LAST_PORT}", port)
+    given = {"--to": to, "--label": label, "--seed": seed}
+    if model.is_file() and (first := next((k for k, v in given.items() if v is not None), "")):
+        raise bad(first, "nothing beside a model file: it is for run directories", given[first])
 
     import torch
 
     from engram.serve.app import create_app
     from engram.serve.limits import LOOPBACK, Limits
-    from engram.serve.server import server
+    from engram.serve.server import listening, server
     from engram.serve.service import Service, need_model
 
     if to is not None and model.is_dir():
@@ -75,13 +80,15 @@ def command(
         model = open_model(model, label, seed, None, device, trust).save(to)
     limits = Limits(most_bytes=most_bytes, read_seconds=read_seconds)
     torch.set_num_threads(threads)
-    service = Service(
-        need_model(model), device=device, trust=trust, queue=whole("--queue", queue, 1)
-    )
-    hosts = LOOPBACK if host in LOCAL else ()
-    app = create_app(service, limits=limits, token=token, hosts=hosts)
-    say(f"{model} on http://{host}:{port} (its interface: /docs); Ctrl-C ends it")
-    server(app, host=host, port=port, limits=limits).run()
+    with listening(host, port) as at:
+        service = Service(
+            need_model(model), device=device, trust=trust, queue=whole("--queue", queue, 1)
+        )
+        hosts = LOOPBACK if host in LOCAL else ()
+        app = create_app(service, limits=limits, token=token, hosts=hosts)
+        port = at.getsockname()[1]  # where 0 was asked for, one that was free
+        say(f"{model} on http://{host}:{port} (its interface: /docs); Ctrl-C ends it")
+        server(app, host=host, port=port, limits=limits).run(sockets=[at])
 
 
 def _need_extra() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from engram.errors import EngramError
 from engram.serve.limits import Limits
 
 
@@ -51,6 +54,26 @@ def protocol(seconds: float) -> type[H11Protocol]:
                 self.transport.abort()
 
     return Impatient
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket at the address, or an error in words: nothing is loaded for a port in use.
+
+    Examples
+    --------
+    >>> with listening("127.0.0.1", 0) as one:
+    ...     listening("127.0.0.1", one.getsockname()[1])
+    Traceback (most recent call last):
+    ...
+    engram.errors.EngramError: 127.0.0.1:...: cannot be listened on (Address already in use)
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        return socket.create_server(found[0][4][:2], family=found[0][0])
+    except OSError as problem:
+        number = problem.errno or 0  # below 0 for a name that nobody knows
+        why = os.strerror(number) if number > 0 else problem.strerror
+        raise EngramError(f"{host}:{port}: cannot be listened on ({why})") from problem
 
 
 def server(app: Any, *, host: str, port: int, limits: Limits) -> uvicorn.Server:
