@@ -301,7 +301,7 @@ class TestEWC:
     @pytest.mark.parametrize(
         "options,words",
         [
-            ({"strength": -1.0}, "strength: expected a number in"),
+            ({"strength": -1.0}, "strength: expected a number of at least 0"),
             ({"labels": "tru"}, "did you mean 'true'"),
             ({"group": 0}, "group: expected a whole number"),
             ({"group": "all"}, "group: expected a whole number"),

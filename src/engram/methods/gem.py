@@ -100,7 +100,7 @@ class GEM(Method):
     >>> GEM(margin=-1.0)
     Traceback (most recent call last):
     ...
-    engram.errors.BadArgument: margin: expected a number in [0, inf], got -1.0
+    engram.errors.BadArgument: margin: expected a number of at least 0, got -1.0
 
     References
     ----------

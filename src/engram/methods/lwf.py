@@ -91,7 +91,7 @@ class LwF(Method):
     >>> LwF(strength=-1.0)
     Traceback (most recent call last):
     ...
-    engram.errors.BadArgument: strength: expected a number in [0, inf], got -1.0
+    engram.errors.BadArgument: strength: expected a number of at least 0, got -1.0
     """
 
     for_label_sets: ClassVar[str] = "form=sigmoid"

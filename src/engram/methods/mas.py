@@ -85,7 +85,7 @@ class MAS(Anchored):
     >>> MAS(strength=-1)
     Traceback (most recent call last):
     ...
-    engram.errors.BadArgument: strength: expected a number in [0, inf], got -1
+    engram.errors.BadArgument: strength: expected a number of at least 0, got -1
 
     References
     ----------
