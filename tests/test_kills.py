@@ -12,6 +12,8 @@ import pytest
 import engram
 from benchmarks.kills.__main__ import summary
 from benchmarks.kills.compare import differences
+from benchmarks.kills.journal import Event, Position
+from benchmarks.kills.lives import Death, Order, count_steps
 from benchmarks.kills.trial import orders, trial
 from benchmarks.kills.work import METHODS, WAYS, Work
 from engram import methods
@@ -29,6 +31,18 @@ def test_killed_at_random_moments(method, way, tmp_path):
     assert not any(row["stages lost"] or row["stages again"] for row in rows)
     assert all(one.seconds_lost <= one.allowed for one in found.deaths)
     assert summary(pd.DataFrame(rows), "way").loc[way, "kills"] == 2
+
+
+@pytest.mark.parametrize(("kept", "lost"), [({("run", 0)}, 2), ({("run", 0), ("run", 1)}, 0)])
+def test_nothing_is_lost_between_recording_a_stage_and_saying_so(kept, lost):
+    words = ("begun 0 ", "where 1 run 0 1 2", "step 1 ", "step 2 ", "stage 2 run 0",
+             "where 3 run 1 1 2", "step 3 ", "step 4 ")  # fmt: skip
+    parts = (one.split(" ", 2) for one in words)
+    seen = [Event(kind, float(at), rest) for kind, at, rest in parts]
+    order = Order("process", signal.SIGKILL, writing=True)
+    death = Death(order, at=5.0, number=0, told={("run", 0)}, kept=kept, where=Position(1, 1, 2))
+    count_steps(death, seen, every=1.0)
+    assert death.steps_lost == lost
 
 
 def test_every_method_in_every_way_is_killed_by_either_signal_and_while_it_writes():

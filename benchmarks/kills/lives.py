@@ -229,7 +229,7 @@ class Lives:
             later = [one for number in after for one in events(self.journal(number))]
             death.again = len(stages(later) & death.kept)
         if self.alone:
-            _count_steps(death, events(self.journal(death.number)), self.work.every)
+            count_steps(death, events(self.journal(death.number)), self.work.every)
         else:
             _count_told(death, seen)
 
@@ -242,7 +242,7 @@ def _gone(process: int) -> bool | None:
     return state == "Z" or None
 
 
-def _count_steps(death: Death, seen: list[Event], every: float) -> None:
+def count_steps(death: Death, seen: list[Event], every: float) -> None:
     """What a dead process had done since it last wrote a checkpoint."""
     marks = [place for place, one in enumerate(seen) if one.kind in (WRITTEN, STAGE)]
     since = seen[marks[-1] if marks else 0 :]
@@ -250,9 +250,16 @@ def _count_steps(death: Death, seen: list[Event], every: float) -> None:
     # training begins with the first step of a process, not with what it reads before
     first = next((one.at for one in seen if one.kind == STEP), death.at)
     asked = [first, *(one.at for one in seen if one.kind != STEP and one.at > first), death.at]
-    death.steps_lost = len(steps)
-    death.seconds_lost = steps[-1] - max(since[0].at, first) if steps else 0.0
+    if not _recorded_untold(death, seen):
+        death.steps_lost = len(steps)
+        death.seconds_lost = steps[-1] - max(since[0].at, first) if steps else 0.0
     death.allowed = every + max(after - before for before, after in pairwise(sorted(asked)))
+
+
+def _recorded_untold(death: Death, seen: list[Event]) -> bool:
+    """Whether it died between recording its last stage, of all runs, and saying so."""
+    runs = {run for _, run, where in positions(seen) if where.stage == death.where.stage}
+    return bool(runs) and {(run, death.where.stage) for run in runs} <= death.kept - death.told
 
 
 def _count_told(death: Death, seen: list[Event]) -> None:
