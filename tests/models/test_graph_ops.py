@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch.func import grad, vmap
@@ -13,6 +9,7 @@ from torch.func import grad, vmap
 from engram.models import graph_ops
 from engram.models.context import PLAIN, forward_context
 from engram.models.gcn import GCN, GraphLayer
+from tests.models.kernels import assert_equal, needs_kernels
 
 EDGES = [(1, 2), (2, 3), (4, 3)]
 R, B, V, W = 3, 5, 4, 6
@@ -213,17 +210,9 @@ print("equal")
 """
 
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-
-
-@pytest.mark.skipif(
-    not (torch.cuda.is_available() or INTERPRETED),
-    reason="needs a GPU, or triton's interpreter: TRITON_INTERPRET=1",
-)
+@needs_kernels
 def test_kernels_equal_the_formulas():
-    code = f"DEVICE = {'cpu' if INTERPRETED else 'cuda'!r}\n{KERNELS}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "equal", done.stderr
+    assert_equal(KERNELS)
 
 
 def test_tracing_uses_plain_operations(monkeypatch):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -28,6 +26,7 @@ from engram.models.conv_blocks import ConvBlocks, Fusable
 from engram.models.layers import BatchNorm
 from engram.models.resnet import BasicBlock, Bottleneck
 from engram.streams import class_incremental
+from tests.models.kernels import INTERPRETED, assert_equal, needs_kernels
 
 WORKS = norm_pool.works.__wrapped__  # without its cache
 SHAPES = ((3, 9, 10), (4, 8, 8))  # odd edges, even ones
@@ -238,17 +237,11 @@ for rows, shape in ((4, SHAPES[0]), (1, SHAPES[1])):
             torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-3)
 print("equal")
 """
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@pytest.mark.skipif(
-    not (torch.cuda.is_available() or INTERPRETED),
-    reason="needs a GPU, or triton's interpreter: TRITON_INTERPRET=1",
-)
+@needs_kernels
 def test_kernels_equal_the_formulas():
-    code = f"DEVICE = {'cpu' if INTERPRETED else 'cuda'!r}\n{KERNELS}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "equal", done.stderr
+    assert_equal(KERNELS)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
