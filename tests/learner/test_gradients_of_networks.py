@@ -344,8 +344,10 @@ class TestLargeMatricesBesideOtherLayers:
             (Hidden, None), (Swallowing, None), (convolution, None), (lenet, None),
         ],
     )  # fmt: skip
-    def test_against_autograd(self, model, names, transform, monkeypatch):
+    @pytest.mark.parametrize("chunk", [1, 1 << 26])
+    def test_against_autograd(self, model, names, chunk, transform, monkeypatch):
         taken = outer(monkeypatch)
+        monkeypatch.setattr(outer_module, "ENTRIES", chunk)
         one = learner(model)
         for term in (likelihood, bernoulli):
             found = one.average_gradient(term, transform=transform)
