@@ -11,6 +11,8 @@ import torch
 
 import engram
 from engram import Learner, Memory, methods
+from engram.deploy import learner as learning
+from engram.engine.backend import answering, numerics
 from engram.engine.engine import Engine
 from engram.engine.run import Run
 from engram.engine.training import Training
@@ -217,3 +219,34 @@ def test_images_and_batch_norm(tmp_path):
     assert (as_json == learner.predict_proba(x)).all()
     with pytest.raises(engram.BadArgument, match="whole numbers from 0 to 255"):
         again.predict(x / 255)
+
+
+def test_networks_answer_in_the_precision_they_were_trained_in(six, monkeypatch):
+    flags, x, y = (torch.backends.cuda.matmul, torch.backends.cudnn), six[0], six[1]
+    seen, fit = [], learning.fitted
+    now = lambda: [one.allow_tf32 for one in flags]  # noqa: E731
+    monkeypatch.setattr(learning, "fitted", lambda *args: seen.append(now()) or fit(*args))
+    for precision in ("float32", "tf32"):
+        usual = now()
+        learner = Learner("ER", MODEL, detectors=["KNN"], precision=precision, **FAST)
+        learner.learn(x[:24], y[:24])
+        learner.published.bundle.get_submodule("net").register_forward_pre_hook(
+            lambda *_: seen.append(now())
+        )
+        learner.predict(x), learner.features(x), learner.novelty(x)
+        fast = precision == "tf32"
+        asked, measured = [fast, fast], [False, fast]  # distances keep all their digits
+        assert seen == [measured, asked, asked, measured]
+        assert now() == usual
+        seen.clear()
+
+
+def test_scopes_of_two_threads_may_end_in_any_order():
+    flag, usual = torch.backends.cudnn, torch.backends.cudnn.allow_tf32
+    reader, trainer = answering("float32"), numerics("tf32")
+    reader.__enter__(), trainer.__enter__()  # a training begins while a network is asked
+    assert flag.allow_tf32
+    reader.__exit__(None, None, None)
+    assert flag.allow_tf32  # the end of the question does not change it
+    trainer.__exit__(None, None, None)
+    assert flag.allow_tf32 == usual

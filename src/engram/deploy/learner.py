@@ -20,6 +20,7 @@ from engram.deploy.grow import grown
 from engram.deploy.labels import Array, kind_of
 from engram.deploy.published import Published
 from engram.disk import make_folders
+from engram.engine.backend import measuring
 from engram.engine.checkpoints.portable import Portable, portable, restore
 from engram.engine.engine import Engine
 from engram.engine.run import Run
@@ -123,7 +124,8 @@ class Learner(Estimator):
                 found = grown(found, self._settings, stream, self._keyed)
             run = self._settings.run(stream)
             learner = _trained(run, found, self._device, progress)
-            learner.probes = fitted(self._keyed, learner, run.method)
+            with measuring(run.training.precision):
+                learner.probes = fitted(self._keyed, learner, run.method)
             self._kind = new.kind
             self._publish(portable(learner, run))
         return self

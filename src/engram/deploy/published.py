@@ -14,6 +14,7 @@ from torch import Tensor
 from engram.data.core import Data
 from engram.deploy.extend import Settings, as_inputs, data_of, empty_stream
 from engram.deploy.labels import Array, as_values
+from engram.engine.backend import answering, measuring
 from engram.engine.checkpoints.portable import Portable, restore
 from engram.engine.factory import DTYPES, LearnerFactory
 from engram.errors import bad, whole
@@ -71,7 +72,8 @@ class Published:
         restore(learner, found)
         self.networks, self.state = learner.networks, learner.state
         self.bundle = _with_weights(learner.networks.eval, {**learner.params, **learner.buffers})
-        self.dtype = DTYPES[settings.training.precision]
+        self.precision = settings.training.precision
+        self.dtype = DTYPES[self.precision]
         self.labels: Array = as_values(found.facts["classes"], kind)  # by column
         self.seen = (learner.opened >= 0).to(device)
         self.detectors, self.probes = dict(detectors), learner.probes
@@ -139,11 +141,11 @@ class Published:
     @torch.no_grad()
     def scores(self, x: Any, task: int | None = None) -> Tensor:
         """[n, C] what the method decides by, -inf where a column does not compete."""
-        shut = ~self.open_columns(task)
-        parts = []
-        for some in self.prepared(x).split(ROWS_AT_ONCE):
-            found = self.method.scores(self.net()(some), self.state)
-            parts.append(found.masked_fill(shut, -torch.inf).float().cpu())
+        shut, parts = ~self.open_columns(task), []
+        with answering(self.precision):
+            for some in self.prepared(x).split(ROWS_AT_ONCE):
+                found = self.method.scores(self.net()(some), self.state)
+                parts.append(found.masked_fill(shut, -torch.inf).float().cpu())
         return torch.cat(parts)
 
     def predict(self, x: Any, task: int | None = None) -> Any:
@@ -163,8 +165,9 @@ class Published:
     @torch.no_grad()
     def features(self, x: Any) -> Array:
         """[n, F] what the last layer sees."""
-        parts = [self.net()(some).features.flatten(1).cpu()
-                 for some in self.prepared(x).split(ROWS_AT_ONCE)]  # fmt: skip
+        with answering(self.precision):
+            parts = [self.net()(some).features.flatten(1).cpu()
+                     for some in self.prepared(x).split(ROWS_AT_ONCE)]  # fmt: skip
         found: Array = torch.cat(parts).numpy()
         return found
 
@@ -172,7 +175,7 @@ class Published:
         """[n] minus the familiarity that a detector finds: the higher, the more novel."""
         detector, columns = self.detectors[key], self.open_columns(task)
         state = self.probes.get(key, {})
-        with self._one_at_a_time, torch.no_grad():
+        with self._one_at_a_time, torch.no_grad(), measuring(self.precision):
             parts = [detector.score(self.net(), some, columns, state).float().cpu()
                      for some in self.prepared(x).split(ROWS_AT_ONCE)]  # fmt: skip
         found: Array = -torch.cat(parts).double().numpy()
@@ -180,7 +183,8 @@ class Published:
 
     def output(self, x: Any) -> Output:
         """Features and logits of inputs that are prepared already."""
-        return self.net()(x)
+        with answering(self.precision):
+            return self.net()(x)
 
 
 def _with_weights(skeleton: torch.nn.Module, weights: Mapping[str, Tensor]) -> torch.nn.Module:

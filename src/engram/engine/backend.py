@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -35,20 +37,72 @@ def device_of(name: str | torch.device) -> torch.device:
     return torch.device(name)
 
 
+FLAGS: dict[str, tuple[Any, str]] = {  # of torch, one of each in a process
+    "matmul_tf32": (torch.backends.cuda.matmul, "allow_tf32"),
+    "cudnn_tf32": (torch.backends.cudnn, "allow_tf32"),
+    "benchmark": (torch.backends.cudnn, "benchmark"),
+    "deterministic": (torch.backends.cudnn, "deterministic"),
+}
+
+
+class _Scopes:
+    """Who has set which of torch's flags, and since when.
+
+    Networks are asked from threads while others train, and scopes of two threads need not end in
+    the order in which they began: each flag is what the youngest scope that is still open says of
+    it, and what it was before all of them once none is.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: list[dict[str, bool]] = []
+        self._before: dict[str, bool] = {}
+
+    @contextmanager
+    def __call__(self, **wanted: bool) -> Iterator[None]:
+        with self._lock:
+            self._open.append(wanted)
+            for name in wanted:
+                self._before.setdefault(name, getattr(*FLAGS[name]))
+                self._apply(name)
+        try:
+            yield
+        finally:
+            with self._lock:  # two scopes may say the same: this one, not one that is equal
+                self._open = [one for one in self._open if one is not wanted]
+                for name in wanted:
+                    self._apply(name)
+
+    def _apply(self, name: str) -> None:
+        said = [one[name] for one in self._open if name in one]
+        owner, flag = FLAGS[name]
+        setattr(owner, flag, said[-1] if said else self._before.pop(name))
+
+
+_flags = _Scopes()
+
+
 @contextmanager
 def numerics(precision: str) -> Iterator[None]:
-    """How CUDA multiplies and convolves for the length of a stage.
+    """How CUDA multiplies and convolves for the length of a stage."""
+    with answering(precision), _flags(benchmark=not torch.are_deterministic_algorithms_enabled()):
+        yield
+
+
+@contextmanager
+def answering(precision: str) -> Iterator[None]:
+    """How CUDA multiplies and convolves while a network is asked, whatever batches may come.
 
     Torch would convolve 32-bit floats in tf32 by default; here ``float32`` means what it says.
+
+    Examples
+    --------
+    >>> with answering("tf32"):
+    ...     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    (True, True)
     """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
-    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
-    cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
-    try:
+    with _flags(matmul_tf32=precision == "tf32", cudnn_tf32=precision == "tf32"):
         yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
 
 
 @contextmanager
@@ -64,13 +118,8 @@ def measuring(precision: str) -> Iterator[None]:
     ...     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     (False, False)
     """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32, cudnn.allow_tf32 = False, precision == "tf32"
-    try:
+    with _flags(matmul_tf32=False, cudnn_tf32=precision == "tf32"):
         yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 @contextmanager
@@ -79,12 +128,8 @@ def unsearched() -> Iterator[None]:
 
     Else it tries its algorithms on every new shape, which takes longer than such a pass itself.
     """
-    cudnn = torch.backends.cudnn
-    before, cudnn.benchmark = cudnn.benchmark, False
-    try:
+    with _flags(benchmark=False):
         yield
-    finally:
-        cudnn.benchmark = before
 
 
 @contextmanager
@@ -105,18 +150,16 @@ def determinism(on: bool, device: torch.device) -> Iterator[None]:
     if not on:
         yield
         return
-    cudnn, workspace = torch.backends.cudnn, os.environ.get(WORKSPACE)
+    workspace = os.environ.get(WORKSPACE)
     enabled = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    before = cudnn.benchmark, cudnn.deterministic
     if device.type == "cuda" and workspace is None:  # cuBLAS reads it, and torch insists on it
         os.environ[WORKSPACE] = ":4096:8"
     torch.use_deterministic_algorithms(True)
-    cudnn.benchmark, cudnn.deterministic = False, True
     try:
-        yield
+        with _flags(benchmark=False, deterministic=True):
+            yield
     finally:
-        cudnn.benchmark, cudnn.deterministic = before
         torch.use_deterministic_algorithms(enabled, warn_only=warns)
         if workspace is None:
             os.environ.pop(WORKSPACE, None)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from engram import keys
+from engram.engine.backend import answering
 from engram.engine.batches.latents import latents_of, need_root
 from engram.engine.prologue import streams_of
 from engram.engine.run import Run
@@ -75,7 +76,8 @@ class LearnerFactory:
                 run.stream.data, device=self.device, dtype=DTYPES[run.training.precision],
                 view=run.stream.view, augment=run.training.augment, axes=axes,
             )  # fmt: skip
-            self._feeds[key] = made if frozen is None else FeatureFeed(made, frozen)
+            with answering(run.training.precision):
+                self._feeds[key] = made if frozen is None else FeatureFeed(made, frozen)
         return self._feeds[key]
 
     def _frozen(self, run: Run) -> Encoder | None:
