@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 import engram
@@ -181,6 +182,29 @@ def test_predictions_from_the_command_line(runs, six, tmp_path):
     wrong = shell.invoke(app, [*asked[:3], str(tmp_path / "new.csv"), "--label", "ER"])
     assert wrong.exit_code == 2
     assert "--drop b" in wrong.output
+
+
+def test_images_that_cannot_be_read_are_named_and_the_others_predicted(tmp_path):
+    x = np.random.default_rng(0).integers(0, 255, (8, 1, 6, 6), dtype=np.uint8)
+    model = engram.Learner("Finetune", MODEL, device="cpu").learn(x, [0, 1] * 4)
+    saved = str(model.save(tmp_path / "m.engram"))
+    with pytest.raises(engram.BadArgument, match=r"\(one input: x\[None\]\)"):
+        model.predict(x[0])
+    new = tmp_path / "new"
+    new.mkdir()
+    for i in (0, 1):  # the second one has colours, which a model of grey images does not see
+        Image.fromarray(x[i, 0]).convert(("L", "RGB")[i]).save(new / f"{i}.png")
+    (new / "0b.png").write_bytes(b"no picture")
+    shell = CliRunner()
+    told = shell.invoke(app, ["predict", saved, "--data", str(new)])
+    assert told.exit_code == 1
+    lines = [line.split(",")[:2] for line in told.stdout.splitlines()[1:]]
+    assert lines == [[f"{i}.png", str(label)] for i, label in enumerate(model.predict(x[:2]))]
+    assert "0b.png: expected a readable image" in told.stderr
+    assert "1 image has no prediction, 2 have one" in told.stderr
+    alone = shell.invoke(app, ["predict", saved, "--data", str(new / "0b.png")])
+    assert alone.exit_code == 2
+    assert alone.stdout == ""
 
 
 def test_heads_by_task_are_counted_from_one_on_the_command_line(tmp_path):

@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from engram.cli.shell import BAD_INPUT, emit
+from engram.cli.shell import BAD_INPUT, FAILED, emit
 from engram.errors import EngramError
-
-FAILED = 1
 
 
 def command(

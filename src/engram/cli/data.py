@@ -9,10 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from engram.cli.options import Label, Root
-from engram.cli.shell import emit, say
+from engram.cli.shell import FAILED, emit, say
 from engram.errors import BadArgument
-
-FAILED = 1
 
 app = typer.Typer(help="List, add, pack, verify and inspect data sets.", no_args_is_help=True)
 

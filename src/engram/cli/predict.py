@@ -56,8 +56,9 @@ def command(
     """Predict labels of new inputs with the model that a run, or a learner, has left.
 
     Prints CSV: one line per input with its name, the label and how probable it is.
+    Images that cannot be read are named and have no line. Exit code 1 then.
     """
-    from engram.cli.shell import emit, say
+    from engram.cli.shell import FAILED, emit, say
     from engram.deploy.inputs import read_inputs
     from engram.disk import appearing, make_folders
 
@@ -78,6 +79,12 @@ def command(
         say(f"{len(table)} predictions in {out}")
     if asked.truth is not None and learner.published.facts["labels"] == "single":
         _say_accuracy(learner, table, where)
+    for problem in asked.lost:
+        say(f"not read: {problem}", style="yellow")
+    if asked.lost:
+        some = "1 image has" if len(asked.lost) == 1 else f"{len(asked.lost):,} images have"
+        say(f"{some} no prediction, {len(table):,} have one")
+        raise typer.Exit(FAILED)
 
 
 def _task(learner: Learner, task: int | None) -> int | None:

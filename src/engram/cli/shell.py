@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BAD_INPUT = 2  # also the exit code of a misspelt option
+FAILED = 1  # the work was done, and something is wrong with what came out
 ALL_DIVERGED = 1
 LOST = 75  # a process of a job is gone; what was done is kept
 INTERRUPTED = 130

@@ -26,6 +26,7 @@ def decode(
     resize: tuple[int, int] | None = None,
     label: Callable[[int], str] = "image {}".format,
     broken: dict[int, BadArgument] | None = None,
+    grey: bool | None = None,
 ) -> Array:
     """uint8 [N, C, H, W] from files or encoded bytes; headers are checked before any decoding.
 
@@ -38,11 +39,14 @@ def decode(
     broken
         Where to note images that cannot be read, whose rows are then left black, in place of an
         error that names all of them.
+    grey
+        Whether all become grey (one channel) or coloured (three); by default, grey if all are.
     """
     problems: dict[int, BadArgument] = {}
     heads = [tried(problems, i, _head, source, label(i)) for i, source in enumerate(sources)]
     read = [(i, head) for i, head in enumerate(heads) if head is not None]
-    grey = all(mode in _GREY for _, (_, _, mode) in read)
+    if grey is None:
+        grey = all(mode in _GREY for _, (_, _, mode) in read)
     height, width = resize or ((read[0][1][1], read[0][1][0]) if read else (1, 1))
     if resize is None:
         _refuse_sizes(read, (height, width), label)

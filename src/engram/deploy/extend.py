@@ -103,7 +103,8 @@ def as_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") -> Tens
         return tensor.detach().cpu()
     shape = tuple(about["shape"])
     if tuple(tensor.shape[1:]) != shape:
-        raise bad(argument, f"rows of shape {shape}, as in training", tuple(tensor.shape[1:]))
+        one = " (one input: x[None])" if tuple(tensor.shape) == shape else ""
+        raise bad(argument, f"rows of shape {shape}, as in training{one}", tuple(tensor.shape[1:]))
     wanted = DTYPES[about["dtype"]]
     if tensor.dtype != wanted and wanted == torch.uint8:
         as_bytes = tensor.clamp(0, 255).to(torch.uint8)

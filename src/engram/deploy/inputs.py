@@ -12,10 +12,10 @@ import numpy.typing as npt
 from engram.data import load
 from engram.data.csv_file import read_csv
 from engram.data.folder import IMAGE_SUFFIXES
-from engram.data.images import decode
+from engram.data.images import decode, refuse_broken
 from engram.data.parquet_file import read_parquet
 from engram.deploy.tables import features
-from engram.errors import EngramError, bad, unknown
+from engram.errors import BadArgument, EngramError, bad, unknown
 
 Array = npt.NDArray[Any]
 TABLES = (".csv", ".tsv", ".parquet")
@@ -23,11 +23,12 @@ FORMS = f"a folder of images, an image, .npy, .npz, {', '.join(TABLES)}, or the 
 
 
 class Asked(NamedTuple):
-    """Inputs, a name for each, and true labels where the source has them."""
+    """Inputs, a name for each, true labels where the source has them, and what cannot be read."""
 
     x: Any
     names: list[str]
     truth: list[str] | None = None
+    lost: tuple[str, ...] = ()
 
 
 def read_inputs(
@@ -69,13 +70,17 @@ def _images(path: Path, shape: Sequence[int]) -> Asked:
         raise bad("--data", f"images ({', '.join(sorted(IMAGE_SUFFIXES))}) in {path}", "none")
     if len(shape) != 3:
         raise bad("--data", f"rows of shape {tuple(shape)}, as in training", "images")
-    x = decode(files, resize=(shape[1], shape[2]), label=lambda i: str(files[i]))
-    if x.shape[1] == 1 and shape[0] == 3:
-        x = np.repeat(x, 3, axis=1)
-    if x.shape[1] != shape[0]:
-        raise bad("--data", f"images of {shape[0]} channel(s), as in training", x.shape[1])
+    if shape[0] not in (1, 3):
+        raise bad("--data", f"rows of {shape[0]} channels, as in training", "images")
+    broken: dict[int, BadArgument] = {}
+    x = decode(files, resize=(shape[1], shape[2]), label=lambda i: str(files[i]), broken=broken,
+               grey=shape[0] == 1)  # fmt: skip
+    kept = [i for i in range(len(files)) if i not in broken]
+    if not kept:
+        refuse_broken(broken)
     base = path if path.is_dir() else path.parent
-    return Asked(x, [str(one.relative_to(base)) for one in files])
+    names = [str(files[i].relative_to(base)) for i in kept]
+    return Asked(x[kept], names, lost=tuple(str(broken[i]) for i in sorted(broken)))
 
 
 def _table(path: Path, about: dict[str, Any], drop: Sequence[str]) -> Asked:
