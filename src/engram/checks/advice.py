@@ -17,6 +17,7 @@ from engram.methods.finetune import Finetune
 
 PADDING = 5  # rows of weight 0 that are put behind a batch
 FELT = 1e-12
+KNOWN = 0.9  # accuracy of a first task that was learnt
 
 
 def slopes(at: TaskStart, batch: Batch, vector: Tensor) -> dict[str, Tensor]:
@@ -46,6 +47,8 @@ def why_nothing_is_learnt(method: Method, trained: Trained, training: Training) 
             "its loss has a gradient, but the weights do not move: look at "
             f"{_either(method, 'gradient', 'start')} (learner.free says which weights may)"
         )
+    if accuracies(trained[0, 0])[-1] > KNOWN and (why := _what_holds(method, training)):
+        return why
     last = trained[max(trained)]
     (logits,) = evaluate([last.stage.learner], [Finetune()])
     by_scores, by_logits = accuracies(last)[-1], accuracies(last._replace(scores=logits))[-1]
@@ -58,6 +61,22 @@ def why_nothing_is_learnt(method: Method, trained: Trained, training: Training) 
     return (
         "the networks are trained, but hardly towards the labels; sizes of the terms' gradients in "
         f"the first step: {sizes}"
+    )
+
+
+def _what_holds(method: Method, training: Training) -> str:
+    """Which terms of the second task overwhelm its own, if any does."""
+    at = task_start(tame(method), runs=1, training=training)
+    found = slopes(at, next(at.own_batches()), _moved(at.learners[0].vector))
+    own = float(found["task"].norm()) if "task" in found else 0.0
+    sizes = {name: float(slope.norm()) for name, slope in found.items() if name != "task"}
+    heavy = [f"{name!r} pulls {size / own:.1f} times as hard as 'task'"
+             for name, size in sizes.items() if own and size > own]  # fmt: skip
+    if not heavy:
+        return ""
+    return (
+        "the first task is learnt, later ones are not: as soon as weights leave the place where "
+        f"the second task begins, {', '.join(heavy)}; weigh it less by default"
     )
 
 

@@ -108,7 +108,11 @@ NEEDS: dict[Check, tuple[Check, ...]] = {
             equality.check_a_diverging_run_harms_no_other,
             refinement.check_refined_labels_in_lockstep,
         ),
-        (purity.check_maps_without_host_decisions, equality.check_lockstep_is_the_loop),
+        (
+            purity.check_loss_is_pure,
+            purity.check_maps_without_host_decisions,
+            equality.check_lockstep_is_the_loop,
+        ),
     ),
     **dict.fromkeys(  # they look at runs side by side
         (
@@ -123,7 +127,22 @@ NEEDS: dict[Check, tuple[Check, ...]] = {
         ),
         (basics.check_state_has_one_shape,),
     ),
-    equality.check_lockstep_is_the_loop: (purity.check_maps_without_host_decisions,),
+    equality.check_lockstep_is_the_loop: (
+        purity.check_loss_is_pure,
+        purity.check_maps_without_host_decisions,
+    ),
+    **dict.fromkeys(  # they compare two trainings, which differ anyway if the loss has a past
+        (
+            equality.check_resume_is_uninterrupted,
+            equality.check_class_ids_do_not_matter,
+            data_access.check_test_and_future_rows_do_not_matter,
+            leakage.check_labels_out_of_sight_do_not_matter,
+            leakage.check_lost_rows_do_not_matter,
+            leakage.check_places_of_test_rows_do_not_matter,
+            refinement.check_stored_labels_stay_incomplete,
+        ),
+        (purity.check_loss_is_pure,),
+    ),
     learning.check_unopened_columns_stand_still: (purity.check_maps_without_host_decisions,),
     equality.check_it_does_something: (data_access.check_exemplars_are_trained_on,),
     learning.check_task_incremental: (learning.check_beats_chance,),
