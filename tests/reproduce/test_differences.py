@@ -66,6 +66,14 @@ def test_other_methods_are_compared_by_name():
     assert found == ["method.name"]
 
 
+def test_a_row_that_is_called_alike_is_nearer_than_other_methods():
+    other = [changed(method="Joint"), changed(method="EWCpp", label="EWC strength=7", seeds=9)]
+    found = {one.field: one for one in compare([changed(method="EWC")], other)}
+    assert list(found) == ["method.name", "seeds"]
+    assert found["method.name"].values == ("EWC", "EWCpp")
+    assert found["seeds"].against == ("EWC strength=7",)
+
+
 def test_equal_differences_of_several_recipes_are_one():
     ours = [changed(method=m, label=m) for m in ("Finetune", "EWC")]
     theirs = [changed(method=m, training={"epochs": 9, "lr": 0.01}) for m in ("Finetune", "EWC")]

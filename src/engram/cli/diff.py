@@ -30,6 +30,7 @@ def command(
     if not found:
         return say(f"{run} and {other} follow the same protocol")
     screen().print(_table(found))
+    _partners(found)
     _reasons(found)
     return None
 
@@ -47,6 +48,16 @@ def _table(found: list[Difference]) -> Table:
         here, there = one.values
         table.add_row(Text(one.field), Text(here), Text(there), Text(where))
     return table
+
+
+def _partners(found: list[Difference]) -> None:
+    """Which recipe of the other side each was compared with, where they are called otherwise."""
+    from engram.cli.shell import say
+
+    pairs = dict(pair for one in found for pair in zip(one.recipes, one.against, strict=True))
+    for mine, other in pairs.items():
+        if mine != other:
+            say(f"{mine} was compared with {other}")
 
 
 def _reasons(found: list[Difference]) -> None:
