@@ -304,7 +304,7 @@ def stiff(self, net, batch, state):
          "the weights do not move: look at gradient"),
         ({"loss": lambda self, net, batch, state: {"task": -net.task(batch)}},
          "hardly towards the labels"),
-        ({"loss": stiff, "finish": anchored}, "later ones are not: .*'pull' pulls .* times as hard"),
+        ({"loss": stiff, "finish": anchored}, "later ones are not: .*'pull' pulls .* as hard"),
     ],
 )  # fmt: skip
 def test_what_keeps_a_task_from_being_learnt_is_tried_out(own, words):

@@ -131,8 +131,8 @@ def compare(ours: Sequence[Plain], theirs: Sequence[Plain]) -> list[Difference]:
             key = (field, repr(a), repr(b))
             old = merged.get(key, Difference(kind_of(field), field, a, b, ()))
             if label not in old.recipes:
-                both = {"recipes": (*old.recipes, label), "against": (*old.against, other)}
-                merged[key] = replace(old, **both)
+                names, others = (*old.recipes, label), (*old.against, other)
+                merged[key] = replace(old, recipes=names, against=others)
     return sorted(merged.values(), key=_rank)
 
 
