@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from engram.engine.engine import Engine
 from engram.engine.run import Run
@@ -24,6 +25,7 @@ from engram.reproduce import (
     measures,
     plan,
     reproduce,
+    timing,
     training,
 )
 from engram.reproduce.cost import estimate, steps_of
@@ -132,9 +134,9 @@ def test_slow_steps_are_timed_in_small_numbers(monkeypatch, seconds, batch, stag
         asked.append(steps)
         rows.append(len(streams[0].tasks[0].train))
         share = 1.0 if batch else rows[-1] / 32
-        return (0.5 + steps) * seconds * share
+        return timing.Spent(steps * seconds * share, 0.5 * seconds * share)
 
-    monkeypatch.setattr(cost, "_stage_seconds", timed)
+    monkeypatch.setattr(timing, "stage_seconds", timed)
     (found,) = plan(table, device="cpu").costs
     assert asked == stages
     assert found.step_seconds == pytest.approx(seconds)
@@ -147,7 +149,7 @@ def test_slow_steps_are_timed_in_small_numbers(monkeypatch, seconds, batch, stag
 def test_the_first_stage_of_a_timing_has_one_step():
     recipe = small_recipe(seeds=1)
     for steps in (1, 2, 10):
-        short = cost._short(recipe.training, steps)
+        short = timing._short(recipe.training, steps)
         assert (short.length(0), short.length(1)) == ((0, 1), (0, steps))
 
 
@@ -158,6 +160,44 @@ def test_forecasts_tell_what_they_time(table):
         (i, len(heard)) for i in range(len(heard))
     ]
     assert len(heard) >= 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "stages"),
+    [
+        (60.0, {"ER": [2, 1, 2, 10], "Finetune": [2, 1, 2, 10]}),  # each once, then more closely
+        (1.0, {"ER": [2], "Finetune": [2]}),
+        (0.0, {"Finetune": [2]}),  # one of the network in any case
+    ],
+)
+def test_a_limit_is_spent_on_every_kind_first(table, monkeypatch, limit, stages):
+    """A step of ER takes .3 s and one of Finetune .1, and the clock goes on by that."""
+    now, asked = [0.0], {}
+    monkeypatch.setattr(cost.warm.time, "perf_counter", lambda: now[0])
+
+    def timed(runs, streams, steps, device, lockstep):
+        name = type(runs[0].method).__name__
+        asked.setdefault(name, []).append(steps)
+        step = 0.3 if name == "ER" else 0.1
+        now[0] += steps * step
+        return timing.Spent(steps * step, 0.0)
+
+    monkeypatch.setattr(timing, "stage_seconds", timed)
+    made = plan(table, device="cpu", limit=limit)
+    assert asked == stages
+    for one in made.costs:
+        assert one.timed is (one.label in asked)
+        assert one.step_seconds == pytest.approx(0.3 if one.label == "ER" and one.timed else 0.1)
+
+
+def test_a_quick_look_tells_the_prologue_apart():
+    """All three from the one stage that is timed, for real."""
+    stream = small_recipe(seeds=1).build_stream()
+    method = build_method({"name": "LatentReplay", "root_iterations": 50})
+    run = Run(stream=stream, method=method, model={"name": "mlp", "hidden": [8, 8]},
+              training=Training(batch_size=4, epochs=1))  # fmt: skip
+    found = timing.stage_seconds([run], [timing.small(stream, 4)], 2, torch.device("cpu"), False)
+    assert min(found) > 0
 
 
 def test_nothing_costs_nothing():

@@ -37,7 +37,10 @@ def command(
     ] = "",
     budget: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Stop after 90s, 10m, 1h30m; repeat to continue."),
+        typer.Option(
+            metavar="TIME",
+            help="Stop after 90s, 10m, 1h30m; repeat to continue. Of --dry-run: of its timing.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the cells, what would run, how long it takes.")
@@ -114,8 +117,9 @@ def command(
     if dry_run:
         plans.show_cells(planned, form)
         planned = with_costs(
-            planned, out=done, device=device, group_size=group_size, tell=plans.teller()
-        )
+            planned, out=done, device=device, group_size=group_size, tell=plans.teller(),
+            limit=plans.TIMED if limit is None else limit,
+        )  # fmt: skip
         return plans.show_costs(planned, form)
     _refuse_nothing(planned)
     made = _run(table, planned, folder, device, limit, group_size, compile, again, workers)

@@ -23,6 +23,7 @@ from engram.reproduce.tally import total
 if TYPE_CHECKING:
     from engram.reproduce import Tally
 
+TIMED = 4.0  # seconds in which a dry run times steps, where no budget says otherwise
 TELL_EVERY = 3.0  # seconds between lines of a forecast
 SHORT_WHY = 60  # of it in the line of a cell
 MOST_WHY = 400  # characters of a reason shown; messages may name many files
@@ -144,12 +145,19 @@ def show_costs(planned: ReproductionPlan, form: str) -> None:
         more = f" and {len(cost.labels) - 1} more" if len(cost.labels) > 1 else ""
         table.add_row(
             Text(cost.label + more), str(cost.runs), f"{cost.steps:,}",
-            f"{1000 * cost.step_seconds:.2f}", "lockstep" if cost.lockstep else "one by one",
+            f"{'' if cost.timed else '~'}{1000 * cost.step_seconds:.2f}",
+            "lockstep" if cost.lockstep else "one by one",
             words(cost.seconds),
         )  # fmt: skip
     if form == "table":
         screen().print(table)
-    say(f"about {words(planned.seconds)} in all, from a few steps of each group on this device")
+    say(f"about {words(planned.seconds)} in all, from a few steps of each kind on this device")
+    if untimed := sum(not cost.timed for cost in planned.costs):
+        say(
+            f"~ {untimed} of {len(planned.costs)} groups were not timed, but taken to be as slow "
+            "as the slowest timed ones of the same network; --budget 1m times more of them",
+            style="yellow",
+        )
 
 
 def _show_missing(planned: ReproductionPlan) -> None:

@@ -66,6 +66,7 @@ def plan(
     measure: bool = True,
     group_size: int = 0,
     tell: Tell | None = None,
+    limit: float | None = None,
 ) -> ReproductionPlan:
     """Find out what can be run, what is finished already, and how long the rest will take.
 
@@ -84,6 +85,8 @@ def plan(
         Time a few steps of every group of runs on the device.
     tell
         Called with label, place and number of groups before each is timed.
+    limit
+        About how many seconds timing may take, see `engram.reproduce.cost.estimate`.
     """
     chosen = choose_cells(table.cells, cells) if cells and table.cells else table.cells
     drawn = table.figures if not cells else () if table.cells else choose_rows(table, cells)
@@ -107,16 +110,16 @@ def plan(
     )  # fmt: skip
     if not measure:
         return made
-    return with_costs(made, out=out, device=device, group_size=group_size, tell=tell)
+    return with_costs(made, out=out, device=device, group_size=group_size, tell=tell, limit=limit)
 
 
 def with_costs(
     made: ReproductionPlan, *, out: str | os.PathLike[str] | None = None, device: Any = "auto",
-    group_size: int = 0, tell: Tell | None = None,
+    group_size: int = 0, tell: Tell | None = None, limit: float | None = None,
 ) -> ReproductionPlan:  # fmt: skip
     """The plan with the cost of what is not finished; arguments as in `plan`."""
     left = pending(made.runs, out)
-    costs = estimate(left, device=device, group_size=group_size, tell=tell)
+    costs = estimate(left, device=device, group_size=group_size, tell=tell, limit=limit)
     return replace(made, costs=tuple(costs))
 
 
