@@ -122,6 +122,9 @@ def test_report_page_and_tables(engram, ran):
     page = Path("page.html").read_text(encoding="utf-8")
     assert "<title>Mine" in page
     assert "Finetune" in Path("tables/summary.csv").read_text(encoding="utf-8")
+    wrong = engram("report", "out", "-o", "figure.svg", code=2)
+    assert "--images DIR writes figures" in wrong.stderr
+    assert not Path("figure.svg").exists()
 
 
 # -- list ----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 
 import pytest
 from PIL import Image
@@ -234,13 +235,18 @@ def test_images_of_every_figure(tmp_path, frame_of):
     paths = write_images(ReportInput(frame), tmp_path / "images", width=500)
     names = {path.stem for path in paths}
     assert {"matrix-1", "stages-mean", "trade-off", "loss-1"} <= names
-    assert len(paths) == 2 * len(names)
+    assert len(paths) == 3 * len(names)
     drawing = (tmp_path / "images" / "trade-off.svg").read_text(encoding="utf-8")
     assert drawing.startswith("<svg")
     assert "<img" not in drawing
     assert "<img src" in html.unescape(drawing)
     with Image.open(tmp_path / "images" / "trade-off.png") as image:
         assert image.width == 1000
+    page = (tmp_path / "images" / "trade-off.pdf").read_bytes()
+    assert page.startswith(b"%PDF")
+    width = re.search(rb"/MediaBox \[0 0 ([\d.]+) ", page)[1]
+    assert abs(float(width) - 500 / 96 * 72) < 1  # points
+    assert b"/Font" in page  # words and lines, no picture of them
 
 
 def test_without_chromium_there_is_a_clear_message(tmp_path, frame_of, monkeypatch):

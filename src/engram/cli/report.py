@@ -9,6 +9,9 @@ import typer
 
 from engram.cli.options import Directories
 from engram.cli.shell import say
+from engram.errors import bad
+
+PAGES = (".html", ".htm")
 
 
 def command(
@@ -23,12 +26,15 @@ def command(
     ] = None,
     images: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Also write figures as SVG and PNG (needs Chromium)."),
+        typer.Option(metavar="DIR", help="Also write figures as SVG, PNG, PDF (needs Chromium)."),
     ] = None,
 ) -> None:  # fmt: skip
     """Write one self-contained page about run directories; it opens without a network."""
     from engram.report import build, from_directories, write_images, write_tables
 
+    if out.suffix.lower() not in PAGES:
+        expected = "a name that ends in .html (--images DIR writes figures, --tables DIR tables)"
+        raise bad("--out", expected, str(out))
     inputs = from_directories(*directories)
     say(f"wrote {build(inputs, out, title=title)}")
     if tables is not None:

@@ -119,6 +119,14 @@ class Browser:
         answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         Path(path).write_bytes(base64.b64decode(answer["data"]))
 
+    def pdf(self, width: float, height: float) -> bytes:
+        """The first page of what is shown, printed on paper of that size in inches."""
+        answer = self.call(
+            "Page.printToPDF", paperWidth=width, paperHeight=height, printBackground=True,
+            marginTop=0, marginBottom=0, marginLeft=0, marginRight=0, pageRanges="1",
+        )  # fmt: skip
+        return base64.b64decode(answer["data"])
+
 
 @contextlib.contextmanager
 def launch(program: str | None = None, *, seconds: float = 120.0) -> Iterator[Browser]:

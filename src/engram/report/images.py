@@ -23,7 +23,8 @@ from engram.report.section import Panel, Section
 from engram.report.sections import all_sections, choose_cast
 from engram.report.style import as_plot_text, shorten
 
-KINDS = ("svg", "png")
+KINDS = ("svg", "png", "pdf")
+PIXELS = 96  # CSS pixels of an inch
 INK, LINE = "#1d2125", "#dfddd7"
 
 
@@ -35,7 +36,7 @@ def write_images(
     width: int = 800,
     scale: int = 2,
 ) -> list[Path]:
-    """Write every figure of a report as SVG and PNG; the paths of the files.
+    """Write every figure of a report as SVG, PNG and PDF; the paths of the files.
 
     Needs a Chromium on the PATH and says so (`chromium.NoChromium`) where there is none.
 
@@ -103,10 +104,19 @@ def standalone(section: Section, panel: Panel, head: str) -> dict[str, Any]:
 def _draw(
     browser: chromium.Browser, figure: dict[str, Any], form: str, width: int, scale: int
 ) -> bytes:
-    options = {"format": form, "width": width, "height": figure["layout"]["height"]}
+    height = figure["layout"]["height"]
+    options = {"format": "png" if form == "png" else "svg", "width": width, "height": height}
     options["scale"] = scale if form == "png" else 1
     url = browser.evaluate(f"Plotly.toImage({json.dumps(figure)}, {json.dumps(options)})")
     prefix, _, body = str(url).partition(",")
-    return (
-        base64.b64decode(body) if prefix.endswith("base64") else urllib.parse.unquote_to_bytes(body)
+    if prefix.endswith("base64"):
+        return base64.b64decode(body)
+    drawing = urllib.parse.unquote_to_bytes(body)
+    if form == "svg":
+        return drawing
+    text = json.dumps(drawing.decode())  # letters and lines stay what they are: a PDF of an SVG
+    browser.evaluate(
+        f"document.body.style.margin = 0; document.body.innerHTML = {text};"
+        " document.querySelector('svg').style.display = 'block'"
     )
+    return browser.pdf(width / PIXELS, height / PIXELS)
