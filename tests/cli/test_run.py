@@ -117,6 +117,19 @@ def test_parts_of_a_memory_change_one_by_one():
     assert (memory.policy, memory.per_class, memory.total) == ("herding", 4, None)
 
 
+def test_options_of_detectors_and_of_the_outside_set():
+    made = {"data": "blobs", "methods": ["ER"], "detectors": ["KNN", "Softmax"]}
+    (recipe,) = arguments.contents(**made, outside="digits")
+    for assignment in ("KNN.k=2", "outside.limit=9", "outside.data_options.seed=1"):
+        set_values([recipe], assignment)
+    assert recipe["detectors"] == [{"name": "KNN", "k": 2}, "Softmax"]
+    assert recipe["outside"] == {"data": "digits", "limit": 9, "data_options": {"seed": 1}}
+    with pytest.raises(BadArgument, match="unknown name 'Sofmax', did you mean 'Softmax'"):
+        set_values([recipe], "Sofmax.k=2")
+    with pytest.raises(BadArgument, match="--grid: unknown name 'memry', did you mean 'memory'"):
+        arguments.grid([recipe], ["memry.total=1,2"])
+
+
 def test_parts_of_a_joined_method_are_set_by_name():
     recipes = arguments.contents(data="blobs", methods=["LwF+EWC"])
     set_values(recipes, "EWC.strength=7")
@@ -142,9 +155,12 @@ def test_own_method_from_a_file(engram):
         "from dataclasses import dataclass\nfrom engram.methods.base import Method\n"
         "@dataclass(frozen=True)\nclass Quiet(Method):\n    size: int = 3\n"
     )
-    engram("run", *SMALL, "-m", "own/quiet.py:Quiet", "-s", "Quiet.size=4", "-o", "out", code=2)
-    engram("run", *SMALL, "-m", "own/quiet.py:Quiet", "-s", "size=4", "-o", "out")
-    assert package.read("out").labels == ["Quiet size=4"]
+    own = ("run", *SMALL, "-m", "own/quiet.py:Quiet", "-o", "out", "-s")
+    said = engram(*own, "Quiet.size=4", code=2).stderr
+    assert "expected size alone or own/quiet.py:Quiet.size for an own class" in said
+    engram(*own, "size=4")
+    engram(*own, "own/quiet.py:Quiet.size=5")
+    assert package.read("out").labels == ["Quiet size=4", "Quiet size=5"]
 
 
 def interrupt_after(monkeypatch, stages):

@@ -334,11 +334,20 @@ def test_by_name_and_from_the_command_line(tmp_path):
     call("run", *common, "--detectors", "Softmax, Energy", "--stream", "task_incremental")
     assert "C.AUC" in call("novelty", tmp_path)
     before = engram.read(tmp_path).runs
-    found = call("novelty", tmp_path, "--detectors", "KNN", "--csv")
-    assert {line.split(",")[1] for line in found.splitlines()[1:]} == {"softmax", "energy", "knn"}
+    asked = ("--detectors", "KNN", "--set", "KNN.k=2", "--stage", "2")
+    lines = [one.split(",") for one in call("novelty", tmp_path, *asked, "--csv").splitlines()[1:]]
+    assert {one[1] for one in lines} == {"softmax", "energy", "knn k=2"}
+    assert {one[2] for one in lines} == {"2"}
     assert engram.read(tmp_path).runs == before
-    refused = CliRunner().invoke(app, ["novelty", str(tmp_path), "--stage", "99"])
-    assert refused.exit_code != 0
+    for words, said in (
+        (["--stage", "99"], "--stage: expected a task"), (["--tune"], "--tune: expected"),
+        (["--set", "KNN.k=2"], "--set: expected --detectors"), (["--detectors", ","], "names with"),
+        (["--detectors", "KNN", "--set", "KNM.k=2"], "--set: expected an option of"),
+        (["--detectors", "KNN", "--set", "KNN.kk=2"], "unknown name 'kk'"),
+    ):  # fmt: skip
+        refused = CliRunner().invoke(app, ["novelty", str(tmp_path), *words])
+        assert refused.exit_code != 0
+        assert said in str(refused.exception) + refused.output
 
 
 @pytest.mark.parametrize("name", sorted(novelty.detectors()))

@@ -60,6 +60,10 @@ class TestRefused:
         with pytest.raises(BadArgument, match=r"did you mean 'lower\.0'"):
             train(novelty.Mahalanobis(layers=("lowr.0",)))
 
+    def test_runs_that_keep_no_items(self, untrained):
+        with pytest.raises(engram.BadArgument, match="keep: expected labels, scores or"):
+            engram.run(engram.load("blobs"), detectors=["Softmax"], keep="counts", device="cpu")
+
     def test_finished_runs_whose_parameters_were_not_kept(self, tmp_path):
         train(seeds=1, epochs=1, out=tmp_path)
         with pytest.raises(RecordError, match='keep="parameters"'):
@@ -136,7 +140,7 @@ class TestDefined:
         usual = {"optimizer": "sgd", "seeds": 1, "epochs": 3}
         lost = train(novelty.Softmax(), novelty.KNN(k=2), lr=1e30, **usual)
         assert lost.diverged
-        with pytest.raises(RecordError, match="no detector has scored"):
+        with pytest.raises(RecordError, match="no detector has scored these runs: 1 of 1 diverged"):
             lost.novelty()
         fine = train(novelty.Softmax(), lr=0.01, **usual)
         assert np.isfinite(scores(fine, novelty.Softmax(), 0, 2)).any()

@@ -123,10 +123,12 @@ def test_bad_options(options, message):
 
 def test_the_command_line():
     words = ["open-world", "--data", "blobs", "--set", "epochs=2", "--known", "8", "--budget", "5"]
-    done = CliRunner().invoke(app, [*words, "--csv"])
+    done = CliRunner().invoke(app, [*words, "--detector", "KNN", "--set", "KNN.k=3", "--csv"])
     assert done.exit_code == 0, done.output
     lines = done.output.strip().splitlines()
-    assert [line.split(",")[0] for line in lines] == ["flags", "softmax", "random"]
+    assert [line.split(",")[0] for line in lines] == ["flags", "knn k=3", "random"]
+    refused = CliRunner().invoke(app, [*words, "--set", "valid=0.2", "--set", "keep=labels"])
+    assert "got ['keep', 'stream.valid']" in refused.output + str(refused.exception)
     assert CliRunner().invoke(app, [*words, "--rate", "0"]).exit_code == 2
     shown = CliRunner().invoke(app, words)
     assert "open world after 1 rounds, one seed" in shown.output

@@ -192,6 +192,10 @@ def test_select_by_label_seed_and_order(folder: RunDirectory) -> None:
     np.testing.assert_array_equal(one.matrix[0], result.matrix[1])
     with pytest.raises(BadArgument, match="did you mean 'ER'"):
         result.select(label="ERR")
+    with pytest.raises(BadArgument, match=r"seed: expected a seed of these runs, such as 0, 1.* 7"):
+        result.select(seed=[0, 7])
+    with pytest.raises(BadArgument, match="order: unknown name 't1-0'"):
+        result.select(order="t1-0")
 
 
 def test_cost_adds_time_and_takes_the_largest_memory(folder: RunDirectory) -> None:

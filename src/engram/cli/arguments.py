@@ -12,7 +12,7 @@ from typing import Any
 
 from engram.errors import bad
 from engram.recipes import Recipe
-from engram.recipes.assign import Content, named, put_all
+from engram.recipes.assign import Content, complaints_about, named, put_all
 from engram.recipes.recipe import read_recipe
 from engram.yaml_text import key_values
 
@@ -83,6 +83,8 @@ def detector_specs(names: str | None, tune: bool = False) -> list[Any]:
     from engram.novelty import detectors
 
     known, found = detectors(), [name.strip() for name in (names or "").split(",") if name.strip()]
+    if names is not None and not found:
+        raise bad("--detectors", "names with commas between (engram list detectors)", names)
     if not tune:
         return list(found)
     able = [name for name in found if name in known and known[name].searched]
@@ -136,7 +138,8 @@ def grid(recipes: Sequence[Content], axes: Sequence[str]) -> list[Content]:
         for choice in itertools.product(*values):
             point = copy.deepcopy(content)
             for key, value in zip(keys, choice, strict=True):
-                put_all([point], key, copy.deepcopy(value))
+                with complaints_about("--grid"):
+                    put_all([point], key, copy.deepcopy(value))
             point["method"] = named(point["method"])
             points.append(point)
     return points

@@ -46,6 +46,13 @@ def command(
         bool,
         typer.Option("--tune", help="Tune --detectors after the first task, against --outside."),
     ] = False,
+    assignments: Annotated[
+        list[str] | None, typer.Option(
+            "--set", "-s", metavar="KEY=VALUE",
+            help="An option of --detectors, KNN.k=5, or of the outside set, outside.limit=2000. "
+            "Repeatable.",
+        ),
+    ] = None,
     device: Device = "auto",
     csv: Annotated[bool, typer.Option("--csv", help="As CSV: every stage and metric.")] = False,
     trust: Trust = False,
@@ -55,26 +62,20 @@ def command(
     Detectors that are named here score finished runs from what was kept of them
     (engram run --keep parameters); nothing is trained.
     """
-    from engram.cli.arguments import detector_specs
-    from engram.errors import whole
     from engram.records import read
     from engram.records.tuning import tuned_in_words
 
-    if detectors is not None:
-        for directory in directories:
-            asked = ["novelty", str(directory), "--detectors", detectors]
-            asked += [*(["--outside", outside] if outside else ()), *(["--tune"] if tune else ())]
-            _score(directory, detector_specs(detectors, tune), outside, device, asked, trust)
+    more = _More(detectors, outside, tune, assignments or ())
+    for directory in directories if detectors is not None else ():
+        _score(directory, more, device, trust)
     result = read(*directories)
     if false_alarms is not None:
         _print_alarms(result.false_alarms(false_alarms), stage, csv)
         return
-    table = result.novelty()
+    table = _at_stage(result.novelty(), stage)
     if csv:
         emit(table.assign(stage=table["stage"] + 1).to_csv(index=False))
         return
-    if stage is not None:
-        table = _at_stage(table, whole("--stage", stage, 1) - 1)
     _print(table, "mean over stages" if stage is None else f"after task {stage}")
     for line in tuned_in_words(result):
         emit(line)
@@ -82,10 +83,8 @@ def command(
 
 def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
     from engram.cli.metrics import show_table
-    from engram.errors import whole
 
-    if stage is not None:
-        table = _at_stage(table, whole("--stage", stage, 1) - 1)
+    table = _at_stage(table, stage)
     table = table.assign(stage=table["stage"] + 1, task=table["task"] + 1)
     if csv:
         emit(table.to_csv(index=False))
@@ -96,39 +95,79 @@ def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
     show_table(f"false alarms, {when}", shown.rename_axis("detector"))
 
 
-def _score(
-    directory: Path, names: Sequence[Any], outside: str | None, device: str, asked: Sequence[str],
-    trust: bool,
-) -> None:  # fmt: skip
-    """Measure what the detectors have not seen of a directory's runs; `asked` says so in words."""
+class _More:
+    """Detectors that are to score finished runs, with their options and the outside set."""
+
+    def __init__(
+        self, detectors: str | None, outside: str | None, tune: bool, assignments: Sequence[str]
+    ) -> None:
+        from engram.cli.arguments import detector_specs
+        from engram.errors import bad
+        from engram.recipes.assign_parts import put_detector
+        from engram.recipes.probing import build_detectors
+        from engram.yaml_text import key_value
+
+        for option, given in (("--tune", tune), ("--outside", outside), ("--set", assignments)):
+            if given and detectors is None:
+                raise bad(option, "--detectors beside it, which it is about", "none")
+        self.outside = outside
+        self.words = [*(["--detectors", detectors] if detectors else ())]
+        self.words += [*(["--outside", outside] if outside else ()), *(["--tune"] if tune else ())]
+        self.words += [word for one in assignments for word in ("--set", one)]
+        content = {"detectors": detector_specs(detectors, tune)}
+        pairs = [key_value(one) for one in assignments]
+        self.of_outside = [one for one in pairs if one[0].startswith("outside.")]
+        for key, value in pairs:
+            if not key.startswith("outside.") and not put_detector(content, key, value):
+                expected = "an option of the --detectors, as in KNN.k=5, or of the outside set"
+                raise bad("--set", expected, key)
+        self.detectors = build_detectors(content)  # given here, not found in the directory
+
+    def of(self, recipe: dict[str, Any]) -> dict[str, Any]:
+        """A plain recipe, measured by these alone."""
+        import copy
+
+        from engram.recipes.assign import put
+
+        found = {**recipe, "detectors": self.detectors, "probes": ()}
+        found["outside"] = (
+            copy.deepcopy(recipe.get("outside")) if not self.outside else self.outside
+        )
+        for key, value in self.of_outside:
+            put(found, key, value)
+        return found
+
+
+def _score(directory: Path, more: _More, device: str, trust: bool) -> None:
+    """Measure what the detectors have not seen of a directory's runs."""
     from engram.cli import arguments
     from engram.cli.request import requests
     from engram.cli.resume import from_recipes
     from engram.cli.train import find_modules, trusted
     from engram.recipes import plans_of
-    from engram.recipes.probing import build_detectors
     from engram.recipes.remeasure import remeasure
     from engram.records import RunDirectory
 
-    made = build_detectors({"detectors": names})  # given here, not found in the directory
-    more = {} if outside is None else {"outside": outside}
-    with trusted(asked, trust):
+    with trusted(["novelty", str(directory), *more.words], trust):
         for request in requests(directory) or from_recipes(directory):
             find_modules(request.folder)
-            recipes = [{**one, "detectors": made, "probes": (), **more} for one in request.recipes]
-            plans = plans_of(arguments.build(recipes), request.root)
+            plans = plans_of(
+                arguments.build([more.of(one) for one in request.recipes]), request.root
+            )
             remeasure(plans, RunDirectory(directory), device=device, together=None)
 
 
-def _at_stage(table: pd.DataFrame, stage: int) -> pd.DataFrame:
-    from engram.errors import bad
+def _at_stage(table: pd.DataFrame, stage: int | None) -> pd.DataFrame:
+    """The rows after the task with a number from 1, or all."""
+    from engram.errors import bad, whole
 
+    if stage is None:
+        return table
     known = sorted({int(one) + 1 for one in table["stage"]})
-    if stage + 1 not in known:
-        raise bad(
-            "--stage", f"a task after which detectors scored, {known[0]} to {known[-1]}", stage + 1
-        )
-    return table[table["stage"] == stage]
+    if whole("--stage", stage, 1) not in known:
+        expected = f"a task after which detectors scored, {known[0]} to {known[-1]}"
+        raise bad("--stage", expected, stage)
+    return table[table["stage"] == stage - 1]
 
 
 def _print(table: pd.DataFrame, when: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -50,21 +51,46 @@ def command(
     from engram.recipes import Recipe
     from engram.recipes.assign import set_values
     from engram.recipes.open_world import open_world
+    from engram.recipes.probing import build_detectors
 
     plain = arguments.contents(
-        data=data, methods=[method], model=model, seeds=seeds, columns=label or ()
+        data=data,
+        methods=[method],
+        model=model,
+        seeds=seeds,
+        columns=label or (),
+        detectors=[detector],
+        outside=outside,
     )
     for assignment in assignments or ():
         set_values(plain, assignment)
-    recipe = Recipe.of(plain[0])
+    _check(plain[0])
+    (asked,) = build_detectors(plain[0])
+    recipe = Recipe.of({k: v for k, v in plain[0].items() if k != "detectors"})
     world = open_world(
         recipe.data(str(root.absolute()) if root else None), known=known, budget=budget, rate=rate,
-        classes_per_round=classes_per_round, novel_share=novel_share, detector=detector,
+        classes_per_round=classes_per_round, novel_share=novel_share, detector=asked,
         method=recipe.method, seeds=recipe.seeds, model=recipe.model, device=device,
-        outside=outside, **asdict(recipe.training),
+        outside=plain[0].get("outside"), **asdict(recipe.training),
     )  # fmt: skip
     if csv:
         emit(world.table.to_csv(index=False))
         return
     runs = f"mean over {len(recipe.seeds)} seeds" if len(recipe.seeds) > 1 else "one seed"
     show_table(f"open world after {world.table['round'].max()} rounds, {runs}", world.summary())
+
+
+def _check(content: Mapping[str, Any]) -> None:
+    """Values that the loop would not look at are refused."""
+    from engram.errors import bad
+
+    ours = ("method", "model", "training", "seeds", "detectors", "outside", "stream")
+    wrong = [name for name in content if name not in ours]
+    wrong += [
+        f"stream.{name}" for name in content["stream"] if name not in ("data", "data_options")
+    ]
+    if len(content["detectors"]) != 1 or isinstance(content["detectors"], str):
+        wrong.append("detectors")
+    if wrong:
+        expected = "values of method, model, training, data, the detector and the outside set"
+        raise bad("--set", expected, wrong)

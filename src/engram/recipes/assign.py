@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from engram.engine.training import Training
 from engram.errors import BadArgument, bad, unknown
 from engram.memory.budget import BUDGETS
 from engram.models.build import model_options
+from engram.recipes.assign_parts import nobody, option_of, put_detector
 from engram.recipes.names import build_method
 from engram.recipes.plain import to_plain
 from engram.recipes.sections import COMMON, DEFAULT_MODEL, stream_kind, stream_options
@@ -33,7 +35,7 @@ SECTIONS = (
     "detectors",
     "outside",
 )
-NESTED = SECTIONS[:4]  # those that have fields
+NESTED = (*SECTIONS[:4], "outside")  # those that have fields
 MAPPINGS = ("balance", "data_options", "search")  # fields of a stream that have fields themselves
 Content = dict[str, Any]
 
@@ -56,7 +58,7 @@ def set_value(content: Content, assignment: str) -> None:
 def set_values(recipes: Sequence[Content], assignment: str) -> None:
     """Apply ``key=value`` to every plain recipe that has such a field; at least one must.
 
-    A key that begins with the name of a method concerns that method only.
+    A key that begins with the name of a method or of a detector concerns that one only.
 
     Examples
     --------
@@ -72,11 +74,13 @@ def put_all(recipes: Sequence[Content], key: str, value: Any) -> None:
     """As `set_values`, key and value apart."""
     for content in recipes:
         content["method"] = named(content["method"])  # an assignment before may have changed it
-    first, _, rest = key.partition(".")
-    meant = [one for content in recipes for one in _methods(content) if one["name"] == first]
-    if meant and rest:
-        for method in meant:
-            _put_field(method, rest, value)
+    meant = [
+        (one, option) for content in recipes for one in _methods(content)
+        if (option := option_of(key, one["name"]))
+    ]  # fmt: skip
+    for method, option in meant:
+        _put_field(method, option, value)
+    if meant or sum(put_detector(content, key, value) for content in recipes):
         return
     failures = []
     for content in recipes:
@@ -88,6 +92,28 @@ def put_all(recipes: Sequence[Content], key: str, value: Any) -> None:
             failures.append(error)
     if len(failures) == len(recipes):
         raise min(failures, key=lambda error: _far(key, error))
+
+
+@contextmanager
+def complaints_about(option: str) -> Iterator[None]:
+    """Inside, complaints about an assignment name the option by which it was given.
+
+    Examples
+    --------
+    >>> with complaints_about("--grid"):
+    ...     put({"method": {"name": "ER"}}, "memry.total", 3)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: --grid: unknown name 'memry', did you mean 'memory'? ...
+    """
+    try:
+        yield
+    except BadArgument as error:
+        if not str(error).startswith("--set:"):
+            raise
+        said = BadArgument(f"{option}:{str(error).removeprefix('--set:')}").of_kind(error.kind)
+        said.near = error.near
+        raise said from None
 
 
 def put(content: Content, key: str, value: Any) -> None:
@@ -110,7 +136,7 @@ def put(content: Content, key: str, value: Any) -> None:
         _put_section(content, f"stream.{key}", value)
         return
     if first not in known:
-        raise unknown("--set", first, [*known, *SECTIONS, *MAPPINGS])
+        raise nobody(key, [content], [*known, *SECTIONS, *MAPPINGS])
     _put_field(content["method"], f"{first}.{rest}", value)
 
 
@@ -177,7 +203,7 @@ def _opened(section: str, value: Any) -> dict[str, Any]:
         return {"name": DEFAULT_MODEL} if section == "model" else {}
     if section == "training" or not isinstance(value, (str, os.PathLike)):
         raise bad(section, "a mapping of fields", value)
-    return {"data" if section == "stream" else "name": value}
+    return {"data" if section in ("stream", "outside") else "name": value}
 
 
 def _empty(key: str, name: str, value: Any) -> dict[str, Any]:

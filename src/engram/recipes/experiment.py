@@ -51,17 +51,21 @@ class Experiment:
 
 def checked(content: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an `Experiment`, or an error that names what is wrong."""
-    method = build_method(content["method"])
+    method, detectors = build_method(content["method"]), build_detectors(content)
+    keep = choose("keep", content.get("keep", "scores"), KEEP)
+    if detectors and keep == "counts":
+        expected = "labels, scores or parameters with detectors: scores are compared item by item"
+        raise bad("keep", expected, keep)
     return {
         "method": method,
         "model": model_section(content.get("model", DEFAULT_MODEL)),
         "training": from_plain(Training, content.get("training", {}), path="training"),
         "seeds": seeds_of(content.get("seeds", 1)),
-        "keep": choose("keep", content.get("keep", "scores"), KEEP),
+        "keep": keep,
         "average": choose("average", content.get("average", "micro"), AVERAGES),
         "label": label_of(content.get("label")) or method_label(method),
         "outside": outside_section(content.get("outside")),
-        "probes": (*build_probes(content.get("probes") or ()), *build_detectors(content)),
+        "probes": (*build_probes(content.get("probes") or ()), *detectors),
     }
 
 

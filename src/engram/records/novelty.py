@@ -82,7 +82,7 @@ def sets(result: Result, run: RunKey | int, stage: int) -> Sets:
     who, head = result.runs[number], result.heads[number]
     items = result.items(who.recipe, who.order)
     if items is None:
-        raise RecordError(f"{who}: its test items were not kept (keep='labels' keeps them)")
+        raise RecordError(f"{_named(who)}: its test items were not kept (keep='labels' keeps them)")
     if items.multilabel:
         raise bad("run", "a run that predicts one label per item", "one with sets of labels")
     if not 0 <= stage < items.tasks:
@@ -99,7 +99,8 @@ def _right(
 ) -> npt.NDArray[np.bool_]:
     kept = result.predictions.get(*run, stage)
     if kept is None:
-        raise RecordError(f"{run}: predictions of stage {stage + 1} were not kept (keep='labels')")
+        what = f"predictions of stage {stage + 1} were not kept (keep='labels')"
+        raise RecordError(f"{_named(run)}: {what}")
     said = kept.predicted(items, head=head)
     found: npt.NDArray[np.bool_] = said == items.targets[:, 0]
     return found
@@ -205,11 +206,23 @@ def summed(result: Result, column: str, names: Sequence[str]) -> pd.DataFrame:
     lines = list(_lines(result, names))
     columns = [column, "detector", "stage", "metric", "value"]
     if not lines:
-        raise RecordError("no detector has scored these runs (engram.run(..., detectors=[...]))")
+        raise RecordError(_unscored(result))
     frame = pd.DataFrame(lines, columns=columns)
     by = frame.groupby(columns[:-1], sort=False, observed=True)["value"]
     table = by.agg(["mean", "std", "count"]).reset_index()
     return table.rename(columns={"count": "runs"})
+
+
+def _named(run: RunKey) -> str:
+    return f"run {run.recipe}, seed {run.seed}" + (f", order {run.order}" if run.order else "")
+
+
+def _unscored(result: Result) -> str:
+    """Why there is nothing to compare."""
+    diverged = sum(run in result.diverged for run in result.runs)
+    if diverged:
+        return f"no detector has scored these runs: {diverged} of {len(result.runs)} diverged"
+    return "no detector has scored these runs (engram.run(..., detectors=[...]))"
 
 
 def stored_in_order(result: Result) -> list[tuple[Any, str]]:

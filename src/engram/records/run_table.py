@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engram.errors import RecordError, bad, choose, unknown
+from engram.errors import BadArgument, RecordError, bad, choose, unknown
 from engram.records import arrange as _arrange
 from engram.records.arrange import Floats, RunKey
 from engram.records.arrays import Arrays
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from engram.records.models import Kept, ModelSource
 
+_FEW = 8  # seeds that a complaint names
 ItemSource = Callable[[str, str], "Items | None"] | Mapping[tuple[str, str], Items]
 
 
@@ -200,7 +201,10 @@ class RunTable:
         return self._like(self._frame, head=head, arranged=self._arranged)
 
     def select(self, **wanted: Any) -> Self:
-        """Only the runs with these properties: label, recipe, seed, order (a value or several)."""
+        """Only the runs with these properties: label, recipe, seed, order (a value or several).
+
+        A value that no run has is refused, and so are values that no run has together.
+        """
         keep = np.ones(len(self.runs), np.bool_)
         for name, values in wanted.items():
             if name not in ("label", "recipe", "seed", "order"):
@@ -208,10 +212,11 @@ class RunTable:
             several = isinstance(values, Iterable) and not isinstance(values, str)
             allowed = set(values) if several else {values}
             have = self.run_labels if name == "label" else [getattr(r, name) for r in self.runs]
-            if name in ("label", "recipe"):
-                for value in allowed - set(have):
-                    raise unknown(name, value, set(have))
+            for value in allowed - set(have):
+                raise _absent_seed(value, have) if name == "seed" else unknown(name, value, {*have})
             keep &= np.array([h in allowed for h in have], np.bool_)
+        if wanted and not keep.any():
+            raise bad("select", "values that some run has together", wanted)
         return self._like(self._frame[keep[self._arranged.run]], head=self._head)
 
     def of_runs(self, runs: Iterable[tuple[str, int, str]]) -> Self:
@@ -236,3 +241,10 @@ class RunTable:
             arranged = _arrange.arrange(frame)
             frame = frame[np.array([r in wanted for r in arranged.runs], np.bool_)[arranged.run]]
         return self._like(frame, head=self._head)
+
+
+def _absent_seed(seed: Any, have: Sequence[Any]) -> BadArgument:
+    known = sorted(set(have))
+    if len(known) > _FEW and isinstance(seed, (int, np.integer)):
+        known = sorted(sorted(known, key=lambda one: abs(one - int(seed)))[:_FEW])
+    return bad("seed", f"a seed of these runs, such as {', '.join(map(str, known))}", seed)

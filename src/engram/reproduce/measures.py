@@ -28,15 +28,17 @@ def runs_of(result: Result, recipes: Sequence[Recipe], head: str) -> Result | No
 
     `result` knows recipes by their keys, see `engram.reproduce.run.by_key`.
     """
-    present = {run.recipe for run in result.runs}
-    wanted = {recipe.key for recipe in recipes} & present
-    if not wanted:
+    keys, orders = {one.key for one in recipes}, {one.order for one in recipes}
+    seeds = {seed for one in recipes for seed in one.seeds}
+    there = [
+        run for run in result.runs
+        if run.recipe in keys and run.seed in seeds and run.order in orders
+    ]  # fmt: skip
+    if not there:
         return None
-    chosen = result.select(
-        recipe=wanted, order={recipe.order for recipe in recipes},
-        seed={seed for recipe in recipes for seed in recipe.seeds},
-    )  # fmt: skip
-    if not chosen.runs or not any(chosen.stages.values()):
+    found = {name: {getattr(run, name) for run in there} for name in ("recipe", "seed", "order")}
+    chosen = result.select(**found)
+    if not any(chosen.stages.values()):
         return None
     return chosen.view(head=head)
 

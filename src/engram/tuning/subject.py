@@ -11,7 +11,7 @@ from engram.data import Data
 from engram.errors import BadArgument, bad
 from engram.methods.base import Method
 from engram.recipes import Plan, Recipe
-from engram.recipes.assign import named, put_all
+from engram.recipes.assign import complaints_about, named, put_all
 from engram.recipes.experiment import Experiment
 from engram.recipes.names import build_method, method_label, plain_method
 from engram.recipes.plan import Planner, RecipePlanner
@@ -91,13 +91,8 @@ class Subject:
         if trial:
             made["keep"] = "counts"  # the choice needs no predictions
         for key, value in values.items():
-            try:
+            with complaints_about(f"range of {key}"):
                 put_all([made], key, copy.deepcopy(value))
-            except BadArgument as error:
-                if not str(error).startswith("--set:"):
-                    raise
-                words = str(error).removeprefix("--set:")
-                raise BadArgument(f"range of {key}:{words}").of_kind(error.kind) from None
         if self.stream is not None and "stream" in made:
             raise bad("ranges", "no option of the stream, which is given as it is", list(values))
         return made
