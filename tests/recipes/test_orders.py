@@ -77,6 +77,7 @@ def test_disparity_is_per_repetition(study):
     values = [one.aopd for one in found]
     assert table.loc["Finetune", "class_aopd"] == pytest.approx(np.mean(values))
     assert table.loc["Finetune", "class_aopd_std"] == pytest.approx(np.std(values))  # ddof 0
+    assert study.summary(ddof=1).loc["Finetune", "class_aopd_std"] == metrics.std(values)
     assert table.loc["Finetune", "task_mopd"] >= table.loc["Finetune", "task_aopd"]
     assert table.loc["Finetune", "task_aopd"] > table.loc["Replay", "task_aopd"]
 
@@ -168,7 +169,9 @@ def test_streams_whose_tasks_bring_no_classes(stream, tasks):
     found = study.performance("Finetune")
     assert found.shape == (math.factorial(tasks), tasks)
     assert np.isfinite(found).all()
-    assert np.isfinite(study.summary().to_numpy()).all()
+    means = [f"{level}_{name}" for level in ("task", "class") for name in ("aopd", "mopd")]
+    assert np.isfinite(study.summary()[means].to_numpy()).all()
+    assert study.summary()["task_aopd_std"].isna().all()  # of one seed nothing is known
     assert study.disparity("Finetune")[0].mopd > 0
     assert study.by_end("Finetune").index.tolist() == list(range(tasks))
 

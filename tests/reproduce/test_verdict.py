@@ -61,6 +61,20 @@ def test_the_papers_spread_widens_it():
     assert line(0.5, [0.6], std=0.05).verdict == "differs"
 
 
+def test_agreement_that_rests_on_our_scatter_says_so():
+    found = line(0.5, [0.3, 0.4, 0.65])
+    assert (found.verdict, found.reason) == ("agrees", "wide interval")
+    assert line(0.5, [0.3, 0.4, 0.65], std=0.06).reason == ""  # the paper's own allows it
+    assert line(0.5, [0.3, 0.5, 0.7]).reason == ""  # within the tolerance
+
+
+def test_deviations_divide_as_the_papers_do():
+    values = np.array([1.0, 2.0, 4.0])
+    for paper, ddof in (("cgl", 0), ("confer", 1)):
+        made = judge(Cell(paper, "2", {"metric": "AOPD"}, 2.0), Entry(), values)
+        assert made.spread == pytest.approx(np.std(values, ddof=ddof))
+
+
 def test_reasons():
     assert line(0.5, [0.9]).reason == "unexplained"
     assert line(0.5, [0.5]).reason == ""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from engram.novelty.b1 import B1
 from engram.novelty.b2 import B2
-from engram.novelty.base import Detector, OutputDetector
+from engram.novelty.base import Detector
 from engram.novelty.energy import Energy
 from engram.novelty.facts import Facts
 from engram.novelty.knn import KNN
 from engram.novelty.mahalanobis import Mahalanobis
 from engram.novelty.odin import ODIN
+from engram.novelty.outputs import OutputDetector
 from engram.novelty.softmax import Softmax
 from engram.novelty.tuned import Tuned
 from engram.novelty.vae import VAE

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from engram.errors import bad
 from engram.models.output import Output
-from engram.novelty.base import OutputDetector, State
+from engram.novelty.base import State
 from engram.novelty.facts import Facts, among
+from engram.novelty.outputs import OutputDetector
 
 
 @dataclass(frozen=True)

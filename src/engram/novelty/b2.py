@@ -11,8 +11,9 @@ from torch import Tensor
 from engram.errors import bad, choose, number, whole
 from engram.models.output import Output
 from engram.novelty.b1 import cosines, expected_cosine, no_bias
-from engram.novelty.base import OutputDetector, State
+from engram.novelty.base import State
 from engram.novelty.facts import Facts, among
+from engram.novelty.outputs import OutputDetector
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from engram.errors import number
 from engram.models.output import Output
-from engram.novelty.base import OutputDetector, State
+from engram.novelty.base import State
 from engram.novelty.facts import among
+from engram.novelty.outputs import OutputDetector
 
 
 @dataclass(frozen=True)

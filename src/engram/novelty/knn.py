@@ -13,8 +13,9 @@ from engram.errors import bad, whole
 from engram.learner.batch import Batch
 from engram.models.output import Output
 from engram.novelty import bank
-from engram.novelty.base import OutputDetector, State
+from engram.novelty.base import State
 from engram.novelty.facts import Facts
+from engram.novelty.outputs import OutputDetector
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from engram.learner.batch import Batch
 from engram.learner.net import Net
 from engram.models.output import Output
 from engram.novelty import bank
-from engram.novelty.base import OutputDetector, State
+from engram.novelty.base import State
 from engram.novelty.facts import Facts, class_rows
+from engram.novelty.outputs import OutputDetector
 from engram.novelty.passes import SIZE, Head
 from engram.probes.view import StageView
 

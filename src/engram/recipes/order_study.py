@@ -10,6 +10,7 @@ import numpy as np
 
 from engram.errors import bad, choose, unknown
 from engram.metrics.order import OrderDisparity, order_disparity
+from engram.metrics.statistics import std
 from engram.records import Result
 from engram.streams.orders import parse_order
 
@@ -160,7 +161,11 @@ class OrderStudy:
         return [order_disparity(self.performance(label, level=level, seed=seed)) for seed in seeds]
 
     def summary(self, *, ddof: int = 0) -> pd.DataFrame:
-        """AOPD and MOPD of every recipe at task and class level, mean and spread over seeds."""
+        """AOPD and MOPD of every recipe at task and class level, mean and deviation over seeds.
+
+        Deviations divide by the number of seeds, as the benchmark's own do; ``ddof=1`` by one less,
+        as everywhere else. NaN for one seed.
+        """
         import pandas as pd
 
         rows = []
@@ -173,9 +178,7 @@ class OrderStudy:
                 for measure in ("aopd", "mopd"):
                     values = np.array([getattr(one, measure) for one in found])
                     row[f"{level}_{measure}"] = values.mean()
-                    row[f"{level}_{measure}_std"] = (
-                        values.std(ddof=ddof) if len(values) > ddof else np.nan
-                    )
+                    row[f"{level}_{measure}_std"] = std(values, ddof=ddof)
             rows.append(row)
         return pd.DataFrame(rows).set_index("label")
 

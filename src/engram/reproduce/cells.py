@@ -64,6 +64,15 @@ class Cell:
         """Whether the paper prints this number as a percentage."""
         return "%" in self["metric"] or self.paper == "cnd" or self["metric"] in DISPARITIES
 
+    @property
+    def ddof(self) -> int:
+        """What the paper's own deviations take from the number of repetitions.
+
+        CGL's printed ones fit its counts of test sequences only if they divide by that number
+        itself; of the others nothing is known but the usual.
+        """
+        return 0 if self.paper == "cgl" else 1
+
 
 @functools.cache
 def cells_of(paper: str, table: str) -> tuple[Cell, ...]:

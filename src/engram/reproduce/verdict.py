@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engram.metrics.statistics import std
 from engram.reproduce.cells import Cell
 from engram.reproduce.table import DOUBT, ORDER, OTHER_DATA, Entry, Floats
 
 AGREES, DIFFERS, NOT_RUN, NOT_COMPARABLE = "agrees", "differs", "not run", "not comparable"
 ILLEGIBLE = "printed value not legible"
+WIDE = "wide interval"  # nothing but the scatter of our repetitions lets a cell agree
 LEVEL = 0.95
 ENOUGH = 3  # repetitions for an interval that says something
 
@@ -51,8 +53,8 @@ class Line:
 
     @property
     def spread(self) -> float:
-        """Standard deviation over repetitions, of these and no others (ddof 0)."""
-        return float(self.values.std()) if len(self.values) > 1 else math.nan
+        """Standard deviation over repetitions, divided as the paper's own is (`Cell.ddof`)."""
+        return float(std(self.values, ddof=self.cell.ddof))
 
     @property
     def difference(self) -> float:
@@ -121,6 +123,9 @@ def judge(cell: Cell, entry: Entry, values: Floats) -> Line:
     'agrees'
     >>> judge(cell, Entry(), np.array([0.40, 0.41])).reason
     'unexplained'
+    >>> loose = judge(cell, Entry(), np.array([0.02, 0.05, 0.17]))  # 0.08, from -0.12 to 0.28
+    >>> loose.verdict, loose.reason
+    ('agrees', 'wide interval')
     """
     known = values[~np.isnan(values)]
     low, high = _bounds(known)
@@ -139,5 +144,7 @@ def judge(cell: Cell, entry: Entry, values: Floats) -> Line:
     gap = abs(float(known.mean()) - cell.value)
     # 99.3 - 96.3 is a hair above 3 in binary
     agrees = gap <= allowed(cell, entry.tolerance, known) + 1e-9
+    if agrees and gap > allowed(cell, entry.tolerance, known[:1]) + 1e-9:
+        reasons.append(WIDE)
     reason = "; ".join(reasons) or ("" if agrees else "unexplained")
     return Line(*line, AGREES if agrees else DIFFERS, reason)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engram.metrics.statistics import std
 from engram.recipes import Recipe
 from engram.reproduce import measures
 from engram.reproduce.papers.cgl_drawings import draw_classes, draw_evolution, draw_scatter
@@ -186,7 +187,7 @@ def _evolution(preset: Preset, dataset: str, name: str, axis: str) -> PaperFigur
                 if len(found):
                     records.append({
                         "method": method, axis: value, "metric": metric,
-                        "value": float(found.mean()), "std": float(found.std()),
+                        "value": float(found.mean()), "std": float(std(found, ddof=0)),
                         "repetitions": len(found),
                     })  # fmt: skip
         return frame(records, ("method", axis, "metric", "value", "std", "repetitions"))
