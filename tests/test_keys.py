@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from engram import keys
+from tests.models.kernels import assert_equal, needs_kernels
 
 
 def test_a_draw_that_was_traced_first_is_a_draw_of_numbers_later():
@@ -19,3 +23,55 @@ def test_a_draw_that_was_traced_first_is_a_draw_of_numbers_later():
     assert type(drawn) is torch.Tensor
     assert 0.4 < drawn.mean() < 0.6
     assert torch.equal(trace(torch.tensor(2)), drawn)
+
+
+KERNELS = """
+import torch
+from engram import key_kernels, keys
+
+for key in (torch.tensor(7), torch.tensor([[3, -5], [2**62, -(2**63)]])):
+    for count in (1, 1024, 5000):
+        expected = keys._bits(key, count)
+        key = key.to(DEVICE)
+        assert torch.equal(key_kernels.bits(key, count).cpu(), expected)
+        for least in (0, 2**23, 2**24):
+            kept = key_kernels.keep(key, least, count).cpu()
+            assert kept.dtype == torch.bool
+            assert torch.equal(kept, (expected >> 39) >= least)
+        key = key.cpu()
+print("equal")
+"""
+
+
+@needs_kernels
+def test_kernels_draw_the_same_bits():
+    assert_equal(KERNELS)
+
+
+def test_a_draw_by_a_kernel_is_reshaped_and_asked_for_where_it_is_large(monkeypatch):
+    """With torch's draws in the kernels' place, for there is no device here."""
+    asked = []
+
+    def drawn(key: torch.Tensor, *rest: int) -> torch.Tensor:
+        asked.append(rest)
+        found = keys._bits(key, rest[-1])
+        return found if len(rest) == 1 else (found >> 39) >= rest[0]
+
+    key, shape = torch.tensor([4, 5]), (3, 700)
+    plain = keys.bits(key, *shape), keys.keep(key, 0.25, *shape)
+    monkeypatch.setitem(sys.modules, "engram.key_kernels", SimpleNamespace(bits=drawn, keep=drawn))
+    monkeypatch.setattr(keys, "_has_kernel", lambda key, count: count == 2100)
+    assert torch.equal(keys.bits(key, *shape), plain[0])
+    assert torch.equal(keys.keep(key, 0.25, *shape), plain[1])
+    assert asked == [(2100,), (2**22, 2100)]
+
+
+def test_large_draws_are_those_of_whole_numbers():
+    def mixed(value: int) -> int:
+        return keys._mix(keys._wrap(value))
+
+    key = -(2**61) - 3
+    expected = [
+        mixed(mixed(key + keys._wrap(n * keys._STEP)) + key) & keys._LARGEST for n in range(1, 9)
+    ]
+    assert keys.bits(key, 8).tolist() == keys.bits(torch.tensor([key]), 8)[0].tolist() == expected

@@ -2,14 +2,16 @@
 
     python -m benchmarks.speed.kernels [--rows LB DGR] [--layout last first] [--precision tf32]
     python -m benchmarks.speed.kernels --paper iirc --rows ER LUCIR --precision tf32 bf16
+    python -m benchmarks.speed.kernels --paper rwalk --rows Vanilla RWalk --batch-size 64
     python -m benchmarks.speed.kernels --rows LB --streams 1 3     # images per second of all runs
     python -m benchmarks.speed.kernels --rows LB --blocks plain fused --streams 1 --steps 600
 
-``confer``: LeNet on 100 x 100 images, batches of 128; ``iirc``: ResNet-32 on 32 x 32. All images
-are noise. Steps of the second task, run without capture, so that every kernel is seen; milliseconds
-of the device in one step, the longest first. `--layout` compares images with their channels last in
-memory, as the engine has them on CUDA, with channels first; `--blocks` torch's kernels for batch
-norm, ReLU and pooling with our own (``compile=True``).
+``confer``: LeNet on 100 x 100 images, batches of 128; ``iirc``: ResNet-32 on 32 x 32; ``rwalk``:
+four convolutions on 32 x 32, rows with samples. All images are noise. Steps of the second task, run
+without capture, so that every kernel is seen; milliseconds of the device in one step, the longest
+first. `--layout` compares images with their channels last in memory, as the engine has them on
+CUDA, with channels first; `--blocks` torch's kernels for batch norm, ReLU and pooling with our own
+(``compile=True``).
 """
 
 from __future__ import annotations
@@ -32,7 +34,13 @@ from engram.engine.factory import LearnerFactory
 from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.recipes.names import build_method
-from engram.reproduce.papers import confer_preset, confer_rows, iirc_preset
+from engram.reproduce.papers import (
+    confer_preset,
+    confer_rows,
+    iirc_preset,
+    rwalk_preset,
+    rwalk_rows,
+)
 
 STEPS, SHOWN = 40, 14
 LAYOUTS = ("last", "first")
@@ -73,6 +81,19 @@ def runs_of(given: Any, row: str, precision: str, iterations: int, count: int) -
         model: Any = confer_rows.model_spec(confer_preset.PAPER, row)
         settings: dict[str, Any] = {"optimizer": "adam", "lr": 2.5e-4, "optim_reset": False}
         stream = engram.class_incremental(noise(given.size or 100, 1200), classes_per_task=2)
+    elif given.paper == "rwalk":
+        paper = rwalk_preset.PAPER
+        printed = rwalk_rows.Row(
+            dataset="CIFAR-100",
+            setting=rwalk_preset.SINGLE,
+            method=row,
+            strength=10.0,
+            samples=True,
+        )
+        method = rwalk_rows.method_spec(paper, paper.protocol("CIFAR-100"), printed)
+        model = "cnn"
+        settings = {"optimizer": "adam", "lr": 1e-3}
+        stream = engram.class_incremental(noise(given.size or 32, 2400), classes_per_task=2)
     else:
         method, model = iirc_preset.method_spec(iirc_preset.PAPER, row, 20), "resnet32"
         settings = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "augment": ("crop", "flip")}
@@ -143,7 +164,7 @@ def show_rates(given: Any) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--paper", choices=("confer", "iirc"), default="confer")
+    parser.add_argument("--paper", choices=("confer", "iirc", "rwalk"), default="confer")
     parser.add_argument("--rows", nargs="+", default=["LB", "DGR"])
     parser.add_argument("--precision", nargs="+", default=["tf32"])
     parser.add_argument("--layout", nargs="+", choices=LAYOUTS, default=["last"])

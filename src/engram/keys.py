@@ -2,17 +2,23 @@
 
 A key is folded from (seed, purpose, stage, step, ...). The same key gives the same draw alone, in
 lockstep, after a resume, on any device. All arithmetic is on 64-bit integers that wrap around
-(splitmix64), so it maps under ``torch.func.vmap`` and captures into a CUDA graph.
+(splitmix64), so it maps under ``torch.func.vmap`` and captures into a CUDA graph. Large draws of
+one run on CUDA are made by a kernel (``key_kernels``), bit by bit the same.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import math
+import warnings
 import zlib
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _len_torch_dispatch_stack
+from torch._C._functorch import maybe_current_level
 from torch.utils._python_dispatch import _disable_current_modes
 
 Key = int | Tensor
@@ -22,6 +28,8 @@ _MIX_A = -4658895280553007687
 _MIX_B = -7723592293110705685
 _MASK = (1 << 64) - 1
 _LARGEST = (1 << 63) - 1
+_LARGE = 4096  # a draw that is worth a kernel
+_kernel_works: dict[torch.device, bool] = {}
 
 
 def _wrap(value: int) -> int:
@@ -103,14 +111,61 @@ def _counter(count: int, device: torch.device) -> Tensor:
 def bits(key: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:
     """63 random bits per entry, shape ``key.shape + shape``."""
     key = torch.as_tensor(key, device=device)
-    count = 1
-    for size in shape:
-        count *= size
-    counter = _counter(count, key.device)
+    count = math.prod(shape)
+    if _has_kernel(key, count):
+        from engram import key_kernels
+
+        return key_kernels.bits(key, count).reshape(*key.shape, *shape)
+    return _bits(key, count).reshape(*key.shape, *shape)
+
+
+def _bits(key: Tensor, count: int) -> Tensor:
+    """[..., count] by torch; in place, for half of the time of a large draw is finding memory."""
     spread = key.unsqueeze(-1)
-    mixed = _mix(_mix(spread + counter) + spread)
-    drawn: Tensor = (mixed & _LARGEST).reshape(*key.shape, *shape)
-    return drawn
+    drawn = _mix_(spread + _counter(count, key.device))
+    return _mix_(drawn.add_(spread)).bitwise_and_(_LARGEST)
+
+
+def _mix_(value: Tensor) -> Tensor:
+    """`_mix` in the memory of `value`."""
+    value = value.bitwise_xor_(_shift_(value, 30)).mul_(_MIX_A)
+    value = value.bitwise_xor_(_shift_(value, 27)).mul_(_MIX_B)
+    return value.bitwise_xor_(_shift_(value, 31))
+
+
+def _shift_(value: Tensor, bits: int) -> Tensor:
+    return (value >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+
+
+def _has_kernel(key: Tensor, count: int) -> bool:
+    """Whether a draw is made by a kernel: not where it is mapped, traced, or small."""
+    if count < _LARGE or not key.is_cuda or torch.compiler.is_compiling():
+        return False
+    if maybe_current_level() is not None or _len_torch_dispatch_stack():
+        return False
+    if key.device not in _kernel_works:
+        if torch.cuda.is_current_stream_capturing():  # too late to try it
+            return False
+        _kernel_works[key.device] = _try_kernel(key.device)
+    return _kernel_works[key.device]
+
+
+def _try_kernel(device: torch.device) -> bool:
+    """Whether the kernel can be made here and draws what torch draws: a compiler may be missing."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    key = torch.tensor([1, -(2**62) - 5], device=device)
+    try:
+        from engram import key_kernels
+
+        drawn, kept = key_kernels.bits(key, 3000), key_kernels.keep(key, 2**23, 3000)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        warnings.warn(f"masks of dropout are drawn more slowly: {error!r}", stacklevel=2)
+        return False
+    expected = _bits(key, 3000)
+    return torch.equal(drawn, expected) and torch.equal(kept, (expected >> 39) >= 2**23)
 
 
 def uniform(key: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:
@@ -144,7 +199,13 @@ def below(key: Key, n: Key, *shape: int, device: torch.device | str | None = Non
 
 def keep(key: Key, drop: float, *shape: int, device: torch.device | str | None = None) -> Tensor:
     """A mask that is False with probability `drop`."""
-    return (bits(key, *shape, device=device) >> 39) >= round(drop * 2**24)
+    key, least = torch.as_tensor(key, device=device), round(drop * 2**24)
+    count = math.prod(shape)
+    if _has_kernel(key, count):
+        from engram import key_kernels
+
+        return key_kernels.keep(key, least, count).reshape(*key.shape, *shape)
+    return (bits(key, *shape) >> 39) >= least
 
 
 def order(key: Key, length: int, n: Key, device: torch.device | str | None = None) -> Tensor:

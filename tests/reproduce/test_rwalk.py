@@ -296,6 +296,7 @@ def test_settings_of_samples_touch_rows_with_samples_only():
     assert (kept.method.mix, kept.method.size, kept.method.reduce) == ("paired", 10, "sum")
     assert joined.method.parts[0] == kept.method
     assert not of_row("Vanilla", "optim_reset=false").training.optim_reset
+    assert of_row("Vanilla", "mnist.precision=tf32").training.precision == "tf32"
 
 
 @pytest.mark.parametrize("text", ["sample_rows=10", "sample_reduce=sum"])

@@ -122,7 +122,8 @@ def _stream(protocol: Protocol, setting: str, sizes: int | list[int]) -> dict[st
 
 def _training(preset: Preset, protocol: Protocol, scope: str) -> dict[str, Any]:
     # left out where it is the default, so that ids of recipes stay as they were
-    kept = {} if preset.optim_reset else {"optim_reset": False}
+    kept: dict[str, Any] = {} if preset.optim_reset else {"optim_reset": False}
+    kept |= {} if protocol.precision == "float32" else {"precision": protocol.precision}
     return {
         "epochs": protocol.epochs, "batch_size": preset.batch_size, "optimizer": "adam",
         "lr": protocol.lr, "scope": scope, **kept,

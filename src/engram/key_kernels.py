@@ -1,0 +1,60 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+"""Triton kernels of the draws of ``keys``; imported on CUDA only.
+
+The arithmetic of ``keys`` takes 29 passes over a draw, of which a mask of dropout is a large one;
+here it is one. Whole numbers only, so that both give the same bits.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 1024
+STEP = tl.constexpr(-7046029254386353131)  # those of keys
+MIX_A = tl.constexpr(-4658895280553007687)
+MIX_B = tl.constexpr(-7723592293110705685)
+LARGEST = tl.constexpr((1 << 63) - 1)
+
+
+@triton.jit
+def _mix(v):
+    v = (v ^ ((v >> 30) & 0x3FFFFFFFF)) * MIX_A
+    v = (v ^ ((v >> 27) & 0x1FFFFFFFFF)) * MIX_B
+    return v ^ ((v >> 31) & 0x1FFFFFFFF)
+
+
+@triton.jit(do_not_specialize=["count", "least"])
+def _draw(keys, drawn, count, least, MASK: tl.constexpr, BLOCK: tl.constexpr):
+    """Row by row of [keys, count]: 63 bits each, or whether 24 of them are at `least` so many."""
+    row = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    key = tl.load(keys + row)
+    v = _mix(_mix(key + (place + 1) * STEP) + key) & LARGEST
+    if MASK:
+        v = ((v >> 39) >= least).to(tl.int8)
+    tl.store(drawn + row * count + place, v, mask=place < count)
+
+
+def bits(key: Tensor, count: int) -> Tensor:
+    """[..., count] 63 random bits of each key, as ``keys.bits``."""
+    return _launched(
+        key, count, torch.empty(*key.shape, count, dtype=torch.long, device=key.device)
+    )
+
+
+def keep(key: Tensor, least: int, count: int) -> Tensor:
+    """[..., count] whether the first 24 bits make a number of at least `least`."""
+    kept = torch.empty(*key.shape, count, dtype=torch.bool, device=key.device)
+    _launched(key, count, kept.view(torch.int8), least)
+    return kept
+
+
+def _launched(key: Tensor, count: int, drawn: Tensor, least: int | None = None) -> Tensor:
+    grid = (triton.cdiv(count, BLOCK), key.numel())
+    given = (key.contiguous(), drawn, count, least or 0)
+    with torch.cuda.device_of(key):  # kernels start on the current device
+        _draw[grid](*given, MASK=least is not None, BLOCK=BLOCK)
+    return drawn
