@@ -1,12 +1,10 @@
 """Per-sample Fisher information of LeNet on faces of 100 x 100: outer products against matrices.
 
     python -m benchmarks.speed.fisher [--rows 24] [--repeats 3] [--device cpu] [--out FILE.json]
-    python -m benchmarks.speed.fisher --ways outer unfolded --rows 2000 --device cuda
 
 The network's fully connected layer has 24,200 x 500 weights. Taken sample by sample, its gradient
 is a matrix of 48 MB for each; as an outer product it is a row of 24,200 and one of 500 numbers.
-With ``compile=True`` on CUDA, convolutions are unfolded in place of being mapped over samples.
-Each way is timed in a process of its own, which also says what memory it took at its peak.
+Either way is timed in a process of its own, which also says what memory it took at its peak.
 """
 
 from __future__ import annotations
@@ -33,17 +31,17 @@ from engram.methods import EWC
 from engram.methods.fisher import fisher
 from engram.streams import class_incremental
 
-WAYS = ("matrices", "outer", "unfolded")
+WAYS = ("matrices", "outer products")
 
 
-def faces(rows: int, device: str, fused: bool) -> Learner:
+def faces(rows: int, device: str) -> Learner:
     """A learner inside its first task of two classes; the work is that of real faces."""
     count, draw = 2 * rows, torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, 3, 100, 100), dtype=torch.uint8, generator=draw)
     labels = torch.arange(count) % 4
     data = Data.from_arrays(images, labels, test=(images[:4], labels[:4]))
     run = Run(stream=class_incremental(data), method=EWC(), model="lenet", training=Training())
-    return Engine([run], device=device, compile=fused).learner(run)
+    return Engine([run], device=device).learner(run)
 
 
 def measure(way: str, rows: int, repeats: int, device: str, answer: Any) -> None:
@@ -51,7 +49,7 @@ def measure(way: str, rows: int, repeats: int, device: str, answer: Any) -> None
     torch.set_num_threads(1)
     if way == "matrices":
         outer.LARGE = 1 << 62
-    learner = faces(rows, device, fused=way == "unfolded")
+    learner = faces(rows, device)
     learner.open_classes(0)
     cuda = learner.device.type == "cuda"
     fisher(learner, rows=learner.task.train[:2])  # torch prepares
@@ -78,12 +76,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=24)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS[:2])
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     found: dict[str, Any] = {"rows": given.rows, "device": given.device, "torch": torch.__version__}
     context = multiprocessing.get_context("spawn")
-    for way in given.ways:
+    for way in WAYS:
         ours, theirs = context.Pipe(duplex=False)
         arguments = (way, given.rows, given.repeats, given.device, theirs)
         process = context.Process(target=measure, args=arguments)
@@ -91,9 +88,8 @@ def main() -> None:
         theirs.close()
         found[way] = ours.recv()
         process.join()
-        seconds, held = found[way]["seconds"], found[way]["bytes"] / 2**20
-        print(f"{way}: {seconds:.3f} s, {held:.0f} MiB, sum {found[way]['sum']:.6g}", flush=True)
-    first, second = found[given.ways[0]], found[given.ways[-1]]
+        print(f"{way}: {found[way]['seconds']:.3f} s, {found[way]['bytes'] / 2**20:.0f} MiB")
+    first, second = (found[way] for way in WAYS)
     found["ratio of seconds"] = round(first["seconds"] / second["seconds"], 1)
     found["ratio of bytes"] = round(first["bytes"] / max(second["bytes"], 1), 1)
     found["machine"] = platform.machine()

@@ -10,8 +10,8 @@
 four convolutions on 32 x 32, rows with samples. All images are noise. Steps of the second task, run
 without capture, so that every kernel is seen; milliseconds of the device in one step, the longest
 first. `--layout` compares images with their channels last in memory, as the engine has them on
-CUDA, with channels first; `--blocks` torch's kernels for batch norm, ReLU and pooling with our own
-(``compile=True``).
+CUDA, with channels first; `--blocks` torch's kernels for batch norm, ReLU and pooling with our own,
+which the engine takes where a network's are proven (LeNet's).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from torch.profiler import ProfilerActivity, profile
 import engram
 from engram.data import Data
 from engram.engine import grouping
-from engram.engine.backend import device_of
 from engram.engine.engine import Engine
 from engram.engine.factory import LearnerFactory
 from engram.engine.run import Run
 from engram.engine.training import Training
+from engram.errors import bad
 from engram.recipes.names import build_method
 from engram.reproduce.papers import (
     confer_preset,
@@ -110,12 +110,12 @@ def runs_of(given: Any, row: str, precision: str, iterations: int, count: int) -
 
 
 def engine_of(runs: list[Run], given: Any, case: Case, **options: Any) -> Engine:
-    # on the CPU it would be mapped
-    fused = case.blocks == "fused" and device_of(given.device).type == "cuda"
-    made = Engine(runs, device=given.device, compile=fused, **options)
+    made = Engine(runs, device=given.device, **options)
     if made.device.type == "cuda":
-        last = case.layout == "last"
+        fused, last = case.blocks == "fused", case.layout == "last"
         made._factory = LearnerFactory(made.device, channels_last=last, fused=fused)
+        if fused and not made.networks(runs[0]).fused:
+            raise bad("--blocks", "plain, where a network's kernels are not proven", "fused")
     return made
 
 

@@ -168,6 +168,7 @@ def test_in_many_processes(tmp_path, monkeypatch):
     [
         ("lenet", methods.Finetune(), {0: (False, 1), 1: (False, 1)}),
         ("cnn", methods.Finetune(), {0: (True, 1), 1: (True, 1)}),  # no layers to fuse
+        ("resnet18_slim", methods.Finetune(), {0: (True, 1), 1: (True, 1)}),  # not proven
         ("mlp", methods.Finetune(), {0: (True, 2), 1: (True, 2)}),
         (
             {"name": "lenet", "latent": 5, "hidden": 6},
@@ -188,4 +189,5 @@ def test_on_cuda_fused_layers_are_not_mapped(model, method, ways):
     assert {stage: tuple(way) for stage, way in engine._ways([0, 1]).items()} == ways
     for fused in (False, True):
         networks = LearnerFactory(torch.device("cpu"), fused=fused).networks(runs[0])
-        assert networks.fused is networks.channels_last is (fused and model not in ("cnn", "mlp"))
+        lenet = model == "lenet" or isinstance(model, dict)
+        assert networks.fused is networks.channels_last is (fused and lenet)

@@ -357,18 +357,6 @@ class TestLargeMatricesBesideOtherLayers:
         if model in (Hidden, Swallowing):
             assert not any("net.backbone.wide.weight" in each for each in taken)
 
-    @pytest.mark.parametrize("model", [Images, Hidden, Swallowing, convolution, lenet])
-    def test_convolutions_that_are_unfolded(self, model, transform, monkeypatch):
-        """As on CUDA."""
-        taken = outer(monkeypatch)
-        monkeypatch.setattr(outer_module, "_unfolds", lambda networks, like: True)
-        monkeypatch.setattr(outer_module, "ENTRIES", 1)  # sample by sample
-        one = learner(model)
-        found = one.average_gradient(likelihood, transform=transform)
-        assert gap(found, by_loop(one, likelihood, transform)) < 1e-12
-        assert taken
-        assert any(len(one.networks.layout.shapes[name]) == 4 for name in taken[0])
-
     @pytest.mark.parametrize("model", [*IRREGULAR, *LINEAR, attention])
     @pytest.mark.filterwarnings("ignore:There is a performance drop")
     def test_whatever_else_a_network_does(self, model, transform, monkeypatch):

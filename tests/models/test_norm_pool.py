@@ -19,7 +19,6 @@ from engram.engine.engine import Engine
 from engram.engine.factory import LearnerFactory
 from engram.engine.run import Run
 from engram.engine.training import Training
-from engram.learner import outer
 from engram.models import conv_blocks, norm_pool
 from engram.models.context import PLAIN, forward_context
 from engram.models.conv_blocks import ConvBlocks, Fusable
@@ -142,7 +141,7 @@ def test_where_the_plain_sequence_runs(formulas, monkeypatch):
 
 @pytest.mark.parametrize("method", [methods.EWC(), methods.LwF(), methods.DGR(width=8, noise=3)])
 def test_a_run_with_fused_layers(formulas, method, monkeypatch):
-    """Through the engine: training, old networks, importances by unfolding, evaluation."""
+    """Through the engine: training, old networks, importances, evaluation."""
     y = torch.arange(24) % 4
     x = torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(0)) + y.view(-1, 1, 1, 1)
     data = Data.from_arrays(x, y.numpy(), test=(x[:8], y[:8].numpy()))
@@ -153,7 +152,6 @@ def test_a_run_with_fused_layers(formulas, method, monkeypatch):
     )  # fmt: skip
     taken, ends, infer = [], [], norm_pool.infer
     monkeypatch.setattr(norm_pool, "infer", lambda *a, **k: taken.append(1) or infer(*a, **k))
-    monkeypatch.setattr(outer, "_unfolds", lambda networks, like: networks.fused)
     for fused in (False, True):
         engine = Engine([run], device="cpu", together=False)
         engine._factory = LearnerFactory(engine.device, fused=fused)

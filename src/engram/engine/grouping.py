@@ -46,8 +46,8 @@ class Grouping:
         Replay steps as CUDA graphs; None: on CUDA.
     compile
         Fuse the operations of a step. ``torch.compile`` does it, which takes seconds to a minute
-        per kind of step and pays in long runs; single runs are mapped for it, too. On CUDA
-        networks whose layers have kernels of their own take those instead, one run at a time.
+        per kind of step and pays in long runs; single runs are mapped for it, too. Not networks
+        whose layers have kernels of their own on CUDA: those train one run at a time, as ever.
     plan_for
         Device type by which it is decided who trains in lockstep, where a planner asks for other
         machines; that of `device` unless given.
@@ -78,7 +78,7 @@ class Grouping:
         # images of runs that train unmapped on CUDA; a mapped convolution wants them as usual
         unmapped = self.device.type == "cuda" and not together
         self._factory = LearnerFactory(
-            self.device, channels_last=unmapped and not compile, fused=unmapped and compile
+            self.device, channels_last=unmapped and not compile, fused=unmapped
         )
         self._kin: dict[ByIdentity, Any] = {}
         self._declared: dict[Any, Any] = {}  # runs of a study share their method

@@ -213,7 +213,9 @@ class Networks:
     @property
     def fusable(self) -> bool:
         """Whether layers of the main network can be done at once (`models.conv_blocks`)."""
-        return any(isinstance(m, Fusable) for m in self.train.get_submodule("net").modules())
+        parts = self.train.get_submodule("net").modules()
+        found = [part.proven for part in parts if isinstance(part, Fusable)]
+        return bool(found) and all(found)
 
     def to(
         self, device: torch.device, dtype: torch.dtype, *, channels_last: bool = False,

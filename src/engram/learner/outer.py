@@ -3,9 +3,7 @@
 Samples are mapped, so none sees another. A large weight matrix that meets a sample once, as one row
 of one product, has the outer product of that row and the slope at its output as gradient: the rows
 and slopes of all samples are kept in place of a matrix per sample, and one product sums them up.
-Where networks are fused on CUDA, the same is done with convolutions: a sample's gradient is the
-product of its slopes and its unfolded input; mapping would make grouped convolutions of it.
-Everything else (normalisation, biases) has its gradient sample by sample.
+Everything else (convolutions, normalisation, biases) has its gradient sample by sample.
 
 Which matrices are used so is tried out on one made-up row before anything is computed. There, and
 in the pass itself, the network is given numbers that are none (NaN) in place of such a matrix, and
@@ -16,13 +14,11 @@ answer NaN, and the matrix then counts as any other parameter.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C._functorch import maybe_current_level
 from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -30,7 +26,6 @@ from torch.utils._pytree import tree_leaves
 from engram.learner.batch import Batch
 from engram.learner.layout import Networks
 from engram.learner.net import FunctionalNet
-from engram.learner.unfolding import Unfolding, pair
 from engram.models.context import PLAIN
 
 LARGE = 1 << 16  # entries of a matrix from which on its gradients are worth the detour
@@ -40,11 +35,10 @@ FACTS = frozenset(("ndim", "dtype", "device", "is_cuda", "requires_grad", "shape
 
 
 class Outer(NamedTuple):
-    """Weights whose gradients are products, and the entries that a sample needs in all."""
+    """Matrices whose gradients are outer products, and the entries that a sample needs in all."""
 
     names: tuple[str, ...]
     entries: int
-    unfoldings: Mapping[str, Unfolding] = {}
 
 
 class _Irregular(Exception):
@@ -65,7 +59,6 @@ class _Watch(TorchFunctionMode):
         self._names = {id(params[name]): name for name in true}
         self._true, self._probes = true, probes
         self.rows: dict[str, Tensor] = {}  # [in] what each matrix was multiplied with
-        self.unfoldings: dict[str, Unfolding] = {}  # of convolutions, whose rows are images
         self.entries = 0  # of everything computed
         self.fault: _Irregular | None = None  # said twice: a network may catch the exception
 
@@ -75,8 +68,6 @@ class _Watch(TorchFunctionMode):
         given = {} if kwargs is None else kwargs
         if func is F.linear:
             return self._count(self._linear(*args, **given))
-        if func is F.conv2d:
-            return self._count(self._convolution(*args, **given))
         if getattr(func, "__name__", "") == "__get__" and func.__self__.__name__ in FACTS:
             return func(*args, **given)
         for one in tree_leaves((args, given)):
@@ -92,22 +83,6 @@ class _Watch(TorchFunctionMode):
             self._refuse(name)
         self.rows[name] = x[0]
         return F.linear(x, self._true[name], bias) + self._probes[name]
-
-    def _convolution(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
-        padding: Any = 0, dilation: Any = 1, groups: int = 1,
-    ) -> Tensor:  # fmt: skip
-        name = self._names.get(id(weight))
-        if name is None:
-            return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
-        single = x.ndim == 4 and x.shape[0] == 1 and name not in self.rows
-        if not single or groups != 1 or isinstance(padding, str) or pair(dilation) != (1, 1):
-            self._refuse(name)
-        self.rows[name] = x[0]
-        answer = F.conv2d(x, self._true[name], bias, stride, padding) + self._probes[name]
-        kernel, shape = pair(tuple(weight.shape[2:])), tuple(answer.shape[1:])
-        self.unfoldings[name] = Unfolding(kernel, pair(stride), pair(padding), shape)
-        return answer
 
     def _count(self, answer: Any) -> Any:
         self.entries += answer.numel() if isinstance(answer, Tensor) else 0
@@ -156,31 +131,21 @@ def _net(
 
 
 def outer_layers(networks: Networks, groups: Batch, term: Callable[..., Tensor]) -> Outer:
-    """The large matrices of which every group of one row, [groups, 1, ...], makes one product.
-
-    And convolutions that read a sample once, where those are unfolded.
-    """
-    shapes, unfolds = networks.layout.shapes, _unfolds(networks, groups.w)
-    names = [
-        name for name, shape in shapes.items()
-        if (len(shape) == 2 and shape.numel() >= LARGE) or (len(shape) == 4 and unfolds)
-    ]  # fmt: skip
+    """The large matrices of which every group of one row, [groups, 1, ...], makes one product."""
+    shapes = networks.layout.shapes
+    names = [name for name, shape in shapes.items() if len(shape) == 2 and shape.numel() >= LARGE]
     while names:
         try:
-            return _tried(networks, groups, term, names)
+            return Outer(tuple(names), _tried(networks, groups, term, names))
         except _Irregular as fault:
             names = [name for name in names if name != fault.name] if fault.name else []
     return Outer((), 0)
 
 
-def _unfolds(networks: Networks, like: Tensor) -> bool:
-    return networks.fused and like.is_cuda
-
-
 def _tried(
     networks: Networks, groups: Batch, term: Callable[..., Tensor], names: Sequence[str]
-) -> Outer:
-    """One made-up row through the network, and what it showed."""
+) -> int:
+    """One made-up row through the network; how many entries it took."""
 
     def made_up(leaf: Tensor) -> Tensor:
         fill = 0 if leaf.dtype in (torch.int64, torch.int32) else 1
@@ -200,37 +165,11 @@ def _tried(
         PLAIN.reset(token)
     if not bool(torch.isfinite(answer).all()):
         raise _Irregular  # a matrix was used where nobody sees it
-    unfoldings, shapes = dict(net.watch.unfoldings), networks.layout.shapes
-    entries = net.watch.entries + sum(sum(shapes[name]) for name in names)
-    entries += sum(
-        shapes[name][1:].numel() * prod(one.shape[1:]) for name, one in unfoldings.items()
-    )
-    return Outer(tuple(names), entries, unfoldings)
+    return net.watch.entries + sum(sum(networks.layout.shapes[name]) for name in names)
 
 
-def _probes(
-    networks: Networks, vector: Tensor, names: Sequence[str],
-    unfoldings: Mapping[str, Unfolding] | None = None,
-) -> dict[str, Tensor]:  # fmt: skip
-    """Zeros to be added to what the weights answer, one number for a convolution not yet seen."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name in names:
-        shape = networks.layout.shapes[name]
-        shapes[name] = (shape[0],) if len(shape) == 2 else ()
-        if unfoldings and name in unfoldings:
-            shapes[name] = unfoldings[name].shape
-    return {name: vector.new_zeros(shape) for name, shape in shapes.items()}
-
-
-def _room(networks: Networks, vector: Tensor) -> int:
-    """Entries held at once: with unfolding what a sixteenth of the free memory holds, up to 4 GiB.
-
-    Passes of a few rows would wait for the host there. In lockstep, each run has its own entries.
-    """
-    if not vector.is_cuda or not _unfolds(networks, vector) or maybe_current_level() is not None:
-        return ENTRIES
-    free, _ = torch.cuda.mem_get_info(vector.device)
-    return max(ENTRIES, min(16 * ENTRIES, free // 64))
+def _probes(networks: Networks, vector: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+    return {name: vector.new_zeros(networks.layout.shapes[name][0]) for name in names}
 
 
 def outer_sums(
@@ -250,7 +189,7 @@ def outer_sums(
     """
     views = networks.layout(vector)
     small = {name: view for name, view in views.items() if name not in outer.names}
-    probes = _probes(networks, vector, outer.names, outer.unfoldings)
+    probes = _probes(networks, vector, outer.names)
 
     def one(batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         def value(small: Any, probes: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -270,7 +209,7 @@ def outer_sums(
 
     mapped = by_loop if networks.unmappable else vmap(one)
     held = sum(view.numel() for view in small.values()) + 2 * outer.entries  # there and back
-    chunk = max(1, _room(networks, vector) // held)
+    chunk = max(1, ENTRIES // held)
     total = {name: torch.zeros_like(view) for name, view in views.items()}
     for start in range(0, groups.w.shape[0], chunk):
         part = groups.map(lambda leaf, a=start: leaf[a : a + chunk])  # type: ignore[misc]
@@ -283,9 +222,5 @@ def outer_sums(
         for name, leaf in slopes.items():
             total[name] = total[name] + kept(leaf).sum(0)
         for name, x in rows.items():  # layers that were not called have no gradient
-            if name in outer.unfoldings:
-                each = at[name].flatten(2) @ outer.unfoldings[name].columns(x)  # [B, O, I * k * k]
-                total[name] = total[name] + kept(each).sum(0).view_as(total[name])
-                continue
             total[name] = total[name] + kept(at[name]).T @ kept(x)
     return networks.layout.flatten(total[name] for name in networks.layout.shapes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +15,13 @@ from engram.models.layers import BatchNorm
 
 
 class Fusable:
-    """A module some of whose layers can be done at once; the engine says whether they are."""
+    """A module some of whose layers can be done at once; the engine says whether they are.
+
+    Only of a network all of whose parts were `proven` on a GPU (decision 52).
+    """
 
     fused: bool = False
+    proven: ClassVar[bool] = False
 
 
 class Block(NamedTuple):
@@ -42,6 +46,8 @@ class ConvBlocks(Fusable, nn.Sequential):
     >>> net(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 45])
     """
+
+    proven = True
 
     def parts(self) -> Iterator[Block | nn.Module]:
         """Blocks, and the layers that belong to none."""
