@@ -54,6 +54,24 @@ class TestRefused:
         with pytest.raises(BadArgument, match=r"score of Wide: expected one number for each row"):
             train(Wide(), seeds=1)
 
+        class Number(novelty.Detector):
+            def score(self, net, x, columns, state):
+                return 1
+
+        with pytest.raises(BadArgument, match=r"Number\.score: expected tensors in return, got 1"):
+            train(Number(), seeds=1)
+
+    def test_detectors_without_a_score(self, untrained):
+        class Empty(novelty.Detector):
+            pass
+
+        class Silent(novelty.OutputDetector):
+            pass
+
+        for one, verb in ((Empty(), "score"), (Silent(), "familiarity")):
+            with pytest.raises(BadArgument, match=rf"{verb}: expected a method that the detector"):
+                train(one)
+
     def test_names(self, untrained):
         with pytest.raises(BadArgument, match="did you mean 'Energy'"):
             train(probes=[], detectors=["Enrgy"])

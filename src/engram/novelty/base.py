@@ -122,11 +122,17 @@ class Detector(Probe):
         """[B] how familiar the inputs are under the head with these columns [C] (a mask)."""
         raise NotImplementedError(f"{type(self).__name__}.score is not written")
 
+    def unwritten(self) -> tuple[str, ...]:
+        """Methods that an own detector must have and lacks."""
+        return ("score",) if type(self).score is Detector.score else ()
+
     def refuse(self, facts: Facts) -> None:
         """Raise an error if the detector cannot work on such a run."""
 
     def check(self, learner: Learner) -> None:
         stream, name = learner.stream, type(self).__name__
+        for verb in self.unwritten():
+            raise bad(f"{name}.{verb}", "a method that the detector defines itself", "none")
         if stream.labels == "set":
             raise bad("stream", f"one label per row for {name}", "sets of labels")
         if len(stream) < 2:

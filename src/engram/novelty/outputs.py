@@ -30,6 +30,11 @@ class OutputDetector(Detector):
         """[B] from features [B, F], logits [B, C] and the last layer's class rows [C, F]."""
         raise NotImplementedError(f"{type(self).__name__}.familiarity is not written")
 
+    def unwritten(self) -> tuple[str, ...]:
+        asks = type(self).familiarity is OutputDetector.familiarity
+        usual = type(self).score is OutputDetector.score and type(self)._of is OutputDetector._of
+        return ("familiarity",) if asks and usual else ()
+
     def learn(self, output: Output, batch: Batch, state: State) -> State:
         """As `fit`, from what the network says of the rows."""
         return state

@@ -215,7 +215,7 @@ class StageView:
         if len(learners) == 1:
             net = FunctionalNet(first.networks, first.vector, first.buffers, training=False)
             found = function(net, *(pick(arg, 0) for arg in args))
-            return tree_map(lambda leaf: leaf[None], found)
+            return tree_map(lambda leaf: _tensor(function, leaf)[None], found)
 
         def one_run(vector: Tensor, own: Any, *rest: Any) -> Any:
             net = FunctionalNet(first.networks, vector, own, training=False)
@@ -280,6 +280,12 @@ class StageView:
 def _forward(net: FunctionalNet, x: Tensor) -> tuple[Tensor, Tensor]:
     output = net(x)
     return output.features.flatten(1), output.logits
+
+
+def _tensor(function: Callable[..., Any], leaf: Any) -> Tensor:
+    if not isinstance(leaf, Tensor):
+        raise bad(getattr(function, "__qualname__", str(function)), "tensors in return", leaf)
+    return leaf
 
 
 def _undeclared(what: str, need: str) -> EngramError:
