@@ -154,6 +154,13 @@ class TestDefined:
         assert np.isnan(table[1, "previous_auroc"])
         assert np.isfinite(table[1, "recent_auroc"])
 
+    def test_which_run_and_stage(self):
+        result = train(novelty.Softmax, seeds=1)  # the class will do
+        assert result.sets(np.int64(-1), np.int64(1)).stage == 1
+        for run, stage in ((3, 0), (("a", 0, ""), 0), (0, 1.0), (0, 9), (None, 0)):
+            with pytest.raises(BadArgument, match=r"(run|stage): expected a number"):
+                result.sets(run, stage)
+
     def test_runs_that_diverge(self):
         usual = {"optimizer": "sgd", "seeds": 1, "epochs": 3}
         lost = train(novelty.Softmax(), novelty.KNN(k=2), lr=1e30, **usual)

@@ -129,7 +129,10 @@ def open_world(
     _check(data, budget, rate, options)
     number("valid", valid, 0.0, 1.0, open_low=True)
     number("novel_share", novel_share, 0.0, 1.0, open_low=True)
-    asked = build_detectors({"detectors": [detector]})[0]
+    (asked,) = build_detectors({"detectors": [detector]})
+    if asked.outside and options.get("outside") is None:
+        expected = f"a data set beside the world, which {asked.name!r} is tuned on"
+        raise bad("outside", expected, None)
     tables: list[dict[str, Any]] = []
     streams: dict[tuple[str, int], Stream] = {}
     results: dict[tuple[str, int], Result] = {}

@@ -32,6 +32,8 @@ def build_probes(specs: Any) -> tuple[Probe, ...]:
 def _build(spec: Any) -> Any:
     if isinstance(spec, str):
         spec = {"name": spec}
+    if isinstance(spec, type) and issubclass(spec, Probe):
+        return from_plain(spec, {}, path=f"probes.{spec.__name__}")
     if not isinstance(spec, Mapping):
         return spec
     name = spec.get("name")
@@ -72,7 +74,7 @@ def build_detectors(content: Mapping[str, Any]) -> tuple[Probe, ...]:
         else:
             found.append(_build(named))
         if not isinstance(found[-1], Detector):
-            raise bad("detectors", "a Detector, or the name of one", spec)
+            raise bad("detectors", "a Detector, its class, or the name of one", spec)
     return build_probes(found)
 
 

@@ -78,15 +78,16 @@ def sets_of(right_then: Any, right_now: Any, task: Any, stage: int) -> Sets:
 
 def sets(result: Result, run: RunKey | int, stage: int) -> Sets:
     """See `Result.sets`."""
-    number = run if isinstance(run, int) else result.runs.index(RunKey(*run))
+    number = result.number_of(run)
     who, head = result.runs[number], result.heads[number]
     items = result.items(who.recipe, who.order)
     if items is None:
         raise RecordError(f"{_named(who)}: its test items were not kept (keep='labels' keeps them)")
     if items.multilabel:
         raise bad("run", "a run that predicts one label per item", "one with sets of labels")
-    if not 0 <= stage < items.tasks:
+    if not isinstance(stage, (int, np.integer)) or not 0 <= stage < items.tasks:
         raise bad("stage", f"a number from 0 to {items.tasks - 1}", stage)
+    stage = int(stage)
     right = [_right(result, who, items, head, k) for k in range(stage + 1)]
     then = right[-1].copy()
     for k, own in enumerate(right):

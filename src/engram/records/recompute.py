@@ -102,17 +102,12 @@ def _from_counts(result: Result, mine: Any, average: str) -> list[pd.DataFrame]:
 
 def one_of(result: Result, run: RunKey | int, stage: int | None) -> tuple[int, Items, Prediction]:
     """Stage, items and prediction of a run, or an error that says what was not kept."""
-    known = result.runs
-    if isinstance(run, int):
-        if not -len(known) <= run < len(known):
-            raise bad("run", f"a number below {len(known)}", run)
-        run = known[run]
-    elif run not in known:
-        raise bad("run", "one of result.runs", run)
+    number = result.number_of(run)
+    run = result.runs[number]
     stages = result.stages[run]
     if not stages:
         raise RecordError(f"{run}: was never evaluated")
-    if stage is not None and not 0 <= stage < (most := int(result.tasks[known.index(run)])):
+    if stage is not None and not 0 <= stage < (most := int(result.tasks[number])):
         raise bad("stage", f"a number from 0 to {most - 1}", stage)
     k = stages[-1] if stage is None else stage
     items, kept = result.items(run.recipe, run.order), result.predictions.get(*run, k)
@@ -142,7 +137,7 @@ def confusion(
     import pandas as pd
 
     k, items, kept = one_of(result, run, stage)
-    number = run if isinstance(run, int) else result.runs.index(run)
+    number = result.number_of(run)
     said = kept.predicted(items, head=head or result.heads[number])
     counts = views.confusion(said, items, stage=k)
     opened = np.flatnonzero(items.opening <= k)

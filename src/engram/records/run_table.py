@@ -116,11 +116,21 @@ class RunTable:
             return self._items(recipe, order)
         return self._items.get((recipe, order))
 
+    def number_of(self, run: RunKey | int) -> int:
+        """The place of a run in `runs`, given by that (from the end if below 0) or by its key."""
+        if isinstance(run, (int, np.integer)) and not isinstance(run, bool):
+            if not -len(self) <= run < len(self):
+                raise bad("run", f"a number from 0 to {len(self) - 1}", run)
+            return int(run) % len(self)
+        if run not in self.runs:
+            raise bad("run", "a number, or one of result.runs (recipe, seed, order)", run)
+        return self.runs.index(run)
+
     def arrays(
         self, probe: str, run: RunKey | int = 0, *, stage: int | None = None
     ) -> dict[str, np.ndarray[Any, Any]]:
         """What a probe stored of one run after a stage (default: the last), by its own names."""
-        where = self.runs[run] if isinstance(run, int) else RunKey(*run)
+        where = self.runs[self.number_of(run)]
         known = sorted(m.stage for m, name in self.stored if m[:3] == where and name == probe)
         if not known:
             raise unknown("probe", probe, {name for m, name in self.stored if m[:3] == where})
