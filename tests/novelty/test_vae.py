@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import engram
 from engram import novelty
 from engram.errors import BadArgument
 from engram.metrics.novelty import auroc
@@ -128,6 +129,24 @@ def test_tasks_of_few_rows_are_seen_more_often():
 
     train(Spy(latent=2, epochs=1, batch_size=32, steps=7), seeds=1)
     assert seen == [32, 16] * 4 * 3  # 48 rows are two steps, three tasks
+
+
+def test_the_best_epoch_by_validation_rows():
+    how = {"latent": 2, "batch_size": 32, "steps": 0, "lr": 0.3}  # so large that it goes astray
+    lasts = [novelty.VAE(epochs=k, form="neg_elbo", **how) for k in (1, 2, 3, 4)]
+    best = novelty.VAE(epochs=4, form="neg_elbo", best=True, **how)
+    stream = engram.task_incremental(engram.load("blobs", classes=4, per_class=30), valid=0.25)
+    result = engram.run(stream, detectors=[*lasts, best], seeds=2, epochs=4, device="cpu")
+    for run in range(2):
+        found = [result.arrays(one.name, run, stage=0) for one in (*lasts, best)]
+        held = [own["calibration"] for own in found]
+        assert len({float(np.nansum(own)) for own in held[:4]}) == 4
+        place = next(k for k in range(4) if np.array_equal(held[k], held[4], equal_nan=True))
+        assert np.array_equal(found[place]["familiarity"], found[4]["familiarity"], equal_nan=True)
+        if not np.isnan(held[0]).any():  # all of them are right: the loss is that of all rows
+            assert place == int(np.argmax([own.sum() for own in held[:4]]))
+    with pytest.raises(BadArgument, match=r"stream\.valid: expected validation rows in task 1"):
+        train(best, seeds=1)
 
 
 @pytest.mark.parametrize("values", [{"of": "feature"}, {"latent": 0}, {"lr": 0.0}, {"z": "x"}])

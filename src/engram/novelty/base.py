@@ -189,11 +189,18 @@ class Detector(Probe):
 
     def _fit_several(self, view: StageView, digested: list[Batch], state: Any) -> Any:
         """The state after all passes over what `digest` made of the rows."""
+        found = state
+        for found in self._passes(view, digested, state):  # noqa: B007 - the last one counts
+            pass
+        return found
+
+    def _passes(self, view: StageView, digested: list[Batch], state: Any) -> Iterator[Any]:
+        """The state after each pass."""
         wanted = [self.passes_over(len(one.task.train)) for one in view.learners]
         for again in range(max(wanted)):
             for batch in shuffled(digested, view, again, self.rows_at_once, wanted):
                 state = tree_map(torch.detach, self._map(view, self.fit, batch, state))
-        return state
+            yield state
 
     def calibrated(self, view: StageView, state: Any) -> Tensor | None:
         """[R, V] scores of validation rows that the network gets right, NaN for the others."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import torch
@@ -12,16 +12,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from engram import keys
-from engram.errors import choose, number, whole
+from engram.errors import bad, choose, number, whole
 from engram.learner.batch import Batch
+from engram.learner.learner import Learner
 from engram.learner.net import Net
+from engram.learner.tree import tree_map
+from engram.novelty.adam import Weights, adam
 from engram.novelty.base import Detector, State
 from engram.novelty.facts import Facts, facts_of
+from engram.novelty.passes import SIZE
 from engram.novelty.vae_nets import Convolutional, Dense
 from engram.probes.view import StageView
-
-BETAS, TINY = (0.9, 0.999), 1e-8  # Adam's
-Weights = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,9 @@ class VAE(Detector):
         ``inverse``: 1 / (squared error + divergence); ``neg_elbo``: minus that sum.
     z
         What a score decodes: the ``mean``, or a ``sample`` (one draw, the same for all rows).
+    best
+        Whether the weights of a task are those of the epoch with the least loss on its validation
+        rows, as in the benchmark's code; otherwise of the last epoch.
 
     Examples
     --------
@@ -76,6 +80,7 @@ class VAE(Detector):
     z: str = "mean"
     steps: int = 400
     scaled: bool = True
+    best: bool = False
 
     def __post_init__(self) -> None:
         choose("of", self.of, ("features", "inputs"))
@@ -165,12 +170,34 @@ class VAE(Detector):
             noise = keys.normal(keys.fold(state["key"], "score"), self.latent).to(seen)
         return familiarity(*self._ask(state["weights"], seen, noise), form=self.form)
 
+    def check(self, learner: Learner) -> None:
+        super().check(learner)
+        for place, task in enumerate(learner.stream.tasks, 1):
+            if self.best and not len(task.valid):
+                expected = f"validation rows in task {place} to choose an epoch by, as valid=0.2"
+                raise bad("stream.valid", expected, 0)
+
     def _fit_several(self, view: StageView, digested: list[Batch], state: Any) -> Any:
         if self.scaled and not view.stage:
             rows = [torch.cat([getattr(batch, name) for batch in digested], 1) for name in "xw"]
             centre, unit = self._map(view, lambda net, x, w: units(x, w), *rows)
             state = {**state, "centre": centre, "unit": unit}
-        return super()._fit_several(view, digested, state)
+        if not self.best:
+            return super()._fit_several(view, digested, state)
+        held = [(self._map(view, self.digest, one.x), one.w) for one in view.validation(SIZE)]
+        least, chosen = torch.full((len(view),), torch.inf, device=view.device), state
+        for after in self._passes(view, digested, state):
+            loss = sum(self._map(view, self._held, x, w, after) for x, w in held)
+            better = loss < least
+            least = torch.where(better, loss, least)
+            chosen = tree_map(partial(_where, better), after, chosen)
+        return chosen
+
+    def _held(self, net: Net, x: Tensor, w: Tensor, state: State) -> Tensor:
+        """The loss summed over rows [B] that nothing is dropped of."""
+        seen = (x - state["centre"]) / state["unit"]
+        error, divergence = self._ask(state["weights"], seen, None)
+        return ((w > 0) * (error + divergence)).sum()
 
     def _shape(self, facts: Facts) -> tuple[int, ...]:
         return (facts.features,) if self.of == "features" else facts.sample
@@ -201,6 +228,11 @@ def familiarity(error: Tensor, divergence: Tensor, form: str = "inverse") -> Ten
     return -total if form == "neg_elbo" else 1 / total.clamp(min=1e-12)
 
 
+def _where(better: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """Leaves [R, ...] of the runs that got better [R], of the others as they were."""
+    return torch.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+
 def units(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     """The mean of rows [B, ...] with weights [B], and the deviation over all their numbers.
 
@@ -215,46 +247,6 @@ def units(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     centre = (share * x).sum(0)
     variance = (share * (x - centre) ** 2).sum(0).mean()
     return centre, torch.where(variance > 0, variance, 1.0).sqrt()
-
-
-def adam(state: State, slope: Weights, lr: float, real: Tensor) -> State:
-    """The state after a step; the same state where a batch holds no row.
-
-    All weights at once: a step of a small network is over before the next kernel is launched.
-    """
-    steps = state["steps"] + 1
-    weights, first, second = (flat(state[part]) for part in ("weights", "first", "second"))
-    gradient = flat({name: slope[name] for name in state["weights"]})
-    (a, b), count = BETAS, steps.to(gradient)
-    after_first = a * first + (1 - a) * gradient
-    after_second = b * second + (1 - b) * gradient**2
-    move = after_first / (1 - a**count) / ((after_second / (1 - b**count)).sqrt() + TINY)
-    chosen = {
-        part: unflat(torch.where(real, new, old), state["weights"])
-        for part, new, old in (
-            ("weights", weights - lr * move, weights), ("first", after_first, first),
-            ("second", after_second, second),
-        )
-    }  # fmt: skip
-    return {**state, **chosen, "steps": torch.where(real, steps, state["steps"])}
-
-
-def flat(parts: Weights) -> Tensor:
-    """[P] some tensors as one vector."""
-    return torch.cat([part.reshape(-1) for part in parts.values()])
-
-
-def unflat(vector: Tensor, like: Weights) -> dict[str, Tensor]:
-    """Views of a vector with the names and shapes of others.
-
-    Examples
-    --------
-    >>> found = unflat(torch.arange(3), {"w": torch.ones(1, 2), "b": torch.ones(1)})
-    >>> found["w"].tolist(), found["b"].tolist()
-    ([[0, 1]], [2])
-    """
-    found = vector.split([part.numel() for part in like.values()])
-    return {name: part.view(like[name].shape) for name, part in zip(like, found, strict=True)}
 
 
 @lru_cache(maxsize=64)
