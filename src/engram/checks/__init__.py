@@ -1,4 +1,4 @@
-"""The contract, executable: every rule a method or a memory policy must keep is one check.
+"""The contract, executable: every rule a method, policy, probe or network must keep is one check.
 
 >>> from engram.checks import check
 >>> print(check("herding"))

@@ -8,7 +8,8 @@ from typing import Any
 
 from engram.errors import AccessError, EngramError
 
-CONTRACTS = ("builtins", "engram.methods.base", "engram.novelty.base", "engram.probes.base")
+CONTRACTS = ("builtins", "engram.methods.base", "engram.novelty.base", "engram.probes.base",
+             "torch.nn.modules.module")  # fmt: skip
 # What torch says, and what helps. Only errors that torch raised are looked up: a user's own error
 # may contain any word.
 HINTS = (
@@ -30,6 +31,7 @@ HINTS = (
 
 def own_files(target: Any) -> set[str]:
     """Source files of a target's classes, those of the contract left out."""
+    target = getattr(target, "maker", target)  # a network on trial stands for its class
     kinds = (target if isinstance(target, type) else type(target)).__mro__
     files = set()
     for kind in kinds:

@@ -21,7 +21,8 @@ from engram.methods.base import Method, overrides, pace_of
 from engram.models.output import Output
 
 
-def _dice() -> tuple[Any, ...]:
+def dice() -> tuple[Any, ...]:
+    """The states of all global generators."""
     numbers = repr(np.random.get_state())  # noqa: NPY002 - the global state is the point
     return torch.get_rng_state().tolist(), numbers, random.getstate()
 
@@ -36,9 +37,9 @@ def check_loss_is_pure(method: Method) -> None:
     method, learner = at.method, at.learners[0]
     for batch in at.own_batches():
         tree = (learner.vector, learner.buffers, learner.state, *batch.per_row, *batch.shared)
-        kept, dice = tree_map(torch.clone, tree), _dice()
+        kept, drawn = tree_map(torch.clone, tree), dice()
         first = _terms(method, at, batch)
-        require(_dice() == dice, "loss uses a global generator: draw with engram.keys, batch.key")
+        require(dice() == drawn, "loss uses a global generator: draw with engram.keys, batch.key")
         require(same(tree, kept), "loss modifies its inputs: work on copies, return new tensors")
         second = _terms(method, at, batch)
         require(same(first, second), "loss gives other terms for the same inputs: keep no memory")
@@ -63,11 +64,11 @@ def check_step_is_pure(method: Method) -> None:
     before, grad = learner.vector, torch.linspace(-1, 1, len(learner.vector), dtype=torch.float64)
     after = before - 0.01 * grad
     tree = (before, after, grad, learner.state)
-    kept, dice = tree_map(torch.clone, tree), _dice()
+    kept, drawn = tree_map(torch.clone, tree), dice()
     first = at.method.step(before, after, grad, learner.state)
     second = at.method.step(before, after, grad, learner.state)
     require(same(tree, kept), "step modifies its inputs: return {**state, name: new}")
-    require(_dice() == dice, "step uses a global generator")
+    require(dice() == drawn, "step uses a global generator")
     require(same(first, second), "step gives other states for the same inputs")
     shape = [leaf.shape for leaf in leaves(first)] == [leaf.shape for leaf in leaves(kept[3])]
     require(shape, "step must return a state with the keys and shapes it was given")
@@ -85,11 +86,11 @@ def check_interval_waits(method: Method) -> None:
     for step in range(1, pace + 1):
         before, vector = vector, vector - 0.01 * grad
         state = at.method.step(before, vector, grad, state)
-        kept, dice = tree_map(torch.clone, (vector, state)), _dice()
+        kept, drawn = tree_map(torch.clone, (vector, state)), dice()
         found = at.method.interval(vector, state)
         again = at.method.interval(vector, state)
         require(same((vector, state), kept), "interval modifies its inputs: return {**state, ...}")
-        require(_dice() == dice, "interval uses a global generator")
+        require(dice() == drawn, "interval uses a global generator")
         require(same(found, again), "interval gives other states for the same inputs")
         require(
             shapes(found) == shapes(state),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
+
+from torch import nn
 
 from engram import methods
 from engram.checks import (
@@ -18,6 +21,7 @@ from engram.checks import (
     labels,
     leakage,
     learning,
+    networks,
     oracles,
     policies,
     probes,
@@ -32,10 +36,11 @@ from engram.errors import bad, unknown
 from engram.memory import Memory, Policy
 from engram.memory import policies as policy_names
 from engram.methods.base import Method
+from engram.models import models
 from engram.novelty import Detector
 from engram.novelty import detectors as detector_names
+from engram.own_code import own_object
 from engram.probes import Probe
-from engram.recipes.names import own_class
 
 Check = Callable[[Any], None]
 
@@ -161,14 +166,16 @@ POLICY_CHECKS: tuple[Check, ...] = (
 )
 
 
-def check(target: Any) -> Report:
-    """Try a method, a memory policy or a probe against every rule of the contract.
+def check(target: Any, *, sample_shape: tuple[int, ...] | None = None) -> Report:
+    """Try a method, a memory policy, a probe or a network against every rule of the contract.
 
     Parameters
     ----------
     target
-        A method, policy or probe, its class, its name in the library, or ``module:Class`` (the
-        module may be a path to a file). A class is tried with its defaults.
+        A method, policy, probe or network, its class, its name in the library, or ``module:Class``
+        (the module may be a path to a file). A class is tried with its defaults.
+    sample_shape
+        What a network reads; without it, usual shapes are tried in turn.
 
     Examples
     --------
@@ -177,6 +184,10 @@ def check(target: Any) -> Report:
     True
     """
     found = resolve(target)
+    if is_network(found):
+        one = networks.candidate(found, sample_shape)
+        shown = f"{label(found)} on samples of shape {one.shape}"
+        return Report(shown, findings(networks.NETWORK_CHECKS, one, needs))
     if isinstance(found, type):
         name = found.__name__
         try:
@@ -198,6 +209,9 @@ def needs(one: Check) -> list[Check]:
     # what cannot be measured at all fails everywhere
     if one in (*probes.PROBE_CHECKS[2:], *detectors.DETECTOR_CHECKS):
         return [probes.check_measures_after_every_stage]
+    if one in networks.NETWORK_CHECKS[1:]:
+        compared = [networks.check_answers_the_same_again] * (one in networks.COMPARED)
+        return [networks.check_answers_features, *compared]
     if one not in METHOD_CHECKS:
         return []
     place = METHOD_CHECKS.index(one)
@@ -219,25 +233,39 @@ def made(kind: type[Any]) -> Any:
     return kind()
 
 
+def is_network(target: Any) -> bool:
+    """Whether a target is a network, its class, a factory or the name of a model."""
+    if isinstance(target, str):
+        return target in models()
+    if isinstance(target, type):
+        return issubclass(target, nn.Module)
+    # functions are policies, which are given rows to rank, or factories
+    ranks = inspect.isfunction(target) and "rows" in inspect.signature(target).parameters
+    return isinstance(target, nn.Module) or (inspect.isfunction(target) and not ranks)
+
+
 def resolve(target: Any) -> Any:
-    """The method, policy or class that a target names."""
+    """The method, policy, network or class that a target names."""
     if isinstance(target, str):
         return _named(target)
     if isinstance(target, type):
-        if issubclass(target, Method | Probe) or hasattr(target, "rank"):
+        if issubclass(target, Method | Probe | nn.Module) or hasattr(target, "rank"):
             return target
-    elif isinstance(target, Method | Memory | Policy | Probe) or inspect.isfunction(target):
+    elif isinstance(target, (Method, Memory, Policy, Probe, nn.Module, FunctionType)):
         return target
-    raise bad("target", "a method, a policy, a probe, or a class of these", target)
+    raise bad("target", "a method, a policy, a probe, a network, or a class of these", target)
 
 
 def _named(name: str) -> Any:
     if ":" in name:
-        return resolve(own_class(name, object))
+        return resolve(own_object(name, what="target"))
     if name in methods.__all__:
         return getattr(methods, name)
     if name in policy_names():
         return name
     if name in detector_names():
         return detector_names()[name]
-    raise unknown("target", name, [*methods.__all__, *policy_names(), *detector_names()])
+    if name in models():
+        return name
+    known = [*methods.__all__, *policy_names(), *detector_names(), *models()]
+    raise unknown("target", name, known)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from engram.cli.options import Root
 from engram.cli.shell import BAD_INPUT, FAILED, emit
 from engram.errors import EngramError
 
@@ -14,10 +15,17 @@ from engram.errors import EngramError
 def command(
     target: Annotated[
         str,
-        typer.Argument(metavar="MODULE:CLASS|NAME", help="A method, policy, probe or detector."),
+        typer.Argument(
+            metavar="MODULE:CLASS|NAME", help="A method, policy, probe, detector or network."
+        ),
     ],
+    data: Annotated[
+        str | None,
+        typer.Option("--data", "-d", metavar="NAME|PATH", help="Data that a network is to read."),
+    ] = None,
+    root: Root = None,
 ) -> None:
-    """Check a method, policy, probe or detector, built in or your own, against the contract.
+    """Check a method, policy, probe, detector or network of your own against the contract.
 
     Exit code 1: a rule is broken; 2: the method's own code raised an error.
     """
@@ -25,7 +33,12 @@ def command(
         raise EngramError("this version has no contract suite (engram.checks)")
     from engram.checks import check
 
-    report = check(target)
+    shape = None
+    if data is not None:
+        from engram.data import load
+
+        shape = load(data, root=str(root) if root else None).sample_shape
+    report = check(target, sample_shape=shape)
     emit(str(report))
     if any(one.raised for one in report.failed):  # the same code as for any error of one's own
         raise typer.Exit(BAD_INPUT)
