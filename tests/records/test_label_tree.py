@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -47,6 +48,30 @@ def test_the_tree_is_read_from_names_and_labels() -> None:
     assert np.flatnonzero(found.subclasses).tolist() == [1, 3]
     assert np.flatnonzero(found.orphans).tolist() == [2]
     assert tree_of(hierarchy()) is None  # labels of other names may mean anything
+
+
+def test_a_subclass_without_test_rows_is_no_orphan(tmp_path: Path) -> None:
+    x, y = np.arange(80.0)[:, None], np.array(["cat", "dog", "oak", "ivy"] * 20)
+    data = engram.Data.from_arrays(x, y, test=(x[2:4], y[2:4]))  # oak and ivy alone
+    stream = engram.hierarchical(
+        data, hierarchy={"pet": ["cat", "dog"], "plant": ["oak"]},
+        tasks=[["pet", "plant"], ["cat", "dog", "oak", "ivy"]], valid=0.1,
+    )  # fmt: skip
+    with pytest.raises(BadArgument, match="test rows"):
+        engram.hierarchical(data, hierarchy={"pet": ["cat", "dog"]}, tasks=[["pet"]], valid=0.1)
+    result = engram.run(
+        stream, method="ER", model={"name": "mlp", "hidden": [4]}, epochs=1, device="cpu",
+        out=tmp_path,
+    )  # fmt: skip
+    for found in (result, engram.read(tmp_path)):
+        (run,) = found.runs
+        items = found.items(run.recipe, run.order)
+        tree = tree_of(items)
+        assert tree is not None
+        orphans = [name for name, alone in zip(items.names, tree.orphans, strict=True) if alone]
+        assert orphans == ["fine/ivy"]
+        known = {found.class_names[c] for c in found.class_accuracy().columns}
+        assert known == {"superclass/plant", "fine/oak", "fine/ivy"}  # of others nothing is known
 
 
 def test_views_of_superclasses_subclasses_and_orphans() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,9 @@ class Items:
         [n] further facts about the items, by name: subject, gender, view.
     attribute_names
         Name of each value of an attribute, where the data has them.
+    parent
+        [C] of sets of labels, the label that stands before each in the data, -1 where none does;
+        empty: as the items have it.
     """
 
     rows: Ints
@@ -62,9 +65,10 @@ class Items:
     multilabel: bool = False
     attributes: Mapping[str, Ints] = field(default_factory=dict)
     attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    parent: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
-        for name in ("rows", "task", "targets", "opening", "classes"):
+        for name in ("rows", "task", "targets", "opening", "classes", "parent"):
             object.__setattr__(self, name, np.asarray(getattr(self, name), np.int64))
         facts = {key: np.asarray(values, np.int64) for key, values in self.attributes.items()}
         object.__setattr__(self, "attributes", facts)
@@ -73,6 +77,8 @@ class Items:
             object.__setattr__(self, "targets", self.targets[:, None])
         names = tuple(self.names) or tuple(map(str, self.classes))
         object.__setattr__(self, "names", names)
+        if self.multilabel and not len(self.parent):
+            object.__setattr__(self, "parent", parents(self.targets, len(self.opening)))
         self._check()
 
     def _check(self) -> None:
@@ -84,6 +90,8 @@ class Items:
             raise bad("visible", f"a mask [tasks, {width}]", self.visible.shape)
         if len(self.classes) != width or len(self.names) != width:
             raise bad("classes and names", f"{width} entries", (len(self.classes), len(self.names)))
+        if len(self.parent) not in (0, width):
+            raise bad("parent", f"{width} entries", len(self.parent))
         if n and not (self.task.min() >= 0 and self.task.max() < len(self.visible)):
             raise bad("task", f"numbers from 0 to {len(self.visible) - 1}", self.task.max())
         if self.targets.size and self.targets.max() >= width:
@@ -152,16 +160,31 @@ class Items:
         tests = [np.asarray(getattr(task, kind).cpu()) for task in stream]
         rows = np.concatenate(tests)
         task = np.repeat(np.arange(len(tests)), [len(t) for t in tests])
-        targets = np.asarray(stream.targets.cpu())[rows]
-        order: Sequence[int] = stream.order
+        targets, order = np.asarray(stream.targets.cpu()), list[int](stream.order)
+        sets = stream.labels == "set"
         return cls(
-            rows=rows, task=task, targets=targets, opening=np.asarray(stream.opening.cpu()),
+            rows=rows, task=task, targets=targets[rows], opening=np.asarray(stream.opening.cpu()),
             visible=np.asarray(stream.visible.cpu()), classes=np.asarray(order, np.int64),
             names=tuple(str(stream.data.classes[c]) for c in order),
-            multilabel=stream.labels == "set",
+            multilabel=sets, parent=parents(targets, len(order) if sets else 0),
             attributes={k: np.asarray(v.cpu())[rows] for k, v in stream.data.attributes.items()},
             attribute_names=dict(stream.data.attribute_names),
         )  # fmt: skip
+
+
+def parents(targets: npt.NDArray[Any], width: int) -> Ints:
+    """[width] the label before each one in sets of labels [n, L], -1 where there is none.
+
+    Examples
+    --------
+    >>> parents(np.array([[0, 1], [0, -1], [2, -1]]), 3).tolist()
+    [-1, 0, -1]
+    """
+    found = np.full(width, -1, np.int64)
+    for row in np.unique(targets, axis=0) if width else ():
+        line = row[row >= 0]
+        found[line[1:]] = line[:-1]
+    return found
 
 
 def write_items(path: str | os.PathLike[str], items: Items, *, recipe: str, order: str) -> Path:
@@ -173,6 +196,7 @@ def write_items(path: str | os.PathLike[str], items: Items, *, recipe: str, orde
         "opening": items.opening.astype(np.int16),
         "visible": items.visible.astype(np.uint8),
         "classes": items.classes.astype(np.int32),
+        "parent": items.parent.astype(np.int32),
         **{_ATTRIBUTE + key: values for key, values in items.attributes.items()},
     }
     facts = {

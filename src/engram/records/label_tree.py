@@ -44,10 +44,7 @@ def tree_of(items: Items) -> LabelTree | None:
     """
     if not items.multilabel or not all(name.startswith(PREFIXES) for name in items.names):
         return None
-    parent = np.full(items.width, -1, np.int64)
-    for row in np.unique(items.targets, axis=0):  # labels stand from the top down
-        line = row[row >= 0]
-        parent[line[1:]] = line[:-1]
+    parent = items.parent  # labels stand from the top down
     inner = np.array([name.startswith(PREFIXES[0]) for name in items.names], np.bool_)
     return LabelTree(parent, inner, ~inner & (parent >= 0), ~inner & (parent < 0))
 

@@ -126,6 +126,7 @@ def class_accuracy(result: Result, *, stage: int | None) -> pd.DataFrame:
     pooled = np.zeros(len(arranged.runs), np.bool_)
     pooled[arranged.run[wanted & over_all]] = True
     wanted &= over_all | ~pooled[arranged.run]
+    wanted &= frame["value"].notna().to_numpy()  # a label that no test row has
     rows = frame.loc[wanted, ["task", "cls", "value"]].assign(run=arranged.run[wanted])
     counted = arrange.ends(frame, "class_count")
     counts = frame.loc[counted, ["task", "cls", "value"]].assign(run=arranged.run[counted])
