@@ -22,6 +22,7 @@ from engram.learner.tree import tree_map
 from engram.memory import Memory
 from engram.models import norm_pool
 from engram.models.context import PLAIN
+from engram.models.conv_blocks import Fusable
 from engram.models.layers import BatchNorm
 from engram.streams import class_incremental
 
@@ -146,6 +147,26 @@ def test_blocks_at_once_train_the_same(monkeypatch):
             assert bool(taken) is not plain
         assert apart(*found) < 1e-3, run.method
         taken.clear()
+
+
+def test_residual_blocks_at_once_train_almost_the_same(monkeypatch):
+    """Of 33 ReLUs over each other some answer is always within rounding of 0.
+
+    Two roundings of noise in torch's own batch norm turn one around in every fourth of these runs.
+    That moves gradients by 10 % in the first task and by 60 % in the second; but their direction in
+    the first stays (.995), and so do weights and statistics (6e-4).
+    """
+    monkeypatch.setattr(Fusable, "proven", True)
+    for run in images(precision="float32", lr=1e-3, epochs=1):
+        run, found = replace(run, model="resnet32"), []
+        assert Engine([run], device="cuda").networks(run).fused
+        for plain in (True, False):
+            token = PLAIN.set(plain)
+            found.append(trained([run], device="cuda")[0, 0])
+            PLAIN.reset(token)
+        (vector, buffers, _, opt), (other, others, _, opts) = found
+        assert 0 < toys.gap((vector, buffers), (other, others)) < 2e-3, run.method
+        assert torch.cosine_similarity(opt["m"], opts["m"], dim=0) > 0.98, run.method
 
 
 @pytest.mark.parametrize("compile", [False, True])
