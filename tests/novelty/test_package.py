@@ -9,7 +9,7 @@ import torch
 import engram
 from engram import novelty
 from engram.checks import check
-from engram.errors import BadArgument
+from engram.errors import BadArgument, EngramError
 from engram.learner.tree import tree_map
 from engram.models.output import Output
 from engram.novelty import gaussian
@@ -149,6 +149,15 @@ def test_refused(ood):
     ):
         with pytest.raises(BadArgument, match=said):
             engram.run(stream, detectors=[detector])
+
+
+def test_what_the_package_cannot_do_is_told_by_name(ood, monkeypatch):
+    def refuse(*args):
+        raise ValueError("No correct predictions for class 0")
+
+    monkeypatch.setattr(ood.SHE, "fit_features", refuse)
+    with pytest.raises(EngramError, match=r"she: pytorch-ood cannot go on \(No correct"):
+        train(novelty.Wrapped("SHE"), seeds=1)
 
 
 def test_recipes_know_it_without_the_package():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -99,10 +100,11 @@ class Wrapped(OutputDetector):
 
     def _asked(self, one: Any, output: Output, columns: Tensor) -> Tensor:
         """The package says how foreign inputs are."""
-        if hasattr(one, "predict_logits"):
-            foreign = one.predict_logits(output.logits.cpu()[:, columns.cpu()])
-        else:
-            foreign = one.predict_features(output.features.flatten(1).cpu())
+        with self._by_name():
+            if hasattr(one, "predict_logits"):
+                foreign = one.predict_logits(output.logits.cpu()[:, columns.cpu()])
+            else:
+                foreign = one.predict_features(output.features.flatten(1).cpu())
         return -torch.as_tensor(foreign).to(output.logits)
 
     def _fitted(self, net: Net, columns: Tensor, state: State) -> Any:
@@ -120,11 +122,20 @@ class Wrapped(OutputDetector):
             used &= seen[label]
         place = seen.cumsum(0) - 1  # of a column within the head
         features, logits = (state["rows"][k].cpu()[used] for k in ("features", "logits"))
-        if hasattr(one, "predict_logits"):
-            return one.fit_logits(logits[:, seen], place[label[used]])
-        if self._by_head(type(one)):
-            return one.fit_features(features, place[label[used]])
-        return one.fit_features(features, label[used].unique(return_inverse=True)[1])
+        with self._by_name():
+            if hasattr(one, "predict_logits"):
+                return one.fit_logits(logits[:, seen], place[label[used]])
+            if self._by_head(type(one)):
+                return one.fit_features(features, place[label[used]])
+            return one.fit_features(features, label[used].unique(return_inverse=True)[1])
+
+    @contextmanager
+    def _by_name(self) -> Iterator[None]:
+        """Inside, what the package finds wrong is told as its detector's."""
+        try:
+            yield
+        except Exception as error:
+            raise EngramError(f"{self.name}: pytorch-ood cannot go on ({error})") from error
 
     def _by_head(self, kind: type[Any]) -> bool:
         wanted = inspect.signature(kind).parameters
