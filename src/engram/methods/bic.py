@@ -154,7 +154,7 @@ class BiC(Method):
             rows = distill_rows(logits, old, batch.known, temperature=self.temperature)
         else:
             rows = bce_rows(logits, old.sigmoid(), batch.known)
-        share = (batch.known.sum() / batch.seen.sum().clamp(min=1)).to(task.dtype)
+        share = batch.known.sum().to(task.dtype) / batch.seen.sum().clamp(min=1)
         return {"task": (1 - share) * task, "distill": share * mean(rows, batch.w)}
 
     def _task(self, net: Net, batch: Batch, logits: Tensor) -> Tensor:
