@@ -126,6 +126,9 @@ def test_options_of_detectors_and_of_the_outside_set():
     assert recipe["outside"] == {"data": "digits", "limit": 9, "data_options": {"seed": 1}}
     with pytest.raises(BadArgument, match="unknown name 'Sofmax', did you mean 'Softmax'"):
         set_values([recipe], "Sofmax.k=2")
+    set_values([recipe], "detectors=5")  # refused when the recipe is built
+    with pytest.raises(BadArgument, match="unknown name 'Softmax'"):
+        set_values([recipe], "Softmax.k=2")
     with pytest.raises(BadArgument, match="--grid: unknown name 'memry', did you mean 'memory'"):
         arguments.grid([recipe], ["memry.total=1,2"])
 

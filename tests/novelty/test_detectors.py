@@ -350,6 +350,22 @@ def test_by_name_and_from_the_command_line(tmp_path):
         assert said in str(refused.exception) + refused.output
 
 
+def test_recipes_of_one_run_are_measured_by_the_detectors_of_all():
+    base = {"stream": {"data": "blobs", "valid": 0.2}, "method": "Finetune"}
+
+    def recipe(*detectors, **more):
+        return engram.Recipe.of({**base, "detectors": list(detectors), **more})
+
+    asked = [recipe("Softmax"), recipe("Energy", novelty.KNN(k=2)), recipe("Softmax", "KNN")]
+    result = engram.sweep(asked, device="cpu")
+    assert len(result.runs) == 1
+    assert set(result.novelty()["detector"]) == {"softmax", "energy", "knn k=2", "knn"}
+    sets = [{"data": "blobs", "data_options": {"seed": seed}} for seed in (1, 2)]
+    two = [recipe(one, outside=own) for one, own in zip(("Softmax", "Energy"), sets, strict=True)]
+    with pytest.raises(BadArgument, match="outside: expected one outside set for the one run"):
+        engram.sweep(two, device="cpu")
+
+
 @pytest.mark.parametrize("name", sorted(novelty.detectors()))
 def test_every_detector_keeps_the_contract(name, request):
     if name == "Wrapped":

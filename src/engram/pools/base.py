@@ -79,11 +79,16 @@ class Work:
 
 def contents_by_run(work: Work, recorder: Recorder) -> dict[Key, dict[str, Any]]:
     """Recipes as plain values, by their runs that are not finished."""
-    unfinished = {plan.key for plan in recorder.open}
+    unfinished = {plan.key: plan for plan in recorder.open}
     found: dict[Key, dict[str, Any]] = {}
     for recipe, plans in zip(work.recipes, work.by_recipe, strict=True):
         keys = [plan.key for plan in plans if plan.key in unfinished]
-        found |= dict.fromkeys(keys, recipe.plain()) if keys else {}
+        if keys:
+            # where several recipes ask for a run, each in its own way, it has all their probes
+            asked = unfinished[keys[0]].content
+            measured = {name: asked[name] for name in ("probes", "outside") if name in asked}
+            content = {**recipe.plain(), **measured}
+            found |= dict.fromkeys(keys, content)
     return found
 
 

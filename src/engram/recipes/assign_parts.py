@@ -36,8 +36,7 @@ def put_detector(content: Content, key: str, value: Any) -> bool:
     >>> content["detectors"][1]
     {'name': 'Tuned', 'detector': {'name': 'ODIN', 'temperature': 10}}
     """
-    specs = content.get("detectors") or ()
-    specs = [specs] if isinstance(specs, (str, Mapping)) else list(specs)
+    specs = _listed(content.get("detectors"))
     if not any(option_of(key, one) for one in names_of(specs)):
         return False
     content["detectors"] = [_with(one, key, value) for one in specs]
@@ -56,10 +55,16 @@ def _with(spec: Any, key: str, value: Any) -> Any:
     return spec if opened == {"name": spec} else opened
 
 
+def _listed(specs: Any) -> list[Any]:
+    """Detectors as a list; what is none is refused elsewhere."""
+    if isinstance(specs, (str, Mapping)):
+        return [specs]
+    return list(specs) if isinstance(specs, (list, tuple)) else []
+
+
 def names_of(specs: Any) -> Iterator[str]:
     """The names of detectors, and of those that others hold."""
-    specs = [specs] if isinstance(specs, (str, Mapping)) else (specs or ())
-    for spec in specs:
+    for spec in _listed(specs):
         if isinstance(spec, Mapping):
             yield str(spec.get("name"))
             yield from names_of([spec["detector"]] if spec.get("detector") else ())

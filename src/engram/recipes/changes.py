@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from engram.errors import BadArgument, RecordError
+from engram.errors import BadArgument, RecordError, bad
 from engram.recipes.identity import FORM, PARTS
 from engram.recipes.plan import Plan
+from engram.recipes.probing import plain_probe
 from engram.records import RunDirectory
 
 
@@ -99,7 +101,10 @@ def _name(content: Mapping[str, Any], part: str) -> str:
 
 
 def distinct(plans: Sequence[Plan]) -> list[Plan]:
-    """Every run once; one experiment under two labels is refused, because one would be lost."""
+    """Every run once, with the probes of all that ask for it.
+
+    One experiment under two labels is refused, because one would be lost.
+    """
     found: dict[tuple[str, int, str], Plan] = {}
     for plan in plans:
         first = found.setdefault(plan.key, plan)
@@ -108,4 +113,25 @@ def distinct(plans: Sequence[Plan]) -> list[Plan]:
                 f"label: expected different experiments, {first.label!r} and {plan.label!r} are "
                 "the same one (data, stream, model, method and training settings are equal)"
             )
+        if not set(plan.probes) <= set(first.probes):
+            found[plan.key] = _joined(first, plan)
     return list(found.values())
+
+
+def _joined(first: Plan, second: Plan) -> Plan:
+    """One run for two plans that differ in what is measured."""
+    probes = {**first.probes, **second.probes}
+    names = [probe.name for probe in probes.values()]
+    if len(set(names)) < len(names):
+        expected = f"probes of different names for the one run of {first.label!r}"
+        raise bad("probes", expected, sorted(names))
+    sets = [one.outside for one in (first, second) if one.outside is not None]
+    if len({(one.data.fingerprint(), one.limit) for one in sets}) > 1:
+        raise bad("outside", f"one outside set for the one run of {first.label!r}", "two")
+    told = [one.content["outside"] for one in (first, second) if "outside" in one.content]
+    content = {**first.content, "probes": [plain_probe(one) for one in probes.values()]}
+    run = replace(first.run, features=first.run.features or second.run.features)
+    return replace(
+        first, run=run, probes=probes, outside=sets[0] if sets else None,
+        content={**content, **({"outside": told[0]} if told else {})},
+    )  # fmt: skip
