@@ -145,7 +145,8 @@ def test_blocks_at_once_train_the_same(monkeypatch):
             found.append(trained([run], device="cuda"))
             PLAIN.reset(token)
             assert bool(taken) is not plain
-        assert apart(*found) < 1e-3, run.method
+        # the last bit of the inputs moves this by 1e-6, or a ReLU, which moves it by up to .03
+        assert apart(*found) < 5e-2, run.method
         taken.clear()
 
 
