@@ -1,8 +1,12 @@
-"""Children that die: forks of one process that has imported everything and computed nothing."""
+"""Processes of a test's own: forks of one that has imported everything and computed nothing."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 # One server for all tests of a process, and for the pools: whoever starts it first decides what is
 # imported there. The tests' own modules, too: a child would otherwise import them for itself.
@@ -11,6 +15,40 @@ FORKS.set_forkserver_preload(
     [
         "engram.pools.processes", "engram.recipes", "engram.records", "pandas", "pyarrow.parquet",
         "safetensors.torch", "torch._dynamo", "pytest", "tests.recipes.test_crash",
-        "tests.recipes.test_two_at_once", "tests.probes.test_kills",
+        "tests.recipes.test_two_at_once", "tests.probes.test_kills", "tests.recipes.test_steps",
     ]
 )  # fmt: skip
+LIMIT = 300.0  # seconds
+
+
+def command_line(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """``engram WORDS`` in a process of its own, which begins a second sooner than an interpreter.
+
+    What it writes lies in files beside the folder, which is its working directory.
+    """
+    files = [folder.parent / f"{folder.name}.{name}" for name in ("stdout", "stderr")]
+    child = FORKS.Process(target=_main, args=(folder, files, words, dict(os.environ)))
+    child.start()
+    child.join(LIMIT)
+    said = [file.read_text("utf-8") for file in files]
+    assert child.exitcode is not None, said
+    return subprocess.CompletedProcess(["engram", *words], child.exitcode, *said)
+
+
+def _main(folder: Path, files: list[Path], words: tuple[str, ...], environ: dict[str, str]) -> None:
+    from engram.cli import main
+
+    speak_into(*files)
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(folder)
+    sys.argv = ["engram", *words]
+    main()
+
+
+def speak_into(out: Path, errors: Path) -> None:
+    """Send what this process prints into files."""
+    for number, file in enumerate((out, errors), start=1):
+        opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(opened, number)
+        os.close(opened)

@@ -12,6 +12,7 @@ import pytest
 from engram.cli import COMMANDS, complete, shell
 from engram.errors import BadArgument
 from tests.cli.conftest import SMALL
+from tests.forks import command_line
 
 
 @pytest.mark.parametrize(
@@ -60,15 +61,9 @@ def test_debug_shows_the_error_wherever_it_stands(engram, args):
     assert isinstance(engram(*args, code=1).exception, BadArgument)
 
 
-def process(folder, *args):
-    return subprocess.run(
-        [sys.executable, "-m", "engram", *args], capture_output=True, text=True, cwd=folder
-    )
-
-
 def test_a_mistake_is_one_line_and_exit_code_2_of_the_process(tmp_path):
     """With --debug: `test_debug_shows_the_traceback_of_user_code`."""
-    short = process(tmp_path, "run", "-d", "digts")
+    short = command_line(tmp_path, "run", "-d", "digts")
     assert (short.returncode, short.stdout) == (2, "")
     assert len(short.stderr.splitlines()) == 1
 
@@ -96,6 +91,8 @@ def test_version_and_help(engram):
     from engram import __version__
 
     assert engram("--version").stdout == f"engram {__version__}\n"
+    module = [sys.executable, "-m", "engram", "--version"]
+    assert subprocess.check_output(module, text=True) == f"engram {__version__}\n"
     shown = engram("--help").stdout
     assert "..." not in shown.split("Commands:")[1]  # no line is cut
     for command in (*(name for name, _, _ in COMMANDS), "data"):
@@ -196,7 +193,7 @@ def test_errors_in_user_code_are_one_line_with_file_and_line(fault, engram, tmp_
 
 def test_debug_shows_the_traceback_of_user_code(tmp_path):
     (tmp_path / "mine_to_debug.py").write_text(FAULTS["verb"][0])
-    done = process(tmp_path, "run", *SMALL, "-m", "mine_to_debug:Mine", "--debug")
+    done = command_line(tmp_path, "run", *SMALL, "-m", "mine_to_debug:Mine", "--debug")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "ZeroDivisionError" in done.stderr

@@ -163,8 +163,8 @@ def test_numbers_outside_the_unit_range_are_refused():
 
 def test_the_generator_counts_as_memory():
     stream = class_incremental(engram.load("digits"), classes_per_task=5)
-    result = engram.run(stream, method=[DGR(), LGR()], model={"name": "mlp", "latent": 12},
-                        iterations=2)  # fmt: skip
+    result = engram.run(stream, method=[DGR(), LGR(root_iterations=2)],
+                        model={"name": "mlp", "latent": 12}, iterations=2)  # fmt: skip
     cost = result.cost()
     images = 2 * 64 * 65 + 2 * 100 * 65 + 101 * 64 + 2 * 64 * 65  # 64-64-64-(100)-64-64-64
     latents = 64 * 13 + 64 * 65 + 2 * 100 * 65 + 101 * 64 + 64 * 65 + 12 * 65

@@ -264,7 +264,7 @@ class TestErrors:
 )
 def test_bytes_of_latents_and_of_images(method, expected):
     """100 x 100 RGB bytes, and the 200 numbers behind the benchmark's root."""
-    count = 200
+    count = 30
     x = torch.randint(0, 256, (count, 3, 100, 100), dtype=torch.uint8)
     y = torch.arange(count) % 2
     data = Data.from_arrays(x, y, test=(x[:2], y[:2]))

@@ -71,7 +71,7 @@ def test_padding_changes_nothing_and_rows_are_learnt(of):
         return detector._ask(state["weights"], x, None)[0].sum()
 
     before = known(state)
-    for _ in range(60):
+    for _ in range(40):
         state = detector.fit(None, batch_of(x), state)
     assert known(state) < before / 2
 

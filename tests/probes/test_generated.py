@@ -19,7 +19,7 @@ from engram.report.digest import digest
 from engram.report.sections import all_sections, choose_cast
 
 DGR = {"name": "DGR", "width": 16, "noise": 4}
-LGR = {"name": "LGR", "width": 16, "noise": 4}
+LGR = {"name": "LGR", "width": 16, "noise": 4, "root_iterations": 4}
 
 
 def digits(**options):

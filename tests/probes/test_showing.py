@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 import engram
 from engram.cli import app
 from engram.report import build, from_directories, write_tables
+from tests.forks import command_line
 from tests.probes.test_probes import train, values
 
 HERE = Path(__file__).parent
@@ -87,8 +87,7 @@ def test_probes_on_the_command_line(tmp_path, cli):
     assert "finished before and kept: 1 of 1 run" in said
     assert [path.name for path in (tmp_path / "runs" / "recipes").iterdir()] == recipes
     assert "entropy/mean" in cli("metrics", "runs", cwd=tmp_path)
-    resumed = [sys.executable, "-m", "engram", "resume", "runs", "--trust"]  # a new process
-    done = subprocess.run(resumed, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = command_line(tmp_path, "resume", "runs", "--trust")  # a new process
     assert done.returncode == 0, done.stderr
     marked = [json.loads(p.read_text()) for p in (tmp_path / "runs").glob("probes-*.json")]
     assert {len(run["probes"]) for one in marked for run in one["runs"]} == {2}

@@ -34,6 +34,7 @@ def skeletons():
 
 def train(name, out, average):
     own = {"Join": methods.Join(methods.ER(), methods.EWC())}
+    own |= {kind.__name__: kind(root_iterations=20) for kind in (methods.LGR, methods.LatentReplay)}
     graph = name == "TWP"
     model = {"name": "mlp", "hidden": [8]}
     if graph:

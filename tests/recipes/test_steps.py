@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +21,7 @@ from engram.methods.base import Method, Phase
 from engram.recipes import Callback, Recipe
 from engram.recipes.orders import orders
 from engram.recipes.step_saver import StepSaver
+from tests.forks import FORKS, speak_into
 
 METHODS = (
     "Finetune", "ER", "EWC", "SI", "RWalk", "LwF", "AGEM", "GEM", "ICaRL", "DERpp", "ERACE",
@@ -307,44 +306,40 @@ def test_nothing_is_sliced_without_a_directory(monkeypatch):
     engram.run(toys.streams()[0], method="Finetune", device="cpu")
 
 
-SCRIPT = """
-import sys, time, torch
-import engram
-from engram.checks import toys
-from engram.methods.base import Method
-
-SECONDS, *OUTS = sys.argv[1:]
-
 class Slow(Method):
     def loss(self, net, batch, state):
-        time.sleep(float(SECONDS))
+        time.sleep(float(os.environ.get("SECONDS_OF_A_STEP", "0")))
         return {"task": net.task(batch)}
 
-if __name__ == "__main__":
+
+def train_slow(out):
+    engram.run(toys.streams()[0], method=Slow(), epochs=6, batch_size=4, device="cpu", out=out)
+
+
+def train_slowly(out, said):
     torch.set_num_threads(1)
-    for out in OUTS:
-        engram.run(toys.streams()[0], method=Slow(), epochs=6, batch_size=4, device="cpu", out=out)
-"""
+    speak_into(said, said)
+    os.environ["SECONDS_OF_A_STEP"] = "0.05"
+    train_slow(out)
 
 
 def test_sigterm_saves_and_stops(tmp_path):
-    script, out, whole = tmp_path / "slow_run.py", tmp_path / "out", tmp_path / "whole"
-    script.write_text(SCRIPT)
-    command = [sys.executable, str(script)]
-    process = subprocess.Popen(
-        [*command, "0.05", str(out)], stderr=subprocess.PIPE, env=os.environ | {"COLUMNS": "80"}
-    )
+    out, whole, said = tmp_path / "out", tmp_path / "whole", tmp_path / "said"
+    child = FORKS.Process(target=train_slowly, args=(out, said))
+    child.start()
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not list(out.glob("recipe*")):
         time.sleep(0.05)
     time.sleep(1)  # of the 3 that the first task takes
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
-    assert b"engram.ending.Ended: 15" in said
-    assert process.returncode != 0
+    os.kill(child.pid, signal.SIGTERM)
+    child.join(60)
+    assert "engram.ending.Ended: 15" in said.read_text()
+    assert child.exitcode == 1
     (kept,) = (out / "checkpoint" / "steps").glob("*.safetensors")
     assert [where[0] for where in position(kept).values()] == [0]
-    subprocess.run([*command, "0", str(out), str(whole)], check=True, timeout=120)
+    train_slow(out)
+    train_slow(whole)
+    assert len(list((out / "recipes").iterdir())) == 1  # it went on, and did not begin another
     same(*(engram.records.read(path) for path in (out, whole)))
 
 
