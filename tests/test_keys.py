@@ -30,6 +30,9 @@ import torch
 from engram import key_kernels, keys
 
 for key in (torch.tensor(7), torch.tensor([[3, -5], [2**62, -(2**63)]])):
+    for add in (0, 5, -(2**62), 2**63 - 1):
+        mixed = key_kernels.mix(key.to(DEVICE), add).cpu()
+        assert torch.equal(mixed, keys._mix_(key + add))
     for count in (1, 1024, 5000):
         expected = keys._bits(key, count)
         key = key.to(DEVICE)
@@ -58,12 +61,18 @@ def test_a_draw_by_a_kernel_is_reshaped_and_asked_for_where_it_is_large(monkeypa
         return found if len(rest) == 1 else (found >> 39) >= rest[0]
 
     key, shape = torch.tensor([4, 5]), (3, 700)
+    folded = keys.fold(key, "name", torch.tensor(3))
     plain = keys.bits(key, *shape), keys.keep(key, 0.25, *shape)
-    monkeypatch.setitem(sys.modules, "engram.key_kernels", SimpleNamespace(bits=drawn, keep=drawn))
-    monkeypatch.setattr(keys, "_has_kernel", lambda key, count: count == 2100)
+    stand_in = SimpleNamespace(
+        bits=drawn, keep=drawn, mix=lambda key, add: asked.append(add) or keys._mix_(key + add)
+    )
+    monkeypatch.setitem(sys.modules, "engram.key_kernels", stand_in)
+    monkeypatch.setattr(keys, "_has_kernel", lambda key, count=4096: count > 2000)
     assert torch.equal(keys.bits(key, *shape), plain[0])
     assert torch.equal(keys.keep(key, 0.25, *shape), plain[1])
     assert asked == [(2100,), (2**22, 2100)]
+    assert torch.equal(keys.fold(key, "name", torch.tensor(3)), folded)
+    assert asked[3] == keys._STEP
 
 
 def test_large_draws_are_those_of_whole_numbers():

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Triton kernels of the draws of ``keys``; imported on CUDA only.
 
-The arithmetic of ``keys`` takes 29 passes over a draw, of which a mask of dropout is a large one;
-here it is one. Whole numbers only, so that both give the same bits.
+The arithmetic of ``keys`` is 29 of torch's kernels for a draw, be it a large mask of dropout, and
+12 for a new key; here each is one. Whole numbers only, so that both give the same bits.
 """
 
 from __future__ import annotations
@@ -36,6 +36,23 @@ def _draw(keys, drawn, count, least, MASK: tl.constexpr, BLOCK: tl.constexpr):
     if MASK:
         v = ((v >> 39) >= least).to(tl.int8)
     tl.store(drawn + row * count + place, v, mask=place < count)
+
+
+@triton.jit(do_not_specialize=["add", "count"])
+def _mixed(keys, mixed, add, count, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < count
+    key = tl.load(keys + place, mask=inside, other=0)
+    tl.store(mixed + place, _mix(key + add), mask=inside)
+
+
+def mix(key: Tensor, add: int) -> Tensor:
+    """The keys plus a number, mixed."""
+    key = key.contiguous()
+    mixed, count = torch.empty_like(key), key.numel()
+    with torch.cuda.device_of(key):
+        _mixed[(triton.cdiv(count, BLOCK),)](key, mixed, add, count, BLOCK=BLOCK)
+    return mixed
 
 
 def bits(key: Tensor, count: int) -> Tensor:

@@ -3,7 +3,7 @@
 A key is folded from (seed, purpose, stage, step, ...). The same key gives the same draw alone, in
 lockstep, after a resume, on any device. All arithmetic is on 64-bit integers that wrap around
 (splitmix64), so it maps under ``torch.func.vmap`` and captures into a CUDA graph. Large draws of
-one run on CUDA are made by a kernel (``key_kernels``), bit by bit the same.
+one run on CUDA, and its keys, are made by kernels (``key_kernels``), bit by bit the same.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import math
 import warnings
 import zlib
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,19 +37,26 @@ def _wrap(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _shift(value: Any, bits: int) -> Any:
+def _mix(value: int) -> int:
+    value = _wrap((value ^ _shift(value, 30)) * _MIX_A)
+    value = _wrap((value ^ _shift(value, 27)) * _MIX_B)
+    return value ^ _shift(value, 31)
+
+
+def _shift(value: int, bits: int) -> int:
     """Logical shift to the right (a signed shift would copy the sign)."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _mix(value: Any) -> Any:
-    if isinstance(value, int):
-        value = _wrap((value ^ _shift(value, 30)) * _MIX_A)
-        value = _wrap((value ^ _shift(value, 27)) * _MIX_B)
-    else:
-        value = (value ^ _shift(value, 30)) * _MIX_A
-        value = (value ^ _shift(value, 27)) * _MIX_B
-    return value ^ _shift(value, 31)
+def _mix_(value: Tensor) -> Tensor:
+    """The same of tensors, in their memory."""
+    value = value.bitwise_xor_(_shift_(value, 30)).mul_(_MIX_A)
+    value = value.bitwise_xor_(_shift_(value, 27)).mul_(_MIX_B)
+    return value.bitwise_xor_(_shift_(value, 31))
+
+
+def _shift_(value: Tensor, bits: int) -> Tensor:
+    return (value >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def fold(key: Key, *what: Key | str) -> Key:
@@ -67,9 +73,21 @@ def fold(key: Key, *what: Key | str) -> Key:
     """
     for item in what:
         add = zlib.crc32(item.encode()) if isinstance(item, str) else item
-        total = key + add + _STEP
-        key = _mix(_wrap(total) if isinstance(total, int) else total)
+        key = _folded(key, add)
     return key
+
+
+def _folded(key: Key, add: Key) -> Key:
+    if isinstance(add, Tensor):
+        key, add = (key + add, 0) if isinstance(key, Tensor) else (add, key)
+    number = _wrap(int(add) + _STEP)
+    if not isinstance(key, Tensor):
+        return _mix(_wrap(int(key) + number))
+    if _has_kernel(key):
+        from engram import key_kernels
+
+        return key_kernels.mix(key, number)
+    return _mix_(key + number)
 
 
 def each(key: Key, *names: str, device: torch.device | str | None = None) -> Tensor:
@@ -126,20 +144,9 @@ def _bits(key: Tensor, count: int) -> Tensor:
     return _mix_(drawn.add_(spread)).bitwise_and_(_LARGEST)
 
 
-def _mix_(value: Tensor) -> Tensor:
-    """`_mix` in the memory of `value`."""
-    value = value.bitwise_xor_(_shift_(value, 30)).mul_(_MIX_A)
-    value = value.bitwise_xor_(_shift_(value, 27)).mul_(_MIX_B)
-    return value.bitwise_xor_(_shift_(value, 31))
-
-
-def _shift_(value: Tensor, bits: int) -> Tensor:
-    return (value >> bits).bitwise_and_((1 << (64 - bits)) - 1)
-
-
-def _has_kernel(key: Tensor, count: int) -> bool:
-    """Whether a draw is made by a kernel: not where it is mapped, traced, or small."""
-    if count < _LARGE or not key.is_cuda or torch.compiler.is_compiling():
+def _has_kernel(key: Tensor, count: int = _LARGE) -> bool:
+    """Whether keys, or so many draws of each, are made by a kernel: not where mapped or traced."""
+    if not key.is_cuda or key.dtype != torch.long or torch.compiler.is_compiling():
         return False
     if maybe_current_level() is not None or _len_torch_dispatch_stack():
         return False
@@ -147,7 +154,7 @@ def _has_kernel(key: Tensor, count: int) -> bool:
         if torch.cuda.is_current_stream_capturing():  # too late to try it
             return False
         _kernel_works[key.device] = _try_kernel(key.device)
-    return _kernel_works[key.device]
+    return _kernel_works[key.device] and key.numel() * count >= _LARGE
 
 
 def _try_kernel(device: torch.device) -> bool:
@@ -158,14 +165,16 @@ def _try_kernel(device: torch.device) -> bool:
     try:
         from engram import key_kernels
 
+        mixed = key_kernels.mix(key, _STEP)
         drawn, kept = key_kernels.bits(key, 3000), key_kernels.keep(key, 2**23, 3000)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        warnings.warn(f"masks of dropout are drawn more slowly: {error!r}", stacklevel=2)
+        warnings.warn(f"keys and masks are drawn more slowly: {error!r}", stacklevel=2)
         return False
     expected = _bits(key, 3000)
-    return torch.equal(drawn, expected) and torch.equal(kept, (expected >> 39) >= 2**23)
+    pairs = (mixed, _mix_(key + _STEP)), (drawn, expected), (kept, (expected >> 39) >= 2**23)
+    return all(torch.equal(one, other) for one, other in pairs)
 
 
 def uniform(key: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:
