@@ -59,11 +59,10 @@ def own_object(name: str, *, what: str = "name") -> Any:
         raise bad(what, "a name, or module:name", name)
     if (why := _forbidden.get()) and module_name.partition(".")[0] != "engram":
         raise Untrusted(f"{name}: {why}")
-    usual = list(sys.path)
+    usual, path = list(sys.path), Path(module_name)
     sys.path.insert(0, str(Path.cwd()))
     try:
-        if module_name.endswith(".py"):
-            path = Path(module_name)
+        if path.suffix == ".py":
             sys.path.insert(0, str(path.resolve().parent))
             module_name = path.stem
             _make_way(module_name, path, what)
@@ -72,9 +71,14 @@ def own_object(name: str, *, what: str = "name") -> Any:
     except ModuleNotFoundError as error:
         if own_place(error):  # found, but something that it imports is not
             raise
+        if path.suffix == ".py":
+            raise bad(what, f"an existing file in {name!r}", str(path)) from None
         raise bad(what, f"an importable module in {name!r} ({error})", module_name) from None
     finally:
         sys.path[:] = usual
+    # a file may lie where a run was begun; another module of its name is not meant
+    if path.suffix == ".py" and Path(getattr(module, "__file__", None) or "").name != path.name:
+        raise bad(what, f"an existing file in {name!r}", str(path))
     found = getattr(module, class_name, None)
     if found is None:
         raise unknown(

@@ -158,6 +158,9 @@ def test_own_method_from_a_file(engram):
         "from dataclasses import dataclass\nfrom engram.methods.base import Method\n"
         "@dataclass(frozen=True)\nclass Quiet(Method):\n    size: int = 3\n"
     )
+    for missing in ("own/quite.py:Quiet", "json.py:Quiet"):  # there is a module json
+        said = engram("run", *SMALL, "-m", missing, code=2).stderr
+        assert f"expected an existing file in '{missing}'" in said
     own = ("run", *SMALL, "-m", "own/quiet.py:Quiet", "-o", "out", "-s")
     said = engram(*own, "Quiet.size=4", code=2).stderr
     assert "expected size alone or own/quiet.py:Quiet.size for an own class" in said
