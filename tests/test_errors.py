@@ -98,6 +98,21 @@ def test_what_is_not_there_has_no_other_name(given):
     assert "did you mean" not in str(said.value)
 
 
+@pytest.mark.parametrize(
+    ("make", "meant"),
+    [
+        (lambda: engram.methods.EWC(ewc_lambda=1.0), "strength"),
+        (lambda: engram.methods.ER(mem_size=200), "memory"),
+        (lambda: engram.Memory(size=200), "total"),
+    ],
+)
+def test_constructors_offer_the_name_that_was_meant(make, meant):
+    with pytest.raises(BadArgument, match=f"did you mean '{meant}'"):
+        make()
+    with pytest.raises(TypeError):  # as Python itself has it
+        make()
+
+
 def test_other_words_are_letters_of_names_that_exist():
     kinds = ("methods", "models", "metrics", "training")
     known = {name for kind in kinds for name in entries(kind)} | {*POOLS, *FIELDS, *VALUES}

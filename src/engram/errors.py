@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
@@ -52,6 +53,10 @@ class BadArgument(EngramError, ValueError):
         return self
 
 
+class UnknownField(BadArgument, TypeError):
+    """A constructor was given a name that it does not know."""
+
+
 def bad(argument: str, expected: str, got: Any) -> BadArgument:
     """The error for a bad argument, to be raised by the caller.
 
@@ -89,6 +94,30 @@ def unknown(argument: str, name: object, valid: Iterable[str]) -> BadArgument:
     error = BadArgument(text).of_kind("unknown")
     error.near = guess
     return error
+
+
+def need_fields(kind: type, given: Iterable[str]) -> None:
+    """Refuse names that the constructor of a class does not know, with the nearest one.
+
+    Examples
+    --------
+    >>> need_fields(dict, [])
+    >>> class EWC:
+    ...     def __init__(self, *, strength=1.0): ...
+    >>> need_fields(EWC, ["ewc_lambda"])
+    Traceback (most recent call last):
+    ...
+    engram.errors.UnknownField: EWC: unknown name 'ewc_lambda', did you mean 'strength'? ...
+    """
+    names = list(given)
+    if not names:
+        return
+    known = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
+    if any(one.kind is one.VAR_KEYWORD for one in known):
+        return
+    for name in names:
+        if name not in {one.name for one in known}:
+            raise UnknownField(str(unknown(kind.__name__, name, [one.name for one in known])))
 
 
 def _by_number(name: str) -> list[tuple[bool, int, str]]:

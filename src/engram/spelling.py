@@ -8,14 +8,16 @@ from collections.abc import Iterable
 # A word may stand for several; it is offered where the name is a valid one.
 FIELDS = {
     "lr": "learningrate stepsize eta",
-    "epochs": "numepochs trainepochs maxepochs",
+    "epochs": "numepochs nepochs trainepochs maxepochs",
     "batch_size": "bs minibatchsize trainbatchsize trainmbsize",
     "weight_decay": "wd l2",
+    "precision": "amp mixedprecision fp16 bf16 half",
+    "total": "size capacity memsize buffersize maxsize",
     "loss": "criterion objective lossfn",
     "schedule": "lrscheduler lrschedule",
     "seeds": "seed nseeds numseeds randomstate repetitions repeats",
     "model": "net network backbone architecture arch",
-    "method": "strategy algorithm approach",
+    "method": "strategy algorithm approach plugins plugin",
     "data": "dataset benchmark",
     "strength": "lambda lamda lamb ewclambda regstrength penalty",
     "memory": "buffer buffersize memsize memorysize replaybuffer",

@@ -13,6 +13,7 @@ from typing import Any
 from engram.errors import bad
 from engram.recipes import Recipe
 from engram.recipes.assign import Content, complaints_about, named, put_all
+from engram.recipes.names import named_method
 from engram.recipes.recipe import read_recipe
 from engram.yaml_text import key_values
 
@@ -53,7 +54,7 @@ def contents(
         base["outside"] = outside
     if seeds is not None:
         base["seeds"] = parse_seeds(seeds)
-    wanted = [method_spec(name) for name in methods] or [named(base["method"])]
+    wanted = [named_method(name) for name in methods] or [named(base["method"])]
     if methods:
         base.pop("label", None)  # it spoke of the file's own method
     return [{**copy.deepcopy(base), "method": method} for method in wanted]
@@ -92,20 +93,6 @@ def detector_specs(names: str | None, tune: bool = False) -> list[Any]:
         others = ", ".join(name for name, one in known.items() if one.searched)
         raise bad("--tune", f"one of {others} among --detectors", names)
     return [{"name": "Tuned", "detector": name} if name in able else name for name in found]
-
-
-def method_spec(text: str) -> Content:
-    """The plain form of a method's name; ``A+B`` trains both at once.
-
-    Examples
-    --------
-    >>> method_spec("ER+EWC")
-    {'name': 'Join', 'parts': [{'name': 'ER'}, {'name': 'EWC'}]}
-    """
-    names = [name.strip() for name in text.split("+")]
-    if len(names) == 1:
-        return {"name": names[0]}
-    return {"name": "Join", "parts": [{"name": name} for name in names]}
 
 
 def parse_seeds(text: str) -> int | list[int]:

@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from engram import keys
-from engram.errors import BadArgument, bad, choose, number, whole
+from engram.errors import BadArgument, bad, choose, need_fields, number, whole
 from engram.memory.catalogue import check_policy, name_of, ranking_of
 from engram.memory.exemplars import Exemplars
 from engram.memory.groups import Group, by_class, first_label, items
@@ -90,6 +91,10 @@ class Memory:
     dedupe: bool = True
     rule: str = "distance"
     pd_transform: str = "abs_eps"
+
+    def __new__(cls, *_args: Any, **fields: Any) -> Self:
+        need_fields(cls, fields)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in BUDGETS if getattr(self, name) is not None}

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from engram.errors import bad, choose, number, whole
+from engram.errors import bad, choose, need_fields, number, whole
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
@@ -186,6 +186,10 @@ class Method:
     # draws each label's score above 0 or below, as `net.task` does on label sets
     decides: ClassVar[tuple[str, ...]] = ("argmax",)
     for_label_sets: ClassVar[str] = ""  # options with which it decides by threshold, to be named
+
+    def __new__(cls, *_args: Any, **fields: Any) -> Self:
+        need_fields(cls, fields)
+        return super().__new__(cls)
 
     def replay(self, stage: int) -> ReplaySpec:
         """What a batch holds; fixed for a stage."""

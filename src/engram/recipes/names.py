@@ -49,13 +49,33 @@ def own_class(name: str, base: type[Any], *, what: str = "method") -> type[Any]:
     return found
 
 
+def named_method(text: str) -> dict[str, Any]:
+    """The plain form of a method's name; ``A+B`` trains both at once.
+
+    Examples
+    --------
+    >>> named_method("ER+EWC")
+    {'name': 'Join', 'parts': [{'name': 'ER'}, {'name': 'EWC'}]}
+    >>> named_method("DER++")
+    {'name': 'DER++'}
+    """
+    names = [name.strip() for name in text.split("+")]
+    if len(names) == 1 or not all(names):
+        return {"name": text.strip()}
+    return {"name": "Join", "parts": [{"name": name} for name in names]}
+
+
 def build_method(spec: Any) -> Method:
     """A method from its name or class, a mapping with ``name`` and fields, or a method.
+
+    ``A+B`` trains both at once.
 
     Examples
     --------
     >>> build_method({"name": "ER", "memory": {"total": 200}}).memory.total
     200
+    >>> [type(part).__name__ for part in build_method("ER+EWC").parts]
+    ['ER', 'EWC']
     """
     if isinstance(spec, Method):
         return spec
@@ -66,8 +86,9 @@ def build_method(spec: Any) -> Method:
             raise bad(
                 "method", f"a method, or a class whose fields have defaults ({error})", spec
             ) from error
-    if isinstance(spec, str):
-        spec = {"name": spec}
+    alone = isinstance(spec, Mapping) and list(spec) == ["name"]  # as command lines and YAML do
+    if isinstance(text := spec["name"] if alone else spec, str):
+        spec = named_method(text)
     if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
         raise bad("method", "a method, its class or name, or a mapping with a name", spec)
     cls = method_class(spec["name"])
