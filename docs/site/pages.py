@@ -28,7 +28,7 @@ API = {  # pages of the reference and what stands on each
     "training": ["engram.engine.training.Training"],
     "recipes": ["engram.recipes.Recipe", "engram.recipes.Callback"],
     "probes": ["engram.probes.base.Probe", "engram.probes.view.StageView"],
-    "detectors": ["engram.novelty.base.Detector", "engram.novelty.base.OutputDetector"],
+    "detectors": ["engram.novelty.base.Detector", "engram.novelty.outputs.OutputDetector"],
     "report": ["engram.report.inputs", "engram.report.response"],
     "export": ["engram.records.export.tensorboard", "engram.records.export.wandb",
                "engram.records.export.mlflow"],

@@ -8,8 +8,8 @@ from typing import Any
 
 from engram.errors import AccessError, EngramError
 
-CONTRACTS = ("builtins", "engram.methods.base", "engram.novelty.base", "engram.probes.base",
-             "torch.nn.modules.module")  # fmt: skip
+CONTRACTS = ("builtins", "engram.methods.base", "engram.novelty.base", "engram.novelty.outputs",
+             "engram.probes.base", "torch.nn.modules.module")  # fmt: skip
 # What torch says, and what helps. Only errors that torch raised are looked up: a user's own error
 # may contain any word.
 HINTS = (
