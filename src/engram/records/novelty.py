@@ -223,7 +223,10 @@ def _unscored(result: Result) -> str:
     diverged = sum(run in result.diverged for run in result.runs)
     if diverged:
         return f"no detector has scored these runs: {diverged} of {len(result.runs)} diverged"
-    return "no detector has scored these runs (engram.run(..., detectors=[...]))"
+    return (
+        "no detector has scored these runs: name some by --detectors Softmax,Energy, in Python by "
+        "engram.run(..., detectors=[...])"
+    )
 
 
 def stored_in_order(result: Result) -> list[tuple[Any, str]]:
