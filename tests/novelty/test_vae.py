@@ -16,7 +16,7 @@ from engram.novelty.vae import adam, beginning, module, units
 from engram.novelty.vae_nets import Convolutional, Dense, divergence
 from tests.novelty.test_detectors import Rows, scores, train
 
-FACTS = Facts(2, 3, torch.ones(1), torch.zeros(1, dtype=torch.float64), False, (1, 8, 16), 4)
+FACTS = Facts(2, 3, torch.ones(1), torch.zeros(1, dtype=torch.float64), False, (1, 8, 8), 4)
 
 
 def batch_of(x: torch.Tensor, w: torch.Tensor | None = None) -> Rows:
@@ -61,7 +61,7 @@ def test_inputs_come_back_in_their_shape(shape, kind):
 def test_padding_changes_nothing_and_rows_are_learnt(of):
     detector = novelty.VAE(of=of, latent=4, lr=0.01)
     state = detector.begin(detector.start(FACTS), 0)
-    shape = (3,) if of == "features" else (1, 8, 16)
+    shape = (3,) if of == "features" else (1, 8, 8)
     x = 2 + torch.randn(6, *shape, generator=torch.Generator().manual_seed(0)).double()
     padded = batch_of(torch.cat([x, x[:2] * 100]), torch.tensor([1.0] * 6 + [0, 0]).double())
     one, two = (detector.fit(None, rows, state) for rows in (batch_of(x), padded))
