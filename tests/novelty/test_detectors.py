@@ -356,9 +356,13 @@ def test_recipes_of_one_run_are_measured_by_the_detectors_of_all():
     def recipe(*detectors, **more):
         return engram.Recipe.of({**base, "detectors": list(detectors), **more})
 
-    asked = [recipe("Softmax"), recipe("Energy", novelty.KNN(k=2)), recipe("Softmax", "KNN")]
+    asked = [
+        recipe("Softmax", keep="labels"), recipe("Energy", novelty.KNN(k=2), keep="parameters"),
+        recipe("Softmax", "KNN", keep="scores"),
+    ]  # fmt: skip
     result = engram.sweep(asked, device="cpu")
     assert len(result.runs) == 1
+    assert result.predictions.get(*result.runs[0], 0).parameters is not None  # the most of all
     assert set(result.novelty()["detector"]) == {"softmax", "energy", "knn k=2", "knn"}
     sets = [{"data": "blobs", "data_options": {"seed": seed}} for seed in (1, 2)]
     two = [recipe(one, outside=own) for one, own in zip(("Softmax", "Energy"), sets, strict=True)]

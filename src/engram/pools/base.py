@@ -86,7 +86,8 @@ def contents_by_run(work: Work, recorder: Recorder) -> dict[Key, dict[str, Any]]
         if keys:
             # where several recipes ask for a run, each in its own way, it has all their probes
             asked = unfinished[keys[0]].content
-            measured = {name: asked[name] for name in ("probes", "outside") if name in asked}
+            names = ("probes", "outside", "keep")
+            measured = {name: asked[name] for name in names if name in asked}
             content = {**recipe.plain(), **measured}
             found |= dict.fromkeys(keys, content)
     return found

@@ -12,6 +12,8 @@ from engram.recipes.plan import Plan
 from engram.recipes.probing import plain_probe
 from engram.records import RunDirectory
 
+_MORE = ("counts", "labels", "scores", "parameters")  # each keeps what those before it do
+
 
 class Recorded(Mapping[str, Mapping[str, Any]]):
     """The recipes of a directory by their ids, each read when it is asked for."""
@@ -101,7 +103,7 @@ def _name(content: Mapping[str, Any], part: str) -> str:
 
 
 def distinct(plans: Sequence[Plan]) -> list[Plan]:
-    """Every run once, with the probes of all that ask for it.
+    """Every run once, with the probes of all that ask for it, and the most that one of them keeps.
 
     One experiment under two labels is refused, because one would be lost.
     """
@@ -113,13 +115,14 @@ def distinct(plans: Sequence[Plan]) -> list[Plan]:
                 f"label: expected different experiments, {first.label!r} and {plan.label!r} are "
                 "the same one (data, stream, model, method and training settings are equal)"
             )
-        if not set(plan.probes) <= set(first.probes):
+        more = _MORE.index(plan.keep) > _MORE.index(first.keep)
+        if more or not set(plan.probes) <= set(first.probes):
             found[plan.key] = _joined(first, plan)
     return list(found.values())
 
 
 def _joined(first: Plan, second: Plan) -> Plan:
-    """One run for two plans that differ in what is measured."""
+    """One run for two plans that differ in what is measured or kept."""
     probes = {**first.probes, **second.probes}
     names = [probe.name for probe in probes.values()]
     if len(set(names)) < len(names):
@@ -129,9 +132,12 @@ def _joined(first: Plan, second: Plan) -> Plan:
     if len({(one.data.fingerprint(), one.limit) for one in sets}) > 1:
         raise bad("outside", f"one outside set for the one run of {first.label!r}", "two")
     told = [one.content["outside"] for one in (first, second) if "outside" in one.content]
-    content = {**first.content, "probes": [plain_probe(one) for one in probes.values()]}
+    keep = max(first.keep, second.keep, key=_MORE.index)
+    content = {**first.content, "keep": keep}
+    if probes:
+        content["probes"] = [plain_probe(one) for one in probes.values()]
     run = replace(first.run, features=first.run.features or second.run.features)
     return replace(
-        first, run=run, probes=probes, outside=sets[0] if sets else None,
+        first, run=run, probes=probes, keep=keep, outside=sets[0] if sets else None,
         content={**content, **({"outside": told[0]} if told else {})},
     )  # fmt: skip
