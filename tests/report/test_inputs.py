@@ -153,6 +153,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 from engram.report import Finding, diagnose, from_directories
 from engram.cli import app
+from engram.reproduce import find_table
 
 def call(*args):
     done = CliRunner().invoke(app, list(args))
@@ -161,6 +162,7 @@ def call(*args):
 call("run", "--data", "blobs", "-s", "classes_per_task=5", "-s", "epochs=1", "-o", "out")
 Path("paper").mkdir()
 call("reproduce", "rwalk/4", "-o", "paper")
+assert find_table("cgl/fig3").name == "cgl/fig3"  # that it is drawn later needs nothing yet
 inputs = from_directories("out", "paper")
 assert all(isinstance(one, Finding) for one in diagnose(inputs.frame)), inputs
 assert len(inputs.reproductions) == 1

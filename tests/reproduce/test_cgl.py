@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from dataclasses import fields as dataclass_fields
 from dataclasses import replace
@@ -336,15 +335,6 @@ def test_numbers_are_kept_where_drawing_is_not_possible(tmp_path, monkeypatch):
     with pytest.raises(EngramError, match=r"plotly.*fig3-skeletons\.csv"):
         reproduce(replace(table, figures=(replace(figure, recipes=some),)), out=tmp_path)
     assert (tmp_path / "figures" / "fig3-skeletons.csv").exists()
-
-
-def test_import_needs_no_plotly():
-    code = (
-        "import sys, engram.reproduce as r; "
-        "r.find_table('cgl/fig3'); print('plotly' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_points_average_over_repetitions():

@@ -53,7 +53,7 @@ def test_skeletons_need_ten_classes():
 
 
 def test_faces_need_the_expressions():
-    moved = confer_preset.PAPER.on(load("faces"))
+    moved = confer_preset.PAPER.on(load("faces", samples=200))
     assert (moved.ck.data, moved.ck.size, moved.ck.contempt) == ("faces", 32, True)
     assert not moved.raf.contempt
     assert list(moved.affectnet.conditions) == ["original"]
