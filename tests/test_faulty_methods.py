@@ -472,13 +472,16 @@ def test_check_ends_with_2_where_own_code_raises(tmp_path, monkeypatch):
     )
     (tmp_path / "mine_that_raises.py").write_text(text)
     (tmp_path / "mine_that_is_not_python.py").write_text(text + "    )\n")
+    (tmp_path / "mine_thawed.py").write_text(text.replace("(frozen=True, kw_only=True)", ""))
     monkeypatch.chdir(tmp_path)
     try:
         raises = CliRunner().invoke(app, ["check", "mine_that_raises:Mine"])
         syntax = CliRunner().invoke(app, ["check", "mine_that_is_not_python.py:Mine"])
+        thawed = CliRunner().invoke(app, ["check", "mine_thawed.py:Mine"])
     finally:
         sys.modules.pop("mine_that_raises", None)
-    assert raises.exit_code == syntax.exit_code == 2
+    assert raises.exit_code == syntax.exit_code == thawed.exit_code == 2
+    assert "write @dataclass(frozen=True, kw_only=True) above the class" in thawed.stderr
     assert "mine_that_raises.py:7: learner.batch(3, 4, 5, 6)" in raises.stdout
     assert raises.stdout.count("TypeError") == 1
     assert syntax.stderr.startswith("engram: mine_that_is_not_python.py:8: SyntaxError")

@@ -260,6 +260,8 @@ def in_own_code(error: BaseException) -> str:
     if not place:
         return ""
     words = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    if "non-frozen dataclass from a frozen one" in words:
+        words += " (write @dataclass(frozen=True, kw_only=True) above the class)"
     kind = "" if isinstance(error, EngramError) else type(error).__name__
     return ": ".join(part for part in (place, kind, words) if part)
 
