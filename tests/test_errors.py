@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from engram.errors import BadArgument, unknown
 from engram.learner.feed import AUGMENTATIONS
 from engram.learner.network import OPTIMIZERS
 from engram.learner.objectives import OBJECTIVES
+from engram.own_code import own_object
 from engram.pools import POOLS
 from engram.spelling import OTHER_WORDS, misspelt, nearest
 
@@ -145,3 +148,11 @@ def test_slips_are_counted():
 def test_the_declaration_that_had_the_name_of_a_method_is_named():
     with pytest.raises(AttributeError, match=r"engram\.ReplaySpec is what replay\(\) returns"):
         _ = engram.Replay
+
+
+@pytest.mark.parametrize("name", ["json.py:Quiet", "json:dumps", "engram.probes:Features"])
+def test_errors_of_the_library_and_of_pythons_own_are_nobodys_own(name, monkeypatch):
+    monkeypatch.setattr("engram.own_code.OWN_MODULES", known := set())
+    with contextlib.suppress(BadArgument):
+        own_object(name)
+    assert not known

@@ -49,7 +49,8 @@ def test_help_is_light():
 
 def test_public_names_do_not_depend_on_what_was_imported_before():
     # Importing a subpackage binds its name in `engram`: a function of the same name would vanish.
-    packages = [n for n in modules(PACKAGE) if n.count(".") == 1 and not n.endswith("__main__")]
+    last = ("__main__", "_kernels")  # runs something; needs Triton
+    packages = [n for n in modules(PACKAGE) if n.count(".") == 1 and not n.endswith(last)]
     show = "import engram\nprint({n: type(getattr(engram, n)).__name__ for n in engram.__all__})\n"
     first, second = printed(f"{show}{FORGET}import {', '.join(packages)}\n{show}")
     assert first == second
@@ -66,5 +67,5 @@ def test_a_module_is_an_attribute_from_the_start():
 def test_every_package_is_an_attribute():
     import engram
 
-    for name in {*ALLOWED} - {"__main__", "cli"}:
+    for name in {*ALLOWED} - {"__main__", "cli", "key_kernels"}:
         assert engram.__getattr__(name).__name__ == f"engram.{name}"

@@ -18,6 +18,7 @@ class Untrusted(EngramError):
 
 
 _forbidden: ContextVar[str] = ContextVar("forbidden", default="")  # why, in words
+_NOT_OWN = {"engram", *sys.stdlib_module_names}  # modules that are nobody's own, by whatever name
 
 
 @contextmanager
@@ -66,7 +67,8 @@ def own_object(name: str, *, what: str = "name") -> Any:
             sys.path.insert(0, str(path.resolve().parent))
             module_name = path.stem
             _make_way(module_name, path, what)
-        OWN_MODULES.add(module_name)
+        if path.suffix == ".py" or module_name.partition(".")[0] not in _NOT_OWN:
+            OWN_MODULES.add(module_name)
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if own_place(error):  # found, but something that it imports is not
@@ -78,6 +80,7 @@ def own_object(name: str, *, what: str = "name") -> Any:
         sys.path[:] = usual
     # a file may lie where a run was begun; another module of its name is not meant
     if path.suffix == ".py" and Path(getattr(module, "__file__", None) or "").name != path.name:
+        OWN_MODULES.discard(module_name)
         raise bad(what, f"an existing file in {name!r}", str(path))
     found = getattr(module, class_name, None)
     if found is None:
