@@ -16,10 +16,12 @@ import torch
 import engram
 from benchmarks.sweeps.nodes import stages_written
 from engram.disk import _machine
-from engram.errors import BadArgument, EngramError
+from engram.errors import BadArgument, EngramError, RecordError
 from engram.pools import POOLS, find_pool, processes
 from engram.pools.telling import Hearing, Telling
-from engram.recipes import Callback, Plan
+from engram.recipes import Callback, Plan, Recipe
+from engram.records import RunDirectory, run_id
+from engram.records.claims import Claims
 
 BASE = {"stream": {"data": "blobs"}, "training": {"epochs": 1}, "seeds": 2}
 RECIPES = [BASE | {"method": name} for name in ("ER", "Finetune")]
@@ -206,6 +208,22 @@ def test_jobs_of_an_array_share_a_directory_and_train_every_run_once(tmp_path: P
     assert set(stages_written(tmp_path).values()) == {1}
     alone = engram.sweep(recipes, pool="serial", device="cpu")
     np.testing.assert_array_equal(result.matrix, alone.matrix)
+
+
+def test_runs_of_another_process_are_left_to_it_and_named_once(tmp_path: Path) -> None:
+    """Two calls at once share a directory: none of them fails for what the other one trains."""
+    ids = [Recipe.of(one).id for one in RECIPES]
+    others = Claims(RunDirectory(tmp_path).path)
+    assert all(others.take(run_id(ids[0], seed)) for seed in (0, 1))
+    told = Notes()
+    found = sweep("processes", tmp_path, callback=told)
+    assert {one.recipe for one in found.runs} == {ids[1]}
+    assert len(told.notes) == 1
+    assert "another process is training 2 of these runs (ER, seed 0, ...)" in told.notes[0]
+    with pytest.raises(RecordError, match="wait for it, or give another directory"):
+        engram.sweep(RECIPES[:1], pool="processes", out=tmp_path, device="cpu", workers=1)
+    others.close()
+    assert len(sweep("processes", tmp_path)) == 4
 
 
 def test_unknown_pools_and_what_processes_need() -> None:

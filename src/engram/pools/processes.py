@@ -85,6 +85,7 @@ def train(work: Work) -> Result:
         team = Team(groups, contents_by_run(work, recorder), job, recorder, context)
         _spread(team, count)
         recorder.folder.tidy()  # after workers that were killed
+        recorder.say_left()
     return recorder.result()
 
 

@@ -70,6 +70,7 @@ def _train(work: Work, folder: Path) -> Result:
             recorder.close()
         finally:
             recorder.let_go()
+        recorder.say_left()
     return recorder.result()
 
 

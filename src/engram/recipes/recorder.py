@@ -181,8 +181,16 @@ class Recorder:
         if self.claims is not None:
             self.claims.close()
 
+    def say_left(self) -> None:
+        """After workers, who leave runs to others in silence: `say_elsewhere`."""
+        assert self.claims is not None
+        self.elsewhere = [p for p in self.open if not self.claims.free(run_id(*p.key))]
+        self.say_elsewhere()
+
     def say_elsewhere(self) -> None:
         """Runs that were left to others and are not finished: never in silence."""
+        if self._worker:  # it has a few of the runs only; whoever started it says so once
+            return
         busy = [plan for plan in self.elsewhere if not self._finished(plan)]
         if not busy:
             return
