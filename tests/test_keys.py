@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
+import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -84,3 +85,21 @@ def test_large_draws_are_those_of_whole_numbers():
         mixed(mixed(key + keys._wrap(n * keys._STEP)) + key) & keys._LARGEST for n in range(1, 9)
     ]
     assert keys.bits(key, 8).tolist() == keys.bits(torch.tensor([key]), 8)[0].tolist() == expected
+
+
+@pytest.mark.parametrize("wrong", ["mix", "bits", "keep"])
+def test_a_kernel_that_draws_something_else_is_given_up_in_words(wrong, monkeypatch):
+    right = {
+        "mix": lambda key, add: keys._mix_(key + add),
+        "bits": keys._bits,
+        "keep": lambda key, least, count: (keys._bits(key, count) >> 39) >= least,
+    }
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "engram.key_kernels", SimpleNamespace(**right))
+    monkeypatch.setattr("engram.key_kernels", SimpleNamespace(**right), raising=False)
+    assert keys._try_kernel(torch.device("cpu"))
+    other = {**right, wrong: lambda key, *rest: torch.zeros_like(right[wrong](key, *rest))}
+    monkeypatch.setattr("engram.key_kernels", SimpleNamespace(**other), raising=False)
+    monkeypatch.setitem(sys.modules, "engram.key_kernels", SimpleNamespace(**other))
+    with pytest.warns(UserWarning, match="without kernels of their own: they differ"):
+        assert not keys._try_kernel(torch.device("cpu"))

@@ -162,19 +162,22 @@ def _try_kernel(device: torch.device) -> bool:
     if importlib.util.find_spec("triton") is None:
         return False
     key = torch.tensor([1, -(2**62) - 5], device=device)
+    drawn = _bits(key, 3000)
+    expected = _mix_(key + _STEP), drawn, (drawn >> 39) >= 2**23
     try:
-        from engram import key_kernels
+        from engram import key_kernels as by
 
-        mixed = key_kernels.mix(key, _STEP)
-        drawn, kept = key_kernels.bits(key, 3000), key_kernels.keep(key, 2**23, 3000)
+        found = by.mix(key, _STEP), by.bits(key, 3000), by.keep(key, 2**23, 3000)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        warnings.warn(f"keys and masks are drawn more slowly: {error!r}", stacklevel=2)
-        return False
-    expected = _bits(key, 3000)
-    pairs = (mixed, _mix_(key + _STEP)), (drawn, expected), (kept, (expected >> 39) >= 2**23)
-    return all(torch.equal(one, other) for one, other in pairs)
+        said = repr(error)
+    else:
+        if all(map(torch.equal, found, expected)):
+            return True
+        said = "they differ from torch's"
+    warnings.warn(f"keys and masks go without kernels of their own: {said}", stacklevel=2)
+    return False
 
 
 def uniform(key: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:
