@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 # One server for all tests of a process, and for the pools: whoever starts it first decides what is
 # imported there. The tests' own modules, too: a child would otherwise import them for itself.
@@ -44,6 +46,20 @@ def _main(folder: Path, files: list[Path], words: tuple[str, ...], environ: dict
     os.chdir(folder)
     sys.argv = ["engram", *words]
     main()
+
+
+def die_at_file(number: int) -> None:
+    """Let this process be killed when file `number` is written but does not bear its name yet."""
+    count, rename = 0, os.replace
+
+    def replace(source: Any, target: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(source, target)
+
+    os.replace = replace
 
 
 def speak_into(out: Path, errors: Path) -> None:

@@ -342,7 +342,8 @@ class TestErrors:
         with pytest.raises(BadArgument, match=next(iter(wrong))):
             kind(**wrong)
 
-    def test_a_model_without_a_root(self):
+    @pytest.mark.parametrize("method", [METHOD, LatentReplay(), LGR()], ids=["loads", "LR", "LGR"])
+    def test_a_model_without_a_root(self, method):
         class Whole(nn.Module):
             def __init__(self, shape):
                 super().__init__()
@@ -352,7 +353,7 @@ class TestErrors:
                 return torch.relu(self.layer(x.flatten(1)))
 
         with pytest.raises(BadArgument, match=r"model: expected a backbone with root\(x\)"):
-            Engine([replace(run_of(), model=Whole)], device="cpu").groups()
+            Engine([replace(run_of(method), model=Whole)], device="cpu").groups()
 
     def test_a_task_with_a_single_row(self):
         stream = class_incremental(toys.clouds((1, 1, 9)), classes_per_task=1)

@@ -215,19 +215,6 @@ class Afresh(LatentReplay):
 
 
 class TestErrors:
-    def test_a_model_without_a_root_is_refused_before_training(self):
-        class Whole(nn.Module):
-            def __init__(self, shape):
-                super().__init__()
-                self.layer = nn.Linear(6, 5)
-
-            def forward(self, x):
-                return torch.relu(self.layer(x.flatten(1)))
-
-        run = replace(run_of(LatentReplay()), model=Whole)
-        with pytest.raises(BadArgument, match=r"model: expected a backbone with root\(x\)"):
-            Engine([run], device="cpu").groups()
-
     @pytest.mark.parametrize(
         ("method", "message"),
         [

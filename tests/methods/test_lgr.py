@@ -154,19 +154,6 @@ class TestErrors:
         with pytest.raises(BadArgument, match="likelihood: expected gaussian, because latents"):
             list(Engine([_run(LGR(likelihood="bernoulli", **SMALL))], device="cpu").stages())
 
-    def test_a_model_without_a_root(self):
-        class Whole(nn.Module):
-            def __init__(self, shape):
-                super().__init__()
-                self.layer = nn.Linear(6, 5)
-
-            def forward(self, x):
-                return torch.relu(self.layer(x.flatten(1)))
-
-        run = replace(_run(LGR()), model=Whole)
-        with pytest.raises(BadArgument, match=r"model: expected a backbone with root\(x\)"):
-            Engine([run], device="cpu").groups()
-
     def test_bad_root(self):
         with pytest.raises(BadArgument, match="root"):
             LGR(root="nowhere")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pandas as pd
 import pytest
 
 import engram
-from tests.forks import FORKS
+from tests.forks import FORKS, die_at_file
 from tests.probes.test_probes import train, values
 
 LIMIT = 120.0  # seconds for a child; only a fault takes as long
@@ -20,16 +19,7 @@ def die_at(out, number, together):
     import torch
 
     torch.set_num_threads(1)
-    count, rename = 0, os.replace
-
-    def replace(source, target):
-        nonlocal count
-        count += 1
-        if count == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        rename(source, target)
-
-    os.replace = replace
+    die_at_file(number)
     train(out=out, together=together)
 
 

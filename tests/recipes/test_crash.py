@@ -19,7 +19,7 @@ from safetensors import safe_open
 import engram
 from engram.recipes import Callback, checkpoints
 from engram.records import COLUMNS, RunDirectory
-from tests.forks import FORKS
+from tests.forks import FORKS, die_at_file
 
 KILLS = 8  # `make faults` has many more
 STAGES = 8
@@ -150,16 +150,7 @@ def test_kills_at_random_moments(tmp_path):
 
 def die_at(out, number):
     """Train, and die when file `number` is written but does not bear its name yet."""
-    count, rename = 0, os.replace
-
-    def replace(source, target):
-        nonlocal count
-        count += 1
-        if count == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        rename(source, target)
-
-    os.replace = replace
+    die_at_file(number)
     train_in_lockstep(out)
 
 
@@ -268,16 +259,7 @@ def test_a_large_group_without_checkpoint_is_repeated_to_the_same_numbers(tmp_pa
 
 
 def die_at_many(out, number):
-    count, rename = 0, os.replace
-
-    def replace(source, target):
-        nonlocal count
-        count += 1
-        if count == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        rename(source, target)
-
-    os.replace = replace
+    die_at_file(number)
     train_many(out)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,25 +44,24 @@ def load_csv(
     `delimiter` is what stands between columns (a comma, semicolon or tab is noticed by itself).
     Without a `header` the columns are called 0, 1, ... For the others see `Data.from_frame`.
     """
-    files = {
-        "train": path,
-        "test": beside(path, "test", test),
-        "valid": beside(path, "valid", valid),
-    }
-    tables = {
-        part: read_csv(one, delimiter, header) for part, one in files.items() if one is not None
-    }
+    read = partial(read_csv, delimiter=delimiter, header=header)
+    more = further(path, read, test=test, valid=valid)
     return Data.from_frame(
-        tables.pop("train"), label=label, split=split, categories=categories, missing=missing,
+        read(path), **more, label=label, split=split, categories=categories, missing=missing,
         drop=drop, separator=separator, series=series, time=time, pad=pad,
-        name=name or path.name.split(".")[0], **tables,
+        name=name or path.name.split(".")[0],
     )  # fmt: skip
 
 
-def beside(path: Path, argument: str, other: str | None) -> Path | None:
+def further(path: Path, read: Callable[[Path], Any], **names: str | None) -> dict[str, Any]:
+    """Tables of further files, by argument, of those that are given."""
+    return {
+        part: read(beside(path, part, name)) for part, name in names.items() if name is not None
+    }
+
+
+def beside(path: Path, argument: str, other: str) -> Path:
     """A further file: as it is written, or in the folder of the first one."""
-    if other is None:
-        return None
     for one in (Path(other).expanduser(), path.parent / other):
         if one.is_file():
             return one

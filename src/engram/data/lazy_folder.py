@@ -20,8 +20,6 @@ from engram.errors import bad
 if TYPE_CHECKING:
     from engram.data.core import Data
 
-PARTS = ("train", "valid", "test")
-
 
 @dataclass
 class Listing:

@@ -39,7 +39,6 @@ def load_npy(
     pairs = {"train": (path, _labels_of(path, "label", label))}
     if test is not None:
         other = beside(path, "test", test)
-        assert other is not None
         pairs["test"] = (other, _labels_of(other, "test_label", test_label))
     return _data(
         pairs, name or re.sub(r"[_-]?x$", "", path.stem, flags=re.I) or path.resolve().parent.name
@@ -88,9 +87,7 @@ def _inputs(path: Path, *, mapped: bool) -> Any:
 
 def _labels_of(path: Path, argument: str, label: str | None) -> Path:
     if label is not None:
-        found = beside(path, argument, label)
-        assert found is not None
-        return found
+        return beside(path, argument, label)
     guess = path.with_name(re.sub(r"(^|[_-])x($|[_-])", r"\1y\2", path.stem, flags=re.I) + ".npy")
     if guess != path and guess.is_file():
         return guess

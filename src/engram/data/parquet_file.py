@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engram.data.core import Data
-from engram.data.csv_file import beside
+from engram.data.csv_file import further
 from engram.data.limits import check_size
 from engram.errors import EngramError, bad
 
@@ -29,16 +29,11 @@ def load_parquet(
     name: str | None = None,
 ) -> Data:
     """A table from a Parquet file; `test` and `valid` are further files. See `Data.from_frame`."""
-    files = {
-        "train": path,
-        "test": beside(path, "test", test),
-        "valid": beside(path, "valid", valid),
-    }
-    tables = {part: read_parquet(one) for part, one in files.items() if one is not None}
+    more = further(path, read_parquet, test=test, valid=valid)
     return Data.from_frame(
-        tables.pop("train"), label=label, split=split, categories=categories, missing=missing,
-        drop=drop, separator=separator, series=series, time=time, pad=pad, name=name or path.stem,
-        **tables,
+        read_parquet(path), **more, label=label, split=split, categories=categories,
+        missing=missing, drop=drop, separator=separator, series=series, time=time, pad=pad,
+        name=name or path.stem,
     )  # fmt: skip
 
 

@@ -12,7 +12,6 @@ from engram.data.labels import one_type, whole_numbers
 from engram.errors import bad
 
 Array = npt.NDArray[Any]
-KINDS = ("int", "str", "bool")
 
 
 def kind_of(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from engram.models.shapes import image
 
 
 class BasicBlock(Fusable, nn.Module):
-    """Two 3x3 convolutions and a shortcut; a 1x1 convolution where shapes differ (option B)."""
+    """Two 3x3 convolutions and a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, *, relu: bool = True) -> None:
         super().__init__()
@@ -21,11 +21,7 @@ class BasicBlock(Fusable, nn.Module):
         self.first_norm = BatchNorm(outputs)
         self.second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.second_norm = BatchNorm(outputs)
-        self.shortcut: nn.Sequential | None = None
-        if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), BatchNorm(outputs)
-            )
+        self.shortcut = _projection(inputs, outputs, stride)
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,11 +50,7 @@ class Bottleneck(Fusable, nn.Module):
         self.second_norm = BatchNorm(width)
         self.third = nn.Conv2d(width, outputs, 1, bias=False)
         self.third_norm = BatchNorm(outputs)
-        self.shortcut: nn.Sequential | None = None
-        if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), BatchNorm(outputs)
-            )
+        self.shortcut = _projection(inputs, outputs, stride)
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,6 +65,13 @@ class Bottleneck(Fusable, nn.Module):
         y = self.third_norm(self.third(y))
         y = y + (x if self.shortcut is None else self.shortcut(x))
         return y.relu() if self.relu else y
+
+
+def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    """What a shortcut needs where shapes differ: a 1x1 convolution (option B)."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), BatchNorm(outputs))
 
 
 def _shortcut(layers: nn.Sequential | None, x: Tensor) -> Tensor:

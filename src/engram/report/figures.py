@@ -17,7 +17,6 @@ import plotly.graph_objects as go
 from engram.report.digest import Floats
 from engram.report.style import Style, as_plot_text, shorten
 
-SHARE = ".3f"
 # From pale to deep blue through one hue, readable without colour vision and on either page.
 SCALE = [[0.0, "#f3efe4"], [0.25, "#c9d6df"], [0.5, "#7fb0d0"], [0.75, "#2f7fb5"], [1.0, "#0b3c68"]]
 DARK_FROM = 0.62  # of the scale: white text from here on
