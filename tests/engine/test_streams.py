@@ -75,7 +75,7 @@ def test_parts_of_a_group(beside):
 
 def test_all_that_go_on_are_saved_at_once():
     class Saver:
-        clock, last, saves = 0, 0, []
+        clock, last, saves, stops = 0, 0, [], False
 
         def due(self):
             return self.clock - self.last >= 7
@@ -99,6 +99,13 @@ def test_all_that_go_on_are_saved_at_once():
     assert side_by_side(parts, torch.device("cpu"), saver) == ["a", "b", "c"]
     # each stops at its next slice; the second time the first one is at its end
     assert saver.saves == [([0, 1, 2], ["a2", "b1", "c1"]), ([1, 2], ["b5", "c4"])]
+    # where training is to end, those that are through have their outcome
+    saver.stops, saver.last = True, saver.clock
+    parts = [
+        Part(turns(n, name), [k], [None]) for k, (name, n) in enumerate({"d": 2, "e": 9}.items())
+    ]
+    assert side_by_side(parts, torch.device("cpu"), saver) == ["d", None]
+    assert saver.saves[2:] == [([1], ["e4"])]
 
 
 def test_an_error_in_one_ends_all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -16,9 +17,11 @@ from safetensors import safe_open
 import engram
 from engram import keys, methods
 from engram.checks import tamed, toys
+from engram.engine.checkpoints.resume_point import ResumePoint, StepSlices
 from engram.memory import Memory
 from engram.methods.base import Method, Phase
 from engram.recipes import Callback, Recipe
+from engram.recipes.execute import execute
 from engram.recipes.orders import orders
 from engram.recipes.step_saver import StepSaver
 from tests.forks import FORKS, speak_into
@@ -343,9 +346,71 @@ def test_sigterm_saves_and_stops(tmp_path):
     same(*(engram.records.read(path) for path in (out, whole)))
 
 
-def test_positions_survive_a_file(tmp_path):
-    from engram.engine.checkpoints.resume_point import ResumePoint
+def time_is_up_after(monkeypatch, asked):
+    """Let a deadline pass when the saver is asked as often; what it returns heals."""
+    original, count = StepSaver.stops, [0]
 
+    def stops(self):
+        count[0] += 1
+        self.deadline = 0.0 if count[0] >= asked else None
+        return original.fget(self)
+
+    monkeypatch.setattr(StepSaver, "stops", property(stops))
+    return lambda: monkeypatch.setattr(StepSaver, "stops", original)
+
+
+@pytest.mark.parametrize(
+    ("name", "beside", "seeds", "asked"),
+    [
+        ("ER", 1, 1, 5),
+        ("RWalk", 1, 3, 14),
+        ("DERpp", 2, 3, 19),
+        ("LGR", 1, 2, 9),
+        ("LGR", 1, 2, 21),
+    ],
+)
+def test_time_that_is_up_stops_inside_a_task(
+    name, beside, seeds, asked, tmp_path, monkeypatch, every_slice
+):
+    """Alone, in lockstep, in turns, in a prologue and behind one: nothing that was done is lost."""
+    monkeypatch.setattr("engram.engine.engine.Engine.side_by_side", beside)
+    taken, original = [], StepSlices.took
+    monkeypatch.setattr(
+        StepSlices, "took", lambda self, steps: (taken.append(steps), original(self, steps))
+    )
+    method = tamed.tame(CHANGED.get(name) or getattr(methods, name)())
+    how = {"seeds": seeds, "together": name == "RWalk"}
+    whole = run(tmp_path / "whole", method, **how)
+    once = sum(taken)
+    monkeypatch.setattr(StepSaver, "due", lambda self: self.stops)
+    heal = time_is_up_after(monkeypatch, asked)
+    cut = run(tmp_path / "cut", method, **how)
+    heal()
+    assert len(cut) == 0 or len(cut.frame()) < len(whole.frame())
+    assert list((tmp_path / "cut" / "checkpoint" / "steps").glob("*"))
+    assert once < sum(taken) < 2 * once
+    same(whole, run(tmp_path / "cut", method, **how))
+    assert sum(taken) == 2 * once  # none was taken twice
+    assert not list((tmp_path / "cut" / "checkpoint" / "steps").glob("*"))
+
+
+def test_a_budget_is_kept_within_a_slice(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECONDS_OF_A_STEP", "0.03")
+    began = time.monotonic()
+    late = functools.partial(execute, deadline=began + 0.5)
+    with monkeypatch.context() as limited:
+        limited.setattr("engram.recipes.api.execute", late)
+        train_slow(tmp_path / "out")
+    assert time.monotonic() - began < 1.6  # of 3 that the first task takes
+    (kept,) = (tmp_path / "out" / "checkpoint" / "steps").glob("*.safetensors")
+    assert all(where[1:] > [0, 0] for where in position(kept).values())
+    monkeypatch.setenv("SECONDS_OF_A_STEP", "0")
+    train_slow(tmp_path / "out")
+    train_slow(tmp_path / "whole")
+    same(*(engram.records.read(tmp_path / name) for name in ("out", "whole")))
+
+
+def test_positions_survive_a_file(tmp_path):
     one = ResumePoint(
         (1, 2, 3), {"done": 7, "lr": 0.1}, {"trainer": {"sums": {}}, "a": (torch.ones(2),)}
     )

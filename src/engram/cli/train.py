@@ -36,7 +36,7 @@ def run_request(
     """Run a request in its directory and print the outcome; Ctrl-C says what is kept.
 
     `same` refuses experiments that have changed since the directory was written; `again` runs anew
-    what is finished; after `budget` nothing further is begun.
+    what is finished; after `budget` training ends, and is saved where it was.
     """
     limit = None if budget is None else seconds(budget)
     recipes = arguments.build(request.recipes)

@@ -79,14 +79,16 @@ class Engine(Grouping):
 
         `resume(place, learner)` may load a checkpoint into a fresh learner and returns the first
         stage still to be done. After `deadline` (``time.monotonic``) no further group is begun,
-        and with `stop_inside` no further stage. `checkpointer` keeps runs that are inside a task.
+        and with `stop_inside` no further stage. `checkpointer` keeps runs that are inside a task,
+        and may end the training there; what others have finished by then is yielded.
         """
         spent: dict[int, float] = {}  # seconds of prologues
+        stopped = False  # inside a task
         for group in self._tasks(resume, deadline, stop_inside):
             report = progress(group.places, max(group.stage, 0)) if progress else None
             copies, done = self._copies(group), list[FinishedStage]()
             work = deque(_by_position(group, list(copies)))
-            while work:
+            while work and not stopped:
                 places = work.popleft()
                 learners = [group.learners[place] for place in places]
                 before = [Rollback(one) for one in learners]
@@ -104,7 +106,10 @@ class Engine(Grouping):
                     half = len(places) // 2
                     work.extendleft((places[half:], places[:half]))
                     continue
+                stopped = None in outcomes
                 for place, learner, outcome in zip(places, learners, outcomes, strict=True):
+                    if outcome is None:
+                        continue
                     if group.stage == PROLOGUE:
                         spent[place] = outcome.seconds
                         for other in copies[place]:
@@ -117,6 +122,8 @@ class Engine(Grouping):
                     done += self._copied(done[-1], copies[place], group)
                 del before, learners, outcomes
             yield from self._own_scores(done, {p for many in copies.values() for p in many})
+            if stopped:
+                return
             del group, done
 
     def _turns(
@@ -154,13 +161,13 @@ class Engine(Grouping):
                     one.networks = one.networks.twin()
             first = {p: resume(p, one) if resume else 0 for p, one in learners.items()}
             for stage, way in ways.items():
-                if stop_inside and late():
-                    break
                 here = [p for p in part if first[p] <= max(stage, 0) and learners[p].diverged < 0]
                 if stage == PROLOGUE:
                     here = [p for p in here if is_before(learners[p])]
                 for places in _by_state(here, learners):
                     for start in range(0, len(places), way.width):
+                        if stop_inside and late():
+                            break
                         some = places[start : start + way.width]
                         yield TaskGroup(some, learners, stage, way.mapped)
             del learners

@@ -51,12 +51,13 @@ def train_task(
     learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int, *,
     mapped: bool, capture: bool = False, compile: bool = False, progress: Progress | None = None,
     features: bool = False, checkpointer: Checkpointer | None = None, beside: int = 1,
-    rates: Sequence[float] = (),
+    rates: Sequence[float] = (), keeps_end: bool = False,
 ) -> Turns:  # fmt: skip
     """Train all learners on task `stage` and evaluate them on every task.
 
     Learners that were interrupted inside the task (`Learner.resume_point`) go on there. This is a
     generator, because `beside` of them may take turns on one device: see `engine.groups.streams`.
+    `keeps_end` saves behind the last step, too, where nothing will be recorded of it.
     """
     points = [one.resume_point for one in learners if one.resume_point is not None]
     threads.settle(learners, training, mapped=mapped)
@@ -75,7 +76,7 @@ def train_task(
                 learners, methods, settings, phase, number, mapped=mapped, capture=capture,
                 compile=compile, progress=progress, rates=rates,
             )  # fmt: skip
-            slices = StepSlices(now, history, clock, free, checkpointer, beside > 1)
+            slices = StepSlices(now, history, clock, free, checkpointer, beside > 1, keeps_end)
             if resumed:
                 restore(now, points)
             for epoch in now.epochs():

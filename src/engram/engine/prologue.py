@@ -88,7 +88,8 @@ def _turns(runs: Sequence[Run], learners: Sequence[Learner], **options: Any) -> 
     stands = [_stand_in(*pair) for pair in zip(runs, learners, strict=True)]
     training = _settings(runs[0])
     last = len(runs[0].stream) - 1  # all classes are open then
-    turns = train_task(stands, [Pretraining()] * len(stands), training, last, **options)
+    methods = [Pretraining()] * len(stands)
+    turns = train_task(stands, methods, training, last, keeps_end=True, **options)
     outcomes: list[StageOutcome] | None = None
     while outcomes is None:
         try:

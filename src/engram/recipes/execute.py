@@ -47,7 +47,7 @@ def execute(
 
     With `out`, finished stages are never run again and an interrupted run goes on after its last
     checkpoint; with `again` all are run anew. `deadline` (``time.monotonic``) stops cleanly between
-    groups of runs, and with `out` between stages. `compile`, `deterministic`,
+    groups of runs, and with `out` inside a task, which is saved there. `compile`, `deterministic`,
     `checkpoint_every` and `again`: see `engram.run`.
     """
     plans = distinct(plans)

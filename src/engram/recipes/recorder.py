@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from engram import parallel
 from engram.disk import all_at_once
 from engram.engine.backend import device_of
 from engram.engine.engine import FinishedStage
@@ -112,7 +113,9 @@ class Recorder:
         # now, in case the process is killed; at the end once more, with the time it took
         self._environment = self.folder.write_environment(environment(self.device))
         self.checkpoints = Checkpoints(self.folder, self.callback.note)
-        self.saver = StepSaver(self.folder, self.open, self._every, self.callback.note)
+        # of several ranks only this one saves: all of them stop between stages
+        deadline = None if parallel.current() else self._deadline
+        self.saver = StepSaver(self.folder, self.open, self._every, self.callback.note, deadline)
         if self._again:
             self.saver.forget()
 

@@ -1,4 +1,4 @@
-"""Runs inside a task, saved every few minutes and when the process is told to end."""
+"""Runs inside a task, saved every few minutes, when a signal comes, and when time is up."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ class StepSaver:
     ----------
     every
         Seconds between two files of a group; what a dying process loses is no more than that.
+    deadline
+        When to save and stop (``time.monotonic``).
     """
 
     def __init__(
-        self, folder: RunDirectory, plans: Sequence[Plan], every: float, note: checkpoint.Note
-    ) -> None:
-        self.folder, self.every, self.note = folder, every, note
+        self, folder: RunDirectory, plans: Sequence[Plan], every: float, note: checkpoint.Note,
+        deadline: float | None = None,
+    ) -> None:  # fmt: skip
+        self.folder, self.every, self.note, self.deadline = folder, every, note, deadline
         self.shelf = folder.path / "checkpoint" / "steps"
         self._names = [run_id(*plan.key) for plan in plans]
         self._last = time.monotonic()
@@ -59,9 +62,14 @@ class StepSaver:
         raise Ended(self._signal)
 
     # -- writing ---------------------------------------------------------------------------------
+    @property
+    def stops(self) -> bool:
+        """Whether training is to end behind what was saved: a signal came, or time is up."""
+        return self.ending or (self.deadline is not None and time.monotonic() > self.deadline)
+
     def due(self) -> bool:
         """Whether it is time to save, or to end."""
-        return self.ending or time.monotonic() - self._last >= self.every
+        return self.stops or time.monotonic() - self._last >= self.every
 
     def wait(self) -> None:
         """Begin the interval again: the state was written elsewhere."""
@@ -70,7 +78,7 @@ class StepSaver:
     def save(
         self, places: Sequence[int], learners: Sequence[Learner], points: Sequence[ResumePoint]
     ) -> None:
-        """Write the states of runs that train together; ends the training where it was asked to."""
+        """Write the states of runs that train together."""
         tensors: dict[str, Any] = {}
         facts: dict[str, Any] = {}
         for place, learner, point in zip(places, learners, points, strict=True):
@@ -84,8 +92,6 @@ class StepSaver:
         checkpoint.write(path, tensors, facts)
         self._held[path] = facts
         self.wait()
-        if self.ending:
-            self.end()
 
     # -- reading ---------------------------------------------------------------------------------
     def load(self, place: int, learner: Learner, finished: Collection[int]) -> int | None:

@@ -96,7 +96,7 @@ def reproduce(
     table
         A name such as ``rwalk/1``, or a `PaperTable`.
     budget
-        Seconds after which no further training is begun; the next call goes on.
+        Seconds after which training ends, inside a task; the next call goes on there.
     out
         Run directory, see `default_out`.
     embedded

@@ -96,7 +96,12 @@ class Checkpointer(Protocol):
     def save(
         self, places: Sequence[int], learners: Sequence[Learner], points: Sequence[ResumePoint]
     ) -> None:
-        """Write the states of runs that train together; may raise to end the training."""
+        """Write the states of runs that train together."""
+        ...
+
+    @property
+    def stops(self) -> bool:
+        """Whether training is to end behind what was saved: a signal came, or time is up."""
         ...
 
 
@@ -106,7 +111,7 @@ ASKED_OFTEN = 5  # times that a checkpointer is asked within its interval, at le
 class Slices:
     """Cuts steps into slices of about `seconds`, so that a checkpointer is asked in time."""
 
-    def __init__(self, seconds: float = 1.0, first: int = 8) -> None:
+    def __init__(self, seconds: float = 1.0, first: int = 1) -> None:
         self.seconds, self.steps = seconds, first
 
     def took(self, steps: int, seconds: float) -> None:
@@ -128,35 +133,50 @@ class StepSlices:
         Says when it is time to save.
     shared
         Whether other runs take turns on the device.
+    keeps_end
+        Whether to save behind the last step, too: no stage will be recorded then.
     """
 
     def __init__(
         self, now: PhaseTraining, history: History, clock: Stopwatch, free: Sequence[Tensor],
-        checkpointer: Checkpointer | None, shared: bool,
+        checkpointer: Checkpointer | None, shared: bool, keeps_end: bool = False,
     ) -> None:  # fmt: skip
         self.now, self.history, self.clock, self.free = now, history, clock, free
-        self.checkpointer = checkpointer
+        self.checkpointer, self._keeps_end = checkpointer, keeps_end
         self.sliced = shared or checkpointer is not None
         seconds = 1.0 if checkpointer is None else min(1.0, checkpointer.every / ASKED_OFTEN)
         self._slices, self._began = Slices(seconds), 0.0
+        self._taken = 0  # steps of the present slice; epochs may be shorter than a slice
 
     def cut(self, start: int, stop: int) -> int:
-        """Where the slice that begins at `start` ends, at `stop` at the latest."""
+        """Where the slice that goes on at `start` ends, at `stop` at the latest."""
         if not self.sliced:
             return stop
-        self._began = time.perf_counter()
-        return min(stop, start + self._slices.steps)
+        if not self._taken:
+            self._began = time.perf_counter()
+        return min(stop, start + max(self._slices.steps - self._taken, 1))
 
     def took(self, steps: int) -> None:
-        """The slice is over as soon as the steps launched are done; other streams go on."""
+        """Steps were launched. A slice is over as soon as its are done; other streams go on.
+
+        Only then the device is waited for: an epoch may be a single step, and the host is to
+        prepare the next ones meanwhile.
+        """
+        self._taken += steps
+        if self._taken < self._slices.steps:
+            return
         if self.now.learners[0].device.type == "cuda":
             torch.cuda.current_stream().synchronize()
-        self._slices.took(steps, time.perf_counter() - self._began)
+        self._slices.took(self._taken, time.perf_counter() - self._began)
+        self._taken = 0
 
     @property
     def due(self) -> bool:
         """Whether it is time to save."""
-        return self.checkpointer is not None and self.checkpointer.due()
+        if self.checkpointer is None:
+            return False
+        at_end = self._keeps_end and self.now.log.done >= self.now.log.total
+        return at_end or self.checkpointer.due()
 
     def stopped(self, epoch: int, start: int) -> list[ResumePoint] | None:
         """Where the runs stand if the slice from `start` came to an end inside."""

@@ -67,7 +67,8 @@ def run_task(
     """Train and evaluate learners on a task, from its beginning to its end."""
     with numerics(training.precision):
         parts = parts_of(learners, methods, training, stage, **options)
-        return side_by_side(parts, learners[0].device, options.get("checkpointer"))
+        found = side_by_side(parts, learners[0].device, options.get("checkpointer"))
+    return [one for one in found if one is not None]
 
 
 def _reports(progress: Progress | None, count: int) -> Sequence[Progress | None]:
@@ -85,14 +86,14 @@ def _reports(progress: Progress | None, count: int) -> Sequence[Progress | None]
 
 def side_by_side(
     parts: Sequence[Part[Outcome]], device: torch.device, checkpointer: Checkpointer | None = None
-) -> list[Outcome]:
+) -> list[Outcome | None]:
     """Outcomes of all parts, in their order.
 
     They take turns at launching a slice of steps. Where a save is due, each part stops at its next
-    slice and all are saved at once.
+    slice and all are saved at once. If training is to end then, runs inside the task have None.
     """
     streams = _streams(device, len(parts))
-    found: dict[int, list[Outcome]] = {}
+    found: dict[int, list[Outcome | None]] = {}
     waiting: dict[int, list[ResumePoint]] = {}
     while len(found) < len(parts):
         for index, part in enumerate(parts):
@@ -102,7 +103,7 @@ def side_by_side(
                 try:
                     points = next(part.turns)
                 except StopIteration as end:
-                    found[index] = end.value
+                    found[index] = list(end.value)
                     continue
             if points is not None:
                 waiting[index] = points
@@ -113,7 +114,12 @@ def side_by_side(
                 [learner for index in order for learner in parts[index].learners],
                 [point for index in order for point in waiting[index]],
             )
+            if checkpointer.stops:
+                break
             waiting.clear()
+    for index in waiting:  # they stop here
+        parts[index].turns.close()
+        found[index] = [None] * len(parts[index].places)
     if len(parts) > 1 and device.type == "cuda":
         torch.cuda.synchronize(device)  # what comes next runs in another stream
     return [outcome for index in range(len(parts)) for outcome in found[index]]
