@@ -60,6 +60,22 @@ def test_it_goes_on_as_the_run_would_have(runs, six, tmp_path):
     assert learner.learn(x + 9, np.full(len(x), 77)).predict(test + 9).tolist().count(77) > 0
 
 
+def test_large_moments_stay_behind_and_it_says_so_when_it_goes_on(six, tmp_path, monkeypatch):
+    x, y, test, stream = six
+    kept = {**FAST, "epochs": 1, "optim_reset": False}
+    for most in (1 << 20, 0):
+        monkeypatch.setattr("engram.recipes.model_file.MOST", most)
+        engram.run(stream[:2], method="Finetune", model=MODEL, out=tmp_path / str(most), **kept)
+    whole, light = (engram.read(tmp_path / str(most)).model() for most in (1 << 20, 0))
+    moments = {name for name in whole._portable.tensors if name.startswith("opt/")}
+    assert moments == whole._portable.tensors.keys() - light._portable.tensors.keys() != set()
+    assert (whole.predict_proba(test) == light.predict_proba(test)).all()
+    rows = stream.tasks[2].train.numpy()
+    with pytest.warns(UserWarning, match="begins anew: moments of the optimiser take 0 MiB"):
+        light.learn(x[rows], y[rows])
+    assert not light._portable.facts["optimizer_left_out"]  # from now on it has its own
+
+
 def test_models_that_are_not_there(six, runs, tmp_path):
     inside, out = runs
     with pytest.raises(engram.BadArgument, match="which run is meant: ER, EWC"):

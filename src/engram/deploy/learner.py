@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -119,6 +120,8 @@ class Learner(Estimator):
             about = None if found is None else found.facts["inputs"]
             new = NewTask.of(x, y, valid, about)
             self.refuse(new)
+            if found is not None and (missing := found.facts.get("optimizer_left_out")):
+                warnings.warn(f"the optimiser begins anew: {missing}", stacklevel=2)
             stream = extended(found, new, self._settings)
             if found is not None and found.columns < len(stream.order):
                 found = grown(found, self._settings, stream, self._keyed)

@@ -23,7 +23,7 @@ from engram.recipes.probing import plain_probe
 from engram.tensor_file import TensorFile, save_tensors
 
 NAME = "model.engram"
-MOST_ROWS = 64 << 20  # bytes of rows that a file in a run directory takes along
+MOST = 64 << 20  # bytes of rows, or of moments, that a file in a run directory takes along
 
 
 def made_by(
@@ -77,9 +77,7 @@ def save_model(path: str | os.PathLike[str], found: Portable, made: dict[str, An
 def keep_model(folder: Path, learner: Learner, run: Run, probes: Iterable[Probe]) -> Path:
     """Leave the model of a finished run in the folder of its checkpoints."""
     make_folder(folder, inside=folder.parents[1])
-    return save_model(
-        folder / NAME, portable(learner, run, most_bytes=MOST_ROWS), about(run, probes)
-    )
+    return save_model(folder / NAME, portable(learner, run, most_bytes=MOST), about(run, probes))
 
 
 def load_model(path: str | os.PathLike[str]) -> tuple[Portable, dict[str, Any]]:

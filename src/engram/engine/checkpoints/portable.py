@@ -13,6 +13,7 @@ from engram.engine.checkpoints.single import load_state_dict, state_dict
 from engram.engine.run import Run
 from engram.errors import bad
 from engram.learner.learner import Learner
+from engram.learner.tree import nbytes
 
 FORMAT = "engram-model-1"
 ROWS = ("rows/x", "rows/y", "rows/stage")  # what is left of the data: inputs, columns, task
@@ -41,8 +42,13 @@ class Portable(NamedTuple):
 
 
 def portable(learner: Learner, run: Run, *, most_bytes: float = float("inf")) -> Portable:
-    """All that a learner knows after a stage; rows that need more than `most_bytes` stay behind."""
-    left_out = ("free", "opt") if run.training.optim_reset else ("free",)
+    """All that a learner knows after a stage.
+
+    Rows that need more than `most_bytes` stay behind, and so do moments of an optimiser, of which
+    there are one or two for each parameter.
+    """
+    anew = _begins_anew(learner, most_bytes) if not run.training.optim_reset else ""
+    left_out = ("free", "opt") if run.training.optim_reset or anew else ("free",)
     tensors, facts = state_dict(learner, left_out)
     layout, vector = learner.networks.layout, tensors.pop("vector")
     tensors |= {name: view.clone() for name, view in layout(vector).items()}
@@ -55,7 +61,8 @@ def portable(learner: Learner, run: Run, *, most_bytes: float = float("inf")) ->
     facts |= {
         "format": FORMAT,
         "layout": [[name, list(shape)] for name, shape in layout.shapes.items()],
-        "rows_left_out": why_not, **_about_data(learner), **_about_tasks(learner),
+        "rows_left_out": why_not, "optimizer_left_out": anew,
+        **_about_data(learner), **_about_tasks(learner),
     }  # fmt: skip
     return Portable(tensors, facts)
 
@@ -84,6 +91,14 @@ def _why_not(learner: Learner, rows: int, most: float) -> str:
     if rows and learner.stream.view is not None:
         return "rows of earlier tasks were seen through the stream's view and were not kept"
     return ""
+
+
+def _begins_anew(learner: Learner, most: float) -> str:
+    """Why an optimiser that goes on from task to task cannot come along; nothing where it can."""
+    size = nbytes(learner.opt)
+    if size <= most:
+        return ""
+    return f"moments of the optimiser take {size / 2**20:.0f} MiB and were not kept"
 
 
 def _about_data(learner: Learner) -> dict[str, Any]:

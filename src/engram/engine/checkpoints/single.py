@@ -73,7 +73,8 @@ def state_dict(
     reset.
     """
     tree = tree_of(learner, leave_out)
-    tensors = {k: v.detach().cpu().contiguous().clone() for k, v in flatten(tree).items()}
+    tensors = {k: v.detach().to("cpu", copy=True) for k, v in flatten(tree).items()}
+    tensors = {k: v.contiguous() for k, v in tensors.items()}  # a copy already, and only one
     return tensors, facts_beside(learner, tree)
 
 
