@@ -11,11 +11,11 @@ from PIL import Image
 
 import engram
 from engram.data.core import Data
-from engram.data.crops import Frame, cut_face
+from engram.data.crops import Frame, cut_face, cut_image
 from engram.data.expressions import EXPRESSIONS, expression, expression_ids
 from engram.data.faces import Face, FaceOptions, read_faces
 from engram.data.mapped import read_mapped
-from engram.data.resized import as_faces
+from engram.data.resized import as_faces, resized
 from tests.data.pictures import fill, paint
 
 
@@ -196,6 +196,17 @@ def test_names_of_expressions():
         expression_ids("classes", ["angry", "bored"])
     with pytest.raises(ValueError, match="one class for each"):
         expression_ids("classes", ["angry", "anger"])
+
+
+@pytest.mark.parametrize("shape", [(1, 48, 48), (1, 48, 31), (3, 31, 48), (3, 20, 20)])
+def test_pictures_of_one_shape_are_smoothed_together_as_each_alone(shape):
+    # of 48 x 31, cut to 31 x 31, Pillow smooths columns first where that is cheaper
+    x = np.random.default_rng(1).integers(0, 256, (3, *shape), np.uint8)
+    pictures = [Image.fromarray(one[0] if len(one) == 1 else one.transpose(1, 2, 0)) for one in x]
+    for size in (8, 20, 32, 100):
+        alone = [cut_image(one, size, Frame()) for one in pictures]
+        expected = np.stack([one.pixels[: shape[0]] for one in alone])
+        assert (resized(x, size) == expected).all(), size
 
 
 def test_images_in_memory_become_faces():

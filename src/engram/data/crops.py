@@ -80,10 +80,10 @@ def cut_image(image: Image, size: int, frame: Frame) -> Cut:
         image = image.crop((0, 0, image.width, max(1, image.height - frame.bottom)))
     transparent = image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
     grey = image.mode in _GREY
-    crop, square = _square(image.width, image.height, frame)
+    crop, area = square(image.width, image.height, frame)
     plain = _eight_bits(image).convert("L" if grey else "RGB")  # a third of the work where grey
     if crop != "whole" or image.size != (size, size):
-        plain = plain.resize((size, size), Pillow.Resampling.BILINEAR, box=square)
+        plain = plain.resize((size, size), Pillow.Resampling.BILINEAR, box=area)
     pixels = np.asarray(plain)
     pixels = np.stack([pixels] * 3) if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
     grey = grey or bool((pixels[0] == pixels[1:]).all())
@@ -101,7 +101,7 @@ def _eight_bits(image: Image) -> Image:
     return Pillow.fromarray((deep >> 8 if deep.max(initial=0) > 255 else deep).astype(np.uint8))
 
 
-def _square(width: int, height: int, frame: Frame) -> tuple[str, Box]:
+def square(width: int, height: int, frame: Frame) -> tuple[str, Box]:
     """What is cut out, inside the picture, and by what."""
     if frame.points is not None:
         low, high = frame.points.min(0), frame.points.max(0)

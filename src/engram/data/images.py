@@ -166,7 +166,8 @@ def pixels(source: Source, mode: str, size: tuple[int, int], label: str) -> Arra
 
     try:
         with _open(source) as image:
-            picture = image.convert(mode)
+            image.load()
+            picture = image if image.mode == mode else image.convert(mode)
         if picture.size != size:
             picture = picture.resize(size, Image.Resampling.BILINEAR)
     except (OSError, SyntaxError, MemoryError) as problem:  # Pillow's words for a broken PNG
