@@ -142,9 +142,9 @@ def test_an_interrupted_run_goes_on_bit_for_bit_on_cuda(model, together, tmp_pat
 def test_the_interval_of_checkpoints_can_be_set(given, seconds, tmp_path, monkeypatch):
     found, original = [], StepSaver.__init__
 
-    def watched(self, folder, plans, every, note):
+    def watched(self, folder, plans, every, *rest):
         found.append(every)
-        original(self, folder, plans, every, note)
+        original(self, folder, plans, every, *rest)
 
     monkeypatch.setattr(StepSaver, "__init__", watched)
     stream = toys.streams()[0]
