@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import pytest
+import torch
 
 import engram
 from engram import methods
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.methods.base import Method
+from engram.methods.base import Method, Phase
 
 MADE: list[Method] = [
     getattr(methods, name)()
@@ -60,3 +61,46 @@ def test_a_budget_for_all_is_an_upper_bound_and_one_per_class_is_not(budget):
     assert result.cost()["memory_items"].tolist() == [len(stream.data.train)]
     with pytest.raises(BadArgument, match=r"memory\.per_class: expected at most 8"):
         engram.run(stream, method=methods.ER(memory=Memory(per_class=9)), device="cpu")
+
+
+def odd(verb, answer):
+    """A method one of whose verbs returns, or leaves in its learner, what it should not."""
+    return dataclass(frozen=True)(type("Odd", (Method,), {verb: answer}))()
+
+
+def leave(name, value):
+    return lambda self, learner, task: setattr(learner, name, value)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(
+    ("verb", "answer", "complaint"),
+    [
+        ("start", lambda self, *_: {"a": torch.ones(2)}, r"start: expected nothing to be returned"),
+        ("finish", lambda self, *_: 0, r"finish: expected nothing to be returned"),
+        ("start", leave("state", {"n": 3}), r"learner.state after Odd.*a dict of tensors.*'n': 3"),
+        ("finish", leave("state", None), r"learner.state after Odd.*a dict of tensors.*got None"),
+        ("start", leave("vector", torch.ones(2)), r"learner.vector after Odd.*a tensor \(2,\)"),
+        ("loss", lambda self, net, batch, _: {"a": net.task(batch)[None]}, r"tensors without axes"),
+        ("gradient", lambda self, *_: None, r"Odd.gradient: expected a vector"),
+        (
+            "scores",
+            lambda self, out, _: out.logits[:, :1],
+            r"Odd.scores: expected scores \(\d+, 6\)",
+        ),
+        ("phases", lambda self, *_: Phase(), r"Odd.phases\(0\): expected a tuple of Phase"),
+        ("replay", lambda self, *_: None, r"Odd.replay\(0\): expected a ReplaySpec"),
+        ("networks", lambda self, *_: None, r"Odd.networks: expected \{name: module\}"),
+        ("prologue", lambda self, *_: 3, r"Odd.prologue: expected a Prologue, a RootFile or None"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_what_verbs_return_is_looked_at_at_once(verb, answer, complaint, together):
+    if verb in ("start", "finish"):
+        answer.__name__ = verb
+    stream = engram.class_incremental(engram.load("blobs", classes=6, per_class=10))
+    with pytest.raises(BadArgument, match=complaint):
+        engram.run(
+            stream, method=odd(verb, answer), seeds=2, together=together, epochs=1, device="cpu",
+            model={"name": "mlp", "hidden": (4,)},
+        )  # fmt: skip

@@ -19,6 +19,7 @@ from engram.learner.layout import Networks
 from engram.learner.learner import Learner
 from engram.learner.likeness import ByIdentity, likeness
 from engram.learner.network import modules_of, settings_of
+from engram.methods.answers import own_networks
 from engram.methods.base import RootFile, overrides
 from engram.models.adapter import adapt
 from engram.models.build import build
@@ -158,7 +159,7 @@ class LearnerFactory:
         with torch.random.fork_rng(devices=[]):  # a method's own networks follow the seed, too
             key_of_run = keys.fold(run.seed, "networks")
             torch.default_generator.manual_seed(keys.torch_seed(key_of_run))
-            own = run.method.networks(_outline(run, net))
+            own = own_networks(run.method, run.method.networks(_outline(run, net)))
         further = {name: adapt(module) for name, module in modules_of(own).items()}
         networks = Networks({"net": net, **further}, run.loss, settings_of(own))
         fused = self.fused and networks.fusable

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engram.errors import AccessError, Forbidden, bad
 from engram.learner.learner import Learner
+from engram.learner.tree import leaves
 from engram.memory.exemplars import Exemplars
 from engram.streams.core import ROWS, Task
 from engram.streams.outline import StreamOutline, refuse
@@ -144,7 +145,25 @@ def _row_versions(tasks: tuple[Task, ...]) -> list[int]:
     return [_version(getattr(task, kind)) for task in tasks for kind in ROWS]
 
 
-def call(verb: Callable[..., None], learner: Learner) -> None:
+def call(verb: Callable[..., Any], learner: Learner) -> None:
     """``method.start`` or ``method.finish`` for one learner."""
+    shape = learner.vector.shape
     with proxy_of(learner) as seen:
-        verb(seen, learner.task)
+        found = verb(seen, learner.task)
+    name = f"{type(getattr(verb, '__self__', None)).__name__}.{verb.__name__}"
+    if found is not None:
+        edits = "it edits the learner: learner.state = {...} keeps tensors"
+        raise bad(name, f"nothing to be returned, because {edits}", found)
+    _check_left(name, learner, shape)
+
+
+def _check_left(verb: str, learner: Learner, shape: torch.Size) -> None:
+    """Refuse weights and state that cannot be stacked, saved or trained on."""
+    state: Any = learner.state
+    vector: Any = learner.vector
+    if not isinstance(state, dict) or not all(isinstance(one, Tensor) for one in leaves(state)):
+        wanted = "a dict of tensors, or of dicts and tuples of them"
+        raise bad(f"learner.state after {verb}", wanted, state)
+    if not isinstance(vector, Tensor) or vector.shape != shape:
+        got = f"a tensor {tuple(vector.shape)}" if isinstance(vector, Tensor) else vector
+        raise bad(f"learner.vector after {verb}", f"a vector {tuple(shape)}", got)

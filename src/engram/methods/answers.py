@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram.errors import BadArgument, bad
-from engram.methods.base import Method, State, Terms
+from engram.learner.network import MethodNetworks, Network
+from engram.methods.base import Method, Phase, Prologue, ReplaySpec, RootFile, State, Terms
+from engram.models.output import Output
 
 VERBS = tuple(
     name
@@ -55,14 +58,62 @@ def check_arguments(method: Method) -> None:
     for verb in VERBS:
         if fault := wrong_arguments(kind, verb):
             raise BadArgument(f"method: {kind.__name__}.{fault}")
+    _check_declared(method)
     _SOUND.add(kind)
+
+
+def _check_declared(method: Method) -> None:
+    """Refuse declarations of the first two tasks that are of another kind than they should be."""
+    name = type(method).__name__
+    for stage in (0, 1):
+        replay, phases = method.replay(stage), method.phases(stage)
+        if not isinstance(replay, ReplaySpec):
+            raise bad(f"{name}.replay({stage})", "a ReplaySpec to be returned", replay)
+        listed = isinstance(phases, Sequence) and all(isinstance(one, Phase) for one in phases)
+        if not listed:
+            raise bad(f"{name}.phases({stage})", "a tuple of Phase to be returned", phases)
+    before = method.prologue()
+    if before is not None and not isinstance(before, Prologue | RootFile):
+        raise bad(f"{name}.prologue", "a Prologue, a RootFile or None to be returned", before)
 
 
 def named_terms(method: Method, terms: Any) -> Terms:
     """What `loss` returned, if it is named terms."""
-    if isinstance(terms, dict) and terms and all(isinstance(t, Tensor) for t in terms.values()):
+    if isinstance(terms, dict) and terms and all(map(_is_number, terms.values())):
         return terms
-    raise bad(f"{type(method).__name__}.loss", "{name: term}, terms being tensors", terms)
+    raise bad(
+        f"{type(method).__name__}.loss", "{name: term}, terms being tensors without axes", terms
+    )
+
+
+def _is_number(term: Any) -> bool:
+    return isinstance(term, Tensor) and term.ndim == 0
+
+
+def direction(method: Method, found: Any) -> Tensor:
+    """What `gradient` returned, if it can be a gradient."""
+    if isinstance(found, Tensor):
+        return found
+    raise bad(f"{type(method).__name__}.gradient", "a vector [P] to be returned", found)
+
+
+def class_scores(method: Method, output: Output, state: State) -> Tensor:
+    """What `scores` returns, if it is a score for each row and class."""
+    found: Any = method.scores(output, state)
+    if isinstance(found, Tensor) and found.shape == output.logits.shape:
+        return found
+    wanted = f"scores {tuple(output.logits.shape)} to be returned, [rows, classes]"
+    got = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else found
+    raise bad(f"{type(method).__name__}.scores", wanted, got)
+
+
+def own_networks(method: Method, found: Any) -> MethodNetworks:
+    """What `networks` returned, if it is modules by name."""
+    if isinstance(found, Mapping) and all(
+        isinstance(one, nn.Module | Network) for one in found.values()
+    ):
+        return found
+    raise bad(f"{type(method).__name__}.networks", "{name: module} to be returned", found)
 
 
 def next_state(method: Method, verb: str, state: Any) -> State:

@@ -19,6 +19,7 @@ from engram.learner.items import Items
 from engram.learner.learner import Learner
 from engram.learner.net import FunctionalNet
 from engram.learner.tree import shapes, stack
+from engram.methods.answers import class_scores
 from engram.methods.base import Method
 from engram.streams.core import Stream
 
@@ -181,7 +182,7 @@ def _alone(
     mine = every if ranks is None else ranks.deal(every)
     for _, x in learner.feed.chunks(rows, stages, mine):
         output = net(x)
-        found = method.scores(output, learner.state).float()
+        found = class_scores(method, output, learner.state).float()
         parts.append(found.cpu() if ranks is None else found)
         seen += [output.features] if features else []
     if ranks is not None:
@@ -204,7 +205,7 @@ def _mapped(
 
     def one_run(vector: Tensor, own: Any, state: Any, values: Any, x: Tensor) -> Any:
         output = FunctionalNet(first.networks, vector, own, training=False)(x)
-        scores = with_values(methods[0], values).scores(output, state)
+        scores = class_scores(with_values(methods[0], values), output, state)
         return (scores, output.features) if features else (scores,)
 
     parts = []
@@ -235,7 +236,7 @@ def validate(learners: Sequence[Learner], methods: Sequence[Method]) -> dict[str
             outputs = [net(x) for _, x in learner.feed.chunks(items.rows, items.stages, parts)]
         logits = torch.cat([one.logits for one in outputs])
         losses.append(learner.networks.objective(logits, batch))
-        scores = torch.cat([method.scores(one, learner.state) for one in outputs])
+        scores = torch.cat([class_scores(method, one, learner.state) for one in outputs])
         figures.append(judged(scores, batch, kind))
     return {
         "loss": torch.stack(losses).double().cpu().numpy(),

@@ -15,7 +15,7 @@ from engram.learner.batch import Batch
 from engram.learner.layout import Networks
 from engram.learner.moving import Moving
 from engram.learner.net import FunctionalNet
-from engram.methods.answers import named_terms, next_state
+from engram.methods.answers import direction, named_terms, next_state
 from engram.methods.base import Method, overrides
 
 # update, gradient through the networks, loss terms, buffers, what is remembered
@@ -131,7 +131,7 @@ class MappedVerbs:
                 own.setdefault("found", remembered)
             return torch.as_tensor(data if penalty is None else data + penalty)
 
-        total = with_values(self.method, hyper).gradient(grad, batch, state)
+        total = direction(self.method, with_values(self.method, hyper).gradient(grad, batch, state))
         if "terms" not in own:
             raise ValueError("gradient() must call grad on the batch it was given")
         return total, own["data"], own["terms"], own["buffers"], own["found"]

@@ -35,7 +35,7 @@ from engram.learner.bound import BoundNet
 from engram.learner.learner import Learner
 from engram.learner.moving import Moving
 from engram.learner.scopes import competing
-from engram.methods.answers import named_terms, next_state
+from engram.methods.answers import direction, named_terms, next_state
 from engram.methods.base import Method, Terms, overrides, pace_of
 
 
@@ -247,7 +247,7 @@ class SingleTrainer:
             return data if found.penalty is None else data + found.penalty
 
         with torch.no_grad():
-            total = self.method.gradient(grad, batch, self.learner.state)
+            total = direction(self.method, self.method.gradient(grad, batch, self.learner.state))
         data = own[0] if own else total
         return Gradient([], None, data, total.clone() if own and total is data else total)
 
