@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 import pytest
 import torch
@@ -92,6 +93,26 @@ def test_names_of_methods(written, meant):
 def test_words_of_pytorch_and_of_papers_are_understood(given, meant):
     with pytest.raises(BadArgument, match=f"did you mean '{meant}'\\?"):
         engram.run(engram.load("blobs"), **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({"method": ["ER", "EWC"], "strength": 3.0}, "method={'name': 'EWC', 'strength': ...}"),
+        ({"hidden": [8]}, "model={'name': 'mlp', 'hidden': ...}"),
+        ({"classes_per_task": 5}, "engram.class_incremental(data, classes_per_task=...)"),
+    ],
+)
+def test_options_that_have_another_place_are_told_which(given, place):
+    with pytest.raises(BadArgument, match=re.escape(f"is given as {place}")):
+        engram.run(engram.load("blobs"), **given)
+
+
+@pytest.mark.parametrize("make", [engram.run, engram.class_incremental, engram.rotated])
+def test_names_and_arrays_are_no_data(make):
+    for given in ("digits", [[1.0]]):
+        with pytest.raises(BadArgument, match=r"such as engram\.load\('digits'\)"):
+            make(given)
 
 
 @pytest.mark.parametrize("given", [{"loss": "mse_loss"}, {"optimizer": torch.optim.RMSprop}])

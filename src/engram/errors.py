@@ -141,8 +141,8 @@ def choose(argument: str, name: str, valid: Iterable[str]) -> str:
     return name
 
 
-def whole(argument: str, value: Any, low: int = 0) -> int:
-    """Return `value` if it is a whole number of at least `low`, raise otherwise.
+def whole(argument: str, value: Any, low: int = 0, high: int = MOST) -> int:
+    """Return `value` if it is a whole number of at least `low` and at most `high`, raise otherwise.
 
     Examples
     --------
@@ -151,8 +151,8 @@ def whole(argument: str, value: Any, low: int = 0) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise bad(argument, f"a whole number of at least {low}", value)
-    if value > MOST:
-        raise bad(argument, f"a whole number of at most {MOST}", value)
+    if value > high:
+        raise bad(argument, f"a whole number of at most {high}", value)
     return value
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
-from engram.errors import OWN_MODULES, EngramError, bad, own_place, unknown
+from engram.errors import OWN_MODULES, BadArgument, EngramError, bad, own_place, unknown
 
 
 class Untrusted(EngramError):
@@ -84,10 +86,31 @@ def own_object(name: str, *, what: str = "name") -> Any:
         raise bad(what, f"an existing file in {name!r}", str(path))
     found = getattr(module, class_name, None)
     if found is None:
-        raise unknown(
-            f"class of {module_name}", class_name, [n for n in vars(module) if n[0] != "_"]
-        )
+        raise unknown(f"class of {module_name}", class_name, _own_names(module))
     return found
+
+
+def unknown_name(what: str, name: str, valid: Iterable[str]) -> BadArgument:
+    """The error for a name that is not known; a file alone is told how its classes are named."""
+    path = Path(name)
+    if path.suffix != ".py" or not path.is_file():
+        return unknown(what, name, valid)
+    try:
+        written = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError):  # told when it is imported
+        written = []
+    made = [one.name for one in written if isinstance(one, (ast.ClassDef, ast.FunctionDef))]
+    listed = ", ".join(one for one in made if one[0] != "_") or "nothing"
+    return bad(what, f"{name}:NAME, a name that it defines ({listed})", name)
+
+
+def _own_names(module: ModuleType) -> list[str]:
+    """What a module defines, without what it imports."""
+    return [
+        name for name, value in vars(module).items()
+        if name[0] != "_" and not isinstance(value, ModuleType)
+        and not (isinstance(value, (type, FunctionType)) and value.__module__ != module.__name__)
+    ]  # fmt: skip
 
 
 def _make_way(module_name: str, path: Path, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Which valid name was meant by one that is not: other words for it, slips of the pen."""
+"""Words: which valid name was meant by one that is not, and how many there are of something."""
 
 from __future__ import annotations
 
@@ -128,3 +128,14 @@ def _letters(name: object) -> str:
 def _begins(long: str, short: str) -> bool:
     """Whether a name begins with another one that is long enough to tell which is meant."""
     return len(short) >= 3 and long.startswith(short)
+
+
+def plural(count: int, noun: str) -> str:
+    """A number of things.
+
+    Examples
+    --------
+    >>> plural(1, "run"), plural(3, "class"), plural(1200, "row")
+    ('1 run', '3 classes', '1,200 rows')
+    """
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")

@@ -115,6 +115,14 @@ def test_metrics_after_an_earlier_task(engram, ran):
         table.loc[("ER", "average_accuracy"), "mean"], ran.select(label="ER").matrix[:, 0, 0].mean()
     )
     engram("metrics", "out", "--stage", 0, code=2)
+    assert (
+        "--stage: expected a whole number of at most"
+        in engram("metrics", "out", "--stage", 99, code=2).stderr
+    )
+    assert (
+        "its labels form no tree; refinement"
+        in engram("metrics", "out", "--refinement", code=2).stderr
+    )
 
 
 def test_report_page_and_tables(engram, ran):

@@ -162,8 +162,12 @@ def test_own_method_from_a_file(engram):
         said = engram("run", *SMALL, "-m", missing, code=2).stderr
         assert f"expected an existing file in '{missing}'" in said
     own = ("run", *SMALL, "-m", "own/quiet.py:Quiet", "-o", "out", "-s")
-    said = engram(*own, "Quiet.size=4", code=2).stderr
-    assert "expected size alone or own/quiet.py:Quiet.size for an own class" in said
+    said = engram("run", *SMALL, "-m", "own/quiet.py", code=2).stderr
+    assert "method: expected own/quiet.py:NAME, a name that it defines (Quiet)" in said
+    said = engram("run", *SMALL, "-m", "own/quiet.py:Loud", code=2).stderr
+    assert said.strip().endswith("Valid: Quiet")  # not what it imports
+    assert "did you mean 'size'" in engram(*own, "Quiet.siz=4", code=2).stderr
+    engram(*own, "Quiet.size=4")
     engram(*own, "size=4")
     engram(*own, "own/quiet.py:Quiet.size=5")
     assert package.read("out").labels == ["Quiet size=4", "Quiet size=5"]

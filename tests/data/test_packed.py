@@ -227,7 +227,9 @@ def test_names_paths_and_complaints(tmp_path, monkeypatch):
     monkeypatch.delenv("ENGRAM_DATA", raising=False)
     with pytest.raises(ValueError, match="did you mean 'fashion_mnist'"):
         load("fashion_minst")
-    with pytest.raises(ValueError, match="give root= or set ENGRAM_DATA"):
+    with pytest.raises(ValueError, match="No file or folder is called photos here"):
+        load("photos")
+    with pytest.raises(ValueError, match=r"give root= \(--root\) or set ENGRAM_DATA"):
         load("mnist")
     with pytest.raises(ValueError, match="a path that exists"):
         load(tmp_path / "absent.npz")

@@ -10,6 +10,7 @@ from torch import nn
 
 import engram
 from engram.models import Cosine, build
+from engram.models.build import model_options
 from engram.recipes.sections import model_section
 
 SMALL = {"sample_shape": (6,), "classes": 3, "seed": 0}
@@ -99,8 +100,13 @@ def test_a_constructor_that_wants_no_shape_says_how():
             super().__init__()
             self.layer = nn.Linear(inputs, 4)
 
+        def forward(self, x):
+            return self.layer(x).relu()
+
     with pytest.raises(ValueError, match=r"Wide to take the shape.*'width': 5.*--set model\.width"):
         build(Wide, **SMALL)
+    assert model_options(Wide)[0] == "inputs"  # who gives it needs no shape
+    assert build({"name": Wide, "inputs": 6}, **SMALL).backbone.layer.in_features == 6
     with pytest.raises(ValueError, match=r"option of model .*unknown name 'wdth', did you mean"):
         model_section({"name": Features, "wdth": 3})
 

@@ -132,4 +132,7 @@ def test_the_command_line():
     assert "got ['keep', 'stream.valid']" in refused.output + str(refused.exception)
     assert CliRunner().invoke(app, [*words, "--rate", "0"]).exit_code == 2
     shown = CliRunner().invoke(app, words)
-    assert "open world after 1 rounds, one seed" in shown.output
+    assert "open world after 1 round, one seed" in shown.output
+    random = shown.output.strip().splitlines()[-1].split()
+    assert random[2].isdigit(), "counts are whole numbers"
+    assert random[-1].isdigit()

@@ -166,7 +166,7 @@ def test_unfinished_and_diverged_runs_are_counted_not_averaged() -> None:
     assert (row["runs"], row["finished"], row["diverged"]) == (2, 1, 1)
     assert row["average_accuracy"] == pytest.approx(0.72)
     assert result.diverged == {RunKey("EWC", 1, ""): 1}
-    assert "1 runs without a last stage, 1 diverged" in repr(result)
+    assert "1 run without a last stage, 1 diverged" in repr(result)
 
 
 def test_streams_of_different_length_live_in_one_result() -> None:

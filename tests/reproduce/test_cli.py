@@ -99,6 +99,8 @@ def test_dry_run_says_what_is_missing(monkeypatch):
     assert done.exit_code == 0, done.output
     assert "0 of 78 cells" in done.stderr
     assert "39 cells: data: mnist is not part of the package" in done.stderr
+    assert "nothing would be trained" in done.stderr
+    assert "runs that train together" not in done.stdout
     plain = call("reproduce", "rwalk/2", "--dry-run", "--device", "cpu", "--format", "csv")
     rows = plain.stdout.splitlines()
     assert rows[0] == "cell,metric,paper,can be made,reason"

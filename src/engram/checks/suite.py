@@ -32,14 +32,14 @@ from engram.checks import (
     verbs,
 )
 from engram.checks.report import Finding, Report, findings
-from engram.errors import bad, unknown
+from engram.errors import bad
 from engram.memory import Memory, Policy
 from engram.memory import policies as policy_names
 from engram.methods.base import Method
 from engram.models import models
 from engram.novelty import Detector
 from engram.novelty import detectors as detector_names
-from engram.own_code import own_object
+from engram.own_code import own_object, unknown_name
 from engram.probes import Probe
 
 Check = Callable[[Any], None]
@@ -268,4 +268,4 @@ def _named(name: str) -> Any:
     if name in models():
         return name
     known = [*methods.__all__, *policy_names(), *detector_names(), *models()]
-    raise unknown("target", name, known)
+    raise unknown_name("target", name, known)

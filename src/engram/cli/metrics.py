@@ -66,7 +66,7 @@ def command(
     result = read(*directories)
     if head is not None:
         result = result.view(head=head)
-    last = None if stage is None else whole("--stage", stage, 1) - 1
+    last = None if stage is None else whole("--stage", stage, 1, int(result.tasks.max())) - 1
     wanted = list(FORGETTING_DEFINITIONS) if definition == EVERY else [definition]
     tables = {"metrics": numbers(result, wanted, last, ece=calibration)}
     probed = _probes(result, head)

@@ -52,6 +52,7 @@ def command(
     from engram.recipes.assign import set_values
     from engram.recipes.open_world import open_world
     from engram.recipes.probing import build_detectors
+    from engram.spelling import plural
 
     plain = arguments.contents(
         data=data,
@@ -77,7 +78,11 @@ def command(
         emit(world.table.to_csv(index=False))
         return
     runs = f"mean over {len(recipe.seeds)} seeds" if len(recipe.seeds) > 1 else "one seed"
-    show_table(f"open world after {world.table['round'].max()} rounds, {runs}", world.summary())
+    found = world.summary()
+    counts = [name for name in found if (found[name] % 1 == 0).all() and found[name].max() > 1]
+    found = found.astype(dict.fromkeys(counts, int))
+    rounds = plural(int(world.table["round"].max()), "round")
+    show_table(f"open world after {rounds}, {runs}", found)
 
 
 def _check(content: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from engram.reproduce.output import written
 from engram.reproduce.registry import paper_titles
 from engram.reproduce.table import stand_in
 from engram.reproduce.tally import total
+from engram.spelling import plural
 
 if TYPE_CHECKING:
     from engram.reproduce import Tally
@@ -104,9 +105,8 @@ def _possible(planned: ReproductionPlan) -> str:
     figures = drawn + len(planned.missing_figures)
     parts = [f"{len(planned.runnable)} of {len(planned.cells)} cells"] if planned.cells else []
     if figures:
-        parts.append(f"{drawn} of {figures} figure{'' if figures == 1 else 's'}")
-    runs = f"{len(planned.runs)} runs" if len(planned.runs) != 1 else "1 run"
-    return f"{' and '.join(parts)} can be made here, from {runs}"
+        parts.append(f"{drawn} of {plural(figures, 'figure')}")
+    return f"{' and '.join(parts)} can be made here, from {plural(len(planned.runs), 'run')}"
 
 
 def show_cells(planned: ReproductionPlan, form: str) -> None:
@@ -140,6 +140,8 @@ def _short(why: str) -> str:
 
 def show_costs(planned: ReproductionPlan, form: str) -> None:
     """What would run, group by group, and how long it would take."""
+    if not planned.costs:
+        return say("nothing is left to be trained" if planned.done else "nothing would be trained")
     table = plain_table("runs that train together", "runs", "steps", "ms/step", "how", "time")
     for cost in planned.costs:
         more = f" and {len(cost.labels) - 1} more" if len(cost.labels) > 1 else ""
@@ -166,5 +168,4 @@ def _show_missing(planned: ReproductionPlan) -> None:
         if entry.missing:
             reasons[entry.missing] = reasons.get(entry.missing, 0) + 1
     for why, count in reasons.items():
-        cells = "1 cell" if count == 1 else f"{count} cells"
-        say(f"not run: {cells}: {why[:MOST_WHY]}", style="yellow")
+        say(f"not run: {plural(count, 'cell')}: {why[:MOST_WHY]}", style="yellow")

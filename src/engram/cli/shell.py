@@ -172,11 +172,14 @@ def describe(error: BaseException) -> str:
 
 @contextmanager
 def short_warnings() -> Iterator[None]:
-    """Warnings as one line without file names."""
-    usual = warnings.showwarning
+    """Warnings as one line without file names, each once."""
+    usual, said = warnings.showwarning, set[str]()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        say(f"warning: {' '.join(str(message).split())}", style="yellow")
+        text = " ".join(str(message).split())
+        if text not in said:
+            said.add(text)
+            say(f"warning: {text}", style="yellow")
 
     warnings.showwarning = show
     try:

@@ -27,6 +27,7 @@ from engram.recipes.duration import seconds
 from engram.recipes.followers import following, ready
 from engram.recipes.names import own_code_may_run, without_own_code
 from engram.records import Result, RunDirectory
+from engram.spelling import plural
 
 
 def run_request(
@@ -110,7 +111,7 @@ def train(
     if any(n < len(plan.run.stream) for plan, n in stages):
         _stopped("The budget is spent", stages, folder)
     else:
-        say(f"{_plural(len(plans), 'run')} in {_duration(time.monotonic() - began)}")
+        say(f"{plural(len(plans), 'run')} in {_duration(time.monotonic() - began)}")
     return result
 
 
@@ -124,7 +125,7 @@ class _Announcing(Callback):
 
     def begin(self, plans: Sequence[Plan], done: int) -> None:
         if done:
-            say(f"finished before and kept: {done} of {_plural(len(plans), 'run')}")
+            say(f"finished before and kept: {done} of {plural(len(plans), 'run')}")
         self.inner.begin(plans, done)
 
 
@@ -133,7 +134,7 @@ def _stopped(why: str, stages: Sequence[tuple[Plan, int]], folder: Path) -> None
     whole = sum(n >= len(plan.run.stream) for plan, n in stages)
     part = sum(0 < n < len(plan.run.stream) for plan, n in stages)
     say(
-        f"\n{why}. Kept in {folder}: {whole} of {_plural(len(stages), 'run')} complete, "
+        f"\n{why}. Kept in {folder}: {whole} of {plural(len(stages), 'run')} complete, "
         f"{part} in part ({sum(n for _, n in stages)} stages in all).",
         style="yellow",
     )
@@ -149,10 +150,6 @@ def _stages(plans: Sequence[Plan], folder: Path) -> list[tuple[Plan, int]]:
         lost, stages = directory.diverged(*plan.key), len(plan.run.stream)
         found.append((plan, stages if lost else len(directory.finished(*plan.key))))
     return found
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}" + ("" if count == 1 else "s")
 
 
 def _duration(seconds: float) -> str:

@@ -190,11 +190,12 @@ def _not_found(name: str, root: Path | None) -> BadArgument:
         guess = nearest(name, names)
         hint = f", did you mean {guess!r}?" if guess else "."
         where = f" Looked in {root} for {name}/, {name}.npz and {name}_*.npz." if root else ""
+        where += f" No file or folder is called {name} here, either."
         return BadArgument(f"data: unknown name {name!r}{hint} Known: {', '.join(names)}.{where}")
     if root is None:
         return BadArgument(
-            f"data: {name} is not part of the package: give root= or set ENGRAM_DATA to a folder "
-            f"with one of {', '.join((*known.places, f'{name}*.npz'))}"
+            f"data: {name} is not part of the package: give root= (--root) or set ENGRAM_DATA to "
+            f"a folder with one of {', '.join((*known.places, f'{name}*.npz'))}"
         )
     looked = ", ".join((*known.places, f"{name}.npz", f"{name}_*.npz"))
     return BadArgument(f"data: {name} was not found under {root}: looked for {looked}")

@@ -11,6 +11,7 @@ from engram.data.image_files import LazyOptions
 from engram.data.images import decode, refuse_broken, sides, told
 from engram.data.lazy_folder import Listing, read_lazily
 from engram.errors import BadArgument, bad, choose
+from engram.spelling import plural
 
 if TYPE_CHECKING:
     from engram.data.core import Data
@@ -100,7 +101,7 @@ def _lost(files: Sequence[Path], broken: Iterable[int]) -> Iterator[str]:
     names = [files[i].name for i in sorted(broken)]
     more = ", ..." if len(names) > _SHOWN else ""
     shown = ", ".join(names[:_SHOWN]) + more
-    yield f"{len(names):,} images cannot be read and are left out: {shown}"
+    yield f"{plural(len(names), 'image')} left out that cannot be read: {shown}"
 
 
 def _parts(path: Path) -> dict[str, Path]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from engram.data.arrays import Array
 from engram.errors import bad, number
+from engram.spelling import plural
 
 WAYS = ("error", "drop", "flag", "mean")
 _SHOWN = 12  # columns in a message
@@ -86,8 +87,11 @@ def repaired(table: Sequence[Missing], labels: Any, missing: Any, name: str) -> 
 def _notes(lost: int, gaps: dict[str, int], missing: Any) -> tuple[str, ...]:
     if not gaps:
         return ()
-    ways = {"drop": f"{lost:,} rows left out", "flag": "written as 0, in a column of their own",
-            "mean": "written as the mean of the first task"}  # fmt: skip
+    ways = {
+        "drop": f"{plural(lost, 'row')} left out",
+        "flag": "written as 0, in a column of their own",
+        "mean": "written as the mean of the first task",
+    }
     return (f"missing values ({counted(gaps)}): {ways.get(str(missing), f'written as {missing}')}",)
 
 

@@ -56,10 +56,10 @@ def _write_mapped(data: Data, x: Rows, path: Path) -> Path:
 
 def arrays_of(data: Data) -> dict[str, Any]:
     """All that a packed file holds but the inputs."""
-    for option in ("standardize", "fill"):
+    for option, given, value in (("standardize", "standardize", True), ("fill", "missing", "mean")):
         if getattr(data, option):
-            raise bad(option, "False: what streams fit to a first task is said when data is loaded",
-                      True)  # fmt: skip
+            what = f"nothing that streams fit to their first task: give {given} when data is loaded"
+            raise bad(given, what, value)
     clash = sorted(key for key in data.attributes if key in RESERVED or key.endswith("_names"))
     if clash:
         raise bad("attributes", "names that are no keys of the packed form", clash)

@@ -28,6 +28,7 @@ from engram.models.resnet import ResNet50, resnet18_slim, resnet32
 from engram.models.stgcn import STGCN
 from engram.models.timm_net import is_timm, timm_net
 from engram.models.vgg import VGG11Slim
+from engram.own_code import unknown_name
 
 Spec = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
 
@@ -74,7 +75,7 @@ def model_options(name: Any) -> tuple[str, ...]:
     if is_own_name(name) or not isinstance(name, str):
         return (*own_options(own_maker(name)), *COMMON, "ends")
     if name not in _MODELS:
-        raise unknown("model", name, _MODELS)
+        raise unknown_name("model", name, _MODELS)
     return (*tuple(inspect.signature(_MODELS[name]).parameters)[1:], *COMMON)
 
 
@@ -205,7 +206,7 @@ def _make(
         raise bad(kind, "a dict with a 'name'", spec)
     name = given.pop("name")
     if not isinstance(name, str) or name not in makers:
-        raise unknown(kind, name, makers)
+        raise unknown_name(kind, name, makers)
     chosen = {**given, **more}
     valid = list(inspect.signature(makers[name]).parameters)[len(places) :]
     for option in chosen:

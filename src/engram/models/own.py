@@ -42,9 +42,7 @@ def own_options(maker: Maker) -> tuple[str, ...]:
     """What can be set of a user's class or factory; nothing of a module that is built."""
     if isinstance(maker, nn.Module):
         return ()
-    known = _parameters(maker)
-    first = next(iter(known), None)
-    taken = {*SHAPES, *COUNTS, *([first] if first and _gets_shape(maker, known, {}) else [])}
+    known, taken = _parameters(maker), {*SHAPES, *COUNTS}
     usual = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return tuple(one.name for one in known.values() if one.kind in usual and one.name not in taken)
 

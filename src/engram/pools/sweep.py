@@ -13,9 +13,11 @@ from engram.recipes import Callback, Recipe
 from engram.recipes.followers import following
 from engram.records import Result
 
+Plain = Recipe | Mapping[str, Any] | str | Path
+
 
 def sweep(
-    recipes: Sequence[Recipe | Mapping[str, Any] | str | Path],
+    recipes: Plain | Sequence[Plain],
     *,
     pool: str = "together",
     out: str | Path | None = None,
@@ -35,6 +37,8 @@ def sweep(
 
     Parameters
     ----------
+    recipes
+        Recipes, mappings or paths of files; or one of these.
     pool
         ``together`` lockstep, ``auto`` lockstep where it pays, ``serial`` one run after the other,
         ``processes`` runs spread over `workers` processes (needs `out`), ``ray`` groups of runs
@@ -62,6 +66,8 @@ def sweep(
     train = find_pool(pool)
     if address is not None and pool != "ray":
         raise bad("address", f"none, because the pool {pool!r} has no cluster", address)
+    if isinstance(recipes, (Recipe, Mapping, str, Path)):
+        recipes = [recipes]
     built = [_as_recipe(one) for one in recipes]
     if not built:
         raise bad("recipes", "at least one recipe", "none")

@@ -11,13 +11,16 @@ from typing import Any
 
 from engram.data import Data
 from engram.engine.training import Training
-from engram.errors import bad, unknown
+from engram.errors import BadArgument, bad, unknown
 from engram.methods.base import Method
+from engram.models.build import model_options
 from engram.recipes.callback import Callback
 from engram.recipes.execute import execute
 from engram.recipes.experiment import Experiment
 from engram.recipes.followers import following, ready
+from engram.recipes.names import build_method
 from engram.recipes.plan import Planner
+from engram.recipes.sections import stream_options
 from engram.records import Result
 from engram.spelling import nearest
 from engram.streams.core import Stream
@@ -105,11 +108,11 @@ def run(
     True
     """
     ready(log)
-    _check_names(training)
+    _check_names(training, method, model)
     if isinstance(stream, Data):
         stream = class_incremental(stream)
     if not isinstance(stream, Stream):
-        raise bad("stream", "a stream, such as engram.class_incremental(data)", stream)
+        raise bad("stream", "a stream or data, such as engram.load('digits')", stream)
     for words in (repeats_in_words(stream), scales_in_words(stream)):
         if words:  # said, not refused: a benchmark may be so
             warnings.warn(words, stacklevel=2)
@@ -136,10 +139,27 @@ def _several(method: Any) -> list[Any]:
     return found
 
 
-def _check_names(training: Mapping[str, Any]) -> None:
+def _check_names(training: Mapping[str, Any], method: Any, model: Any) -> None:
     """Complain of a name that is far from all fields of `Training`: it may be another argument."""
     known = [field.name for field in fields(Training)]
     for name in training:
         if name not in known and nearest(name, known) is None:
             own = list(inspect.signature(run).parameters)[:-1]
-            raise unknown("run", name, [*own, *known])
+            error = unknown("run", name, [*own, *known])
+            raise error if error.near else _elsewhere(name, method, model) or error
+
+
+def _elsewhere(name: str, method: Any, model: Any) -> BadArgument | None:
+    """The error for an option of a method, a model or a stream, which has a place of its own."""
+    kind = class_incremental.__name__
+    places = {f"engram.{kind}(data, {name}=...)": stream_options(kind)}
+    if isinstance(model, str):
+        places[f"model={{'name': {model!r}, {name!r}: ...}}"] = model_options(model)
+    for one in _several(method):
+        if isinstance(one, str):
+            names = tuple(field.name for field in fields(build_method(one)))
+            places[f"method={{'name': {one!r}, {name!r}: ...}}"] = names
+    for place, names in places.items():
+        if name in names:
+            return BadArgument(f"run: {name} is given as {place}")
+    return None

@@ -13,16 +13,20 @@ Content = dict[str, Any]
 def option_of(key: str, name: str) -> str:
     """What follows a name and a point in a key; nothing where the key begins otherwise.
 
-    Names of own classes hold points themselves.
+    Own classes may be called by their last name alone; their whole names hold points themselves.
 
     Examples
     --------
-    >>> option_of("EWC.strength", "EWC"), option_of("own/quiet.py:Quiet.size", "own/quiet.py:Quiet")
-    ('strength', 'size')
-    >>> option_of("EWC", "EWC"), option_of("SI.strength", "EWC")
-    ('', '')
+    >>> option_of("EWC.strength", "EWC"), option_of("EWC", "EWC"), option_of("SI.strength", "EWC")
+    ('strength', '', '')
+    >>> own = "own/quiet.py:Quiet"
+    >>> option_of("own/quiet.py:Quiet.size", own), option_of("Quiet.size", own)
+    ('size', 'size')
     """
-    return key.removeprefix(f"{name}.") if key.startswith(f"{name}.") else ""
+    for one in (name, name.rpartition(":")[2]):
+        if key.startswith(f"{one}."):
+            return key.removeprefix(f"{one}.")
+    return ""
 
 
 def put_detector(content: Content, key: str, value: Any) -> bool:
@@ -75,19 +79,12 @@ def names_of(specs: Any) -> Iterator[str]:
 def nobody(key: str, recipes: Sequence[Content], known: Iterable[str]) -> BadArgument:
     """The error for a key whose first word is no name that is known.
 
-    An own class by its last name alone is told how it is written.
-
     Examples
     --------
-    >>> print(nobody("Quiet.size", [{"method": {"name": "own/quiet.py:Quiet"}}], ["stream"]))
-    --set: expected size alone or own/quiet.py:Quiet.size for an own class, got 'Quiet.size'
+    >>> print(nobody("Quite.size", [{"method": {"name": "own/quiet.py:Quiet"}}], ["stream"]))
+    --set: unknown name 'Quite', did you mean 'Quiet'? Valid: Quiet, stream
     """
-    first, _, rest = key.partition(".")
     named = [str(one["method"].get("name")) for one in recipes]
     named += [name for one in recipes for name in names_of(one.get("detectors"))]
-    for name in named:
-        if name.rpartition(":")[2] == first and name != first:
-            alone = f"{rest} alone or " if name == recipes[0]["method"].get("name") else ""
-            expected = f"{alone}{name}.{rest} for an own class"
-            return BadArgument(f"--set: expected {expected}, got {key!r}").of_kind("unknown")
-    return unknown("--set", first, [*known, *(name for name in named if ":" not in name)])
+    short = [name.rpartition(":")[2] for name in named]
+    return unknown("--set", key.partition(".")[0], [*known, *short])

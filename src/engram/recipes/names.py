@@ -9,7 +9,13 @@ from typing import Any
 from engram import methods
 from engram.errors import bad, unknown
 from engram.methods.base import Method
-from engram.own_code import Untrusted, own_code_may_run, own_object, without_own_code
+from engram.own_code import (
+    Untrusted,
+    own_code_may_run,
+    own_object,
+    unknown_name,
+    without_own_code,
+)
 from engram.recipes.plain import from_plain, to_plain
 
 __all__ = [
@@ -36,7 +42,7 @@ def method_class(name: str) -> type[Method]:
     if ":" in name:
         return own_class(name, Method)
     if name not in methods.__all__:
-        raise unknown("method", name, methods.__all__)
+        raise unknown_name("method", name, methods.__all__)
     found: type[Method] = getattr(methods, name)
     return found
 

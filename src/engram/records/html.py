@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engram.html_text import block, escape, table
-from engram.records.summary import _cell, summary_names
+from engram.records.summary import _cell, headline, summary_names
+from engram.spelling import plural
 
 if TYPE_CHECKING:
     from engram.records.result import Result
@@ -19,8 +20,6 @@ def html_of(result: Result) -> str:
     """The summary of a result in HTML."""
     if not result.runs:
         return block("<p>Result: no runs</p>")
-    heads = "/".join(dict.fromkeys(h for h in result.heads if h)) or "no"
-    sizes = "/".join(str(t) for t in dict.fromkeys(result.tasks.tolist()))
     numbers, names = result.summary(), summary_names(result)
     costs = result.cost()
     rows = []
@@ -32,8 +31,9 @@ def html_of(result: Result) -> str:
     titles = ["method", "runs", *(name.replace("_", " ") for name in names), "time per run"]
     more = len(numbers) - len(rows)
     lost = len(result.diverged)
-    remarks = [f"{more} more methods" if more else "", f"{lost} runs diverged" if lost else ""]
+    remarks = [
+        f"{more} more methods" if more else "", f"{plural(lost, 'run')} diverged" if lost else "",
+    ]  # fmt: skip
     remarks += [f"not read: {problem}" for problem in result.problems]
-    words = f"Result: {len(result.runs)} runs, {sizes} tasks, {heads} head view"
-    return block(f"<p>{escape(words)}; mean ± standard deviation over runs</p>",
+    return block(f"<p>{escape(headline(result))}; mean ± standard deviation over runs</p>",
                  table(titles, rows), *(f"<p>{escape(r)}</p>" for r in remarks if r))  # fmt: skip

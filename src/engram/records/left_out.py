@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from engram.spelling import plural
+
 if TYPE_CHECKING:
     from engram.records.result import Result
 
@@ -36,7 +38,7 @@ def left_out_in_words(result: Result, stage: int | None = None) -> list[str]:
         parts = [f"{diverged} diverged"] * bool(diverged) + [f"{short} not finished"] * bool(short)
         if parts:
             verb = "is" if diverged + short == 1 else "are"
-            count = f"{diverged + short} of {own.sum()} run{'' if own.sum() == 1 else 's'}"
+            count = f"{diverged + short} of {plural(int(own.sum()), 'run')}"
             found.append(f"{label}: {count} {verb} left out of every mean: {', '.join(parts)}")
     return found
 

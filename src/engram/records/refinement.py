@@ -32,7 +32,8 @@ def refinement(result: Result, *, stage: int | None) -> pd.DataFrame:
         k, items, kept = found
         said = kept.predicted(items, head="single") if items.multilabel else None
         if said is None or tree_of(items) is None:
-            raise RecordError(f"{result.runs[number]}: its labels form no tree")
+            what = "refinement is a matter of streams whose labels form a tree (hierarchical, iirc)"
+            raise RecordError(f"{label}: its labels form no tree; {what}")
         for (above, sub), values in pairs(said, items, stage=k).items():
             names = (items.names[above], items.names[sub])
             rows.append((label, *(name.split("/", 1)[1] for name in names), *values))

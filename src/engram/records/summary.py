@@ -18,6 +18,7 @@ from engram.records.metric_values import (
 )
 from engram.records.searched import searched_in_words
 from engram.records.views import FIGURES, SET_SCORES
+from engram.spelling import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,13 +154,19 @@ def class_names(result: Result) -> dict[int, str]:
     return {n: text if often[text] == 1 else f"{text} ({n})" for n, text in names.items()}
 
 
+def headline(result: Result) -> str:
+    """How many runs, of how many tasks, seen under which head."""
+    heads = "/".join(dict.fromkeys(h for h in result.heads if h)) or "no"
+    sizes = "/".join(str(t) for t in dict.fromkeys(result.tasks.tolist()))
+    tasks = f"{sizes} task{'' if sizes == '1' else 's'}"
+    return f"Result: {plural(len(result.runs), 'run')}, {tasks}, {heads} head view"
+
+
 def describe(result: Result) -> str:
     """Text of a Result: size, one line per label, and what went wrong."""
     if not result.runs:
         return "Result(no runs)"
-    heads = "/".join(dict.fromkeys(h for h in result.heads if h)) or "no"
-    sizes = "/".join(str(t) for t in dict.fromkeys(result.tasks.tolist()))
-    lines = [f"Result: {len(result.runs)} runs, {sizes} tasks, {heads} head view"]
+    lines = [headline(result)]
     table = result.summary()
     width = max(len("method"), *(len(label) for label in table.index))
     names = summary_names(result)
@@ -170,7 +177,9 @@ def describe(result: Result) -> str:
         lines.append("  " + " ".join([f"{label!s:{width}}", f"{int(row['runs']):4d}", *cells]))
     unfinished = int((table["runs"] - table["finished"]).sum())
     if unfinished:
-        lines.append(f"  {unfinished} runs without a last stage, {len(result.diverged)} diverged")
+        lines.append(
+            f"  {plural(unfinished, 'run')} without a last stage, {len(result.diverged)} diverged"
+        )
     used = {run.recipe for run in result.runs}
     lines += [
         f"  {words}"

@@ -11,7 +11,8 @@ import pandas as pd
 from engram.records.label_tree import COUNTED
 from engram.records.views import FIGURES
 from engram.report.doctor_memory import growth_outside_the_memory, memory_balance
-from engram.report.findings import RUN, Finding, last_stage, listed, of_metric, plural, run_counts
+from engram.report.findings import RUN, Finding, last_stage, listed, of_metric, run_counts
+from engram.spelling import plural
 
 SEVERITIES = ("error", "warning", "note")
 FEW_RUNS = 3

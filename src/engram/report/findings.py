@@ -35,17 +35,6 @@ def listed(values: list[object], most: int = 8) -> str:
     return shown if len(values) <= most else f"{shown} and {len(values) - most} more"
 
 
-def plural(count: int, word: str) -> str:
-    """A number of things.
-
-    Examples
-    --------
-    >>> plural(1, "run"), plural(3, "class")
-    ('1 run', '3 classes')
-    """
-    return f"{count} {word}" + ("" if count == 1 else "es" if word.endswith("s") else "s")
-
-
 def run_counts(table: pd.DataFrame) -> pd.Series[int]:
     """How many runs each name has."""
     return table.drop_duplicates(RUN).groupby("name", observed=True).size()

@@ -29,6 +29,7 @@ from engram.report.markup import forgetting_cells, script_json, swatch, table_ro
 from engram.report.section import DrawnMethods, Section
 from engram.report.sections import all_sections, choose_cast, every_panel
 from engram.report.tables import Table, render
+from engram.spelling import plural
 
 MOST_RECIPES = 200
 
@@ -214,7 +215,7 @@ def _facts(facts: Digest) -> str:
         (runs["order"].nunique(), "order"),
         (max(1, runs["stream"].nunique()), "stream"),
     ]
-    parts = [f"{count:,} {word}{'' if count == 1 else 's'}" for count, word in counts]
+    parts = [plural(count, word) for count, word in counts]
     tasks = sorted({int(t) for t in runs["tasks"]})
     parts.append(f"{tasks[0]}{f' to {tasks[-1]}' if len(tasks) > 1 else ''} tasks")
     return " · ".join(parts)

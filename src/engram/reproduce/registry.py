@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from engram.data import load
+from engram.data import Data, load
 from engram.errors import BadArgument, bad, unknown
 from engram.records.papers import PAPERS
 from engram.reproduce.cells import Cell
@@ -69,8 +69,19 @@ def find_table(
     spelt = {title.lower(): title for title in titles}
     if short not in spelt:
         raise unknown(f"table of {paper}", table, titles)
-    other = None if on is None else load(on, root=root)
+    other = None if on is None else _other(on, root)
     return _paper(paper).build(spelt[short], embedded=embedded, assignments=assignments, on=other)
+
+
+def _other(on: str, root: Any) -> Data:
+    """The data set that takes the place of the paper's."""
+    try:
+        return load(on, root=root)
+    except BadArgument as error:
+        if not Path(on).exists():
+            raise
+        how = f"engram data add {on} NAME --root DIR, with --label and --set"
+        raise BadArgument(f"on: {error}. A set that needs options is kept by name: {how}") from None
 
 
 def paper_titles(paper: str) -> Mapping[str, str]:

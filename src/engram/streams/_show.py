@@ -42,11 +42,6 @@ def table_of(stream: Stream) -> str:
     return "\n".join([f"{stream!r} over {stream.data.name!r}", *(line.rstrip() for line in lines)])
 
 
-def count(n: int, noun: str) -> str:
-    """A number and its noun, in the plural where it needs one."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}{'es' if noun.endswith('s') else 's'}"
-
-
 def _names(stream: Stream, task: Task, limit: int = 60) -> str:
     names = [stream.data.classes[c] for c in task.new]
     text = ", ".join(names) or "-"

@@ -13,11 +13,12 @@ from torch import Tensor
 from engram.data.core import Data
 from engram.data.standard import fitted, unfitted
 from engram.errors import bad, choose
+from engram.spelling import plural
 from engram.streams._check import check_stream
 from engram.streams._new import renewed
 from engram.streams._plain import check_plain, fields_of_task, fingerprint_of, plain_task
 from engram.streams._rows import ROWS, as_rows
-from engram.streams._show import count, html_of, table_of
+from engram.streams._show import html_of, table_of
 from engram.streams.origin import Origin
 from engram.streams.views import View, joined, restage, view_from
 
@@ -172,7 +173,7 @@ class Stream:
 
     def __repr__(self) -> str:
         once = ", online" if self.online else ""
-        counts = f"{count(len(self), 'task')}, {count(len(self.order), 'class')}"
+        counts = f"{plural(len(self), 'task')}, {plural(len(self.order), 'class')}"
         sets = ", label sets" if self.labels == "set" else ""
         return f"Stream({self.name!r}: {counts}, {self.head} head{sets}{once})"
 

@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from engram.data.core import Data, Source
+from engram.errors import bad
 
 if TYPE_CHECKING:
     from engram.streams.core import Stream
@@ -56,6 +57,9 @@ def scenario(make: Callable[P, Stream]) -> Callable[P, Stream]:
 
     @wraps(make)
     def made(*args: P.args, **options: P.kwargs) -> Stream:
+        if args and not isinstance(args[0], Data):
+            expected = "Data, such as engram.load('digits') or Data.from_arrays(x, y)"
+            raise bad(given.name, expected, args[0])
         stream = make(*args, **options)
         whole = {**defaults, **signature.bind(*args, **options).arguments}
         return with_origin(stream, _origin(make.__name__, whole, whole.pop(given.name)))
