@@ -152,7 +152,7 @@ def _check_names(training: Mapping[str, Any], method: Any, model: Any) -> None:
 def _elsewhere(name: str, method: Any, model: Any) -> BadArgument | None:
     """The error for an option of a method, a model or a stream, which has a place of its own."""
     kind = class_incremental.__name__
-    places = {f"engram.{kind}(data, {name}=...)": stream_options(kind)}
+    places = {f"engram.{kind}(data, {name}=...)": tuple(stream_options(kind))}
     if isinstance(model, str):
         places[f"model={{'name': {model!r}, {name!r}: ...}}"] = model_options(model)
     for one in _several(method):
