@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from engram.report import diagnose
+from engram.report.listing import own_view
 
 
 def rows(metric, values, **place):
@@ -50,6 +51,14 @@ def test_class_never_predicted_counts_only_learnt_ones():
     assert texts(pd.concat([seen, said])) == [
         "In 3 runs some learnt class is never predicted after the last stage (single-head view): 1."
     ]
+
+
+def test_streams_are_judged_by_the_view_they_are_about():
+    frame = pd.concat([rows("predicted", [0.0], cls=0, head=head) for head in ("single", "multi")])
+    recipes = {"0": {"stream": {"head": "multi"}}}
+    assert own_view(frame, recipes)["head"].tolist() == ["multi"]
+    assert len(own_view(frame, {})) == 2
+    assert len(own_view(rows("diverged", [1.0]), recipes)) == 1
 
 
 @pytest.mark.parametrize("counts, complains", [((50, 25), False), ((50, 24), True), ((5, 0), True)])

@@ -128,6 +128,8 @@ def test_constant_and_missing_scores_are_drawn(folder):
     (one, *_) = from_directories(folder).familiarity
     dull = one._replace(inside=np.ones(3), forgotten=np.full(2, np.nan), outside=np.ones(2))
     assert [trace.name for trace in histogram(dull, "ER").data] == ["inside (3)", "outside (2)"]
+    spread = one._replace(inside=np.arange(60.0), forgotten=np.ones(1), outside=np.arange(60.0))
+    assert histogram(spread, "ER").layout.yaxis.range[1] < 0.1  # one item does not flatten sixty
 
 
 def test_the_page_has_the_section_only_where_detectors_were_asked(folder, monkeypatch):

@@ -95,4 +95,9 @@ def test_ledger_is_summed_over_stages_and_runs_once():
         ("ER", "train", "35", 35.0), ("ER", "reads", "own", None),
     ]  # fmt: skip
     assert {entry.recipe for entry in entries(ledger, [recipe])} == {recipe}
+    both = [{"recipe": one, "reads": "own", "train": 1} for one in (recipe, "1a1b2c3d4e5f")]
+    rows = totals({"runs": both}, {recipe: "ER", "1a1b2c3d4e5f": "SI"})
+    assert [row[:2] for row in rows] == [
+        ("ER", "train"), ("ER", "reads"), ("SI", "train"), ("SI", "reads"),
+    ]  # fmt: skip
     assert totals({"who": {"knows": 3}}, {}) == [("", "who / knows", "3", 3.0)]

@@ -91,7 +91,7 @@ def _is_count(value: Any) -> bool:
 def totals(
     ledger: Mapping[str, Any], names: Mapping[str, str]
 ) -> list[tuple[str, str, str, float | None]]:
-    """Rows of (method, entry, text, number): counts summed per recipe, the rest as it stands.
+    """Rows of (method, entry, text, number): counts summed per recipe, then what is no number.
 
     Parameters
     ----------
@@ -111,5 +111,9 @@ def totals(
             value = entry.value
             text = value if isinstance(value, str) else json.dumps(value, default=str)
             texts.setdefault(key, {})[text] = None
-    rows = [(*key, f"{total:,.12g}", float(total)) for key, total in sums.items()]
-    return rows + [(*key, ", ".join(list(each)[:5]), None) for key, each in texts.items()]
+    rows: list[tuple[str, str, str, float | None]] = [
+        (*key, f"{total:,.12g}", float(total)) for key, total in sums.items()
+    ]
+    rows += [(*key, ", ".join(list(each)[:5]), None) for key, each in texts.items()]
+    order = list(dict.fromkeys(name for name, *_ in rows))
+    return sorted(rows, key=lambda row: order.index(row[0]))

@@ -186,12 +186,20 @@ def on_page(table: Table) -> Table:
     return dataclasses.replace(table, frame=table.frame.head(MOST_ROWS), note=note)
 
 
+def own_view(frame: pd.DataFrame, recipes: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """The long table without the head views that its streams are not about."""
+    streams = {name: recipe.get("stream") for name, recipe in recipes.items()}
+    told = {name: one.get("head") for name, one in streams.items() if isinstance(one, Mapping)}
+    own, head = frame["recipe"].astype(str).map(told), frame["head"].astype(str)
+    return frame[(head == "") | own.isna() | (head == own)]
+
+
 def all_tables(inputs: ReportInput, digest: Digest) -> list[Table]:
     """Every table of the report, complete."""
     found = [
         summary(digest),
         per_task(digest),
-        findings(diagnose(digest.frame, inputs.classes)),
+        findings(diagnose(own_view(digest.frame, inputs.recipes), inputs.classes)),
         *(reproduction(i, t) for i, t in enumerate(inputs.reproductions)),
         orders(digest),
         costs(digest),

@@ -17,6 +17,7 @@ from engram.report.style import as_plot_text
 
 MOST_HISTOGRAMS = 24
 BINS = 30
+FEW = 10  # items of a set that do not decide how high a figure is
 POINTS = 100  # of a curve
 COLOURS = {"inside": "#0072B2", "forgotten": "#E69F00", "outside": "#8A8A8A"}
 TEXT = (
@@ -24,7 +25,7 @@ TEXT = (
     "inside items that lie above a threshold against that of outside items, over all thresholds; "
     "the area below is C.AUC. Below, how familiar each detector finds inside, forgotten and "
     "outside items (shares of each set; outside items count under every head). Ends hold what "
-    "lies beyond."
+    f"lies beyond; sets of less than {FEW} items may leave the figure at its top."
 )
 
 
@@ -97,9 +98,11 @@ def histogram(one: Familiarity, name: str) -> go.Figure:
     low, high = _range(pool)
     edges = np.linspace(low, high, BINS + 1)
     figure = figures.blank("familiarity", "share of the set", height=280)
+    top = 0.0
     for key, scores in sets.items():
         if len(scores):
             shares = np.histogram(scores.clip(low, high), edges)[0] / len(scores)
+            top = max(top, shares.max() if len(scores) >= FEW else 0.0)
             figure.add_trace(
                 go.Scatter(
                     x=(edges[:-1] + edges[1:]) / 2, y=shares,
@@ -109,6 +112,8 @@ def histogram(one: Familiarity, name: str) -> go.Figure:
                     hovertemplate=f"{as_plot_text(key)}<br>%{{x:.4~g}}: %{{y:.3~g}}<extra></extra>",
                 )
             )  # fmt: skip
+    if top:  # a set of few items, all in one bin, would make the others flat
+        figure.update_yaxes(range=[0, 1.1 * top])
     with_legend(figure)
     return figure
 
