@@ -127,3 +127,39 @@ def test_missing_and_cut_annotations_are_refused(folders):
     file.unlink()
     with pytest.raises(ValueError, match="an annotation for each image"):
         engram.load(folders)
+
+
+def test_lists_that_cannot_be_meant_are_refused(lists):
+    file = lists / "Manually_Annotated_file_lists" / "training.csv"
+    text = file.read_bytes()
+    rest = b",5,6,12,10,1,3,0,0"
+    for more, told in ((b"0/training0.png" + rest, "training0.png: expected one label"),
+                       (b"/etc/a.png" + rest, "line 35: expected a file inside of the set"),
+                       (b"a" * 140000 + rest, "training.csv: expected lines of a table"),
+                       (b"\xe4.png" + rest, "training.csv: expected text in UTF-8")):  # fmt: skip
+        file.write_bytes(text + more)
+        with pytest.raises(ValueError, match=told):
+            engram.load(lists, size=12)
+
+
+def test_annotations_and_images_that_do_not_belong_together(tmp_path):
+    for part, count in (("train_set", 4), ("val_set", 2)):
+        for i in range(count):
+            paint(tmp_path / part / "images" / f"{i}.jpg", 10 * count + i)
+            (tmp_path / part / "annotations").mkdir(exist_ok=True)
+            np.save(tmp_path / part / "annotations" / f"{i}_exp.npy", str(i))
+    images, notes = tmp_path / "train_set" / "images", tmp_path / "train_set" / "annotations"
+    (images / "3.jpg").unlink()
+    assert "1 annotations have no image" in engram.load(tmp_path, size=12).notes
+    paint(images / "2.png", 99)
+    with pytest.raises(ValueError, match=r"one image per annotation, got .'2.jpg', '2.png'"):
+        engram.load(tmp_path, size=12)
+    (images / "2.png").unlink()
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }".ljust(117)
+    (notes / "2_exp.npy").write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + header + b"\n")
+    with pytest.raises(ValueError, match=r"2_exp.npy"):  # before memory is asked for
+        engram.load(tmp_path, size=12)
+    np.savez(tmp_path / "a.npz", a=1)
+    (tmp_path / "a.npz").rename(notes / "2_exp.npy")
+    with pytest.raises(ValueError, match="one label, got 'an archive of arrays'"):
+        engram.load(tmp_path, size=12)

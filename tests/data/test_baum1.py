@@ -136,3 +136,24 @@ class Container:
         for k in range(3):
             image = Image.fromarray(np.full((16, 20, 3), 50 + k, np.uint8))
             yield types.SimpleNamespace(to_image=lambda image=image: image)
+
+
+def test_clips_that_are_there_twice_are_refused(root):
+    file = root / "Annotations_BAUM1s.csv"
+    text = file.read_bytes()
+    for more, told in ((b"9,1,1,S001_001,Boredom,2,F", "line 134: expected every clip once"),
+                       (b"9,1,1,S001_020,\xc4nger,2,F", "BAUM1s.csv: expected text")):  # fmt: skip
+        file.write_bytes(text + more)
+        with pytest.raises(ValueError, match=told):
+            engram.load(root, size=16)
+    file.write_bytes(text)
+    paint(root / "aligned" / "S001_001" / "frame0.jpg", 5)
+    with pytest.raises(ValueError, match="one folder of frames for the clip S001_001"):
+        engram.load(root, size=16)
+    file.write_text("")
+    with pytest.raises(ValueError, match="expected clips such as S001_001, got 'none'"):
+        engram.load(root, size=16)
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(ValueError, match="data: expected"):
+        engram.load(root, size=16)

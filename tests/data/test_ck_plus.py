@@ -109,3 +109,16 @@ def test_without_emotions_or_with_two(root):
         file.unlink()
     with pytest.raises(ValueError, match=r"files \*_emotion.txt"):
         engram.load(root)
+
+
+def test_frames_that_are_lost_or_there_twice_are_refused(root):
+    session = root / "cohn-kanade-images" / "S001" / "000"
+    last = sorted(session.iterdir())[-1]
+    for copy in (last.with_suffix(".jpg"), last.with_stem(last.stem + " (1)")):
+        paint(copy, 1)  # whose number would make it the last frame, or the first
+        with pytest.raises(ValueError, match=r"S001/000: expected each frame once, got .*0006"):
+            engram.load(root, size=16)
+        copy.unlink()
+    last.unlink()
+    with pytest.raises(ValueError, match=r"expected frame 6, of which its emotion was told"):
+        engram.load(root, size=16)

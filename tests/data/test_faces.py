@@ -222,3 +222,29 @@ def test_images_in_memory_become_faces():
     assert as_faces(data, None) is data
     with pytest.raises(ValueError, match="no images"):
         as_faces(Data.from_arrays(x.float(), ["happy", "neutral"] * 5), 12)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [Frame(box=(90, 90, 99, 99)), Frame(box=(5, 5, 5, 5)), Frame(box=(9, 9, 3, 3)),
+     Frame(box=(0, 0, np.inf, 5)), Frame(points=np.full((5, 2), 7.0)),
+     Frame(points=np.array([[np.nan, 1.0], [2.0, 3.0]]))],
+)  # fmt: skip
+def test_frames_that_are_no_part_of_the_picture_are_counted(tmp_path, frame):
+    file = quadrants(tmp_path / "a.png")
+    cut, plain = cut_face(file, 20, frame), cut_face(file, 20)
+    assert (cut.crop, cut.lost, plain.lost) == ("centre", True, False)
+    assert np.array_equal(cut.pixels, plain.pixels)
+    data = read_faces("x", [Face(file, "Anger", "train", frame)], FaceOptions(size=8))
+    assert "1 boxes or landmarks that are no part of their image" in data.notes
+
+
+def test_pictures_that_are_listed_twice(tmp_path):
+    file, options = paint(tmp_path / "a.png", 1), FaceOptions(size=8, broken="drop")
+    two = [Face(file, label, "train") for label in ("Anger", "Anger", "Sadness")]
+    assert "1 images are listed more than once" in read_faces("x", two[:2], options).notes
+    with pytest.raises(ValueError, match=r"a.png: expected one label, got .'Anger', 'Sadness'."):
+        read_faces("x", two, options)
+    for lost in (replace(two[0], part="test"), replace(two[0], file=tmp_path / "b.png")):
+        with pytest.raises(ValueError, match="x: expected faces to train on, got 'none of 1"):
+            read_faces("x", [lost], options)

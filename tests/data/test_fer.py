@@ -86,3 +86,19 @@ def test_other_sets_in_class_folders_are_no_faces(tmp_path, pictures):
     assert torch.is_tensor(data.x)
     with pytest.raises(ValueError, match="size"):
         engram.load("mine", root=tmp_path, size=20)
+
+
+def test_folders_that_are_there_twice_are_refused(tmp_path, pictures):
+    write_folders(tmp_path, pictures)
+    (tmp_path / "fer2013" / "train" / ".ipynb_checkpoints").mkdir()
+    clear = Image.fromarray(np.zeros((48, 48, 4), np.uint8))
+    clear.save(tmp_path / "fer2013" / "train" / "angry" / "z.png")
+    notes = engram.load("fer2013", root=tmp_path, size=20).notes
+    assert "1 images whose transparency is left out" in notes
+    (tmp_path / "fer2013" / "train" / "anger").mkdir()
+    clear.save(tmp_path / "fer2013" / "train" / "anger" / "z.png")
+    with pytest.raises(ValueError, match=r"one folder for each expression, got .'anger', 'angry'"):
+        engram.load("fer2013", root=tmp_path)
+    (tmp_path / "fer2013" / "Training").mkdir()
+    with pytest.raises(ValueError, match=r"one folder for each part, got .'Training', 'train'"):
+        engram.load("fer2013", root=tmp_path)

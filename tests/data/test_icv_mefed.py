@@ -82,3 +82,25 @@ def test_pictures_without_a_label_are_refused(tmp_path):
     paint(tmp_path / "icv_mefed" / "testing" / "005" / "strange.png", 1)
     with pytest.raises(ValueError, match=r"strange.png: expected a label such as"):
         engram.load("icv_mefed", root=tmp_path)
+
+
+def test_lists_and_labels_that_cannot_be_meant_are_refused(tmp_path):
+    write(tmp_path, "lists")
+    file = tmp_path / "icv_mefed" / "training.txt"
+    text = file.read_bytes()
+    for more, told in ((b"000\\0.JPG N_N", "0.JPG: expected one label"),
+                       (b"/etc/1.jpg N_N", "line 26: expected a file inside of the set"),
+                       (b"\xe4.jpg N_N", "training.txt: expected text in UTF-8")):  # fmt: skip
+        file.write_bytes(text + more)
+        with pytest.raises(ValueError, match=told):
+            engram.load("icv_mefed", root=tmp_path, size=16)
+    paint(tmp_path / "icv_mefed" / "training" / "000" / "my face.jpg", 77)
+    file.write_bytes(b"000/my face.jpg, 1_7\n" + b"\n".join(text.splitlines()[1:]))
+    assert len(engram.load("icv_mefed", root=tmp_path, size=16).train) == 25
+
+
+def test_a_label_in_the_name_that_is_not_the_folders_is_refused(tmp_path):
+    write(tmp_path, "folders")
+    paint(tmp_path / "icv_mefed" / "training" / "000" / "1_2" / "3_4.jpg", 78)
+    with pytest.raises(ValueError, match=r"3_4.jpg: expected one label, got '3_4 and 1_2'"):
+        engram.load("icv_mefed", root=tmp_path, size=16)

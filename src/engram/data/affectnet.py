@@ -7,7 +7,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path, PureWindowsPath
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from engram.data.core import Data
 from engram.data.crops import Frame
 from engram.data.faces import Face, FaceOptions, read_faces
 from engram.data.folder import IMAGE_SUFFIXES, images_in
+from engram.data.limits import check_npy
+from engram.data.lists import inside, readable
 from engram.errors import bad, whole
 
 _LABELS = (
@@ -29,6 +32,7 @@ _LABELS = (
     "Contempt",
 )
 _OTHERS = ("none", "uncertain", "no face")  # 8, 9 and 10: no expressions
+_ALONE = "annotations"  # without an image
 _LISTS = ("", "Manually_Annotated_file_lists", "Manually_Annotated/Manually_Annotated_file_lists")
 _PICTURES = (
     "Manually_Annotated/Manually_Annotated_Images", "Manually_Annotated_Images",
@@ -76,7 +80,9 @@ def load_affectnet(
     others: Counter[str] = Counter()
     found = _listed(path, lists, others) if lists else _annotated(sets or {}, others)
     faces = list(found)
+    alone = others.pop(_ALONE, 0)
     notes = [f"{count:,} images labelled {kind} are left out" for kind, count in others.items()]
+    notes += [f"{alone:,} annotations have no image"] if alone else []
     if per_class is not None:
         faces, left = _fewer(faces, whole("per_class", per_class, low=1), seed)
         notes.append(f"at most {per_class:,} training images per class, {left:,} left out")
@@ -109,7 +115,7 @@ def _sets(path: Path) -> dict[str, Path] | None:
 def _listed(path: Path, lists: dict[str, Path], others: Counter[str]) -> Iterator[Face]:
     base = next(path / one for one in _PICTURES if (path / one).is_dir())
     for part, file in lists.items():
-        with file.open(encoding="utf-8-sig", newline="") as stream:
+        with file.open(encoding="utf-8-sig", newline="") as stream, readable(file):
             for number, row in enumerate(csv.reader(stream), 1):
                 if not row or row[0] == _COLUMNS[0]:  # not every copy has a head line
                     continue
@@ -118,8 +124,8 @@ def _listed(path: Path, lists: dict[str, Path], others: Counter[str]) -> Iterato
                     raise bad(where, f"the columns {', '.join(_COLUMNS)}", ",".join(row)[:80])
                 label = _label(where, row[_COLUMNS.index("expression")], others)
                 if label is not None:
-                    inside = PureWindowsPath(row[0]).as_posix()
-                    yield Face(base / inside, label, part, Frame(box=_box(where, row[1:5])))
+                    place = base / inside(where, row[0])
+                    yield Face(place, label, part, Frame(box=_box(where, row[1:5])))
 
 
 def _box(where: str, words: list[str]) -> tuple[float, float, float, float] | None:
@@ -139,6 +145,13 @@ def _annotated(sets: dict[str, Path], others: Counter[str]) -> Iterator[Face]:
         if not pictures:
             raise bad(str(folder / "images"), "images", "none")
         pictures.sort(key=lambda one: (len(one.stem), one.stem))  # 2 before 10
+        for one, other in pairwise(pictures):
+            if one.stem == other.stem:
+                raise bad(
+                    str(folder / "images"), "one image per annotation", [one.name, other.name]
+                )
+        told = sum(one.name.endswith("_exp.npy") for one in (folder / "annotations").iterdir())
+        others[_ALONE] += max(0, told - len(pictures))
         for picture in pictures:
             file = folder / "annotations" / f"{picture.stem}_exp.npy"
             label = _label(str(file), _from_npy(file), others)
@@ -151,12 +164,15 @@ def _from_npy(file: Path) -> str:
     if not file.is_file():
         raise bad(str(file), "an annotation for each image", "no such file")
     try:
+        check_npy(file)
         value = np.load(file, allow_pickle=False)
     except ValueError as problem:
         got = "pickled objects" if "pickle" in str(problem) else str(problem)
         raise bad(str(file), "a plain array of one label", got) from None
     except (EOFError, OSError) as problem:
         raise bad(str(file), "a complete npy file", str(problem)) from None
+    if not isinstance(value, np.ndarray):
+        raise bad(str(file), "a plain array of one label", "an archive of arrays")
     if value.size != 1 or value.dtype.kind not in "iufUS":
         raise bad(str(file), "a plain array of one label", f"{value.shape} of {value.dtype}")
     one = value.ravel()[0]

@@ -15,6 +15,7 @@ from engram.data.expressions import expression
 from engram.data.faces import Face, FaceOptions, read_faces
 from engram.data.folder import images_in
 from engram.data.held_units import held_units
+from engram.data.lists import readable, text_of
 from engram.data.video import VIDEOS, extract_frames
 from engram.errors import bad, choose, whole
 
@@ -106,7 +107,11 @@ def _unit(split: str, clip: _Clip, file: Path) -> str:
 
 def _list(path: Path) -> Path | None:
     files = sorted(path.iterdir()) if path.is_dir() else []
-    named = [one for one in files if re.match(r"annotations?_?baum[-_]?1", one.name.lower())]
+    named = [
+        one
+        for one in files
+        if one.is_file() and re.match(r"annotations?_?baum[-_]?1", one.name.lower())
+    ]
     texts = [one for one in named if one.suffix.lower() in (".csv", ".tsv", ".txt")]
     if texts:
         spontaneous = [one for one in texts if "baum1s" in one.name.lower().replace("-", "")]
@@ -117,13 +122,14 @@ def _list(path: Path) -> Path | None:
 def _read(file: Path) -> tuple[list[_Clip], list[str]]:
     if file.suffix.lower() not in (".csv", ".tsv", ".txt"):
         raise bad(str(file), "the list saved as text (.csv, .tsv or .txt)", file.name)
-    text = file.read_text(encoding="utf-8-sig")
+    text = text_of(file)
     comma = next((one for one in "\t;," if one in text.split("\n")[0]), ",")
-    lines = [
-        [cell.strip() for cell in row] for row in csv.reader(text.splitlines(), delimiter=comma)
-    ]
+    with readable(file):
+        rows = list(csv.reader(text.splitlines(), delimiter=comma))
+    lines = [[cell.strip() for cell in row] for row in rows]
     head = next((row for row in lines if any("emotion" in cell.lower() for cell in row)), [])
     clips: dict[str, _Clip] = {}
+    told: set[str] = set()
     others: Counter[str] = Counter()
     unclear = 0
     for number, row in enumerate(lines, 1):
@@ -132,19 +138,22 @@ def _read(file: Path) -> tuple[list[_Clip], list[str]]:
             if any(row) and row != head:
                 raise bad(f"{file}, line {number}", "a clip such as S001_001", comma.join(row))
             continue
+        if clip.upper() in told:
+            raise bad(f"{file}, line {number}", "every clip once", clip)
+        told.add(clip.upper())
         state = _state(f"{file}, line {number}", row, head)
         if state is None:
             unclear += 1
         elif expression(state) is None:
             others[state] += 1
-        elif clip.upper() in clips:
-            raise bad(f"{file}, line {number}", "every clip once", clip)
         else:
             facts = {"subject": clip.upper().split("_")[0], "clip": clip.upper(), **_gender(row)}
             clips[clip.upper()] = _Clip(clip.upper(), expression(state) or "", facts)
     notes = [f"{sum(others.values())} clips of other states ({', '.join(sorted(others))}) are left "
              "out"] if others else []  # fmt: skip
     notes += [f"{unclear} clips whose emotion and code differ are left out"] if unclear else []
+    if not told:
+        raise bad(str(file), "clips such as S001_001", "none")
     return list(clips.values()), notes
 
 
@@ -175,6 +184,10 @@ def _frames(path: Path, clips: list[_Clip], unpacked: Path | None) -> dict[str, 
     for base in (path, *([unpacked] if unpacked is not None and unpacked.is_dir() else [])):
         for folder in sorted(one for one in base.rglob("*") if one.is_dir()):
             pictures = images_in(folder) if folder.name.upper() in wanted else []
+            before = found.get(folder.name.upper(), [folder])[0]
+            if pictures and before.resolve() not in (folder.resolve(), pictures[0].resolve()):
+                raise bad(str(path), f"one folder of frames for the clip {folder.name}",
+                          [str(before.parent), str(folder)])  # fmt: skip
             if pictures:
                 found[folder.name.upper()] = sorted(pictures, key=_number)
     missing = wanted - found.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from engram.data.expressions import EXPRESSIONS
 from engram.data.faces import Face, FaceOptions, read_faces
 from engram.data.folder import images_in
 from engram.data.held_units import held_units
+from engram.data.lists import text_of
 from engram.errors import bad, whole
 
 # The Emotion files count the expressions as EXPRESSIONS does: 0 neutral, 1 anger, 2 contempt, ...
@@ -63,10 +65,13 @@ def load_ck_plus(
     unlabelled = short = 0
     for subject in subjects:
         for session in _folders(subject):
-            label = _label(emotions / subject.name / session.name)
-            frames = sorted(images_in(session), key=_frame_number)
+            label, last = _label(emotions / subject.name / session.name)
+            frames = _in_order(session)
             if label is None:
                 unlabelled += 1
+            elif frames and _frame_number(frames[-1]) < last:
+                wanted = f"frame {last}, of which its emotion was told"
+                raise bad(str(session), wanted, f"{frames[-1].name} as the last one")
             elif len(frames) < 2:
                 short += 1
             else:
@@ -102,22 +107,32 @@ def _frame_number(file: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _label(folder: Path) -> str | None:
-    """The emotion of a sequence; most of the sequences have none."""
+def _in_order(session: Path) -> list[Path]:
+    """The frames of a sequence by their numbers, which no two may share."""
+    frames = sorted(images_in(session), key=_frame_number)
+    for one, other in pairwise(frames):
+        if _frame_number(one) == _frame_number(other):
+            raise bad(str(session), "each frame once", [one.name, other.name])
+    return frames
+
+
+def _label(folder: Path) -> tuple[str | None, int]:
+    """The emotion of a sequence, of which most have none, and the number of its last frame."""
     files = sorted(folder.glob("*_emotion.txt")) if folder.is_dir() else []
     files = [one for one in files if not one.name.startswith(".")]
     if not files:
-        return None
+        return None, 0
     if len(files) > 1:
         raise bad(str(folder), "one emotion file", [one.name for one in files])
-    text = files[0].read_text(encoding="utf-8-sig").split()
+    text = text_of(files[0]).split()
     try:
         number = float(text[0]) if len(text) == 1 else -1.0
     except ValueError:
         number = -1.0
     if number not in range(len(EXPRESSIONS)):
         raise bad(str(files[0]), "an emotion from 0 to 7", " ".join(text))
-    return EXPRESSIONS[int(number)]
+    last = files[0].with_name(files[0].name.removesuffix("_emotion.txt"))
+    return EXPRESSIONS[int(number)], _frame_number(last)
 
 
 def _frame(file: Path, images: Path, landmarks: Path | None) -> Frame:

@@ -30,6 +30,7 @@ class Cut(NamedTuple):
     grey: bool
     transparent: bool
     blank: bool
+    lost: bool = False  # whether its box, or its landmarks, are no part of the picture
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ def cut_image(image: Image, size: int, frame: Frame) -> Cut:
     transparent = image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
     grey = image.mode in _GREY
     crop, area = square(image.width, image.height, frame)
+    lost = crop not in ("landmarks", "box") and not (frame.points is None and frame.box is None)
     plain = _eight_bits(image).convert("L" if grey else "RGB")  # a third of the work where grey
     if crop != "whole" or image.size != (size, size):
         plain = plain.resize((size, size), Pillow.Resampling.BILINEAR, box=area)
@@ -88,7 +90,7 @@ def cut_image(image: Image, size: int, frame: Frame) -> Cut:
     pixels = np.stack([pixels] * 3) if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
     grey = grey or bool((pixels[0] == pixels[1:]).all())
     blank = bool((pixels[0] == pixels[0, 0, 0]).all()) and bool((pixels == pixels[:, :1, :1]).all())
-    return Cut(pixels, crop, grey, transparent, blank)
+    return Cut(pixels, crop, grey, transparent, blank, lost)
 
 
 def _eight_bits(image: Image) -> Image:
@@ -102,18 +104,31 @@ def _eight_bits(image: Image) -> Image:
 
 
 def square(width: int, height: int, frame: Frame) -> tuple[str, Box]:
-    """What is cut out, inside the picture, and by what."""
-    if frame.points is not None:
-        low, high = frame.points.min(0), frame.points.max(0)
-        side = float((high - low).max()) * (1 + 2 * frame.margin)
-        return "landmarks", _around((low + high) / 2, side, width, height)
-    if frame.box is not None:
-        left, top, right, bottom = frame.box
-        middle = ((left + right) / 2, (top + bottom) / 2)
-        return "box", _around(middle, max(right - left, bottom - top), width, height)
+    """What is cut out, inside the picture, and by what.
+
+    Landmarks or a box that lie outside of it, or are smaller than a pixel, tell nothing: the
+    picture is cut as without them.
+    """
+    crop, (x, y), side = _meant(frame)
+    far = side / 2
+    if crop and side >= 1 and -far < x < width + far and -far < y < height + far:
+        return crop, _around((x, y), side, width, height)
     if width == height:
         return "whole", (0.0, 0.0, float(width), float(height))
     return "centre", _around((width / 2, height / 2), min(width, height), width, height)
+
+
+def _meant(frame: Frame) -> tuple[str, tuple[float, float], float]:
+    """By what a face is cut out, its middle and its side; "" where nothing is known."""
+    if frame.points is not None:
+        low, high = frame.points.min(0), frame.points.max(0)
+        (x, y), side = (low + high) / 2, float((high - low).max()) * (1 + 2 * frame.margin)
+        return "landmarks", (float(x), float(y)), side
+    if frame.box is not None:
+        left, top, right, bottom = frame.box
+        middle = ((left + right) / 2, (top + bottom) / 2)
+        return "box", middle, max(right - left, bottom - top)
+    return "", (0.0, 0.0), 0.0
 
 
 def _around(middle: Sequence[float] | Array, side: float, width: int, height: int) -> Box:

@@ -80,7 +80,8 @@ class _Counts:
             self.broken.append(row)
             return
         self.crops[cut.crop] += 1
-        self.kinds.update(kind for kind in ("grey", "transparent", "blank") if getattr(cut, kind))
+        kinds = ("grey", "transparent", "blank", "lost")
+        self.kinds.update(kind for kind in kinds if getattr(cut, kind))
 
     def notes(self) -> tuple[str, ...]:
         box = "cut by a face box" if self.noun == "faces" else "cut by a box"
@@ -88,7 +89,8 @@ class _Counts:
                  "centre": "cut at the centre", "whole": "square as they are"}  # fmt: skip
         crops = [f"{self.crops[one]:,} {words[one]}" for one in CROPS if self.crops[one]]
         kinds = {"grey": "grey images, made RGB", "transparent": "images whose transparency is "
-                 "left out", "blank": "blank images of one colour, kept"}  # fmt: skip
+                 "left out", "blank": "blank images of one colour, kept",
+                 "lost": "boxes or landmarks that are no part of their image"}  # fmt: skip
         found = [f"{self.noun}: {', '.join(crops)}"] if crops else []
         found += [f"{self.kinds[one]:,} {text}" for one, text in kinds.items() if self.kinds[one]]
         if self.broken:
@@ -115,15 +117,21 @@ def read_faces(
     if not faces:
         raise bad(name, "at least one picture with a label", "none")
     facts = _facts(name, faces, options.size, names or {}, classes)
-    notes = (*notes, *_shared_subjects(faces))
+    notes = (*notes, *_shared_subjects(faces), *_listed_twice(faces))
     if options.packed is None:
         refuse_too_many(name, noun, len(faces), options.size)
         x = np.zeros((len(faces), 3, options.size, options.size), np.uint8)
         counts = _Counts(noun)
         for start, chunk in _chunks(faces, options, counts):
             x[start : start + len(chunk)] = chunk
-        return _data(torch.from_numpy(x), facts, counts.broken, (*notes, *counts.notes()))
-    return _mapped(Path(options.packed), faces, options, facts, notes, noun)
+        data = _data(torch.from_numpy(x), facts, counts.broken, (*notes, *counts.notes()))
+    else:
+        data = _mapped(Path(options.packed), faces, options, facts, notes, noun)
+    if not len(data.train):
+        raise bad(
+            name, f"{noun} to train on", f"none of {len(faces):,}, see {'; '.join(data.notes)}"
+        )
+    return data
 
 
 @dataclass(frozen=True)
@@ -247,6 +255,17 @@ def refuse_too_many(name: str, noun: str, count: int, size: int) -> None:
     if needed > memory // 2:
         raise bad(name, f"{noun} of at most {memory // 2:,} bytes, half of the memory (give "
                   'packed="FILE.npz", and they are kept there)', f"{needed:,} bytes")  # fmt: skip
+
+
+def _listed_twice(faces: Sequence[Face]) -> tuple[str, ...]:
+    """Complains of faces with two labels, and counts those that are there twice with one."""
+    known: dict[object, str] = {}
+    for face in faces:
+        what = face.file, face.frame and face.frame.box  # there may be several in a picture
+        if known.setdefault(what, face.label) != face.label:
+            raise bad(str(face.file), "one label", sorted({known[what], face.label}))
+    twice = len(faces) - len(known)
+    return (f"{twice:,} images are listed more than once",) if twice else ()
 
 
 def _shared_subjects(faces: Sequence[Face]) -> tuple[str, ...]:

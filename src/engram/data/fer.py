@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from engram.data.core import Data
 from engram.data.expressions import expression
 from engram.data.folder import class_folders, images_in
-from engram.data.images import decode
+from engram.data.images import decode, told
 from engram.data.packed import load_packed
 from engram.data.resized import as_faces
 from engram.errors import bad, choose, unknown, whole
@@ -82,11 +83,18 @@ def load_fer_folder(
     files: list[Path] = []
     y: list[int] = []
     usage: list[int] = []
-    for folder, part in sorted(_parts(path).items(), key=lambda pair: pair[1]):
-        for label in sorted(one.name for one in folder.iterdir() if one.is_dir()):
+    parts = _parts(path)
+    _refuse_twice(path, parts)
+    for folder, part in sorted(parts.items(), key=lambda pair: pair[1]):
+        inside = (one.name for one in folder.iterdir() if one.is_dir())
+        known: dict[int, str] = {}
+        for label in sorted(one for one in inside if not one.startswith(".")):
             number = _class(label)
             if number is None:
                 raise unknown(f"{folder}: class folder", label, CLASSES)
+            if number in known:
+                raise bad(str(folder), "one folder for each expression", [known[number], label])
+            known[number] = label
             found = images_in(folder / label)
             if not found:
                 raise bad(str(folder / label), "images", "none")
@@ -95,7 +103,9 @@ def load_fer_folder(
             usage += [1 if part == 2 and one.name.startswith("PublicTest") else part
                       for one in found]  # fmt: skip
     x = torch.from_numpy(decode(files, label=lambda i: str(files[i])))
-    return as_faces(with_test_part(_data(x, y, usage, name), test), size)
+    notes = [one for one in told(files, x.numpy()) if size is None or "blank" not in one]
+    data = replace(_data(x, y, usage, name), notes=tuple(notes))  # blank ones are told of below
+    return as_faces(with_test_part(data, test), size)
 
 
 def load_packed_faces(
@@ -127,8 +137,14 @@ def with_test_part(data: Data, test: str) -> Data:
 
 
 def _parts(path: Path) -> dict[Path, int]:
-    return {one: _FOLDERS[one.name.lower()] for one in path.iterdir()
+    return {one: _FOLDERS[one.name.lower()] for one in sorted(path.iterdir())
             if one.is_dir() and one.name.lower() in _FOLDERS}  # fmt: skip
+
+
+def _refuse_twice(path: Path, parts: dict[Path, int]) -> None:
+    for one, other in combinations(parts, 2):
+        if parts[one] == parts[other]:
+            raise bad(str(path), "one folder for each part", [one.name, other.name])
 
 
 def _class(folder: str) -> int | None:

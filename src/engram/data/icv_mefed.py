@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 
 from engram.data.core import Data
 from engram.data.faces import Face, FaceOptions, read_faces
 from engram.data.folder import IMAGE_SUFFIXES
+from engram.data.lists import inside, text_of
 from engram.errors import bad
 
 # A label A_B names the complementary (A) and the dominant expression (B).
@@ -21,6 +22,7 @@ _PARTS = {
     "train": ("training", "train"), "valid": ("validation", "valid", "val"),
     "test": ("testing", "test"),
 }  # fmt: skip
+_ENTRY = re.compile(r"(.*[^\s,;])[\s,;]+([^\s,;]+)")
 _LABEL = re.compile(r"(?:^|[_\-. ])([0-7N])_([0-7N])$", re.IGNORECASE)
 
 
@@ -77,31 +79,33 @@ def _entries(path: Path) -> Iterator[tuple[str, Path, tuple[str, str]]]:
 
 
 def _listed(path: Path, file: Path, folder: Path | None) -> Iterator[tuple[Path, tuple[str, str]]]:
-    for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), 1):
-        words = re.split(r"[\s,;]+", line.strip())
-        if words == [""]:
+    for number, line in enumerate(text_of(file).splitlines(), 1):
+        if not line.strip():
             continue
-        label = _LABEL.fullmatch(words[-1]) if len(words) == 2 else None
-        if label is None:
-            if number == 1 and Path(words[0]).suffix.lower() not in IMAGE_SUFFIXES:
+        entry = _ENTRY.fullmatch(line.strip())  # names of images may have blanks
+        label = None if entry is None else _LABEL.fullmatch(entry[2])
+        if entry is None or label is None:
+            if number == 1 and not any(one in line.lower() for one in IMAGE_SUFFIXES):
                 continue  # a head line
             raise bad(f"{file}, line {number}", "an image and a label such as 1_7 or N_N", line)
-        inside = PureWindowsPath(words[0]).as_posix()
-        places = [path / inside, *([folder / inside] if folder else [])]
+        image = inside(f"{file}, line {number}", entry[1])
+        places = [path / image, *([folder / image] if folder else [])]
         yield next((one for one in places if one.is_file()), places[-1]), (label[1], label[2])
 
 
 def _walked(folder: Path) -> Iterator[tuple[Path, tuple[str, str]]]:
     for file in sorted(folder.rglob("*")):
-        inside = file.relative_to(folder)
-        hidden = any(one.startswith(".") for one in inside.parts)
+        below = file.relative_to(folder)
+        hidden = any(one.startswith(".") for one in below.parts)
         if hidden or file.suffix.lower() not in IMAGE_SUFFIXES or not file.is_file():
             continue
-        names = [file.stem, *(one for one in reversed(inside.parts[:-1]))]
-        found = next((one for one in map(_LABEL.search, names) if one), None)
-        if found is None:
+        names = [file.stem, *reversed(below.parts[:-1])]
+        found = [(one[1].upper(), one[2].upper()) for one in map(_LABEL.search, names) if one]
+        if not found:
             raise bad(str(file), "a label such as 1_7 or N_N in its name or folder", file.name)
-        yield file, (found[1], found[2])
+        if len(set(found)) > 1:
+            raise bad(str(file), "one label", " and ".join("_".join(one) for one in found))
+        yield file, found[0]
 
 
 def _subject(path: Path, file: Path) -> dict[str, str]:

@@ -10,6 +10,7 @@ import numpy as np
 from engram.data.core import Data
 from engram.data.crops import Frame
 from engram.data.faces import Face, FaceOptions, read_faces
+from engram.data.lists import inside, text_of
 from engram.errors import bad, choose
 
 _LIST = "EmoLabel/list_patition_label.txt"  # spelt so by its authors
@@ -52,7 +53,7 @@ def load_raf_db(
     options = FaceOptions(size=size, broken=broken, packed=packed)
     base = _base(path)
     faces, without = [], 0
-    for number, line in enumerate((base / _LIST).read_text(encoding="utf-8-sig").splitlines(), 1):
+    for number, line in enumerate(text_of(base / _LIST).splitlines(), 1):
         if not line.strip():
             continue
         stem, label, part = _entry(base / _LIST, number, line)
@@ -80,7 +81,11 @@ def _entry(file: Path, number: int, line: str) -> tuple[str, str, str]:
     if not good or not 1 <= int(words[1]) <= len(_LABELS):
         wanted = f"train_NUMBER.jpg or test_NUMBER.jpg and a label from 1 to {len(_LABELS)}"
         raise bad(f"{file}, line {number}", wanted, line)
-    return words[0].rsplit(".", 1)[0], _LABELS[int(words[1]) - 1], part
+    return (
+        inside(f"{file}, line {number}", words[0]).rsplit(".", 1)[0],
+        _LABELS[int(words[1]) - 1],
+        part,
+    )
 
 
 def _picture(base: Path, stem: str, images: str) -> Path:
@@ -96,7 +101,7 @@ def _manual(file: Path) -> tuple[np.ndarray | None, dict[str, str]]:
     """The five landmarks and gender, race and age; nothing where the file is missing."""
     if not file.is_file():
         return None, {}
-    words = file.read_text(encoding="utf-8-sig").split()
+    words = text_of(file).split()
     try:
         points = np.array(words[: 2 * _EYES_TO_MOUTH], np.float64).reshape(_EYES_TO_MOUTH, 2)
         codes = [int(word) for word in words[2 * _EYES_TO_MOUTH :]]
@@ -112,7 +117,7 @@ def _frame(base: Path, stem: str, points: np.ndarray | None) -> Frame:
     file = base / "Annotation" / "boundingbox" / f"{stem}_boundingbox.txt"
     if not file.is_file():
         return Frame(points=points, margin=_MARGIN)
-    words = file.read_text(encoding="utf-8-sig").split()
+    words = text_of(file).split()
     try:
         left, top, right, bottom = map(float, words)
     except ValueError:
