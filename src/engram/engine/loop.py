@@ -55,9 +55,8 @@ def train_task(
 ) -> Turns:  # fmt: skip
     """Train all learners on task `stage` and evaluate them on every task.
 
-    Learners that were interrupted inside the task (`Learner.resume_point`) go on there. This is a
-    generator, because `beside` of them may take turns on one device: see `engine.groups.streams`.
-    `keeps_end` saves behind the last step, too, where nothing will be recorded of it.
+    Learners that were interrupted inside the task (`Learner.resume_point`) go on there. `beside` of
+    them take turns on one device (`engine.groups.streams`). `keeps_end` saves the last step, too.
     """
     points = [one.resume_point for one in learners if one.resume_point is not None]
     threads.settle(learners, training, mapped=mapped)
