@@ -118,7 +118,7 @@ def command(
         plans.show_cells(planned, form)
         planned = with_costs(
             planned, out=done, device=device, group_size=group_size, tell=plans.teller(),
-            limit=plans.TIMED if limit is None else limit,
+            limit=plans.TIMED if limit is None else limit, workers=workers, compile=compile,
         )  # fmt: skip
         return plans.show_costs(planned, form)
     _refuse_nothing(planned)

@@ -153,11 +153,13 @@ def show_costs(planned: ReproductionPlan, form: str) -> None:
         )  # fmt: skip
     if form == "table":
         screen().print(table)
-    say(f"about {words(planned.seconds)} in all, from a few steps of each kind on this device")
+    shared = f" in {planned.processes} processes" if planned.processes > 1 else ""
+    how = "from a few steps of each kind on this device"
+    say(f"about {words(planned.seconds)} in all{shared}, {how}")
     if untimed := sum(not cost.timed for cost in planned.costs):
         say(
-            f"~ {untimed} of {len(planned.costs)} groups were not timed, but taken to be as slow "
-            "as the slowest timed ones of the same network; --budget 1m times more of them",
+            f"~ {untimed} of {len(planned.costs)} groups were not timed, but guessed from others "
+            "of the same network; --budget 1m times more of them",
             style="yellow",
         )
 

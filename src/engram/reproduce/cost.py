@@ -13,7 +13,7 @@ from engram.engine.engine import Engine
 from engram.engine.run import Run
 from engram.learner import warm
 from engram.recipes import Plan
-from engram.reproduce.timing import Group, Seconds, Timing, small
+from engram.reproduce.timing import Group, Seconds, Timing, passes_of, small
 from engram.streams.core import Stream
 
 FORWARD_SHARE = 1 / 3  # of a step: evaluation does no backward pass
@@ -75,10 +75,10 @@ def estimate(
 ) -> list[CostEstimate]:  # fmt: skip
     """Time a few steps of every group of runs and extrapolate; `tell` hears what is timed next.
 
-    With a `limit` in seconds, every kind of run is timed by the fewest steps that tell, those with
-    the most steps to go first, and the costliest once more in the time that is left. Where the
-    limit comes first, one kind for each network is timed in any case; others are taken to be as
-    slow as the slowest one that was, and say so.
+    With a `limit` in seconds, every kind of run is timed by two steps, those first that seem to
+    take longest, and the costliest again, and then more closely, in the time that is left. Where
+    the limit comes first, one kind for each network is timed in any case; what others take is
+    guessed from it by the passes of a step (`passes_of`), and they say so.
     """
     if not plans:
         return []
@@ -103,7 +103,7 @@ def estimate(
         _within(limit, timing, order, told)
     for place, group in enumerate(order if limit is None else ()):
         told(group, place, len(groups))
-        timing.look(group, closely=True)
+        timing.look_closely(group)
     return [
         _cost([plans[one] for one in group.places], group.lockstep, timing.of(group))
         for group in groups
@@ -115,14 +115,14 @@ def _within(
 ) -> None:
     """Time kinds of runs for so many seconds: each once, then those that matter more closely."""
     ends = warm.Stopwatch(-limit)  # what torch does once in a process is nobody's time
-
-    def steps(group: Group) -> int:
-        return max(map(steps_of, group.runs))
-
-    by_kind, by_network = dict[Any, Group](), dict[Any, Group]()
+    steps, by_kind, by_network = dict[Any, int](), dict[Any, Group](), dict[Any, Group]()
     for group in groups:
         by_kind.setdefault(group.kind, group)
-    kinds = sorted(by_kind.values(), key=lambda group: -steps(group))
+    for kind, group in by_kind.items():
+        steps[kind] = max(map(steps_of, group.runs))
+    kinds = sorted(
+        by_kind.values(), key=lambda one: -steps[one.kind] * passes_of(one.runs[0].method)
+    )
     for group in kinds:
         by_network.setdefault(group.network, group)
     first = list(by_network.values())
@@ -130,10 +130,18 @@ def _within(
     for place, group in enumerate(order):
         if place < len(first) or ends.seconds < 0:
             tell(group, place, len(order))
-            timing.look(group, closely=False)
-    for group in sorted(filter(timing.knows, kinds), key=lambda g: -steps(g) * timing.of(g).step):
+            timing.glance(group)
+
+    def costliest() -> list[Group]:
+        known = filter(timing.knows, kinds)
+        return sorted(known, key=lambda one: -steps[one.kind] * timing.of(one).step)
+
+    for group in costliest():
         if ends.seconds + timing.needed(group) < 0:
-            timing.look(group, closely=True)
+            timing.look_again(group)
+    for group in costliest():
+        if ends.seconds + timing.needed(group, closely=True) < 0:
+            timing.look_closely(group)
 
 
 def _cost(plans: Sequence[Plan], lockstep: bool, found: Seconds) -> CostEstimate:

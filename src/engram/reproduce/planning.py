@@ -17,6 +17,7 @@ from engram.reproduce.cells import Cell, choose_cells
 from engram.reproduce.cost import CostEstimate, Tell, estimate
 from engram.reproduce.measures import constant
 from engram.reproduce.shelf import Shelf
+from engram.reproduce.spread import processes_for, seconds_of
 from engram.reproduce.table import Entry, PaperFigure, PaperTable, run_key
 
 
@@ -40,6 +41,8 @@ class ReproductionPlan:
     notes: tuple[str, ...] = ()
     done: int = 0
     costs: tuple[CostEstimate, ...] = field(default=())
+    processes: int = 1  # that costs are shared by
+    seconds: float = 0.0  # the estimate for all runs that are not finished, where it was asked for
     ids: Mapping[str, str] = field(default_factory=dict)
     orders: Mapping[tuple[str, str], str] = field(default_factory=dict)
     by_recipe: tuple[tuple[Recipe, tuple[Plan, ...]], ...] = ()
@@ -49,11 +52,6 @@ class ReproductionPlan:
     def runnable(self) -> tuple[Cell, ...]:
         """Cells that can be made here."""
         return tuple(c for c, e in zip(self.cells, self.entries, strict=True) if not e.missing)
-
-    @property
-    def seconds(self) -> float:
-        """The estimate for all runs that are not finished; 0 where none was asked for."""
-        return sum(cost.seconds for cost in self.costs)
 
 
 def plan(
@@ -115,12 +113,17 @@ def plan(
 
 def with_costs(
     made: ReproductionPlan, *, out: str | os.PathLike[str] | None = None, device: Any = "auto",
-    group_size: int = 0, tell: Tell | None = None, limit: float | None = None,
+    group_size: int = 0, tell: Tell | None = None, limit: float | None = None, workers: int = 0,
+    compile: bool = False,
 ) -> ReproductionPlan:  # fmt: skip
-    """The plan with the cost of what is not finished; arguments as in `plan`."""
+    """The plan with the cost of what is not finished; arguments as in `plan` and `reproduce`."""
     left = pending(made.runs, out)
     costs = estimate(left, device=device, group_size=group_size, tell=tell, limit=limit)
-    return replace(made, costs=tuple(costs))
+    count = processes_for(
+        left, device=device, workers=workers, compile=compile, group_size=group_size
+    )
+    seconds = seconds_of(costs, count, device)
+    return replace(made, costs=tuple(costs), processes=count, seconds=seconds)
 
 
 def choose_rows(table: PaperTable, expression: str) -> tuple[PaperFigure, ...]:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import torch
-
 from engram.engine.engine import Engine
-from engram.engine.prologue import PROLOGUE, prologue_of
+from engram.engine.prologue import prologue_of
 from engram.engine.run import Run
-from engram.engine.training import Training
-from engram.learner import warm
-from engram.methods.base import Method
+from engram.methods.base import Method, overrides
+from engram.reproduce.stage_timing import Spent, hurried, middle, short, stage_seconds
 from engram.streams.core import Stream, Task
 
 FEW, MORE = 2, 10  # steps of the two stages of a close look; their difference leaves openings out
 SLOW = 1.0  # seconds of a stage with one step above which as few steps as possible must do
 SHORT = 0.1  # seconds of a few steps among which the opening of a stage may be the most
 THIN = 8  # of so many rows one is enough to time slow steps over whole tasks
+APART = ("pair", "apart", "tasks")  # kinds of replay that add rows to every step
 
 
 class Seconds(NamedTuple):
@@ -30,18 +27,6 @@ class Seconds(NamedTuple):
     fixed: float  # of what a stage costs besides steps
     before: float = 0.0  # of what one of them learns before its first task
     timed: bool = True  # or taken from other runs of the same network
-
-
-class Spent(NamedTuple):
-    """Seconds of a stage: until its last step, and from there on; and of prologues before it."""
-
-    training: float
-    after: float
-    prologue: float = 0.0
-
-    @property
-    def total(self) -> float:
-        return self.training + self.after
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,43 +57,104 @@ class Group:
         return *self.network, tuple((type(p).__name__, getattr(p, "variant", "")) for p in parts)
 
 
+class Glance(NamedTuple):
+    """A stage of two steps, the streams it went over, and how much longer whole ones take."""
+
+    spent: Spent
+    streams: Sequence[Stream]
+    scale: float
+    before: float  # seconds of a prologue
+
+    def seconds(self, factor: float = 1.0) -> Seconds:
+        """What runs take, if later steps take so much of the second one."""
+        step = self.spent.step * factor
+        fixed = self.spent.after + max(self.spent.training - FEW * self.spent.step, 0.0)
+        return Seconds(step * self.scale, fixed * self.scale, self.before)
+
+
 class Timing:
-    """Times kinds of runs on a device, and remembers what it found."""
+    """Times kinds of runs on a device, and remembers what it found.
+
+    Three looks at a kind, each closer and longer than the one before: `glance`, `look_again`, and
+    `look_closely`.
+    """
 
     def __init__(self, device: Any) -> None:
         self.device = device
-        self._known: dict[Any, Seconds] = {}
-        self._close: set[Any] = set()
         self._groups: dict[Any, Group] = {}  # the one of each kind that was timed
+        self._glances: dict[Any, Glance] = {}
+        self._again: dict[Any, float] = {}  # seconds of a late step of ten, by kind
+        self._close: dict[Any, Seconds] = {}
 
     def knows(self, group: Group) -> bool:
         """Whether runs of this kind were timed."""
-        return group.kind in self._known
+        return group.kind in self._groups
 
     def of(self, group: Group) -> Seconds:
-        """The seconds of a kind; where it was not timed, of the slowest of the same network."""
-        if self.knows(group):
-            return self._known[group.kind]
-        alike = [kind for kind, one in self._groups.items() if one.network == group.network]
-        return max(self._known[kind] for kind in alike)._replace(timed=False)
+        """The seconds of a kind; where it was not timed, by others of the same network."""
+        kind = group.kind
+        if kind in self._close:
+            return self._close[kind]
+        alike = [k for k, one in self._groups.items() if one.network == group.network]
+        if kind in self._glances:
+            again = [kind] if kind in self._again else [k for k in alike if k in self._again]
+            factors = [self._again[k] / self._glances[k].spent.step for k in again]
+            return self._glances[kind].seconds(middle(factors or [1.0]))
+        of_one = sorted(self._of_plain(self._groups[k]) for k in alike)[len(alike) // 2]
+        before = of_one.before if prologue_of(group.runs[0].method) is not None else 0.0
+        step = of_one.step * passes_of(group.runs[0].method)
+        return Seconds(step, of_one.fixed, before, timed=False)
 
-    def needed(self, group: Group) -> float:
-        """About how many seconds a close look takes: six stages after first ones with one step."""
+    def _of_plain(self, group: Group) -> Seconds:
+        """What a method with one pass in a step would take."""
         found = self.of(group)
+        return found._replace(step=found.step / passes_of(group.runs[0].method))
+
+    def needed(self, group: Group, *, closely: bool = False) -> float:
+        """About how many seconds another look takes: stages after first ones with one step."""
+        found = self.of(group)
+        if not closely:
+            return (1 + MORE) * found.step + 2 * found.fixed
         return 2 * (2 * FEW + MORE) * found.step + 12 * found.fixed
 
-    def look(self, group: Group, *, closely: bool) -> None:
-        """Time a kind of runs, unless that was done."""
-        kind = group.kind
-        if kind in (self._close if closely else self._known):
+    def glance(self, group: Group) -> None:
+        """Time a kind by two steps of one stage, its opening among them; unless it is known."""
+        if not self.knows(group):
+            self._glances[group.kind] = _glance(group, self.device)
+            self._groups[group.kind] = group
+
+    def look_again(self, group: Group) -> None:
+        """Time a late step of ten: on CUDA the first ones are not yet replayed."""
+        kind, glance = group.kind, self._glances[group.kind]
+        slow = SLOW if self.device.type == "cuda" else SHORT
+        if kind not in self._again and glance.spent.training * glance.scale < slow:
+            found = stage_seconds(group.runs, glance.streams, MORE, self.device, group.lockstep)
+            self._again[kind] = found.step
+
+    def look_closely(self, group: Group) -> None:
+        """Time a kind by stages of two and of ten steps, unless that was done."""
+        if group.kind in self._close:
             return
-        if closely and not self._known:  # the first steps of a process are slow
+        if not self.knows(group) and not self._groups:  # the first steps of a process are slow
             thin = [_thinned(stream) for stream in group.streams]
             stage_seconds(group.runs, thin, 1, self.device, group.lockstep)
-        self._known[kind] = (_close_look if closely else _quick_look)(group, self.device)
-        self._groups[kind] = group
-        if closely:
-            self._close.add(kind)
+        self._close[group.kind] = _close_look(group, self.device)
+        self._groups.setdefault(group.kind, group)
+
+
+def passes_of(method: Method) -> int:
+    """About how many passes over a batch a step takes, by the form of a method.
+
+    Examples
+    --------
+    >>> from engram.methods import AGEM, DGR, ER, EWC
+    >>> passes_of(EWC()), passes_of(ER()), passes_of(AGEM()), passes_of(DGR())
+    (1, 2, 2, 3)
+    """
+    if overrides(method, "networks"):  # which learn, too
+        return 3
+    beside = method.replay(1).kind in APART
+    return 2 if beside or overrides(method, "gradient") else 1
 
 
 def _stage_of(group: Group, device: Any) -> tuple[Callable[..., Spent], Sequence[Stream], float]:
@@ -122,20 +168,15 @@ def _stage_of(group: Group, device: Any) -> tuple[Callable[..., Spent], Sequence
     return stage, thin, _first_rows(group.streams) / _first_rows(thin)
 
 
-def _quick_look(group: Group, device: Any) -> Seconds:
-    """By two steps of one stage, its opening among them; by ten more where that takes no time."""
+def _glance(group: Group, device: Any) -> Glance:
+    """Two steps of one stage."""
     stage, thin, scale = _stage_of(group, device)
     found, asked = stage(FEW, thin), prologue_of(group.runs[0].method)
     if scale > 1 and found.training * scale < SLOW:  # a fixed part of a step would be multiplied
         thin, scale = group.streams, 1.0
         found = stage(FEW, thin)
     before = 0.0 if asked is None else asked.iterations * found.prologue / FEW / len(group.runs)
-    step = found.training / FEW
-    if found.training * scale < SHORT:
-        more = stage(MORE, thin).training
-        step = min(step, max((more - found.training) / (MORE - FEW), more / MORE / 10))
-    opening = found.training - FEW * step
-    return Seconds(step * scale, (found.after + opening) * scale, before)
+    return Glance(found, thin, scale, before)
 
 
 def _close_look(group: Group, device: Any) -> Seconds:
@@ -165,56 +206,6 @@ def _first_rows(streams: Sequence[Stream]) -> int:
     return max(len(streams[0].tasks[0].train), 1)
 
 
-def stage_seconds(
-    runs: Sequence[Run], streams: Sequence[Stream], steps: int, device: Any, lockstep: bool
-) -> Spent:
-    """Seconds of the second stage, in which penalties and memories are at work."""
-    small = [
-        replace(
-            run, stream=stream, training=_short(run.training, steps), method=_hurried(run, steps)
-        )
-        for run, stream in zip(runs, streams, strict=True)
-    ]
-    last = min(1, len(streams[0]) - 1)
-    engine = Engine(small, device=device, together=lockstep or None)
-    watch = _Watch(engine.device, prologue_of(runs[0].method) is not None)
-    spent = 0.0
-    for stage in engine.stages(progress=watch.entered):
-        if stage.stage == last:
-            spent += stage.outcome.seconds
-            if stage.last_of_group:
-                break
-    training = watch.seconds.get(last, 0.0)
-    return Spent(training, max(spent - training, 0.0), watch.seconds.get(PROLOGUE, 0.0))
-
-
-class _Watch:
-    """Seconds from the beginning of a stage to its last step, by stage; as progress is told."""
-
-    def __init__(self, device: torch.device, prologue: bool) -> None:
-        self.device, self.prologue = device, prologue
-        self.seconds: dict[int, float] = {}
-        self._began, self._seen = 0.0, set[int]()
-
-    def entered(self, places: Sequence[int], stage: int) -> Callable[[int, int], None]:
-        if self.prologue and not self._seen.issuperset(places):  # told as the first stage
-            stage = PROLOGUE
-            self._seen.update(places)
-        self._began = self._now()
-
-        def stepped(done: int, of: int) -> None:
-            now = self._now()
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._began
-            self._began = now
-
-        return stepped
-
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter() - warm.spent()
-
-
 def _prologue_seconds(run: Run, stream: Stream, device: Any) -> float:
     """Seconds of what a run learns before its first task: a few steps of it are timed."""
     asked = prologue_of(run.method)
@@ -226,32 +217,10 @@ def _prologue_seconds(run: Run, stream: Stream, device: Any) -> float:
 
 def _first_seconds(run: Run, stream: Stream, steps: int, device: Any) -> float:
     """Seconds of the first stage with a prologue of some steps."""
-    training = _short(run.training, 1)
-    small = replace(run, stream=stream, training=training, method=_hurried(run, steps))
+    training = short(run.training, 1)
+    small = replace(run, stream=stream, training=training, method=hurried(run, steps))
     first = next(iter(Engine([small], device=device).stages()))
     return float(first.outcome.seconds)
-
-
-def _hurried(run: Run, steps: int) -> Method:
-    """The method with a prologue of a few steps: tasks take no longer after a long one.
-
-    Tasks that it passes over are trained, or there would be nothing to time.
-    """
-    if getattr(run.method, "skip", 0):
-        passed: dict[str, Any] = {"skip": 0}
-        return replace(run.method, **passed)
-    if prologue_of(run.method) is None or not hasattr(run.method, "root_iterations"):
-        return run.method
-    shorter: dict[str, Any] = {"root_iterations": steps}
-    return replace(run.method, **shorter)
-
-
-def _short(training: Training, steps: int) -> Training:
-    # one step of the first stage is enough to have a past
-    return replace(
-        training, iterations=steps, epochs=1, first_factor=1 / steps, evaluate_every=0, patience=0,
-        restore_best=False, schedule="constant", min_lr=0.0,
-    )  # fmt: skip
 
 
 def small(stream: Stream, batch: int) -> Stream:
