@@ -14,7 +14,7 @@ from benchmarks.reproduce import length, search, split_mnist, verdicts
 from benchmarks.reproduce.searches import SEARCHES, Search
 from benchmarks.scaling.__main__ import exponents
 from benchmarks.scaling.axes import AXES
-from benchmarks.speed import blocks, seconds, study, throughput
+from benchmarks.speed import blocks, kernels, passes, seconds, study, throughput
 from benchmarks.speed.seconds import Stopwatches
 from benchmarks.speed.throughput import Enough, Lockstep, Stopwatch, Work
 from engram.data import load
@@ -343,3 +343,13 @@ def test_ways_of_a_step_agree(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines] == ["torch", "fused", "turned"]
     assert all("loss +0.0e+00, gradient 0.0e+00 off" in line for line in lines)
+
+
+def test_a_step_passes_over_its_large_layer_as_often_as_it_must():
+    given = SimpleNamespace(paper="confer", size=16, batch_size=4)
+    (run,) = kernels.runs_of(given, "LB", "float32", passes.STEPS, 1)
+    found = passes.passes(run, least=20_000)  # convolution 20 x 50 x 5 x 5, layer of 50 x 500
+    each = {name: times for (name, _), times in found.items() if "convolution" not in name}
+    forward_and_back = {"addmm.default": 2, "mm.default": 4}
+    assert each == {"_fused_adam_.default": 2, **forward_and_back}
+    assert ("_fused_adam_.default", 4 * 50_000) in found  # weights, gradient and both moments
