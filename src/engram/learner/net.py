@@ -12,6 +12,7 @@ from torch import Tensor
 
 from engram import keys, parallel
 from engram.learner.batch import Batch
+from engram.learner.kept_answers import KeptAnswers
 from engram.learner.layout import Networks
 from engram.learner.moving import Moving
 from engram.learner.split import gathered, repeated, split, splits
@@ -34,6 +35,7 @@ class Net:
     main: str = "net"
     _trains = False  # whether this is the pass that ranks share out
     phase: str = "task"  # the name of the phase that trains
+    kept: KeptAnswers | None = None  # where a batch stays the same from step to step
 
     def __init__(
         self, networks: Networks, key: keys.Key | None, real: tuple[Tensor, ...] = ()
@@ -149,9 +151,14 @@ class Net:
     def frozen(self, snapshot: Snapshot, path: str | None = None) -> Callable[..., Any]:
         """The networks with older weights, in eval mode, without gradient."""
 
-        def answer(*args: Any) -> Any:
+        def make(*args: Any) -> Any:
             weights = {**self.networks.layout(snapshot["vector"]), **snapshot["buffers"]}
             return self._judged(path or self.main, weights, args)
+
+        def answer(*args: Any) -> Any:
+            if self.kept is None or path is not None:
+                return make(*args)
+            return self.kept.of(snapshot, args, lambda: make(*args))
 
         return answer
 

@@ -31,6 +31,7 @@ class CompiledTrainer(LockstepTrainer):
     """A `LockstepTrainer` whose step is one compiled function of the tensors it uses."""
 
     lists_frozen = False  # a mask: the length of a list changes as classes open
+    keeps_answers = False  # a trace holds for all stages
 
     def __init__(
         self,

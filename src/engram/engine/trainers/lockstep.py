@@ -40,6 +40,8 @@ from engram.methods.base import Method, pace_of
 class LockstepTrainer(MappedStep):
     """Trains R learners of equal shapes through one phase; the step itself is in `MappedStep`."""
 
+    keeps_answers = True  # of older networks, where all steps see the same batch
+
     def __init__(
         self,
         learners: Sequence[Learner],
@@ -73,6 +75,7 @@ class LockstepTrainer(MappedStep):
             first = empty_tables(self.learners[0], self.method, rows, self._slots)
             runs = len(self.learners)
             self.collate.values = {k: v.repeat(runs, *[1] * v.ndim) for k, v in first.items()}
+        self._answers, self.verbs.stays = (), False
         places, new = row_leaves(self._rows), row_leaves(rows)
         # the last stretch of steps may be shorter: what was recorded holds for it, too
         if not fit(new, places) or not (self.verbs.padded or no_padding(rows)):
@@ -86,6 +89,8 @@ class LockstepTrainer(MappedStep):
             self.step_number.zero_()
             self.fixed_batch = self.collate(at_step(self._rows, self.step_number))  # type: ignore[arg-type]
             self._fetches = False
+            # the state, with older networks in it, is that of the beginning as well
+            self.verbs.stays = self.keeps_answers and not self._follows and not self._pace
         elif not self.collate.feed.on_device and not self.collate.latents:
             self._announce_all(on_host(rows))
 

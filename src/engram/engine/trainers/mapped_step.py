@@ -68,6 +68,7 @@ class MappedStep:
         self.step_number = torch.zeros(1, dtype=torch.long, device=device)  # among the loaded rows
         self.sums: dict[str, Tensor] = {}  # [R] of loss terms since they were last taken
         self.fixed_batch: Batch | None = None
+        self._answers: tuple[Any, ...] = ()  # of older networks to it, where it stays
         self._rows: Minibatches | None = None
         self._uniform = True  # every run takes every step
         self._fused = True  # with one rate, after one number of steps
@@ -108,7 +109,8 @@ class MappedStep:
             batch = self.collate(rows)  # type: ignore[arg-type]
         with self._precision():
             mapped = self.verbs.mapped()(*self._arguments(batch))
-        total, data, terms, buffers, found = self.verbs.results(mapped)
+        total, data, terms, buffers, found, made = self.verbs.results(mapped)
+        self._answers = self._answers or made
         self._mask_(total)
         if self._clip:
             norm = total.norm(dim=-1, keepdim=True).clamp(min=1e-12)  # per run
@@ -138,7 +140,7 @@ class MappedStep:
 
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
         return self.verbs.arguments(
-            self.vector, self.whole, self.buffers, self.state, batch, self.hyper
+            self.vector, self.whole, self.buffers, self.state, batch, self.hyper, self._answers
         )
 
     def _precision(self) -> Any:

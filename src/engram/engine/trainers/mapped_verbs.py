@@ -12,14 +12,15 @@ from torch.func import vmap
 
 from engram.engine.groups.hyperparameters import with_values
 from engram.learner.batch import Batch
+from engram.learner.kept_answers import KeptAnswers
 from engram.learner.layout import Networks
 from engram.learner.moving import Moving
 from engram.learner.net import FunctionalNet
 from engram.methods.answers import direction, named_terms, next_state
 from engram.methods.base import Method, overrides
 
-# update, gradient through the networks, loss terms, buffers, what is remembered
-Gradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor]]
+# update, gradient through the networks, loss terms, buffers, what is remembered, kept answers
+Gradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor], tuple[Any, ...]]
 
 
 class MappedVerbs:
@@ -46,6 +47,7 @@ class MappedVerbs:
         self.projects = overrides(method, "gradient")
         self.touches: bool | None = None  # whether the loss writes penalties on the vector
         self.padded = True  # whether some rows of a batch may not count
+        self.stays = False  # whether batch and state are the same in all steps
 
     # -- gradients: the step itself calls what `mapped` returns, so that whoever looks at the stack
     # inside of a loss finds few frames
@@ -63,28 +65,28 @@ class MappedVerbs:
 
     def arguments(
         self, vector: Tensor, whole: Tensor | None, buffers: Any, state: Any, batch: Batch,
-        hyper: Any,
+        hyper: Any, answers: tuple[Any, ...] = (),
     ) -> tuple[Any, ...]:  # fmt: skip
         """Weights, what stands beside them, and all that a loss needs.
 
         Beside weights that are all there are: the vector that penalties are on, or nothing. Beside
-        those that move: the `whole` vector.
+        those that move: the `whole` vector. `answers` are what older networks said to the batch.
         """
         beside: Any = vector if self._apart and not self.projects else ()
-        return vector, beside if whole is None else whole, buffers, state, batch, hyper
+        return vector, beside if whole is None else whole, buffers, state, batch, hyper, answers
 
     def results(self, found: Any) -> Gradients:
-        """Update, gradient through the networks, loss terms, buffers, what is remembered."""
+        """Update, gradient through the networks, loss terms, buffers, what is remembered, kept."""
         if self.projects:
             return found  # type: ignore[no-any-return]
-        data, (terms, buffers, remembered) = found
+        data, (*rest, kept) = found
         if not isinstance(data, tuple):
-            return data, data, terms, buffers, remembered
-        return data[0] + data[1], data[0], terms, buffers, remembered
+            return data, data, *rest, kept
+        return data[0] + data[1], data[0], *rest, kept
 
     def _loss_of_one(
         self, weights: Tensor, beside: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
-        names: tuple[str, ...] = (), remembers: bool | None = None,
+        answers: tuple[Any, ...] = (), names: tuple[str, ...] = (), remembers: bool | None = None,
     ) -> tuple[Tensor, Any]:  # fmt: skip
         """The loss of one run, or some of its terms, and what comes with it."""
         method = with_values(self.method, hyper)
@@ -95,6 +97,7 @@ class MappedVerbs:
             real=() if self.padded else batch.row_weights,
         )  # fmt: skip
         net.phase = self.phase
+        net.kept = KeptAnswers(batch.x, state, answers) if self.stays else None
         if self.latents:
             net.main = "net.top"
         terms = named_terms(method, method.loss(net, batch, state))
@@ -104,23 +107,25 @@ class MappedVerbs:
         found: dict[str, Tensor] = {}
         if self.remembers if remembers is None else remembers:  # of the pass that the loss made
             found = method.remember(net, batch, state)
-        return total, (terms, net.buffers, found)  # type: ignore[return-value]
+        kept = tuple(net.kept.made) if net.kept is not None else ()
+        return total, (terms, net.buffers, found, kept)  # type: ignore[return-value]
 
     def _projected_of_one(
-        self, vector: Tensor, _: Any, buffers: Any, state: Any, batch: Batch, hyper: Any
-    ) -> Gradients:
+        self, vector: Tensor, _: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
+        answers: tuple[Any, ...] = (),
+    ) -> Gradients:  # fmt: skip
         """What a method makes of gradients of its choice."""
         own: dict[str, Any] = {"buffers": buffers}
 
         def grad(which: Batch, *names: str) -> Tensor:
             remembers = self.remembers and which is batch
-            rest = (own["buffers"], state, which, hyper, names, remembers)
+            rest = (own["buffers"], state, which, hyper, (), names, remembers)
             apart = (0, 1) if self.touches is not False else 0
             penalised = vector if self.touches is not False else ()
             found = func_grad(self._loss_of_one, argnums=apart, has_aux=True)(
                 vector, penalised, *rest
             )
-            data, (terms, after, remembered) = found
+            data, (terms, after, remembered, _) = found
             penalty = None
             if isinstance(data, tuple):
                 data, penalty = data
@@ -134,7 +139,7 @@ class MappedVerbs:
         total = direction(self.method, with_values(self.method, hyper).gradient(grad, batch, state))
         if "terms" not in own:
             raise ValueError("gradient() must call grad on the batch it was given")
-        return total, own["data"], own["terms"], own["buffers"], own["found"]
+        return total, own["data"], own["terms"], own["buffers"], own["found"], ()
 
     # -- what follows a step ----------------------------------------------------------------------
     def after_step(
