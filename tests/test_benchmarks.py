@@ -14,7 +14,7 @@ from benchmarks.reproduce import length, search, split_mnist, verdicts
 from benchmarks.reproduce.searches import SEARCHES, Search
 from benchmarks.scaling.__main__ import exponents
 from benchmarks.scaling.axes import AXES
-from benchmarks.speed import blocks, kernels, passes, seconds, study, throughput
+from benchmarks.speed import blocks, kernels, passes, seconds, skeletons, study, throughput
 from benchmarks.speed.seconds import Stopwatches
 from benchmarks.speed.throughput import Enough, Lockstep, Stopwatch, Work
 from engram.data import load
@@ -343,6 +343,17 @@ def test_ways_of_a_step_agree(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines] == ["torch", "fused", "turned"]
     assert all("loss +0.0e+00, gradient 0.0e+00 off" in line for line in lines)
+
+
+def test_a_teacher_of_whole_tasks_passes_over_nothing_in_late_steps():
+    moved = {}
+    for method in ("BARE", "LwF"):
+        found = skeletons.passes(skeletons.runs_of(method, "float32", 2, None))
+        moved[method] = sum(size * times for (_, size), times in found.items())
+        ours = {name: times for (name, _), times in found.items() if "graph_ops" in name}
+        each = {"mix": 2, "mix_back": 2, "read": 1, "read_back": 1}
+        assert ours == {f"graph_ops.{name}": times for name, times in each.items()}
+    assert moved["BARE"] <= moved["LwF"] < 1.05 * moved["BARE"]
 
 
 def test_a_step_passes_over_its_large_layer_as_often_as_it_must():
