@@ -229,7 +229,8 @@ def test_signals_that_end_are_said_and_leave_a_checkpoint(engram, monkeypatch, e
     with monkeypatch.context() as patch:
         patch.setattr(progress.Meter, "step", step)
         done = engram("run", *SMALL, "-s", "epochs=30", "-o", "out", code=128 + number)
-    assert f"Ended by {name}. Kept in out: 0 of 1 run complete, 1 in part" in done.stderr
+    assert f"Ended by {name}. Kept in out: 0 of 1 run complete, 1 in part (1" in done.stderr
+    assert "stage in all, and the steps since)" in " ".join(done.stderr.split())
     assert len(list(Path("out/checkpoint/steps").glob("*.safetensors"))) == 1
     monkeypatch.setattr("engram.cli.train.Work", lambda **_: signal.raise_signal(number))
     done = engram("run", *SMALL, "-o", "early", code=128 + number)  # before anything trains

@@ -133,9 +133,11 @@ def _stopped(why: str, stages: Sequence[tuple[Plan, int]], folder: Path) -> None
     """Say what is kept of runs, some of which are not finished."""
     whole = sum(n >= len(plan.run.stream) for plan, n in stages)
     part = sum(0 < n < len(plan.run.stream) for plan, n in stages)
+    inside = any((folder / "checkpoint" / "steps").glob("*"))
     say(
         f"\n{why}. Kept in {folder}: {whole} of {plural(len(stages), 'run')} complete, "
-        f"{part} in part ({sum(n for _, n in stages)} stages in all).",
+        f"{part} in part ({plural(sum(n for _, n in stages), 'stage')} in all"
+        f"{', and the steps since' if inside else ''}).",
         style="yellow",
     )
     trust = " --trust" if OWN_MODULES else ""  # code of the user's own was named
