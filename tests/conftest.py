@@ -8,6 +8,8 @@ from pathlib import Path
 # Before torch is imported, and inherited by processes that tests start: the tests run in several
 # processes already, and more threads than cores only slow each other down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# No pool of compiling processes either, each of which would import torch first.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import pytest
 import torch
