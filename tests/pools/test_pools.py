@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from engram.pools.telling import Hearing, Telling
 from engram.recipes import Callback, Plan, Recipe
 from engram.records import RunDirectory, run_id
 from engram.records.claims import Claims
+from tests.forks import FORKS
 
 BASE = {"stream": {"data": "blobs"}, "training": {"epochs": 1}, "seeds": 2}
 RECIPES = [BASE | {"method": name} for name in ("ER", "Finetune")]
@@ -233,30 +234,31 @@ def test_unknown_pools_and_what_processes_need() -> None:
         engram.sweep(RECIPES, pool="processes")
 
 
+LONG = BASE | {"method": "ER", "seeds": 1, "training": {"epochs": 100000}}
+
+
+def sweep_for_long(out: str, began: Any) -> None:
+    class Tell(Callback):
+        def step(self, *_: object) -> None:
+            began.set()
+
+    engram.sweep([LONG], pool="processes", out=out, device="cpu", workers=1, callback=Tell())
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_end_with_their_parent_and_leave_a_checkpoint(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    script = tmp_path / "long.py"
-    script.write_text(
-        "import sys\n"
-        "import engram\n"
-        "from engram.recipes import Callback\n"
-        "class Tell(Callback):\n"
-        "    def step(self, plans, stage, done, total):\n"
-        "        print(stage, done, flush=True)\n"
-        "if __name__ == '__main__':\n"
-        "    recipe = {'stream': {'data': 'blobs'}, 'method': 'ER', 'seeds': 1,\n"
-        "              'training': {'epochs': 100000}}\n"
-        "    engram.sweep([recipe], pool='processes', out=sys.argv[1], device='cpu', workers=1,\n"
-        "                 callback=Tell())\n"
-    )
-    out = tmp_path / "out"
-    command = [sys.executable, str(script), str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()  # it trains
-        process.send_signal(number)
-        process.communicate(timeout=120)  # a worker holds the pipe open as long as it lives
-    assert process.returncode != 0
-    assert list((out / "checkpoint" / "steps").glob("*.safetensors"))
+    began = FORKS.Event()
+    parent = FORKS.Process(target=sweep_for_long, args=(str(tmp_path), began))
+    parent.start()
+    assert began.wait(120)  # it trains
+    os.kill(parent.pid, number)
+    parent.join(120)
+    assert parent.exitcode
+    ours, end = Claims(tmp_path), time.monotonic() + 120
+    while not ours.take(run_id(Recipe.of(LONG).id, 0)):  # the worker's, as long as it lives
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    ours.close()
+    assert list((tmp_path / "checkpoint" / "steps").glob("*.safetensors"))
