@@ -57,8 +57,8 @@ def test_inputs_come_back_in_their_shape(shape, kind):
     assert any(not torch.equal(same[0][k], same[2][k]) for k in same[0])
 
 
-@pytest.mark.parametrize("of", ["features", "inputs"])
-def test_padding_changes_nothing_and_rows_are_learnt(of):
+@pytest.mark.parametrize(("of", "steps"), [("features", 30), ("inputs", 6)])
+def test_padding_changes_nothing_and_rows_are_learnt(of, steps):
     detector = novelty.VAE(of=of, latent=4, lr=0.01)
     state = detector.begin(detector.start(FACTS), 0)
     shape = (3,) if of == "features" else (1, 8, 8)
@@ -71,7 +71,7 @@ def test_padding_changes_nothing_and_rows_are_learnt(of):
         return detector._ask(state["weights"], x, None)[0].sum()
 
     before = known(state)
-    for _ in range(40):
+    for _ in range(steps):
         state = detector.fit(None, batch_of(x), state)
     assert known(state) < before / 2
 
