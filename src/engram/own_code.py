@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -90,13 +91,12 @@ def own_object(name: str, *, what: str = "name") -> Any:
     return found
 
 
-def unknown_name(what: str, name: str, valid: Iterable[str]) -> BadArgument:
+def unknown_name(what: str, name: object, valid: Iterable[str]) -> BadArgument:
     """The error for a name that is not known; a file alone is told how its classes are named."""
-    path = Path(name)
-    if path.suffix != ".py" or not path.is_file():
+    if not isinstance(name, str) or not name.endswith(".py") or not os.path.isfile(name):
         return unknown(what, name, valid)
     try:
-        written = ast.parse(path.read_bytes()).body
+        written = ast.parse(Path(name).read_bytes()).body
     except (SyntaxError, ValueError):  # told when it is imported
         written = []
     made = [one.name for one in written if isinstance(one, (ast.ClassDef, ast.FunctionDef))]
