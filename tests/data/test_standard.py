@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -86,5 +88,7 @@ def test_from_names_and_refusals(tmp_path):
         load("blobs", standardize="yes")
     with pytest.raises(ValueError, match="standardize: expected False"):
         pack(data, tmp_path / "d.npz")
+    with pytest.raises(ValueError, match="missing: expected drop, flag or a number, because"):
+        pack(replace(data, standardize=False, fill=True), tmp_path / "d.npz")
     with pytest.raises(ValueError, match="unknown name 'standardise', did you mean 'standardize'"):
         Data.from_arrays(X, Y, standardise=True)

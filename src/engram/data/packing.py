@@ -56,10 +56,11 @@ def _write_mapped(data: Data, x: Rows, path: Path) -> Path:
 
 def arrays_of(data: Data) -> dict[str, Any]:
     """All that a packed file holds but the inputs."""
-    for option, given, value in (("standardize", "standardize", True), ("fill", "missing", "mean")):
-        if getattr(data, option):
-            what = f"nothing that streams fit to their first task: give {given} when data is loaded"
-            raise bad(given, what, value)
+    why = "because streams fit it to their first task: say it when data is loaded"
+    if data.standardize:
+        raise bad("standardize", f"False, {why}", True)
+    if data.fill:
+        raise bad("missing", f"drop, flag or a number, {why}", "mean")
     clash = sorted(key for key in data.attributes if key in RESERVED or key.endswith("_names"))
     if clash:
         raise bad("attributes", "names that are no keys of the packed form", clash)
