@@ -55,6 +55,7 @@ def test_all_forms_hold_the_same(tmp_path, pictures):
     write_csv(roots[0], pictures)
     write_folders(roots[1], pictures)
     write_folders(roots[2], pictures, str)
+    (roots[2] / "fer2013" / "test" / "__MACOSX").mkdir()
     engram.data.add(roots[0] / "fer2013.csv", "fer2013", roots[3])
     for size in (None, 20):
         found = [engram.load("fer2013", root=root, size=size) for root in roots]

@@ -18,6 +18,7 @@ def test_class_folders_with_hold_out(tmp_path):
     for i in range(10):
         paint(tmp_path / ("cat" if i < 5 else "dog") / f"{i}.png", (i, 0, 0))
     (tmp_path / "cat" / "notes.txt").write_text("not an image")
+    paint(tmp_path / "__MACOSX" / "cat" / "0.png")  # what a Mac adds to an archive
     data = Data.from_folder(tmp_path)
     assert data.classes == ("cat", "dog")
     assert data.sample_shape == (3, 4, 6)

@@ -14,7 +14,7 @@ from engram.data.core import Data
 from engram.data.crops import Frame
 from engram.data.expressions import EXPRESSIONS
 from engram.data.faces import Face, FaceOptions, read_faces
-from engram.data.folder import images_in
+from engram.data.folder import images_in, is_hidden
 from engram.data.held_units import held_units
 from engram.data.lists import text_of
 from engram.errors import bad, whole
@@ -99,7 +99,7 @@ def _inside(path: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(one for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
+    return sorted(one for one in path.iterdir() if one.is_dir() and not is_hidden(one.name))
 
 
 def _frame_number(file: Path) -> int:
@@ -119,7 +119,7 @@ def _in_order(session: Path) -> list[Path]:
 def _label(folder: Path) -> tuple[str | None, int]:
     """The emotion of a sequence, of which most have none, and the number of its last frame."""
     files = sorted(folder.glob("*_emotion.txt")) if folder.is_dir() else []
-    files = [one for one in files if not one.name.startswith(".")]
+    files = [one for one in files if not is_hidden(one.name)]
     if not files:
         return None, 0
     if len(files) > 1:

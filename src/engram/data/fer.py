@@ -13,7 +13,7 @@ import torch
 
 from engram.data.core import Data
 from engram.data.expressions import expression
-from engram.data.folder import class_folders, images_in
+from engram.data.folder import class_folders, images_in, is_hidden
 from engram.data.images import decode, told
 from engram.data.packed import load_packed
 from engram.data.resized import as_faces
@@ -88,7 +88,7 @@ def load_fer_folder(
     for folder, part in sorted(parts.items(), key=lambda pair: pair[1]):
         inside = (one.name for one in folder.iterdir() if one.is_dir())
         known: dict[int, str] = {}
-        for label in sorted(one for one in inside if not one.startswith(".")):
+        for label in sorted(one for one in inside if not is_hidden(one)):
             number = _class(label)
             if number is None:
                 raise unknown(f"{folder}: class folder", label, CLASSES)

@@ -120,7 +120,7 @@ def _refuse_empty(folders: Sequence[Path]) -> None:
     """Refuse class folders without images, all at once."""
     empty = [
         str(one) for folder in folders for one in sorted(folder.iterdir())
-        if one.is_dir() and not one.name.startswith(".") and not _has_images(one)
+        if one.is_dir() and not is_hidden(one.name) and not _has_images(one)
     ]  # fmt: skip
     if empty:
         more = f" (and {len(empty) - 1} more without any: {', '.join(empty[1:4])})" \
@@ -137,9 +137,20 @@ def _classes_in(folder: Path, trained: Path, names: list[str]) -> list[str]:
     return inside
 
 
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is nobody's data: ``.DS_Store``, or a Mac's own part of an archive.
+
+    Examples
+    --------
+    >>> is_hidden(".DS_Store"), is_hidden("__MACOSX"), is_hidden("happy")
+    (True, True, False)
+    """
+    return name.startswith(".") or name == "__MACOSX"
+
+
 def class_folders(folder: Path) -> list[str]:
     """Names of the sub-folders that hold images, sorted."""
-    inside = (one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
+    inside = (one for one in folder.iterdir() if one.is_dir() and not is_hidden(one.name))
     return sorted(one.name for one in inside if _has_images(one))
 
 
@@ -150,7 +161,7 @@ def _has_images(folder: Path) -> bool:
 
 
 def _is_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not name.startswith(".")
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not is_hidden(name)
 
 
 def images_in(folder: Path) -> list[Path]:

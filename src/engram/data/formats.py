@@ -23,7 +23,7 @@ from engram.data.eight_sets import is_eight_sets, load_eight_sets
 from engram.data.expressions import FACE_SETS
 from engram.data.fer import is_fer, is_fer_folder, load_fer, load_fer_folder, load_packed_faces
 from engram.data.flowers102 import is_flowers, load_flowers
-from engram.data.folder import class_folders
+from engram.data.folder import class_folders, is_hidden
 from engram.data.huggingface import is_huggingface, load_huggingface
 from engram.data.icv_mefed import is_icv_mefed, load_icv_mefed
 from engram.data.idx import find_idx, load_idx
@@ -217,6 +217,6 @@ def places_under(root: Path) -> Iterator[tuple[str, Place]]:
     for name, files in packed_sets(root).items():
         yield name, packed_place(files, name)
     for folder in sorted(one for one in root.iterdir() if one.is_dir()):
-        place = None if folder.name.startswith(".") else place_of(folder, folder.name)
+        place = None if is_hidden(folder.name) else place_of(folder, folder.name)
         if place is not None:
             yield folder.name, place

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engram.data.core import Data
 from engram.data.faces import Face, FaceOptions, read_faces
-from engram.data.folder import IMAGE_SUFFIXES
+from engram.data.folder import IMAGE_SUFFIXES, is_hidden
 from engram.data.lists import inside, text_of
 from engram.errors import bad
 
@@ -96,7 +96,7 @@ def _listed(path: Path, file: Path, folder: Path | None) -> Iterator[tuple[Path,
 def _walked(folder: Path) -> Iterator[tuple[Path, tuple[str, str]]]:
     for file in sorted(folder.rglob("*")):
         below = file.relative_to(folder)
-        hidden = any(one.startswith(".") for one in below.parts)
+        hidden = any(map(is_hidden, below.parts))
         if hidden or file.suffix.lower() not in IMAGE_SUFFIXES or not file.is_file():
             continue
         names = [file.stem, *reversed(below.parts[:-1])]
