@@ -1,0 +1,178 @@
+"""Tables of results in the pages of protocols and in the README, cell by cell against the files they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[2]
+KINDS = ("paper_value", "ours")
+
+
+def recorded(name: str) -> pd.DataFrame:
+    return pd.read_csv(ROOT / "benchmarks" / "reproduce" / f"{name}.csv", keep_default_na=False)
+
+
+def page_tables(page: str, *head: str) -> list[list[list[str]]]:
+    """The tables of a page whose first columns are called so: rows of cells, without the head."""
+    found, table = [], []
+    for line in [*(ROOT / page).read_text().splitlines(), ""]:
+        if line.startswith("|"):
+            table.append([cell.strip() for cell in line.strip().strip("|").split("|")])
+        elif table:
+            if tuple(table[0][: len(head)]) == head:
+                found.append(table[2:])
+            table = []
+    return found
+
+
+def agree(texts: list[str], values: list[float]) -> None:
+    """Each text is its value, rounded to as many digits as it has."""
+    assert len(texts) == len(values) > 0
+    for text, value in zip(texts, values, strict=True):
+        digits = len(text.partition(".")[2])
+        assert float(text) == pytest.approx(float(value), abs=0.5 * 10**-digits + 1e-9)
+
+
+def steps(lines: pd.DataFrame, cell: str, kind: str) -> list[float]:
+    """A row of a table with a column per step."""
+    row = lines[lines["cell"] == cell]
+    return [float(value) for value in row.sort_values("stage")[kind]]
+
+
+def test_confer_on_photographs():
+    lines = recorded("confer-fer-2013")
+    lines = lines[lines["metric"] == "Acc"].astype({"stage": int})
+    head = ("row", "Task-IL, paper", "ours", "Class-IL, paper", "ours")
+    tables = page_tables("docs/protocols/confer.md", *head)
+    for half, table in zip(("without", "with"), tables, strict=True):
+        for row, *cells in table:
+            for column, text in enumerate(cells):
+                setting = ("Task-IL", "Class-IL")[column // 2]
+                cell = f"FER-2013 {setting} O1 {half} {row}"
+                ours = steps(lines, cell, "ours")
+                if "not run" in cells[column // 2 * 2 : column // 2 * 2 + 2]:
+                    assert not ours
+                elif text == "1/k":
+                    agree([f"{1 / k:.2f}" for k in range(1, 8)], ours)
+                else:
+                    agree(text.split(), steps(lines, cell, KINDS[column % 2]))
+
+
+@pytest.mark.parametrize(("at", "number", "setting"), [(0, 3, "Task-IL"), (1, 5, "Class-IL")])
+def test_confer_on_drawn_faces(at, number, setting):
+    lines = recorded(f"confer-{number}-embedded").astype({"stage": int})
+    lines = lines[lines["settings"] == ""]
+    table = page_tables("docs/protocols/confer.md", "row", "without copies", "with copies")[at]
+    assert len(table) == 13
+    for row, *cells in table:
+        for half, text in zip(("without", "with"), cells, strict=True):
+            agree(text.split(), steps(lines, f"faces {setting} O1 {half} {row}", "ours"))
+
+
+def test_iirc():
+    lines = recorded("iirc-C.1").astype({"stage": int})
+    shown = lines[lines["stage"].isin([0, 1, 3, 5, 10, 15, 18, 21])]
+    (table,) = page_tables("docs/protocols/iirc.md", "row", "paper", "ours")
+    names = set(lines["cell"].str.removeprefix("IIRC-CIFAR IIRC "))
+    assert names == {row[0] for row in table} - {"BiC"}
+    for row, *cells in table:
+        for kind, text in zip(KINDS, cells, strict=True):
+            if row != "BiC":
+                agree(text.split(), steps(shown, f"IIRC-CIFAR IIRC {row}", kind))
+    page = (ROOT / "docs/protocols/iirc.md").read_text()
+    agreeing = lines[lines["verdict"] == "agrees"]
+    wide = agreeing["reason"].str.contains("wide interval").sum()
+    near = (lines["difference"].astype(float).abs() <= 0.05).sum()
+    findings = recorded("iirc-findings")["holds"].value_counts()
+    for said in (
+        f"{len(agreeing)} agree",
+        f"{wide} of them only because",
+        f"{near} are within .05",
+        f"{findings['yes']} of {findings['yes'] + findings['no']} comparisons hold",
+    ):
+        assert said in page
+
+
+def test_iirc_on_drawn_shapes():
+    lines = recorded("iirc-fig4.2-embedded").astype({"stage": int})
+    (table,) = page_tables("docs/protocols/iirc.md", "row", "after each task", "labels")
+    assert len(table) == lines["method"].nunique()
+    for row, text, _ in table:
+        agree(text.split(), lines[lines["method"] == row].sort_values("stage")["value"].tolist())
+
+
+def test_rwalk():
+    lines = recorded("rwalk-1")
+    plain = lines["cell"].str.replace(r" lambda=.*", "", regex=True)
+    settings = ("", "mnist.epochs=5; mnist.lr=0.003", "cifar.precision=tf32; seeds=1")
+    tables = page_tables("docs/protocols/rwalk.md", "head", "method", "A paper")
+    for name, table in zip(settings, tables, strict=True):
+        assert len(table) == 13
+        data = "CIFAR-100" if "cifar" in name else "MNIST"
+        for head, method, *cells in table:
+            row = lines[(plain == f"{data} {head} {method}") & (lines["settings"] == name)]
+            assert row["metric"].tolist() == ["A(%)", "F", "I"]
+            agree(cells, row[list(KINDS)].to_numpy().flatten().tolist())
+
+
+def test_skeletons():
+    lines = recorded("cgl-2").set_index(["cell", "metric"])
+    (table,) = page_tables("docs/protocols/cgl.md", "", "paper, task orders")
+    assert len(table) == 7
+    for row, *cells in table:
+        for column, text in enumerate(cells):
+            orders = ("task-order", "class-order-aggregated")[column // 2]
+            found = lines.loc[f"UCLA-CIL {orders} {row}", KINDS[column % 2]]
+            agree(text.split(" / "), found[["AOPD", "MOPD"]].tolist())
+
+
+def test_novelty():
+    lines = recorded("cnd-all")
+    table, drawn = page_tables("docs/protocols/cnd.md", "row", "Acc", "Forg", "mAUC")
+    metrics = ("Acc", "Forg", "mAUC", "m.P.AUC", "m.R.AUC", "F/IN", "F/Out")
+    for row, *cells in table:
+        found = novelty_row(lines, row, "TinyImageNet", "VGG")
+        for metric, text in zip(metrics, cells, strict=True):
+            if text:
+                agree(text.split(" / "), found.loc[metric, list(KINDS)].tolist())
+    lines = recorded("cnd-embedded")
+    for row, *cells in drawn:
+        found = novelty_row(lines, row, "shapes", "second network")
+        texts = [text for text in cells if text]
+        metrics = ("Acc", "Forg", "mAUC", "F/IN", "F/Out")[: len(texts)]
+        agree(texts, found.loc[list(metrics), "ours"].tolist())
+
+
+def novelty_row(lines: pd.DataFrame, row: str, data: str, second: str) -> pd.DataFrame:
+    """Tables 1 and 3 of one row, by metric; the last is of Softmax."""
+    method, _, other = row.partition(", ")
+    assert other in ("", second)
+    head = "multi-head" if method in ("FineTune", "LwF", "MAS") else "shared-head"
+    network = "VGG" if other else "ResNet"
+    cells = [f"{data} {head} {method} {network}", f"{data} {head} {method} Softmax {network}"]
+    found = lines[lines["cell"].isin(cells) & lines["table"].astype(str).isin(["1", "3"])]
+    return found.set_index("metric")
+
+
+def test_readme():
+    lines = recorded("rwalk-1")
+    lines = lines[(lines["settings"] == "") & (lines["metric"] == "A(%)")]
+    names = {
+        "plain training": "Vanilla lambda",
+        "EWC": "EWC lambda",
+        "PI (SI)": "PI lambda",
+        "iCaRL": "iCaRL",
+        "plain training with samples": "Vanilla-S",
+        "EWC with samples": "EWC-S",
+        "PI with samples": "PI-S",
+        "RWalk with samples": "RWalk",
+    }
+    (table,) = page_tables("README.md", "", "paper", "ours", "verdict")
+    assert [row[0] for row in table] == list(names)
+    for row, paper, ours, verdict, _ in table:
+        found = lines[lines["cell"].str.match(rf"MNIST single-head {names[row]}(=| lambda|$)")]
+        agree([paper, ours], found[list(KINDS)].to_numpy().flatten().tolist())
+        assert found["verdict"].tolist() == [verdict]
