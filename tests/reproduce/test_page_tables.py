@@ -1,4 +1,4 @@
-"""Tables of results in the pages of protocols and in the README, cell by cell against the files they come from."""
+"""Results in the pages of protocols and in the README, cell by cell against their files."""
 
 from __future__ import annotations
 
