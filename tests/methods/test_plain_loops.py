@@ -1,4 +1,4 @@
-"""LUCIR, BiC and iCaRL against loops in plain PyTorch, on single labels and on label sets.
+"""Methods that meet label sets against loops in plain PyTorch, on single labels and on label sets.
 
 Which rows are in a batch is taken from the engine, and the correction that BiC fits; networks,
 losses, imprinting, frozen rows and steps are written once more, without masks and padding.
@@ -20,7 +20,7 @@ from engram.engine.engine import Engine
 from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.memory import Memory
-from engram.methods import LUCIR, BiC, ICaRL
+from engram.methods import AGEM, LUCIR, BiC, ICaRL, LwF
 
 SETTINGS = {"epochs": 2, "batch_size": 8, "optimizer": "sgd", "lr": 0.05, "momentum": 0.9,
             "weight_decay": 1e-3, "precision": "float64"}  # fmt: skip
@@ -77,6 +77,7 @@ class Loop:
     def __init__(self, method, stream, params):
         self.method, self.stream, self.net = method, stream, Net(params)
         self.corrected = None  # what BiC made of the last network's answers
+        self.against = 0  # steps in which A-GEM's gradients disagreed
 
     def enter(self, stage):
         opening = self.stream.opening
@@ -121,7 +122,10 @@ class Loop:
         z, method = self.net(x), self.method
         if isinstance(method, ICaRL):
             return self.yes_or_no(z, self.softened(x, y), self.seen)
-        return (self.lucir if isinstance(method, LUCIR) else self.bic)(z, x, y, old)
+        if isinstance(method, AGEM):
+            return self.yes_or_no(z, self.targets(y), self.known if old.all() else self.new)
+        forms = {LUCIR: self.lucir, BiC: self.bic, LwF: self.lwf}
+        return forms[type(method)](z, x, y, old)
 
     def lucir(self, z, x, y, old):
         distils = "distil" in self.method.variant
@@ -159,9 +163,28 @@ class Loop:
         share = int(self.known.sum()) / int(self.seen.sum())
         return share * distilled + (1 - share) * task
 
-    def step(self, x, y, old):
+    def lwf(self, z, x, y, old):
+        task = self.plain(z, y)
+        if self.teacher is None:
+            return task
+        heat, before = self.method.temperature, self.teacher(x)[:, self.known]
+        soft = (before / heat).sigmoid()
+        return task + F.binary_cross_entropy_with_logits(z[:, self.known] / heat, soft)
+
+    def gradients(self, batch):
+        return torch.autograd.grad(self.loss(*batch), list(self.net.own.values()))
+
+    def projected(self, batch, memory):
+        """The gradient of a batch, without what goes against that of the memory's."""
+        pairs = list(zip(self.gradients(batch), self.gradients(memory), strict=True))
+        along = sum((a * b).sum() for a, b in pairs)
+        self.against += int(along < 0)
+        share = along / sum((b * b).sum() for _, b in pairs) if along < 0 else 0.0
+        return [a - share * b for a, b in pairs]
+
+    def step(self, batch, memory=None):
         own = dict(self.net.own.items())
-        grads = torch.autograd.grad(self.loss(x, y, old), list(own.values()))
+        grads = self.gradients(batch) if memory is None else self.projected(batch, memory)
         moving = self.new if isinstance(self.method, LUCIR) else self.seen
         with torch.no_grad():
             for (name, p), grad in zip(own.items(), grads, strict=True):
@@ -189,13 +212,20 @@ EITHER = [
     BiC(memory=Memory(per_class=4), variant="sigmoid"),
     BiC(memory=Memory(per_class=4), variant="distil", label_scope="new"),
     ICaRL(memory=FEW, variant="norm", scale=4.0, reset_scale=True),
+    ICaRL(memory=FEW, variant="cnn"), LwF(form="sigmoid"),
 ]  # fmt: skip
 CASES = [(make, method) for make in (single, label_sets) for method in EITHER]
+CASES += [
+    (single, BiC(memory=Memory(per_class=4), hold_every=2)),
+    (label_sets, LUCIR(memory=FEW, variant="distil_no_margin")),
+    (label_sets, AGEM(memory=Memory(per_class=4), size=6, masks=True)),
+]
 
 
 @pytest.mark.parametrize(
-    ("make", "method"), [*CASES, (single, BiC(memory=Memory(per_class=4), hold_every=2))],
-    ids=lambda one: getattr(one, "__name__", "") or f"{type(one).__name__}-{one.variant}",
+    ("make", "method"), CASES,
+    ids=lambda one: getattr(one, "__name__", "") or
+    f"{type(one).__name__}-{getattr(one, 'variant', '')}",
 )  # fmt: skip
 def test_weights_are_those_of_a_plain_loop(make, method):
     stream, batches = make(), []
@@ -205,9 +235,13 @@ def test_weights_are_those_of_a_plain_loop(make, method):
     loop, done = Loop(method, stream, engine.learner(run).params), 0
     for stage in engine.stages():
         loop.enter(stage.stage)
-        for x, y, old in batches[done:]:
-            loop.step(x, y, old)
-        done = len(batches)
+        steps, done = batches[done:], len(batches)
+        if stage.stage and isinstance(method, AGEM):  # asks for the batch, then for the memory's
+            for batch, memory in zip(steps[::2], steps[1::2], strict=True):
+                loop.step(batch, memory)
+        else:
+            for batch in steps:
+                loop.step(batch)
         state = stage.learner.state
         loop.corrected = (state["scale"], state["shift"]) if "scale" in state else None
         for name, found in stage.learner.params.items():
@@ -215,3 +249,4 @@ def test_weights_are_those_of_a_plain_loop(make, method):
                 loop.net.own[name.replace(".", "/")], found, rtol=0, atol=1e-12
             )
     assert done > 15
+    assert loop.against > 3 or not isinstance(method, AGEM)
