@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -120,6 +121,18 @@ def test_confusion_stands_beside_its_truth() -> None:
 def test_other_thresholds_change_the_views() -> None:
     result = recorded((0, 1), (0,), (0,), (2,))
     assert result.recompute(threshold=2.0).metric("labels_per_image").tolist() == [0.0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "0.5", True, None])
+def test_a_threshold_is_a_number(value: Any) -> None:
+    with pytest.raises(BadArgument, match="threshold: expected a finite number"):
+        recorded((0, 1), (0,), (0,), (2,)).recompute(threshold=value)
+
+
+def test_rows_with_one_label_have_no_threshold() -> None:
+    result = engram.run(engram.load("blobs"), method="Finetune")
+    with pytest.raises(BadArgument, match="threshold: expected 0, because no run is over rows"):
+        result.recompute(threshold=0.5)
 
 
 def test_other_thresholds_are_refused_where_only_labels_were_kept() -> None:

@@ -83,11 +83,18 @@ class Learner:
 
     @property
     def seen(self) -> Tensor:
+        """[C] classes opened so far."""
         return self.opened >= 0
 
     @property
     def new(self) -> Tensor:
+        """[C] classes opened by the current task."""
         return self.opened == self.stage
+
+    @property
+    def known(self) -> Tensor:
+        """[C] classes opened before the current task."""
+        return self.seen & ~self.new
 
     def open_classes(self, stage: int) -> None:
         """Enter a task: its new columns open, everything except unopened columns may move."""

@@ -17,8 +17,8 @@ from engram.streams.core import ROWS, Task
 from engram.streams.outline import StreamOutline, refuse
 
 PARTS = ("vector", "buffers", "free", "state", "opt", "exemplars")  # to be read and written
-FACTS = ("seed", "stage", "scope", "reads", "device", "task", "seen", "new", "diverged", "params",
-         "networks", "layout", "snapshot", "net", "class_weights", "nbytes")  # fmt: skip
+FACTS = ("seed", "stage", "scope", "reads", "device", "task", "seen", "new", "known", "diverged",
+         "params", "networks", "layout", "snapshot", "net", "class_weights", "nbytes")  # fmt: skip
 DOORS = ("labels", "batch", "outputs", "average_gradient")  # the ways to data, all of them guarded
 MADE = ("opened", "stream")  # copies, made on request
 CLOSED = ("feed", "guard", "ledger", "items", "complete_items", "collate", "grouped",

@@ -154,7 +154,7 @@ class DGR(Method):
         if learner.stage == 0:
             return
         heads = learner.stream.visible[: learner.stage]  # [K, C]
-        known = (learner.opened >= 0) & (learner.opened < learner.stage)
+        known = learner.known
         among = {"own": heads, "then": known[None], "all": torch.ones_like(known)[None]}
         rivals = among.get(learner.scope, learner.seen[None])
         learner.state = {

@@ -39,6 +39,15 @@ def soft_targets(y: Tensor, old_logits: Tensor, known: Tensor) -> Tensor:
     return torch.where(known, old_logits.sigmoid(), shown)
 
 
+def taught_targets(batch: Batch, old_logits: Tensor, shown: Tensor) -> Tensor:
+    """[B, C] labels, and the old network's sigmoid for known classes.
+
+    Rows of the task have their labels for all classes that it has `shown` [C], known ones too.
+    """
+    told = shown & (batch.old == 0)[:, None]  # [B, C] what the task's labels say
+    return soft_targets(batch.y, old_logits, batch.known & ~told)
+
+
 def class_means(features: Tensor, columns: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """([C, d] normalised means of normalised features [n, d], [C] which classes have one)."""
     unit = F.normalize(features, dim=-1)
@@ -141,8 +150,7 @@ class ICaRL(Method):
         logits = net(batch.x, batch.w).logits
         if "teacher" in state:
             old = net.frozen(state["teacher"])(batch.x).logits
-            told = state["shown"] & (batch.old == 0)[:, None]  # [B, C] what the task's labels say
-            targets = soft_targets(batch.y, old, batch.known & ~told)
+            targets = taught_targets(batch, old, state["shown"])
         else:
             targets = multi_hot(batch.y, logits.shape[-1], logits.dtype)
         return {"task": mean(bce_rows(logits, targets, batch.seen, self.bce_reduction), batch.w)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -13,10 +12,10 @@ from engram.errors import choose, number, whole
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import Net
-from engram.losses import bce_rows, mean
+from engram.losses import bce_rows, mean, multi_hot
 from engram.memory import Memory, check_memory
 from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
-from engram.methods.icarl import soft_targets
+from engram.methods.icarl import taught_targets
 from engram.streams.core import Task
 
 VARIANTS = ("full", "no_margin", "distil", "distil_no_margin")
@@ -32,6 +31,7 @@ def imprinted(features: Tensor, length: Tensor | float) -> Tensor:
 
     Examples
     --------
+    >>> import torch
     >>> row = imprinted(torch.tensor([[3.0, 4.0], [4.0, 3.0]]), 1.5)
     >>> [round(v, 6) for v in row.tolist()]
     [1.06066, 1.06066]
@@ -44,6 +44,7 @@ def turned(features: Tensor, old: Tensor) -> Tensor:
 
     Examples
     --------
+    >>> import torch
     >>> round(turned(torch.tensor([[3.0, 4.0]]), torch.tensor([[4.0, 3.0]])).item(), 6)
     0.04
     """
@@ -55,6 +56,7 @@ def growth(old: Tensor, new: Tensor, direction: str) -> Tensor:
 
     Examples
     --------
+    >>> import torch
     >>> round(5 * growth(torch.tensor(10.0), torch.tensor(5.0), "old_new").item(), 6)
     7.071068
     """
@@ -73,6 +75,7 @@ def margin_rows(
 
     Examples
     --------
+    >>> import torch
     >>> cosines = torch.tensor([[0.6, 0.5, 0.3, -0.2]])
     >>> known = torch.tensor([True, False, False, False])
     >>> short, count = margin_rows(
@@ -174,8 +177,7 @@ class LUCIR(Method):
         shown = learner.stream.visible[learner.stage]
         learner.state = {"teacher": learner.snapshot(), "shown": shown.to(learner.device)}
         imprint(learner, task)
-        known = (learner.opened >= 0) & (learner.opened < learner.stage)
-        learner.layout(learner.free)[WEIGHT][(known & ~shown).to(learner.device)] = False
+        learner.layout(learner.free)[WEIGHT][(learner.known & ~shown).to(learner.device)] = False
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         output = net(batch.x, batch.w)
@@ -203,10 +205,9 @@ class LUCIR(Method):
             return net.task(batch)
         logits = net(batch.x, batch.w).logits
         if old is None:
-            targets = soft_targets(batch.y, logits.detach(), torch.zeros_like(batch.seen))
+            targets = multi_hot(batch.y, logits.shape[-1], logits.dtype)
         else:
-            told = state["shown"] & (batch.old == 0)[:, None]  # what the task's labels say
-            targets = soft_targets(batch.y, old, batch.known & ~told)
+            targets = taught_targets(batch, old, state["shown"])
         return mean(bce_rows(logits, targets, batch.seen), batch.w)
 
     def finish(self, learner: Learner, task: Task) -> None:
@@ -217,8 +218,7 @@ class LUCIR(Method):
 def imprint(learner: Learner, task: Task) -> None:
     """Write the mean directions of the new classes into the head, as long as old rows are."""
     rows, y = learner.params[WEIGHT], learner.labels(task.train)
-    old = ((learner.opened >= 0) & (learner.opened < learner.stage)).to(rows.device)
-    length = rows[old].norm(dim=-1).mean()
+    length = rows[learner.known.to(rows.device)].norm(dim=-1).mean()
     for column in learner.new.nonzero()[:, 0].tolist():
         own = task.train[(y == column).any(-1).to(task.train.device)][:IMPRINTED]
         features = learner.outputs(own).features.to(rows.device, rows.dtype)

@@ -122,10 +122,9 @@ class LwF(Method):
             _need_new_classes(learner)
         if learner.stage == 0:
             return
-        known = (learner.opened >= 0) & (learner.opened < learner.stage)
         per_task = self.blocks == "per_task" or (self.blocks == "auto" and learner.scope == "own")
         stages = torch.arange(learner.stage)[:, None]
-        blocks = learner.opened == stages if per_task else known[None]  # [K, C]
+        blocks = learner.opened == stages if per_task else learner.known[None]  # [K, C]
         learner.state = {"teacher": learner.snapshot(), "blocks": blocks.to(learner.device)}
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:

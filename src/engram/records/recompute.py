@@ -31,6 +31,7 @@ def recompute(result: Result, *, score: str | None, average: str, threshold: flo
     choose("average", average, ["micro", "macro"])
     if score is not None:
         choose("score", score, views.FIGURES)
+    _check_threshold(result, threshold)
     rows = Rows()
     counted: list[int] = []
     for number, run in enumerate(result.runs):
@@ -45,6 +46,16 @@ def recompute(result: Result, *, score: str | None, average: str, threshold: flo
         parts += _from_counts(result, np.isin(result._arranged.run, counted), average)
     plain = [part.astype(dict.fromkeys(NAMES, str)) for part in parts if len(part)]
     return result._like(pd.concat(plain, ignore_index=True), head=result._head)
+
+
+def _check_threshold(result: Result, threshold: Any) -> None:
+    """Refuse what is no number, and a threshold where labels are chosen without one."""
+    plain = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
+    if not plain or not np.isfinite(threshold):
+        raise bad("threshold", "a finite number", threshold)
+    known = [result.items(run.recipe, run.order) for run in result.runs]
+    if threshold and not any(items is not None and items.multilabel for items in known):
+        raise bad("threshold", "0, because no run is over rows with sets of labels", threshold)
 
 
 def _from_predictions(
