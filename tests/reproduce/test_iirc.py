@@ -48,6 +48,8 @@ def test_the_two_schedules():
     assert paper.lr * 0.1 * 0.1 * (1 + 1e-12) > paper.min_lr > paper.lr * 0.1**3  # third cut ends
     short = recipe(Preset(schedule="short"), CIFAR, "ER").training
     assert (short.epochs, short.length(0)[0], short.plateau_patience) == (35, 70, 3)
+    patient = find_table("iirc/C.1", assignments=["schedule=short", "cifar.patience=40"])
+    assert {one.training.plateau_patience for one in patient.recipes} == {10}
     assert recipe(Preset(cuts=0), CIFAR, "ER").training.min_lr == 0
 
 

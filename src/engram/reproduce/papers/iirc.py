@@ -11,15 +11,22 @@ from engram.reproduce.cells import Cell
 from engram.reproduce.papers import iirc_figures as figures
 from engram.reproduce.papers.base import Paper
 from engram.reproduce.papers.iirc_counts import counted, pair_counted
-from engram.reproduce.papers.iirc_preset import EMBEDDED, JOINT, PAPER, Preset, recipes
+from engram.reproduce.papers.iirc_preset import (
+    EMBEDDED,
+    JOINT,
+    PAPER,
+    SCORE,
+    UPPER,
+    Preset,
+    recipes,
+)
 from engram.reproduce.table import VARIANT, Entry
 
 if TYPE_CHECKING:
     from engram.recipes import Recipe
     from engram.reproduce.table import Measure
 
-SCORE = "precision_weighted_jaccard"
-PLAIN = ("ER", "ER-infinite", "incremental joint", JOINT)  # rows that text and code tell alike
+PLAIN = ("ER", "ER-infinite", UPPER, JOINT)  # rows that text and code tell alike
 TITLES = {
     "3.1": "training, validation and test samples of the data sets",
     "3.2": "superclasses, subclasses and orphans of the data sets",

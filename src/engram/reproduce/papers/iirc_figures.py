@@ -17,6 +17,8 @@ from engram.reproduce.papers.iirc_preset import (
     FULL,
     LITE,
     ROWS,
+    SCORE,
+    UPPER,
     Preset,
     recipe,
     recipes,
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from engram.records import Result
     from engram.reproduce.table import Floats
 
-SCORE, CURRENT = "precision_weighted_jaccard", "current_task"
+CURRENT = "current_task"
 NAMES = {
     SCORE: "pw-JS", "jaccard": "JS", CURRENT: "pw-JS of the task just learnt",
     "superclass_score": "pw-JS of superclasses", "subclass_precision": "precision of subclasses",
@@ -86,7 +88,7 @@ def build(name: str, preset: Preset) -> tuple[PaperFigure, ...]:
         return (_confusion(preset, name, (0, 1, 5, 10)),)
     panels, rows = PANELS[name]
     there = tuple(p for p in panels if p.dataset not in preset.absent)
-    made = (_curves(preset, name, there, rows),) if there else ()
+    made = (_curves(preset, name, there, rows or _sizes(preset)),) if there else ()
     if name == "fig4.4" and CIFAR not in preset.absent:
         made = (*made, _confusion(preset, "fig4.4-confusion", (10,)))
     return made
@@ -102,7 +104,7 @@ def _four() -> tuple[Panel, ...]:
 
 Row = tuple[str, str, int]  # label, row, exemplars per class (0: those of the preset)
 PLAIN_ROWS: tuple[Row, ...] = tuple((row, row, 0) for row in ROWS)
-PANELS: dict[str, tuple[tuple[Panel, ...], tuple[Row, ...] | str]] = {
+PANELS: dict[str, tuple[tuple[Panel, ...], tuple[Row, ...]]] = {
     "fig4.1": ((Panel(LITE), Panel(FULL)), PLAIN_ROWS),
     "fig4.2": ((Panel(CIFAR),), PLAIN_ROWS),
     "fig4.3": (tuple(Panel(d, SCORE, k) for d in (CIFAR, FULL) for k in MIDDLE), PLAIN_ROWS),
@@ -110,16 +112,14 @@ PANELS: dict[str, tuple[tuple[Panel, ...], tuple[Row, ...] | str]] = {
     "fig4.6": (_both("superclass_score"), PLAIN_ROWS),
     "fig4.7": (_both("subclass_precision", "orphan_precision"), PLAIN_ROWS),
     "fig4.8": (_both(SCORE, "jaccard"), PLAIN_ROWS),
-    "fig4.9": (_four(), "sizes"),
+    "fig4.9": (_four(), ()),  # which rows, the preset says
     "fig4.10": (_four(), tuple((r, r, 0) for r in ("LUCIR", "LUCIR-no_margin", "LUCIR-distil",
                                                    "LUCIR-distil-no_margin"))),
     "fig4.11": (_four(), tuple((r, r, 0) for r in ("BiC", "BiC-distil"))),
 }  # fmt: skip
 
 
-def _rows(preset: Preset, rows: tuple[Row, ...] | str) -> tuple[Row, ...]:
-    if not isinstance(rows, str):
-        return rows
+def _sizes(preset: Preset) -> tuple[Row, ...]:
     return tuple(
         (f"{row} {size}", row, size) for row in ("ER", "iCaRL-norm") for size in preset.sizes
     )
@@ -127,19 +127,17 @@ def _rows(preset: Preset, rows: tuple[Row, ...] | str) -> tuple[Row, ...]:
 
 def _run_on(dataset: str, row: str) -> bool:
     """Whether the paper runs a row on a data set; AGEM and ER-infinite only on the small one."""
-    large = (*LARGE, "incremental joint") if dataset == LITE else LARGE
+    large = (*LARGE, UPPER) if dataset == LITE else LARGE
     return dataset == CIFAR or row in large
 
 
 # -- curves ----------------------------------------------------------------------------------------
-def _curves(
-    preset: Preset, name: str, panels: Sequence[Panel], rows: tuple[Row, ...] | str
-) -> PaperFigure:
+def _curves(preset: Preset, name: str, panels: Sequence[Panel], rows: Sequence[Row]) -> PaperFigure:
     found = {
-        (panel.dataset, label): recipes(preset, panel.dataset, row, _size(preset, size))
-        for panel in panels
-        for label, row, size in _rows(preset, rows)
-        if isinstance(rows, str) or rows is not PLAIN_ROWS or _run_on(panel.dataset, row)
+        (dataset, label): recipes(preset, dataset, row, _size(preset, size))
+        for dataset in dict.fromkeys(panel.dataset for panel in panels)
+        for label, row, size in rows
+        if _run_on(dataset, row)
     }
 
     def data(result: Result) -> pd.DataFrame:
