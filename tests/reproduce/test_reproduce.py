@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from engram.engine.engine import Engine
+from engram.engine.evaluation import evaluate
 from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
@@ -91,6 +92,31 @@ def test_rows_of_several_tasks_are_forecast_once_where_they_are_trained_on_once(
               training=Training(batch_size=4, epochs=1))  # fmt: skip
     taken = [stage.outcome.steps for stage in Engine([run], device="cpu").stages()]
     assert steps_of(run) == sum(taken)
+
+
+@pytest.mark.parametrize("method", ["Finetune", "IncrementalJoint"])
+@pytest.mark.parametrize("patience", [0, 9])
+def test_rows_that_are_evaluated_are_those_of_the_engine(monkeypatch, method, patience):
+    """After every stage and, where something watches validation rows, after every epoch."""
+    passed, real = [], evaluate._chunks
+
+    def counted(rows, learner, runs):
+        passed.append(len(rows))
+        return real(rows, learner, runs)
+
+    monkeypatch.setattr(evaluate, "_chunks", counted)
+    run = Run(stream=tree(), method=build_method(method),
+              training=Training(batch_size=4, epochs=2, patience=patience))  # fmt: skip
+    list(Engine([run], device="cpu").stages())
+    assert cost._scored_rows(run) == sum(passed)
+
+
+def test_hardly_any_rows_are_evaluated_while_steps_are_timed():
+    few = timing.small(tree(), 4)
+    assert few.held_out == tree().held_out == "post_valid"
+    for kind in ("test", "valid", "post_valid"):
+        assert max(len(getattr(task, kind)) for task in few) == 1
+        assert min(len(getattr(task, kind)) for task in tree()) > 1
 
 
 @pytest.mark.parametrize(

@@ -59,14 +59,36 @@ def _rows(run: Run, stage: int) -> int:
     past = [len(task.train) for task in tasks[:stage]]
     if kind == "past":
         return own + sum(past)
-    if kind == "complete":  # each row once, whatever tasks it was in
-        return len(torch.cat([task.train for task in tasks[: stage + 1]]).unique())
+    if kind == "complete":
+        return _distinct([task.train for task in tasks[: stage + 1]])
     memory = run.method.memory_budget
     if kind != "union" or memory is None or not stage:
         return own
     classes = len({c for task in tasks[:stage] for c in task.shown})
     kept = memory.capacity(groups=classes, sizes=past)
     return own + min(sum(past), sum(past) if kept is None else kept)
+
+
+def _scored_rows(run: Run) -> int:
+    """Rows that a run evaluates: after every stage those of all tasks, in epochs the task's own."""
+    stream, kind = run.stream, run.stream.held_out
+    held = sum(len(getattr(task, kind)) for task in stream) if kind else 0
+    after = len(stream) * (sum(len(task.test) for task in stream) + held)
+    return after + sum(_validated_rows(run, stage) for stage in range(len(stream)))
+
+
+def _validated_rows(run: Run, stage: int) -> int:
+    """Rows that early stopping and the learning rate look at, in all epochs of a stage."""
+    if not run.training.validates:
+        return 0
+    every = run.method.replay(stage).kind == "complete"  # is validated on all tasks so far
+    tasks = run.stream.tasks[0 if every else stage : stage + 1]
+    return run.training.length(stage)[0] * _distinct([task.valid for task in tasks])
+
+
+def _distinct(rows: Sequence[torch.Tensor]) -> int:
+    """How many rows there are, each once, whatever tasks it is in."""
+    return len(torch.cat(list(rows)).unique())
 
 
 def estimate(
@@ -148,9 +170,9 @@ def _cost(plans: Sequence[Plan], lockstep: bool, found: Seconds) -> CostEstimate
     totals = []
     for plan in plans:
         run = plan.run
-        batches = sum(len(task.test) for task in run.stream) / (run.training.batch_size or 1000)
-        evaluation = len(run.stream) * (found.fixed + batches * found.step * FORWARD_SHARE)
-        totals.append(steps_of(run) * found.step + evaluation)
+        batches = _scored_rows(run) / (run.training.batch_size or 1000)
+        besides = len(run.stream) * found.fixed + batches * found.step * FORWARD_SHARE
+        totals.append(steps_of(run) * found.step + besides)
     labels = tuple(dict.fromkeys(plan.label for plan in plans))
     return CostEstimate(
         label=labels[0], labels=labels, runs=len(plans), lockstep=lockstep,

@@ -224,12 +224,13 @@ def _first_seconds(run: Run, stream: Stream, steps: int, device: Any) -> float:
 
 
 def small(stream: Stream, batch: int) -> Stream:
-    """The stream with just enough rows for full batches, and hardly any test rows."""
+    """The stream with just enough rows for full batches, and hardly any to evaluate."""
     return replace(stream, tasks=tuple(_small_task(task, batch) for task in stream))
 
 
 def _small_task(task: Task, batch: int) -> Task:
     every = max(1, len(task.train) // (2 * batch)) if batch else 1
     return replace(
-        task, train=task.train[::every], test=task.test[:1], post_valid=task.post_valid[:1]
-    )
+        task, train=task.train[::every], test=task.test[:1], valid=task.valid[:1],
+        post_valid=task.post_valid[:1],
+    )  # fmt: skip
