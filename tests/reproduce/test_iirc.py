@@ -104,6 +104,14 @@ def test_cells_alone_leave_the_figure_out():
     assert whole.figures[0].name == "fig4.2"
 
 
+def test_cells_of_tasks_that_other_data_does_not_have_say_so():
+    made = plan(find_table("iirc/C.1", embedded=True), measure=False)
+    assert {int(cell["stage"]) for cell in made.runnable} == set(range(7))
+    assert len(made.runnable) == 49
+    missing = {entry.missing for entry in made.entries}
+    assert missing == {"", "the stream of shapes has 7 tasks"}
+
+
 def test_tasks_that_may_end_early_are_forecast():
     table = find_table("iirc/C.1", embedded=True, assignments=["cifar.model=mlp"])
     made = plan(table, cells="method=ER,stage=0", device="cpu")

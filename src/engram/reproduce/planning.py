@@ -175,11 +175,18 @@ def _entry(table: PaperTable, cell: Cell, shelf: Shelf) -> Entry:
         return entry
     if entry.counted is not None:
         return _counted(entry, shelf)
-    why = shelf.why_not(entry.recipes)
+    why = shelf.why_not(entry.recipes) or _too_short(entry, shelf)
     if why:
         return replace(entry, recipes=(), missing=why)
     extra = [r for r in shelf.reasons(entry.recipes) if r not in entry.reasons]
     return replace(entry, reasons=(*entry.reasons, *extra))
+
+
+def _too_short(entry: Entry, shelf: Shelf) -> str:
+    """Why a number is never reached where the stream ends before, "" where it is."""
+    streams = [shelf.stream(recipe) for recipe in entry.recipes]
+    short = [stream for stream in streams if len(stream) < entry.tasks]
+    return f"the stream of {short[0].data.name} has {len(short[0])} tasks" if short else ""
 
 
 def _counted(entry: Entry, shelf: Shelf) -> Entry:

@@ -66,6 +66,8 @@ class Entry:
     counted
         For numbers of the data itself: a recipe, which is not run, and what to count of its stream.
         The plan puts the number into `measure`.
+    tasks
+        How many tasks are learnt when it is measured. A stream of other data may have fewer.
 
     Examples
     --------
@@ -79,6 +81,7 @@ class Entry:
     tolerance: float = 0.03
     missing: str = ""
     counted: tuple[Recipe, Callable[[Stream], float]] | None = None
+    tasks: int = 0
 
 
 def stand_in(entry: Entry) -> str:

@@ -83,7 +83,7 @@ class _Rows:
         made, after = self._made(block, cell["method"])
         return Entry(
             recipes=(made,), measure=after[cell["metric"]](int(cell["stage"]) - 1),
-            reasons=_reasons(self.preset, block, cell["method"]),
+            reasons=_reasons(self.preset, block, cell["method"]), tasks=int(cell["stage"]),
         )  # fmt: skip
 
     def _make(self, block: Block, row: str) -> tuple[Recipe, dict[str, Callable[[int], Measure]]]:

@@ -52,7 +52,8 @@ class _Rows:
             return Entry(missing="one task with all classes is no stream of refined labels")
         made, after = self._made(dataset, row)
         reasons = self.preset.reasons(dataset, *(() if row in PLAIN else (VARIANT,)))
-        return Entry(recipes=made, measure=after(int(cell["stage"])), reasons=reasons)
+        stage = int(cell["stage"])
+        return Entry(recipes=made, measure=after(stage), reasons=reasons, tasks=stage + 1)
 
     def _make(self, dataset: str, row: str) -> tuple[tuple[Recipe, ...], Callable[[int], Measure]]:
         made = recipes(self.preset, dataset, row)
