@@ -108,6 +108,22 @@ def test_forward_transfer_of_unseen_classes_is_a_dash_with_a_reason(engram, ran)
     assert "not defined" not in said
 
 
+def test_metrics_say_in_which_head_view_they_are(engram, ran):
+    spread = "mean ± standard deviation over runs"
+    assert f"after the last task, single-head view, {spread}\n" in engram("metrics", "out").stderr
+    said = engram("metrics", "out", "--head", "multi", "--stage", 1).stderr
+    assert f"after task 1, multi-head view, {spread}\n" in said
+
+
+def test_metrics_of_two_head_views_are_told_apart(engram, ran):
+    engram("run", "--data", "blobs", "--stream", "task_incremental", "--method", "EWC", "--out",
+           "told")  # fmt: skip
+    said = " ".join(engram("metrics", "out", "told").stderr.split())
+    assert (
+        "each in its own head view (single-head view: Finetune, ER; multi-head view: EWC)" in said
+    )
+
+
 def test_metrics_after_an_earlier_task(engram, ran):
     first = engram("metrics", "out", "--csv", "--stage", 1, "--definition", "max").stdout
     table = pd.read_csv(io.StringIO(first)).set_index(["label", "metric"])

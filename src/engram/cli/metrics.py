@@ -56,6 +56,7 @@ def command(
     csv: Annotated[bool, typer.Option("--csv", help="As CSV, for other programs.")] = False,
 ) -> None:  # fmt: skip
     """Every metric of run directories, all definitions of forgetting side by side."""
+    from engram.cli.show import how_seen
     from engram.errors import choose, whole
     from engram.metrics import FORGETTING_DEFINITIONS
     from engram.records import read
@@ -91,6 +92,7 @@ def command(
             emit(table.to_csv(index=title != "metrics"))
         else:
             show_table(title, table)
+    say(how_seen(result, last), style="dim")
     _say_what_is_missing(result, tables["metrics"])
     for words in (*left_out_in_words(result, last), *searched_in_words(result.recipes)):
         say(words, style="yellow")

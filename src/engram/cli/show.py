@@ -168,11 +168,23 @@ def plain_table(*columns: str) -> Table:
     return table
 
 
+def how_seen(result: Result, stage: int | None = None) -> str:
+    """After which task, in which head view and over what the numbers of a table are."""
+    shown: dict[str, dict[str, None]] = {}
+    for label, head in zip(result.run_labels, result.heads, strict=True):
+        shown.setdefault(head, {})[label] = None
+    view = ", ".join(f"{head}-head view" for head in shown if head)
+    if len(shown) > 1:  # numbers in different views are not to be compared
+        view = "; ".join(f"{head}-head view: {', '.join(own)}" for head, own in shown.items())
+        view = f"each in its own head view ({view})"
+    spread = ", mean ± standard deviation over runs" if len(result) > len(result.labels) else ""
+    after = "after the last task" if stage is None else f"after task {stage + 1}"
+    return ", ".join(filter(None, (after, view))) + spread
+
+
 def footnotes(result: Result) -> None:
     """How the numbers of the table are meant."""
-    heads = "/".join(dict.fromkeys(head for head in result.heads if head))
-    spread = ", mean ± standard deviation over runs" if len(result) > len(result.labels) else ""
-    say(f"after the last task, {heads}-head view{spread}; forgetting: definition max", style="dim")
+    say(f"{how_seen(result)}; forgetting: definition max", style="dim")
     if any(figure != "accuracy" for figure in result.figures):
         say("pw-Jaccard: precision-weighted Jaccard score of predicted label sets, over all test "
             "rows of the tasks so far, each once", style="dim")  # fmt: skip

@@ -12,7 +12,7 @@ from engram.errors import BadArgument, EngramError, bad
 from engram.recipes import Recipe
 from engram.recipes.names import without_own_code
 from engram.records import RunDirectory
-from engram.reproduce.registry import find_table, table_names
+from engram.reproduce.registry import find_table
 from engram.streams import SCENARIOS
 
 Plain = Mapping[str, Any]
@@ -107,9 +107,10 @@ def read_side(name: str | os.PathLike[str]) -> list[Plain]:
     try:
         table = find_table(str(name))
     except BadArgument as error:
-        presets = ", ".join(table_names())
-        raise BadArgument(f"run: {str(name)!r} is no directory, and no preset of {presets} "
-                          f"({error})") from None  # fmt: skip
+        raise BadArgument(
+            f"run: {str(name)!r} is no directory, and no table of a paper ({error}); "
+            "engram reproduce lists the tables"
+        ) from None
     return [recipe.plain() for recipe in table.recipes]
 
 

@@ -19,6 +19,7 @@ from engram.reproduce.measures import constant
 from engram.reproduce.shelf import Shelf
 from engram.reproduce.spread import processes_for, seconds_of
 from engram.reproduce.table import Entry, PaperFigure, PaperTable, run_key
+from engram.spelling import plural
 
 
 @dataclass(frozen=True)
@@ -184,9 +185,11 @@ def _entry(table: PaperTable, cell: Cell, shelf: Shelf) -> Entry:
 
 def _too_short(entry: Entry, shelf: Shelf) -> str:
     """Why a number is never reached where the stream ends before, "" where it is."""
-    streams = [shelf.stream(recipe) for recipe in entry.recipes]
-    short = [stream for stream in streams if len(stream) < entry.tasks]
-    return f"the stream of {short[0].data.name} has {len(short[0])} tasks" if short else ""
+    for recipe in entry.recipes:
+        count = len(shelf.stream(recipe))
+        if count < entry.tasks:
+            return f"the stream of {recipe.stream['data']} has {plural(count, 'task')}"
+    return ""
 
 
 def _counted(entry: Entry, shelf: Shelf) -> Entry:
