@@ -12,7 +12,7 @@ from engram.engine.evaluation.evaluate import evaluate
 from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.learner.batch import Batch
-from engram.methods.base import Method, overrides
+from engram.methods.base import Method
 from engram.methods.finetune import Finetune
 
 PADDING = 5  # rows of weight 0 that are put behind a batch
@@ -52,7 +52,7 @@ def why_nothing_is_learnt(method: Method, trained: Trained, training: Training) 
     last = trained[max(trained)]
     (logits,) = evaluate([last.stage.learner], [Finetune()])
     by_scores, by_logits = accuracies(last)[-1], accuracies(last._replace(scores=logits))[-1]
-    if overrides(method, "scores") and by_logits > by_scores:
+    if method.implements("scores") and by_logits > by_scores:
         return (
             f"after the last task the networks' logits are right in {by_logits:.2f} of its rows, "
             f"scores in {by_scores:.2f}: look at scores"
@@ -132,4 +132,4 @@ def _moved(weights: Tensor) -> Tensor:
 
 
 def _either(method: Method, *verbs: str) -> str:
-    return " and ".join(verb for verb in verbs if overrides(method, verb)) or "the engine"
+    return " and ".join(verb for verb in verbs if method.implements(verb)) or "the engine"

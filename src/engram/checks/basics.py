@@ -23,7 +23,7 @@ from engram.errors import AccessError, BadArgument
 from engram.learner.network import Network
 from engram.learner.tree import flatten, leaves, shapes
 from engram.memory import Exemplars
-from engram.methods.base import Method, overrides
+from engram.methods.base import Method
 from engram.streams.outline import LatentOutline, StreamOutline
 
 SINGLE = replace(EXACT, precision="float32", epochs=1)
@@ -54,7 +54,7 @@ def check_single_precision(method: Method) -> None:
 def watched(method: Method) -> Method:
     """The method with an eye on what each of its own verbs returns."""
     for verb, look in LOOKS.items():
-        if overrides(method, verb):
+        if method.implements(verb):
             place = place_of(type(method), verb)
 
             def around(
@@ -253,5 +253,5 @@ def _divergence(
 
 def _writers(method: Method) -> str:
     verbs = [v for v in ("start", "gradient", "step", "interval", "finish", "scores")
-             if overrides(method, v)]  # fmt: skip
+             if method.implements(v)]  # fmt: skip
     return ", ".join(verbs) or "the networks"

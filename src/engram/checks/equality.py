@@ -33,7 +33,7 @@ from engram.engine.checkpoints import single as checkpoint
 from engram.engine.engine import Engine
 from engram.engine.run import Run
 from engram.learner.learner import Learner
-from engram.methods.base import Method, overrides
+from engram.methods.base import Method
 from engram.methods.finetune import Finetune
 from engram.streams import class_incremental
 
@@ -182,7 +182,7 @@ def _one_broken_class() -> Data:
 def check_it_does_something(method: Method) -> None:
     """From the second task on, weights or scores differ from those of plain finetuning."""
     verbs = ("replay", "loss", "gradient", "step", "interval", "scores", "start", "finish")
-    if not any(overrides(method, verb) for verb in (*verbs, "networks")):
+    if not any(method.implements(verb) for verb in (*verbs, "networks")):
         raise DoesNotApply("it is finetuning")
     mine, plain = train(runs_of(tame(method), streams()[:1])), _finetuned()
     last = max(mine)

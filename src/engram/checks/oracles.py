@@ -17,7 +17,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import Learner
 from engram.learner.net import FunctionalNet
 from engram.losses import masked_ce
-from engram.methods.base import Method, overrides
+from engram.methods.base import Method
 
 
 def check_importance_is_per_sample(method: Method) -> None:
@@ -56,7 +56,7 @@ def _fisher(learner: Learner) -> Tensor:
 
 def check_step_gets_the_plain_gradient(method: Method) -> None:
     """The gradient given to `step` leaves out terms that depend on the weights alone."""
-    if not overrides(method, "step"):
+    if not method.implements("step"):
         raise DoesNotApply("no step of its own")
     at = task_start(tame(method))
     batch = next(at.own_batches())

@@ -17,7 +17,7 @@ from engram.checks.task_start import TaskStart, task_start
 from engram.checks.toys import gap, same
 from engram.learner.batch import Batch
 from engram.learner.tree import leaves, shapes, tree_map
-from engram.methods.base import Method, overrides, pace_of
+from engram.methods.base import Method, pace_of
 from engram.models.output import Output
 
 
@@ -57,7 +57,7 @@ def _look_at_terms(terms: Any) -> None:
 
 def check_step_is_pure(method: Method) -> None:
     """`step` returns a new state of the same shape and modifies nothing."""
-    if not overrides(method, "step"):
+    if not method.implements("step"):
         raise DoesNotApply("no step of its own")
     at = task_start(tame(method))
     learner = at.learners[0]
@@ -126,7 +126,7 @@ def check_maps_without_host_decisions(method: Method) -> None:
         trainer.vector, trainer.buffers, trainer.state = vector, buffers, state
         mapped = trainer.verbs.mapped()(*trainer._arguments(batch))
         total, data, terms, *_ = trainer.verbs.results(mapped)
-        if overrides(at.method, "step"):
+        if at.method.implements("step"):
             moved = vector - total
             state = trainer.verbs.after_step(vector, moved, data, state, trainer.hyper)
         if at.method.pace:

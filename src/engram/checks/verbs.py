@@ -9,7 +9,7 @@ from typing import Any
 from engram.checks.explain import place_of
 from engram.checks.report import require
 from engram.methods.answers import VERBS, wrong_arguments
-from engram.methods.base import Method, overrides
+from engram.methods.base import Method
 
 # names that the engine looks up, and what tells their values from those of any other field
 VALUES: dict[str, Any] = {
@@ -34,7 +34,7 @@ def check_verbs_are_known(method: Method) -> None:
         fault = wrong_arguments(type(method), verb)
         require(not fault, place_of(type(method), verb) + fault)
     library = type(method).__module__.startswith("engram.")
-    own = any(overrides(method, verb) for verb in VERBS) or method.head != Method.head
+    own = any(method.implements(verb) for verb in VERBS) or method.head != Method.head
     require(
         own or library,
         f"{name} overrides no verb, so it is plain finetuning: write at least one of "
@@ -57,7 +57,7 @@ def _meant(method: Method, word: str, value: Any) -> str:
     if isinstance(value, type):
         return ""
     if callable(value) or isinstance(value, staticmethod | classmethod):
-        missing = [verb for verb in VERBS if not overrides(method, verb)]
+        missing = [verb for verb in VERBS if not method.implements(verb)]
         inside = [verb for verb in missing if verb in word.lower().split("_")]
     else:
         missing = [name for name, fits in VALUES.items() if fits(value)]

@@ -20,7 +20,7 @@ from engram.learner.learner import Learner
 from engram.learner.likeness import ByIdentity, likeness
 from engram.learner.network import modules_of, settings_of
 from engram.methods.answers import own_networks
-from engram.methods.base import RootFile, overrides
+from engram.methods.base import RootFile
 from engram.models.adapter import adapt
 from engram.models.build import build
 from engram.models.classifier import Classifier
@@ -189,7 +189,7 @@ def _outline(run: Run, net: Classifier) -> StreamOutline:
     outline = StreamOutline.of(run.stream)
     if net.frozen is not None:
         outline = outline.seen_as((net.frozen.width,))
-    if not overrides(run.method, "networks"):
+    if not run.method.implements("networks"):
         return outline
     return outline.above(latents_of(net, outline.data.sample_shape))
 
@@ -201,6 +201,6 @@ def _root_file(run: Run) -> RootFile | None:
 
 def _of_the_method(run: Run) -> Any:
     """What decides the further networks of a method: nothing, or the method and its stream."""
-    if not overrides(run.method, "networks"):
+    if not run.method.implements("networks"):
         return None
     return likeness(run.method), run.stream.fingerprint()

@@ -25,7 +25,7 @@ from engram.streams.outline import StreamOutline
 
 __all__ = [
     "DECISIONS", "EITHER", "REPLAYS", "Gradient", "Method", "MethodNetworks", "Network", "Phase",
-    "Prologue", "ReplaySpec", "RootFile", "State", "Terms", "overrides", "pace_of",
+    "Prologue", "ReplaySpec", "RootFile", "State", "Terms", "pace_of",
 ]  # fmt: skip
 REPLAYS = ("none", "union", "pair", "apart", "tasks", "past", "complete")
 # how predictions follow from scores, for rows of one label and for rows with a set of them
@@ -270,11 +270,6 @@ class Method:
         return {"name": type(self).__name__} | {
             k: v.describe() if hasattr(v, "describe") else v for k, v in values.items()
         }
-
-
-def overrides(method: Method, verb: str) -> bool:
-    """Whether a method has its own form of a verb."""
-    return method.implements(verb)
 
 
 def pace_of(method: Method) -> int:

@@ -25,7 +25,6 @@ from engram.methods.base import (
     RootFile,
     State,
     Terms,
-    overrides,
     pace_of,
 )
 from engram.models.build import check_head
@@ -101,7 +100,7 @@ class Join(Method):
 
     def implements(self, verb: str) -> bool:
         """Whether some part has its own form of a verb."""
-        return any(overrides(part, verb) for part in self.parts)
+        return any(part.implements(verb) for part in self.parts)
 
     def replay(self, stage: int) -> ReplaySpec:
         owner = self._owner("replay")
@@ -172,7 +171,7 @@ class Join(Method):
     def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
         changed = dict(state)
         for i, part in enumerate(self.parts):
-            if overrides(part, "step"):
+            if part.implements("step"):
                 changed[str(i)] = part.step(before, after, grad, part_state(state, i))
         return changed
 
@@ -223,4 +222,4 @@ def _common_head(parts: Sequence[Method]) -> str | Mapping[str, Any]:
 def _brings(part: Method, verb: str) -> bool:
     if verb == "replay":  # a penalty method may have a memory, and usually has none
         return part.memory_budget is not None or part.replay(1) != ReplaySpec()
-    return overrides(part, verb)
+    return part.implements(verb)

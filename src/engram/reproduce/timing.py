@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from engram.engine.engine import Engine
 from engram.engine.prologue import prologue_of
 from engram.engine.run import Run
-from engram.methods.base import Method, overrides
+from engram.methods.base import Method
 from engram.reproduce.stage_timing import Spent, hurried, middle, short, stage_seconds
 from engram.streams.core import Stream, Task
 
@@ -151,10 +151,10 @@ def passes_of(method: Method) -> int:
     >>> passes_of(EWC()), passes_of(ER()), passes_of(AGEM()), passes_of(DGR())
     (1, 2, 2, 3)
     """
-    if overrides(method, "networks"):  # which learn, too
+    if method.implements("networks"):  # which learn, too
         return 3
     beside = method.replay(1).kind in APART
-    return 2 if beside or overrides(method, "gradient") else 1
+    return 2 if beside or method.implements("gradient") else 1
 
 
 def _stage_of(group: Group, device: Any) -> tuple[Callable[..., Spent], Sequence[Stream], float]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from engram.engine.batches.sampler import Minibatches
 from engram.learner.batch import Batch
 from engram.learner.learner import Learner
-from engram.methods.base import Method, overrides
+from engram.methods.base import Method
 
 Tables = dict[str, Tensor]
 ROWS_AT_ONCE = 4096
@@ -77,7 +77,7 @@ def complete(learner: Learner, method: Method, before: tuple[Tensor, Tensor, Tab
 
     `before` holds rows, stages and values of the memory when its task began.
     """
-    if not overrides(method, "remember") or method.replay(learner.stage).renew == "step":
+    if not method.implements("remember") or method.replay(learner.stage).renew == "step":
         return
     exemplars, span = learner.exemplars, len(learner.stream.data)
     rows, stages, values = before

@@ -28,7 +28,7 @@ from engram.learner.likeness import likeness
 from engram.learner.proxy import call
 from engram.learner.scopes import competing
 from engram.learner.tree import stack
-from engram.methods.base import Method, overrides
+from engram.methods.base import Method
 
 ENTRIES_AT_ONCE = 1 << 28  # input or gradient entries of one mapped pass
 
@@ -104,7 +104,7 @@ class _Worker:
 
 def each(learners: Sequence[Learner], methods: Sequence[Method], verb: str) -> None:
     """Call ``method.start`` or ``method.finish`` for every learner."""
-    if not any(overrides(m, verb) for m in methods):
+    if not any(m.implements(verb) for m in methods):
         return
     if len(learners) == 1:
         call(getattr(methods[0], verb), learners[0])

@@ -22,7 +22,7 @@ from engram.learner.learner import Learner
 from engram.learner.moving import Moving
 from engram.learner.scopes import competing
 from engram.learner.tree import leaves, stack, tree_map
-from engram.methods.base import Method, overrides
+from engram.methods.base import Method
 
 
 class MappedStep:
@@ -42,7 +42,7 @@ class MappedStep:
             raise ValueError("methods of one lockstep group may differ in float fields only")
         self.learners, self.method, self.training = list(learners), methods[0], training
         self.networks, self.optimizer = first.networks, optimizer_of(training, first.networks)
-        self._follows, self._clip = overrides(self.method, "step"), training.clip
+        self._follows, self._clip = self.method.implements("step"), training.clip
         self.moving = self._movable()
         self.whole: Tensor | None = None  # [R, P] where `vector` holds the moving part of it only
         self.vector = torch.stack([one.vector for one in learners])  # [R, P]
@@ -59,7 +59,7 @@ class MappedStep:
         self.collate.values = tables_of(learners, slots) if first.values else {}
         self.verbs = MappedVerbs(
             self.method, self.networks, self.moving, phase=phase,
-            remembers=bool(slots) and overrides(self.method, "remember"),
+            remembers=bool(slots) and self.method.implements("remember"),
             latents=bool(self.collate.latents),
         )  # fmt: skip
         device, runs = first.device, len(learners)
@@ -77,7 +77,7 @@ class MappedStep:
     def _movable(self) -> Moving:
         """What may move: not a root that stands still, unless verbs speak of the whole vector."""
         whole = (
-            overrides(self.method, "gradient")
+            self.method.implements("gradient")
             or self._follows
             or not isinstance(self.optimizer, Optimizer)
         )

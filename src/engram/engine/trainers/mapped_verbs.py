@@ -17,7 +17,7 @@ from engram.learner.layout import Networks
 from engram.learner.moving import Moving
 from engram.learner.net import FunctionalNet
 from engram.methods.answers import direction, named_terms, next_state
-from engram.methods.base import Method, overrides
+from engram.methods.base import Method
 
 # update, gradient through the networks, loss terms, buffers, what is remembered, kept answers
 Gradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor], tuple[Any, ...]]
@@ -44,7 +44,7 @@ class MappedVerbs:
     ) -> None:  # fmt: skip
         self.method, self.networks, self.moving = method, networks, moving
         self.phase, self.remembers, self.latents = phase, remembers, latents
-        self.projects = overrides(method, "gradient")
+        self.projects = method.implements("gradient")
         self.touches: bool | None = None  # whether the loss writes penalties on the vector
         self.padded = True  # whether some rows of a batch may not count
         self.stays = False  # whether batch and state are the same in all steps

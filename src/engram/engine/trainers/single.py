@@ -36,7 +36,7 @@ from engram.learner.learner import Learner
 from engram.learner.moving import Moving
 from engram.learner.scopes import competing
 from engram.methods.answers import direction, named_terms, next_state
-from engram.methods.base import Method, Terms, overrides, pace_of
+from engram.methods.base import Method, Terms, pace_of
 
 
 class Gradient(NamedTuple):
@@ -58,8 +58,8 @@ class SingleTrainer:
         self.learner, self.method, self.phase = learner, method, phase
         self.optimizer = optimizer_of(training, learner.networks)
         learner.vector = learner.vector.clone()  # methods may have kept the old tensor as an anchor
-        self._projects = overrides(method, "gradient")
-        self._follows, self._pace = overrides(method, "step"), pace_of(method)
+        self._projects = method.implements("gradient")
+        self._follows, self._pace = method.implements("step"), pace_of(method)
         self._grouped = isinstance(self.optimizer, Grouped)
         # verbs, optimisers in parts and those written out speak of the whole vector
         exact = learner.vector.is_cuda and learner.vector.dtype != torch.float32
@@ -81,7 +81,7 @@ class SingleTrainer:
         self._fetches = not learner.feed.on_device and not learner.latents
         self._upcoming: Upcoming | None = None
         self._padded = False
-        self._slots, self._remembers = slots, bool(slots) and overrides(method, "remember")
+        self._slots, self._remembers = slots, bool(slots) and method.implements("remember")
         tables = tables_of([learner], slots) if learner.values else {}
         self.collate.values = {name: table[0] for name, table in tables.items()}
         self._batch: Batch | None = None  # of the present step
