@@ -108,6 +108,17 @@ def test_forward_transfer_of_unseen_classes_is_a_dash_with_a_reason(engram, ran)
     assert "not defined" not in said
 
 
+def test_f1_and_top_k(engram, ran):
+    text = engram("metrics", "out", "--csv", "--definition", "max", "--f1", "--top-k", 2).stdout
+    table = pd.read_csv(io.StringIO(text)).set_index(["label", "metric"])
+    mine = ran.select(label="ER")
+    for name, options in (("f1_score", {}), ("top_k_accuracy", {"k": 2})):
+        assert table.loc[("ER", name), "mean"] == mine.metric(name, **options).mean()
+    done = engram("metrics", "out", "--top-k", 99)
+    assert "top_k_accuracy (k=99)" in done.stdout
+    assert "top_k_accuracy: not defined where k or fewer classes compete" in done.stderr
+
+
 def test_metrics_say_in_which_head_view_they_are(engram, ran):
     spread = "mean ± standard deviation over runs"
     assert f"after the last task, single-head view, {spread}\n" in engram("metrics", "out").stderr

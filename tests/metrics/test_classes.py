@@ -105,3 +105,46 @@ def test_a_confidence_on_an_edge_belongs_to_the_bin_below() -> None:
     # count .5 and .75; in one common bin they would nearly cancel.
     scores = [[0.5, 0.5], [0.75, 0.25]]
     assert metrics.expected_calibration_error(scores, [0, 1], bins=2) == pytest.approx(0.625)
+
+
+@given(_samples)
+def test_f1_against_scikit_learn(samples: list[tuple[int, int]]) -> None:
+    y, p = (list(part) for part in zip(*samples, strict=True))
+    for average in ("macro", "weighted"):
+        wanted = sk.f1_score(y, p, average=average, zero_division=0)
+        assert metrics.f1_score(y, p, average=average) == pytest.approx(wanted)
+    found = metrics.precision_recall_f1(y, p)
+    wanted = sk.precision_recall_fscore_support(y, p, zero_division=np.nan)
+    for ours, theirs in zip(found[:2], wanted[:2], strict=True):
+        np.testing.assert_allclose(ours, theirs)
+
+
+def test_f1_of_several_runs_and_of_classes_that_do_not_occur() -> None:
+    y, p = [[0, 0, 1, 1], [0, 0, 1, 1]], [[0, 0, 1, 1], [1, 1, 0, 0]]
+    assert metrics.f1_score(y, p).tolist() == [1.0, 0.0]
+    assert np.isnan(metrics.precision_recall_f1([0], [0], classes=[7]).f1).all()
+    assert metrics.f1_score([0, 1], [0, 0], classes=[0, 7]) == pytest.approx(2 / 3)  # 7 is nowhere
+    with pytest.raises(ValueError, match="average: unknown name 'micro'"):
+        metrics.f1_score([0], [0], average="micro")
+
+
+def test_top_k_against_scikit_learn() -> None:
+    rng = np.random.default_rng(3)
+    scores, y = rng.normal(size=(200, 6)), rng.integers(0, 6, 200)
+    for k in range(1, 6):
+        wanted = sk.top_k_accuracy_score(y, scores, k=k, labels=range(6))
+        assert metrics.top_k_accuracy(scores, y, k=k) == pytest.approx(wanted)
+    several = metrics.top_k_accuracy(np.stack([scores, -scores]), np.stack([y, y]), k=2)
+    assert several[1] == metrics.top_k_accuracy(-scores, y, k=2)
+
+
+def test_of_equal_scores_the_lower_column_comes_first() -> None:
+    tied = [[1.0, 1.0, 1.0]] * 3
+    assert metrics.top_k_accuracy(tied, [0, 1, 2], k=1) == pytest.approx(1 / 3)
+    assert metrics.top_k_accuracy(tied, [0, 1, 2], k=2) == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match="k: expected a whole number of at most 2, got 3"):
+        metrics.top_k_accuracy(tied, [0, 1, 2], k=3)
+    with pytest.raises(ValueError, match="y: expected column numbers from 0 to 2"):
+        metrics.top_k_accuracy(tied, [0, 1, 3], k=1)
+    with pytest.raises(ValueError, match="one class for each row"):
+        metrics.top_k_accuracy(tied, [0, 1], k=1)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from engram.cli.options import Directories
-from engram.cli.shell import emit, say, say_unread, screen, visible
+from engram.cli.shell import emit, say, say_unread
+from engram.cli.wide_table import show_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pandas as pd
 
     from engram.records import Result
@@ -53,6 +51,10 @@ def command(
     calibration: Annotated[
         bool, typer.Option("--ece", help="Expected calibration error.")
     ] = False,
+    f1: Annotated[bool, typer.Option("--f1", help="F1 of the classes, mean over them.")] = False,
+    top: Annotated[
+        int | None, typer.Option("--top-k", metavar="K", help="Right if among the K highest.")
+    ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="As CSV, for other programs.")] = False,
 ) -> None:  # fmt: skip
     """Every metric of run directories, all definitions of forgetting side by side."""
@@ -69,7 +71,10 @@ def command(
         result = result.view(head=head)
     last = None if stage is None else whole("--stage", stage, 1, int(result.tasks.max())) - 1
     wanted = list(FORGETTING_DEFINITIONS) if definition == EVERY else [definition]
-    tables = {"metrics": numbers(result, wanted, last, ece=calibration)}
+    asked: dict[str, dict[str, Any]] = {"f1_score": {}} if f1 else {}
+    if top is not None:
+        asked["top_k_accuracy"] = {"k": whole("--top-k", top, 1)}
+    tables = {"metrics": numbers(result, wanted, last, ece=calibration, asked=asked)}
     probed = _probes(result, head)
     if len(probed):
         tables["probes"] = probed
@@ -100,9 +105,10 @@ def command(
 
 
 def numbers(
-    result: Result, definitions: list[str], stage: int | None, *, ece: bool
-) -> pd.DataFrame:
-    """Long table: label, metric, definition, mean, std, runs."""
+    result: Result, definitions: list[str], stage: int | None, *, ece: bool,
+    asked: dict[str, dict[str, Any]],
+) -> pd.DataFrame:  # fmt: skip
+    """Long table: label, metric, definition, mean, std, runs; `asked` are further metrics."""
     import numpy as np
     import pandas as pd
 
@@ -123,6 +129,9 @@ def numbers(
         values["forgetting", definition] = result.metric(
             "forgetting", stage=stage, definition=definition
         )
+    for name, options in asked.items():
+        which = " ".join(f"{key}={value}" for key, value in options.items())
+        values[name, which] = result.metric(name, stage=stage, **options)
     if ece:
         values["calibration_error", ""] = result.calibration(stage=stage)
     rows = []
@@ -171,11 +180,14 @@ def _class_title(result: Result) -> str:
 
 def _say_what_is_missing(result: Result, table: pd.DataFrame) -> None:
     """Why there is a dash in place of a number."""
+    from engram.records.prediction_metrics import TOP_K
     from engram.records.references import NO_FORWARD_TRANSFER, meets_new_classes
 
-    dashes = table.loc[table["metric"] == "forward_transfer", "mean"].isna()
-    if dashes.any() and meets_new_classes(result).any():
+    dashes = table.loc[table["mean"].isna(), "metric"].tolist()
+    if "forward_transfer" in dashes and meets_new_classes(result).any():
         say(NO_FORWARD_TRANSFER, style="dim")
+    if TOP_K in dashes:
+        say(f"{TOP_K}: not defined where k or fewer classes compete", style="dim")
 
 
 def _classes(result: Result, stage: int | None) -> pd.DataFrame:
@@ -243,58 +255,3 @@ def _confusion(result: Result, stage: int | None, runs: list[int]) -> pd.DataFra
     for table in tables[1:]:
         total = total.add(table, fill_value=0.0)
     return total.astype(int)
-
-
-def show_table(title: str, table: pd.DataFrame) -> None:
-    """A table of numbers or texts, in as many parts as the screen needs."""
-    from rich.text import Text
-
-    from engram.cli.show import plain_table
-
-    if title == "metrics":
-        table = _side_by_side(table)
-    else:
-        screen().print(Text(f"\n{title}", style="bold"))
-    cells = table.map(_cell)
-    for block in _blocks(cells, screen().width):
-        shown = plain_table(str(table.index.name or ""), *map(str, block.columns))
-        for name, row in block.iterrows():
-            shown.add_row(Text(visible(str(name))), *row)
-        screen().print(shown)
-
-
-def _blocks(cells: pd.DataFrame, width: int) -> Iterator[pd.DataFrame]:
-    """Columns in groups that fit beside the names of the lines."""
-    gap = 2
-    names = max(map(len, map(str, [*cells.index, cells.index.name or ""])), default=0)
-    start, used = 0, names
-    for place, column in enumerate(cells.columns):
-        need = gap + max(len(str(column)), *(len(cell) for cell in cells[column]), 1)
-        if place > start and used + need > width:
-            yield cells.iloc[:, start:place]
-            start, used = place, names
-        used += need
-    yield cells.iloc[:, start:]
-
-
-def _side_by_side(table: pd.DataFrame) -> pd.DataFrame:
-    """Metrics as lines, methods as columns, mean and spread as text."""
-    from engram.cli.show import pair
-
-    names = [
-        f"{name} ({definition})" if definition else name
-        for name, definition in zip(table["metric"], table["definition"], strict=True)
-    ]
-    text = [pair(mean, std) for mean, std in zip(table["mean"], table["std"], strict=True)]
-    wide = table.assign(metric=names, text=text).pivot(
-        index="metric", columns="label", values="text"
-    )
-    return wide.loc[list(dict.fromkeys(names)), list(dict.fromkeys(table["label"]))]
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.3f}"
-    return str(value)

@@ -82,7 +82,7 @@ def command(
 
 
 def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
-    from engram.cli.metrics import show_table
+    from engram.cli.wide_table import show_table
 
     table = _at_stage(table, stage)
     table = table.assign(stage=table["stage"] + 1, task=table["task"] + 1)
@@ -171,7 +171,7 @@ def _at_stage(table: pd.DataFrame, stage: int | None) -> pd.DataFrame:
 
 
 def _print(table: pd.DataFrame, when: str) -> None:
-    from engram.cli.metrics import show_table
+    from engram.cli.wide_table import show_table
 
     over = table.groupby(["label", "detector", "metric"], sort=False)["mean"].mean()
     means = over.unstack(sort=False)

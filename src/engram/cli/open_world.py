@@ -47,7 +47,7 @@ def command(
     from dataclasses import asdict
 
     from engram.cli import arguments
-    from engram.cli.metrics import show_table
+    from engram.cli.wide_table import show_table
     from engram.recipes import Recipe
     from engram.recipes.assign import set_values
     from engram.recipes.open_world import open_world

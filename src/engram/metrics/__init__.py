@@ -6,11 +6,15 @@ Inputs may be lists, numpy arrays or torch tensors. Several runs are leading axe
 from __future__ import annotations
 
 from engram.metrics.classes import (
+    PrecisionRecall,
     accuracy,
     class_accuracy,
     confusion_matrix,
     expected_calibration_error,
+    f1_score,
+    precision_recall_f1,
     task_accuracy,
+    top_k_accuracy,
 )
 from engram.metrics.comparison import Comparison, compare
 from engram.metrics.cost import Cost, bytes_held, human_bytes, total_cost
@@ -64,6 +68,7 @@ __all__ = [
     "OrderDisparity",
     "PairScores",
     "PairedTest",
+    "PrecisionRecall",
     "Ranking",
     "StageScores",
     "accuracy",
@@ -83,6 +88,7 @@ __all__ = [
     "detection_error",
     "exact_match",
     "expected_calibration_error",
+    "f1_score",
     "forgetting",
     "forgetting_bound",
     "forward_transfer",
@@ -101,6 +107,7 @@ __all__ = [
     "paired_differences",
     "paired_t_test",
     "per_task_forgetting",
+    "precision_recall_f1",
     "precision_weighted_jaccard",
     "rank_methods",
     "sign_flip_test",
@@ -109,6 +116,7 @@ __all__ = [
     "subclass_precision",
     "task_accuracy",
     "threshold",
+    "top_k_accuracy",
     "total_cost",
     "variance_shares",
     "wilcoxon_test",

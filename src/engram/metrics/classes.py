@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -86,6 +86,102 @@ def task_accuracy(y: Any, p: Any, *, average: str = "micro", classes: Any = None
     known = ~np.isnan(each)
     count = known.sum(axis=-1)
     return plain(ratio_or_nan(np.where(known, each, 0.0).sum(axis=-1), count))
+
+
+class PrecisionRecall(NamedTuple):
+    """Of each class `[..., class]`: precision, recall and their harmonic mean."""
+
+    precision: Floats
+    recall: Floats
+    f1: Floats
+
+
+def precision_recall_f1(y: Any, p: Any, *, classes: Any = None) -> PrecisionRecall:
+    """Precision, recall and F1 of each class.
+
+    A class that is never predicted has no precision (NaN), one without samples no recall; F1 is 0
+    where nothing of a class is found, and NaN for a class that neither occurs nor is predicted.
+
+    Parameters
+    ----------
+    classes
+        The class ids to report, in this order. Default: those in `y` or `p`, ascending.
+
+    Examples
+    --------
+    >>> found = precision_recall_f1([0, 0, 0, 1], [0, 0, 1, 1])
+    >>> found.precision.tolist(), found.recall.round(4).tolist(), found.f1.round(4).tolist()
+    ([1.0, 0.5], [0.6667, 1.0], [0.8, 0.6667])
+    """
+    truth, predicted = _pair(y, p)
+    wanted = np.union1d(truth, predicted) if classes is None else whole_numbers("classes", classes)
+    true = truth[..., None, :] == wanted[:, None]  # [..., class, sample]
+    said = predicted[..., None, :] == wanted[:, None]
+    hits, there, named = ((true & said).sum(-1), true.sum(-1), said.sum(-1))
+    return PrecisionRecall(
+        ratio_or_nan(hits, named), ratio_or_nan(hits, there), ratio_or_nan(2 * hits, there + named)
+    )
+
+
+def f1_score(y: Any, p: Any, *, average: str = "macro", classes: Any = None) -> Reduced:
+    """F1 of single-label predictions.
+
+    Parameters
+    ----------
+    average
+        ``macro``: mean over the classes that occur or are predicted; ``weighted``: by the samples
+        of each class. (Over samples, ``micro``, F1 is the accuracy.)
+    classes
+        The class ids that count. Default: those in `y` or `p`.
+
+    Examples
+    --------
+    >>> y, p = [0, 0, 0, 1], [0, 0, 1, 1]
+    >>> round(f1_score(y, p), 4), round(f1_score(y, p, average="weighted"), 4)
+    (0.7333, 0.7667)
+    """
+    choose("average", average, ["macro", "weighted"])
+    truth, predicted = _pair(y, p)
+    wanted = np.union1d(truth, predicted) if classes is None else whole_numbers("classes", classes)
+    each = precision_recall_f1(truth, predicted, classes=wanted).f1
+    known = ~np.isnan(each)
+    weight = known.astype(np.float64)
+    if average == "weighted":
+        weight *= (truth[..., None, :] == wanted[:, None]).sum(axis=-1)
+    return plain(ratio_or_nan((np.where(known, each, 0.0) * weight).sum(-1), weight.sum(-1)))
+
+
+def top_k_accuracy(scores: Any, y: Any, *, k: int = 5) -> Reduced:
+    """Fraction of samples whose class is among the k highest scores; NaN without samples.
+
+    Of equal scores the lower column comes first, so that ``k=1`` is the accuracy of the argmax.
+
+    Parameters
+    ----------
+    scores
+        `[..., sample, class]`, logits or probabilities.
+    y
+        Column number of the true class, `[..., sample]`.
+    k
+        Less than the number of classes, for else every answer is right.
+
+    Examples
+    --------
+    >>> scores = [[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]]
+    >>> [top_k_accuracy(scores, [1, 2], k=k) for k in (1, 2)]
+    [0.5, 1.0]
+    """
+    table = floats("scores", scores, least=2, shape="[..., sample, class] scores")
+    truth = whole_numbers("y", y)
+    if truth.shape != table.shape[:-1]:
+        raise bad("y", f"one class for each row of scores {table.shape}", f"shape {truth.shape}")
+    whole("k", k, low=1, high=table.shape[-1] - 1)
+    if truth.size and not (truth.min() >= 0 and truth.max() < table.shape[-1]):
+        raise bad("y", f"column numbers from 0 to {table.shape[-1] - 1}", y)
+    own = np.take_along_axis(table, truth[..., None], axis=-1)
+    column = np.arange(table.shape[-1])
+    before = (table > own) | ((table == own) & (column < truth[..., None]))
+    return plain(mean_or_nan(before.sum(axis=-1) < k))
 
 
 def confusion_matrix(y: Any, p: Any, *, classes: Any = None, normalize: bool = False) -> Floats:

@@ -11,6 +11,7 @@ from engram.records import arrange, references
 from engram.records.arrange import Floats
 from engram.records.judging import average_name, learning_name
 from engram.records.label_tree import LABEL_VIEWS
+from engram.records.prediction_metrics import PREDICTED, of_predictions
 from engram.records.views import FIGURES, SET_SCORES
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ def metric_of(result: Result, name: str, *, stage: int | None, **options: Any) -
         return _overall(result, name, stage)
     if name == CURRENT:
         return _current(result, stage)
+    if name in PREDICTED:
+        return of_predictions(result, name, stage=stage, **options)
     learning = [learning_name(score) for score in SET_SCORES]
     if name not in (*MATRIX_METRICS, *learning):
-        raise unknown("metric", name, (*MATRIX_METRICS, CURRENT, *SET_SCORES, *learning,
+        raise unknown("metric", name, (*MATRIX_METRICS, CURRENT, *PREDICTED, *SET_SCORES, *learning,
                                          *LABEL_VIEWS, *HELD_OUT.values()))  # fmt: skip
     function = metrics.learning_accuracy if name in learning else getattr(metrics, name)
     # These read accuracies of tasks before they are learnt; pyCLAD's does where there are any.

@@ -65,13 +65,13 @@ class Result(RunTable):
         return html_of(self)
 
     def metric(self, name: str, *, stage: int | None = None, **options: Any) -> Floats:
-        """A matrix metric of every run, [run]; names and options as in `engram.metrics`.
+        """A metric of every run, [run]; names and options as in `engram.metrics`.
 
-        Runs over label sets have ``[learning_]precision_weighted_jaccard`` in place of accuracies.
-        NaN for runs judged otherwise or short of the stage (default: the last of their stream), and
-        for ``forward_transfer`` where classes are new and all classes seen compete. A `reference`
-        of ``intransigence`` may be a Result: run by run of the same seed and order, or its mean
-        over seeds where they differ (with a warning).
+        ``f1_score``, ``top_k_accuracy``: from stored predictions. Runs over label sets have
+        ``[learning_]precision_weighted_jaccard`` in place of accuracies. NaN for runs judged
+        otherwise or short of the stage (default: the last), and for ``forward_transfer`` where
+        classes are new and all seen compete. A `reference` of ``intransigence`` may be a Result:
+        run by run of the same seed and order, or its mean over seeds that differ (with a warning).
         """
         from engram.records.metric_values import metric_of
 
