@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -21,6 +22,7 @@ class ToyLearner:
     def __init__(self, labels: Tensor, columns: int, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.table = labels if labels.dim() == 2 else labels[:, None]
+        self.stream = SimpleNamespace(labels="set" if self.table.shape[1] > 1 else "single")
         self.seed = seed
         self.stage = 0
         self.exemplars = Exemplars.empty()

@@ -306,6 +306,18 @@ def test_entropy_looks_at_seen_classes_only(toy: Callable[..., ToyLearner]) -> N
     assert sorted(kept.rows.tolist()) == list(range(20, 40))
 
 
+def test_entropy_of_label_sets_is_that_of_each_label(toy: Callable[..., ToyLearner]) -> None:
+    """Sure of two labels at once: torn as a choice of one, certain as a set."""
+    labels = torch.tensor([[0, 1]]).repeat(40, 1)
+    for table, kept_first in ((labels, False), (labels[:, :1], True)):
+        learner = toy(table, 2)
+        learner.logits = torch.full((40, 2), 1000.0)
+        learner.logits[20:, 1] = 0.0
+        kept = Memory(per_task=20, policy="entropy").update(learner, torch.arange(40))
+        wanted = range(20) if kept_first else range(20, 40)
+        assert sorted(kept.rows.tolist()) == list(wanted)
+
+
 @pytest.mark.parametrize("budget", ["per_class", "per_task"])
 def test_plane_prefers_rows_near_the_plane_of_their_own_class(
     toy: Callable[..., ToyLearner], budget: str

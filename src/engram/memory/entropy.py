@@ -34,17 +34,39 @@ def entropy_weights(probabilities: Tensor) -> Tensor:
     >>> entropy_weights(torch.tensor([[0.5, 0.5], [0.9, 0.1]])).tolist()
     [0.6807, 0.3193]
     """
-    weights = entropy(probabilities) + _FLOOR
+    return _chances(entropy(probabilities))
+
+
+def label_entropy_weights(logits: Tensor) -> Tensor:
+    """[n] the same where a row has a set of labels: a yes or no for each column of [n, C].
+
+    Examples
+    --------
+    >>> label_entropy_weights(torch.tensor([[0.0, 0.0], [0.0, 99.0]])).tolist()
+    [0.6667, 0.3333]
+    """
+    either = torch.stack([logits, -logits]).double().sigmoid()  # [2, n, C] of yes and of no
+    return _chances(entropy(either.nan_to_num(0.0)).sum(0))
+
+
+def _chances(entropies: Tensor) -> Tensor:
+    weights = entropies + _FLOOR
     return weights / weights.sum()
 
 
 @dataclass(frozen=True)
 class Entropy:
-    """Draw with chances proportional to the entropy over the classes seen so far."""
+    """Draw with chances proportional to the entropy over the classes seen so far.
+
+    That of one answer, or, where rows have sets of labels, of a yes or no for each class.
+    """
 
     def rank(self, learner: Source, rows: Tensor, column: int, count: int) -> Tensor:
         seen = learner.opened.cpu() >= 0
         logits = learner.outputs(rows).logits[:, seen].double()
-        # a diverged network is sure of nothing it can say: its samples count as certain
-        weights = entropy_weights(logits.softmax(-1).nan_to_num(0.0))
+        if learner.stream.labels == "set":
+            weights = label_entropy_weights(logits)
+        else:
+            # a diverged network is sure of nothing it can say: its samples count as certain
+            weights = entropy_weights(logits.softmax(-1).nan_to_num(0.0))
         return weighted_order(group_key(learner, column), weights)[:count]

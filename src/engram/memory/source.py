@@ -24,9 +24,20 @@ class Outputs(Protocol):
         ...
 
 
+class Labelled(Protocol):
+    """What memories read of a stream."""
+
+    @property
+    def labels(self) -> str:
+        """``single``, or ``set`` where a row may have several."""
+        ...
+
+
 class Source(Protocol):
     """The part of a learner that memories read."""
 
+    @property
+    def stream(self) -> Labelled: ...
     @property
     def seed(self) -> int: ...
     @property
