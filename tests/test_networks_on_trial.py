@@ -153,3 +153,16 @@ def test_samples_are_guessed_or_named(tmp_path, monkeypatch):
     told = CliRunner().invoke(app, [*asked, "--data", "five.npz"])
     assert "Net on samples of shape (5,)" in told.stdout, told.output
     assert "(1, 8, 8)" not in told.stdout
+    table = "a,b,c,d,e,kind\n" + "1,2,3,4,5,x\n6,7,8,9,0,y\n" * 5
+    (tmp_path / "five.csv").write_text(table)
+    told = CliRunner().invoke(app, [*asked, "--data", "five.csv", "--label", "kind"])
+    assert "Net on samples of shape (5,)" in told.stdout, told.output
+
+
+def test_data_is_for_networks_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = CliRunner().invoke(app, ["check", "EWC", "--data", "digits"])
+    assert asked.exit_code == 2
+    assert "EWC is no network" in asked.stderr
+    asked = CliRunner().invoke(app, ["check", "EWC", "--label", "kind"])
+    assert "--data: expected the data that --set and --label are about" in asked.stderr

@@ -410,6 +410,26 @@ def test_sweep_over_a_grid(engram):
     assert "did you mean 'serial'" in engram("sweep", "r.yaml", "--pool", "serail", code=2).stderr
 
 
+def test_a_grid_without_a_file(engram):
+    engram("sweep", "-d", "blobs", "-m", "EWC", "-s", "classes_per_task=5", "-g",
+           "strength=1,5000", "-o", "out")  # fmt: skip
+    assert sorted(package.read("out").labels) == ["EWC strength=1", "EWC strength=5000"]
+    said = engram("sweep", "-g", "lr=0.1", code=2).stderr
+    assert "engram sweep: expected a RECIPE.yaml, or --data with a name or path" in said
+
+
+def test_values_of_a_grid_have_names_even_if_they_are_defaults(engram):
+    content = {"stream": {"data": "blobs", "classes_per_task": 5}, "method": "ER"}
+    Path("r.yaml").write_text(yaml.safe_dump(content))
+    engram("sweep", "r.yaml", "-g", "memory.total=500,20", "-g", "lr=0.01,0.1", "-o", "out")
+    assert sorted(package.read("out").labels) == [
+        "ER memory=20 items, shared by classes, random lr=0.01",
+        "ER memory=20 items, shared by classes, random lr=0.1",
+        "ER total=500 lr=0.01",
+        "ER total=500 lr=0.1",
+    ]
+
+
 def test_orders_are_swept_and_resumed(engram, tmp_path):
     order = ",".join(["[9,8,7,6,5,4,3,2,1,0]", "[0,1,2,3,4,5,6,7,8,9]"])
     content = {"stream": {"data": "blobs", "classes_per_task": 5}, "method": "Finetune"}

@@ -188,6 +188,8 @@ def check(target: Any, *, sample_shape: tuple[int, ...] | None = None) -> Report
         one = networks.candidate(found, sample_shape)
         shown = f"{label(found)} on samples of shape {one.shape}"
         return Report(shown, findings(networks.NETWORK_CHECKS, one, needs))
+    if sample_shape is not None:
+        raise bad("sample_shape", f"None: {label(found)} is no network", sample_shape)
     if isinstance(found, type):
         name = found.__name__
         try:

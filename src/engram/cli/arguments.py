@@ -134,7 +134,7 @@ def grid(recipes: Sequence[Content], axes: Sequence[str]) -> list[Content]:
 
 def build(plain: Sequence[Content]) -> list[Recipe]:
     """Checked recipes; equal labels of different recipes are told apart by what differs."""
-    built = [Recipe.of(content) for content in plain]
+    built = [_spelt_out(Recipe.of(one), one, plain) for one in plain]
     taken: dict[str, set[str]] = {}
     for one in built:
         taken.setdefault(one.label, set()).add(one.key)
@@ -142,6 +142,25 @@ def build(plain: Sequence[Content]) -> list[Recipe]:
         one if len(taken[one.label]) == 1 else one.change(label=f"{one.label} {extra}")
         for one, extra in zip(built, _differences(plain), strict=True)
     ]
+
+
+def _spelt_out(recipe: Recipe, content: Content, plain: Sequence[Content]) -> Recipe:
+    """The recipe with a label that has the values of its method in which recipes differ.
+
+    By itself a label leaves defaults out, and in a grid over them a value would have no name.
+    """
+    own = content["method"]
+    if "label" in content or not isinstance(own, Mapping):
+        return recipe
+    others = [one["method"] for one in plain if isinstance(one["method"], Mapping)]
+    alike = [dict(_leaves(one)) for one in others if one.get("name") == own.get("name")]
+    shown = recipe.label
+    for key, value in _leaves(own):
+        field, _, rest = key.partition(".")
+        differs = len({repr(one.get(key)) for one in alike}) > 1
+        if differs and f"{field}=" not in shown:
+            shown = f"{shown} {rest or field}={value}"
+    return recipe if shown == recipe.label else recipe.change(label=shown)
 
 
 def _differences(plain: Sequence[Content]) -> list[str]:

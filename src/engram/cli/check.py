@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from engram.cli.options import Root
+from engram.cli.data import Options, parsed
+from engram.cli.options import Label, Root
 from engram.cli.shell import BAD_INPUT, FAILED, emit
-from engram.errors import EngramError
+from engram.errors import EngramError, bad
 
 
 def command(
@@ -24,6 +25,8 @@ def command(
         typer.Option("--data", "-d", metavar="NAME|PATH", help="Data that a network is to read."),
     ] = None,
     root: Root = None,
+    options: Options = None,
+    label: Label = None,
 ) -> None:
     """Check a method, policy, probe, detector or network of your own against the contract.
 
@@ -37,7 +40,10 @@ def command(
     if data is not None:
         from engram.data import load
 
-        shape = load(data, root=str(root) if root else None).sample_shape
+        where = str(root) if root else None
+        shape = load(data, root=where, **parsed(options, label)).sample_shape
+    elif options or label:
+        raise bad("--data", "the data that --set and --label are about", None)
     report = check(target, sample_shape=shape)
     emit(str(report))
     if any(one.raised for one in report.failed):  # the same code as for any error of one's own

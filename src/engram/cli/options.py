@@ -93,6 +93,13 @@ Label = Annotated[
         ".npy; repeated: a column of 0 and 1 for each class.",
     ),
 ]  # fmt: skip
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method", "-m", metavar="NAME", autocompletion=complete.methods,
+        help="Method by name, own one as module:Class, or A+B. Repeatable, to compare.",
+    ),
+]  # fmt: skip
 Seeds = Annotated[
     str | None,
     typer.Option("--seeds", "-n", metavar="N|LIST", help="Number of seeds, or a list: 4,5,6."),

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from engram.cli import complete
 from engram.cli.options import (
     Again,
     Assignments,
@@ -18,6 +17,7 @@ from engram.cli.options import (
     Device,
     Label,
     Log,
+    Methods,
     Model,
     Out,
     RecipeFile,
@@ -31,14 +31,7 @@ def command(
     recipe: RecipeFile = None,
     data: DataSet = None,
     label: Label = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--method", "-m", metavar="NAME",
-            help="Method by name, own one as module:Class, or A+B. Repeatable, to compare.",
-            autocompletion=complete.methods,
-        ),
-    ] = None,
+    method: Methods = None,
     model: Model = None,
     stream: Scenario = None,
     assignments: Assignments = None,

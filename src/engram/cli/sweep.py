@@ -14,18 +14,30 @@ from engram.cli.options import (
     Budget,
     CheckpointEvery,
     Compile,
+    DataSet,
     Deterministic,
     Device,
+    Label,
     Log,
+    Methods,
+    Model,
     Out,
     Root,
+    Scenario,
     Seeds,
 )
 from engram.cli.pool_options import Pool, Workers, check_pool
 
 
 def command(
-    recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE.yaml...", help="Recipe files.")],
+    recipes: Annotated[
+        list[Path] | None, typer.Argument(metavar="RECIPE.yaml...", help="Recipe files.")
+    ] = None,
+    data: DataSet = None,
+    label: Label = None,
+    method: Methods = None,
+    model: Model = None,
+    stream: Scenario = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,10 +64,19 @@ def command(
     from engram.cli import arguments
     from engram.cli.request import Request
     from engram.cli.train import refuse_diverged, run_request
-    from engram.recipes.assign import set_values
+    from engram.errors import bad
+    from engram.recipes.assign import Content, set_values
 
     check_pool(pool, workers, address)
-    plain = [one for path in recipes for one in arguments.contents(recipe=path, seeds=seeds)]
+    if not recipes and data is None:
+        raise bad("engram sweep", "a RECIPE.yaml, or --data with a name or path", "neither")
+    plain: list[Content] = []
+    files: list[Path | None] = [*recipes] if recipes else [None]
+    for path in files:
+        plain += arguments.contents(
+            recipe=path, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
+            columns=label or (),
+        )  # fmt: skip
     for assignment in assignments or ():
         set_values(plain, assignment)
     request = Request(
