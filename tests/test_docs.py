@@ -122,3 +122,26 @@ def test_foreign_words_are_found():
     for word in ("/wo" + "rk/x", "/ho" + "me/me", "https://py" + "pi.org/simple"):
         assert foreign_words(f"see {word}".encode())
     assert not foreign_words(b"engram/data/core.py and homework/root")
+
+
+def test_what_verbs_are_given_is_there():
+    """The names in the tables of the guide are those of the classes, and none that is closed."""
+    from engram.learner.batch import Batch
+    from engram.learner.net import Net
+    from engram.learner.proxy import KNOWN
+
+    page = (ROOT / "docs/guide/own-method.md").read_text(encoding="utf-8")
+    part = page.split("## What the verbs are given")[1].split("\n## ")[0]
+    tables = {
+        "net": ({*dir(Net), "phase"}, set()),
+        "batch": ({*dir(Batch)}, set(Batch._fields) - {"now"}),
+        "learner": (set(KNOWN), {"vector", "state", "exemplars", "batch", "average_gradient"}),
+    }
+    for table in re.split(r"\n\n(?=\| `)", part)[1:]:
+        head, *rows = table.strip().splitlines()
+        allowed, needed = tables.pop(re.match(r"\| `(\w+)`", head).group(1))
+        first = " ".join(row.split(" | ")[0] for row in rows[1:] if row.startswith("|"))
+        named = {re.sub(r"^net\.", "", one) for one in re.findall(r"`((?:net\.)?\w+)", first)}
+        assert named - {"net"} <= allowed
+        assert needed <= named
+    assert not tables
