@@ -79,6 +79,18 @@ def test_written_tables(tmp_path, frame_of, recipes_of):
     assert (tmp_path / "tables" / "summary.tex").read_text().count(r"\\") == 1 + len(summary)
 
 
+def test_streams_are_told_apart_by_what_differs(tmp_path, frame_of, recipes_of):
+    frame = frame_of(points=0)
+    recipes = recipes_of(frame)
+    for place, one in enumerate(recipes.values()):
+        own = {"blur": 0.1} if place else {}
+        one["stream"] = {"kind": "class_incremental", "data": "digits", "order": [3, 1], **own}
+    write_tables(ReportInput(frame, recipes), tmp_path)
+    shown = pd.read_csv(tmp_path / "summary.csv")["Stream"]
+    assert set(shown) == {"class_incremental", "class_incremental, blur=0.1"}
+    assert (shown == "class_incremental").sum() < len(shown) / 2
+
+
 def test_unknown_format(frame_of, tmp_path):
     with pytest.raises(BadArgument, match="did you mean 'latex'"):
         write_tables(ReportInput(frame_of()), tmp_path, formats=["latec"])

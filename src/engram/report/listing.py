@@ -18,6 +18,7 @@ from engram.report.findings import Finding
 from engram.report.inputs import ReportInput
 from engram.report.novelty import novelty_table
 from engram.report.probes import probe_table
+from engram.report.recipe_facts import streams_apart
 from engram.report.tables import Column, Table
 
 MOST_ROWS = 1000  # of one table on the page; written tables are complete
@@ -41,7 +42,9 @@ def summary(digest: Digest) -> Table:
     ]
     columns = [Column("rank_text", "Rank", "rank"), METHOD]
     if frame["stream"].nunique() > 1:
-        columns.append(Column("stream", "Stream"))
+        short = streams_apart(digest.recipes.get(one, {}) for one in frame["recipe"])
+        frame["stream_text"] = frame["stream"].map(short)
+        columns.append(Column("stream_text", "Stream"))
     if frame["head"].nunique() > 1:
         columns.append(VIEW)
     columns += [

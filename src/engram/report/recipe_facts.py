@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 # Methods that train on the past as well: references, not competitors.
@@ -24,18 +24,43 @@ def stream_name(recipe: Mapping[str, Any]) -> str:
     ''
     """
     stream = recipe.get("stream")
-    if stream is None:
-        return ""
-    if not isinstance(stream, Mapping):
+    if stream is not None and not isinstance(stream, Mapping):
         return str(stream)
+    return ", ".join(f"{key}={value}" for key, value in _stream_texts(recipe).items())
+
+
+def _stream_texts(recipe: Mapping[str, Any]) -> dict[str, str]:
+    """The options of a recipe's stream that have a value, as texts by name."""
+    stream = recipe.get("stream")
+    if not isinstance(stream, Mapping):
+        return {}
     mark = (recipe.get("identity") or {}).get("data", "")  # other data may bear the same name
-    parts = (
-        f"{key}={value if isinstance(value, str) else json.dumps(value, default=str)}"
+    return {
+        key: (value if isinstance(value, str) else json.dumps(value, default=str))
         + (f" [{mark[:6]}]" if key == "data" and mark else "")
         for key, value in sorted(stream.items())
         if value is not None
-    )
-    return ", ".join(parts)
+    }
+
+
+def streams_apart(recipes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """For the `stream_name` of each recipe: its kind, and what only some of the streams have.
+
+    Examples
+    --------
+    >>> streams = [{"kind": "joint", "data": "digits"}, {"kind": "joint", "data": "mnist"}]
+    >>> list(streams_apart({"stream": one} for one in streams).values())
+    ['joint, data=digits', 'joint, data=mnist']
+    """
+    texts = {stream_name(recipe): _stream_texts(recipe) for recipe in recipes}
+    every = [set(options.items()) for options in texts.values()]
+    shared = set.intersection(*every) if every else set()
+    found = {}
+    for name, options in texts.items():
+        kind = [options["kind"]] if "kind" in options else []
+        own = [f"{k}={v}" for k, v in options.items() if k != "kind" and (k, v) not in shared]
+        found[name] = ", ".join([*kind, *own]) or name
+    return found
 
 
 def data_and_kind(recipe: Mapping[str, Any]) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,16 +77,22 @@ class Cell:
 
 @functools.cache
 def cells_of(paper: str, table: str) -> tuple[Cell, ...]:
-    """The cells of a paper's table, from the reference tables.
+    """The cells of a paper's table, from the reference tables; those of one row step by step.
 
     Examples
     --------
     >>> len(cells_of("rwalk", "1")), cells_of("rwalk", "1")[0].name
     (78, 'MNIST multi-head Vanilla lambda=0')
+    >>> [cell["stage"] for cell in cells_of("confer", "28")][:3]  # the paper's columns are rotated
+    ['2', '3', '4']
     """
     from engram.records import reference
 
-    return tuple(_cell(paper, row) for row in reference(paper, table).to_dict("records"))
+    cells = [_cell(paper, row) for row in reference(paper, table).to_dict("records")]
+    rows = itertools.groupby(cells, key=lambda cell: (cell.name, cell["metric"]))
+    return tuple(
+        cell for _, row in rows for cell in sorted(row, key=lambda cell: int(cell["stage"] or 0))
+    )
 
 
 def _cell(paper: str, row: Mapping[Any, Any]) -> Cell:
