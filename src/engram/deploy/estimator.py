@@ -10,6 +10,8 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
+from engram.data.core import Data
+from engram.deploy.data_sets import labelled
 from engram.deploy.detectors import keyed_detectors
 from engram.deploy.extend import Settings
 from engram.deploy.labels import Array, as_labels, as_names
@@ -52,9 +54,17 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     _published: Published | None
     _kind: str  # of labels
 
-    def learn(self, x: Any, y: Any) -> Self:
+    def learn(self, x: Any, y: Any = None) -> Self:
         """Learn a task."""
         raise NotImplementedError
+
+    def score(self, x: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Accuracy on rows and their labels, or on the test rows of a `Data`."""
+        if isinstance(x, Data):
+            if y is not None:
+                raise bad("y", "None, because data has its own labels", type(y).__name__)
+            x, y = labelled(x, x.test)
+        return float(super().score(x, y, sample_weight))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The arguments of the constructor, those of training that were given included."""
@@ -93,7 +103,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self._portable is not None:
             self._publish(self._portable)
 
-    def fit(self, x: Any, y: Any) -> Self:
+    def fit(self, x: Any, y: Any = None) -> Self:
         """Begin anew, with these rows as the only task."""
         with self._lock:
             self._forget()

@@ -55,6 +55,7 @@ class NewTask:
     kind: str  # of labels
     valid_x: Tensor
     valid_names: list[str]
+    about: dict[str, Any]  # what inputs are like, of the first task on
 
     @classmethod
     def of(cls, x: Any, y: Any, valid: Any, about: dict[str, Any] | None) -> NewTask:
@@ -72,7 +73,10 @@ class NewTask:
             if other_kind != kind:
                 raise bad("valid", f"labels of the kind of y ({kind})", other_kind)
             held_names = as_names(other)
-        made = cls(x=rows, names=as_names(labels), kind=kind, valid_x=held, valid_names=held_names)
+        made = cls(
+            x=rows, names=as_names(labels), kind=kind, valid_x=held, valid_names=held_names,
+            about=about or about_inputs(rows),
+        )  # fmt: skip
         unknown = sorted(set(held_names) - set(made.names))
         if unknown:
             raise bad("valid", "labels that occur in y", unknown[:5])
@@ -155,7 +159,7 @@ def extended(found: Portable | None, new: NewTask, settings: Settings) -> OpenSt
     y = torch.tensor(rows, dtype=torch.long)[:, None].expand(-1, old_y.shape[1]).clone()
     y[:, 1:] = -1
     start, train = len(old_x), torch.arange(len(new.x)) + len(old_x)
-    about = about_inputs(new.x) if found is None else found.facts["inputs"]
+    about = new.about if found is None else found.facts["inputs"]
     data = data_of(
         torch.cat([old_x, new.x, new.valid_x]), torch.cat([old_y, y]), names, width, about, train
     )

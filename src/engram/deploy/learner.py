@@ -13,6 +13,8 @@ from typing import Any, Self
 
 import torch
 
+from engram.data.core import Data
+from engram.deploy.data_sets import Given, given_by
 from engram.deploy.detectors import chosen, fitted, keyed_detectors
 from engram.deploy.estimator import Estimator, NothingLearnt
 from engram.deploy.export import export
@@ -99,7 +101,7 @@ class Learner(Estimator):
 
     # -- learning ----------------------------------------------------------------------------------
     def learn(
-        self, x: Any, y: Any, *, valid: tuple[Any, Any] | None = None,
+        self, x: Any, y: Any = None, *, valid: tuple[Any, Any] | None = None,
         progress: Progress | None = None,
     ) -> Self:  # fmt: skip
         """Learn a task: rows of new classes, of known ones, or of both.
@@ -107,7 +109,8 @@ class Learner(Estimator):
         Parameters
         ----------
         x, y
-            [n, ...] inputs, and a label for each. The first task decides shape and type.
+            [n, ...] inputs, and a label for each. The first task decides shape and type. Or a
+            `Data` alone: its training rows, by the names of their classes.
         valid
             (x, y) of validation rows, for training settings that watch them.
         progress
@@ -118,6 +121,8 @@ class Learner(Estimator):
         with self._lock:
             found = self._portable
             about = None if found is None else found.facts["inputs"]
+            if isinstance(x, Data):
+                x, y, valid, about = self._given(x, y, valid, about)
             new = NewTask.of(x, y, valid, about)
             self.refuse(new)
             if found is not None and (missing := found.facts.get("optimizer_left_out")):
@@ -130,8 +135,18 @@ class Learner(Estimator):
             with measuring(run.training.precision):
                 learner.probes = fitted(self._keyed, learner, run.method)
             self._kind = new.kind
-            self._publish(portable(learner, run))
+            learnt = portable(learner, run)
+            # what stood in place of nan cannot be read off rows in which it stands
+            learnt.facts["inputs"] = new.about
+            self._publish(learnt)
         return self
+
+    @staticmethod
+    def _given(data: Data, y: Any, valid: Any, about: dict[str, Any] | None) -> Given:
+        if y is not None:
+            raise bad("y", "None, because data has its own labels", type(y).__name__)
+        found = given_by(data, about)
+        return found if valid is None else found._replace(valid=valid)
 
     def refuse(self, new: NewTask) -> None:
         """Raise for a task that this learner cannot learn after those it has learnt."""

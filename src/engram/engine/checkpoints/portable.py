@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engram.data.core import Data
 from engram.data.standard import filled_with
 from engram.engine.checkpoints.single import load_state_dict, state_dict
 from engram.engine.run import Run
@@ -101,19 +102,23 @@ def _begins_anew(learner: Learner, most: float) -> str:
     return f"moments of the optimiser take {size / 2**20:.0f} MiB and were not kept"
 
 
+def about_inputs(data: Data) -> dict[str, Any]:
+    """What inputs of a data set are like, as later ones must be."""
+    return {
+        "shape": list(data.stored_shape), "dtype": str(data.x.dtype).removeprefix("torch."),
+        "mean": list(data.mean), "std": list(data.std),
+        "crop": None if data.crop is None else list(data.crop), "name": data.name,
+        "channel_axis": data.channel_axis, "fill": list(filled_with(data)),
+        "columns": list(data.columns),
+    }  # fmt: skip
+
+
 def _about_data(learner: Learner) -> dict[str, Any]:
     stream = learner.stream
     data = stream.data
     classes = [data.classes[c] for c in stream.order]
     return {
-        "inputs": {
-            "shape": list(data.stored_shape), "dtype": str(data.x.dtype).removeprefix("torch."),
-            "mean": list(data.mean), "std": list(data.std),
-            "crop": None if data.crop is None else list(data.crop), "name": data.name,
-            "channel_axis": data.channel_axis, "fill": list(filled_with(data)),
-            "columns": list(data.columns),
-        },
-        "classes": classes[: int((learner.opened >= 0).sum())],
+        "inputs": about_inputs(data), "classes": classes[: int((learner.opened >= 0).sum())],
         "head": stream.head, "labels": stream.labels, "information": stream.information,
     }  # fmt: skip
 
