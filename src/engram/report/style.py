@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ SYMBOLS = (
     "circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "pentagon",
     "star",
 )  # fmt: skip
+
+NOTED = re.compile(r"(.+) \(([^()]+)\)")  # a name with notes behind it
 
 
 @dataclass(frozen=True)
@@ -58,19 +61,38 @@ def shorten(text: str, width: int = 28) -> str:
 def short_names(names: Sequence[str], width: int = 28) -> dict[str, str]:
     """Short forms that stay different from one another.
 
+    Where one is too long, notes in brackets that all names have are left out first.
+
     Examples
     --------
+    >>> list(short_names(["EWC (MNIST, Task-IL, O1)", "EWC (MNIST, Class-IL, O1)"], 20).values())
+    ['EWC (Task-IL)', 'EWC (Class-IL)']
     >>> short_names(["a" * 40, "a" * 41], 9)
     {'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa': 'aaaaa…aaa', \
 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa': 'aaaaa…aaa (2)'}
     """
     taken: dict[str, int] = {}
     result = {}
-    for name in names:
-        short = shorten(name, width) or "(no name)"
+    told = _without_shared_notes(names) if any(len(name) > width for name in names) else names
+    for name, text in zip(names, told, strict=True):
+        short = shorten(text, width) or "(no name)"
         taken[short] = taken.get(short, 0) + 1
         result[name] = short if taken[short] == 1 else f"{short} ({taken[short]})"
     return result
+
+
+def _without_shared_notes(names: Sequence[str]) -> Sequence[str]:
+    """Names of the form ``method (note, note)`` without the notes that all of them have."""
+    parts = [NOTED.fullmatch(name) for name in names]
+    if len(names) < 2 or not all(parts):
+        return names
+    notes = [part[2].split(", ") for part in parts if part]
+    shared = set(notes[0]).intersection(*notes[1:])
+    found = []
+    for part, own in zip(parts, notes, strict=True):
+        kept = ", ".join(note for note in own if note not in shared)
+        found.append(f"{part and part[1]} ({kept})" if kept else f"{part and part[1]}")
+    return found if len(set(found)) == len(set(names)) else names
 
 
 def as_plot_text(text: str) -> str:
