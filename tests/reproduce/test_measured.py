@@ -12,10 +12,11 @@ HALVES = ["without", "with"]
 
 
 def last_step(table: int, half: str, settings: str = "", rows: int = 13) -> dict[str, float]:
-    """Accuracy after the last step, by row of a ConFER table on drawn faces."""
-    lines = pd.read_csv(FOLDER / f"confer-{table}-embedded.csv", keep_default_na=False)
-    lines = lines[lines["settings"] == settings]
-    where = lines["cell"].str.extract(r"^faces \S+ O1 (?P<half>\S+) (?P<row>\S+)$")
+    """Accuracy after the last step, by row of a ConFER table: 3 and 5 are of drawn faces."""
+    name = f"confer-{table}-embedded" if table < 7 else "confer-fer-2013"
+    lines = pd.read_csv(FOLDER / f"{name}.csv", keep_default_na=False)
+    lines = lines[(lines["settings"] == settings) & (lines["table"] == table)]
+    where = lines["cell"].str.extract(r"^\S+ \S+ O1 (?P<half>\S+) (?P<row>\S+)$")
     lines = lines.assign(**where)
     lines = lines[lines["half"] == half]
     lines = lines[lines["stage"] == lines["stage"].max()]
@@ -48,6 +49,27 @@ def test_confer_at_equal_bytes():
     rows = last_step(5, "without", "memory_bytes=884800", rows=2)
     assert rows["NR"] == pytest.approx(rows["LR"], abs=0.03)
     assert min(rows.values()) > last_step(5, "without")["LGR+D"] + 0.2
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_photographs_with_known_tasks(half):
+    rows = last_step(27, half)
+    for name in ("LwF", "NR"):
+        assert rows[name] > rows["UB"] - 0.03
+    plain = {"without": 0.03, "with": 0.09}[half]
+    assert rows["UB"] - rows["LB"] == pytest.approx(plain, abs=0.01)
+    assert max(rows["LGR"], rows["DGR"]) < rows["LB"]
+    assert rows["LR"] > max(rows["LGR"], rows["LGR+D"])
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_photographs_without_known_tasks(half):
+    rows = last_step(31, half)
+    for name in ("LB", "EWC", "EWC-Online", "SI", "LwF", "A-GEM", "DGR", "DGR+D"):
+        assert rows[name] == pytest.approx(1 / 7, abs=0.01)
+    assert rows["UB"] > rows["NR"] + 0.2
+    assert rows["NR"] == pytest.approx(rows["LR"], abs=0.02)  # at 37 times the bytes
+    assert rows["LR"] > rows["LGR+D"] + 0.05 > rows["LGR"] + 0.05 > rows["DGR"] + 0.05
 
 
 def test_skeletons():
