@@ -162,7 +162,7 @@ class LearnerFactory:
             own = own_networks(run.method, run.method.networks(_outline(run, net)))
         further = {name: adapt(module) for name, module in modules_of(own).items()}
         networks = Networks({"net": net, **further}, run.loss, settings_of(own))
-        fused = self.fused and networks.fusable
+        fused = self.fused and networks.fusable(run.training.precision)
         return networks.to(
             self.device, DTYPES[run.training.precision], fused=fused,
             channels_last=(self.channels_last or fused) and len(shape) == 3,

@@ -210,11 +210,10 @@ class Networks:
         """Whether the main network has convolutions of images."""
         return any(isinstance(m, nn.Conv2d) for m in self.train.get_submodule("net").modules())
 
-    @property
-    def fusable(self) -> bool:
+    def fusable(self, precision: str) -> bool:
         """Whether layers of the main network can be done at once (`models.conv_blocks`)."""
         parts = self.train.get_submodule("net").modules()
-        found = [part.proven for part in parts if isinstance(part, Fusable)]
+        found = [part.proven(precision) for part in parts if isinstance(part, Fusable)]
         return bool(found) and all(found)
 
     def to(
@@ -223,12 +222,12 @@ class Networks:
     ) -> Networks:  # fmt: skip
         """Move everything; `channels_last` is the order in which CUDA convolves fastest.
 
-        `fused` lets layers that can be done at once be done so.
+        `fused` lets layers that can be done at once be done so (`fusable`).
         """
         self._free.clear()
         if channels_last and self.convolves and self.sample_axes is None:
             self.channels_last, self.sample_axes = True, (1, 2, 0)
-        self.fused = fused and self.fusable
+        self.fused = fused
         for skeleton in (self.train, self.eval):
             skeleton.to(device=device, dtype=dtype)
             for module in skeleton.modules() if self.fused else ():

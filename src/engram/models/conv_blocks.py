@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engram.models import norm_pool
+from engram.models import conv3x3, norm_pool, residual
 from engram.models.context import ROW_WEIGHTS, SHARE
 from engram.models.layers import BatchNorm
 
 
 class Fusable:
-    """A module some of whose layers can be done at once; the engine says whether they are.
-
-    Only of a network all of whose parts were `proven` on a GPU (decision 52).
-    """
+    """A module some of whose layers can be done at once; the engine says whether they are."""
 
     fused: bool = False
-    proven: ClassVar[bool] = False
+
+    def proven(self, precision: str) -> bool:
+        """Whether that pays, as measured on a GPU; of a network, all parts must be proven."""
+        return False
 
 
 class Block(NamedTuple):
@@ -47,7 +47,8 @@ class ConvBlocks(Fusable, nn.Sequential):
     torch.Size([2, 45])
     """
 
-    proven = True
+    def proven(self, precision: str) -> bool:
+        return True
 
     def parts(self) -> Iterator[Block | nn.Module]:
         """Blocks, and the layers that belong to none."""
@@ -93,7 +94,7 @@ def at_once(
     computed, beyond rounding.
     """
     x, offset = x.contiguous(memory_format=torch.channels_last), convolution.bias
-    z: Tensor = convolution._conv_forward(x, convolution.weight, None)
+    z = _convolved(convolution, x)
     kind = (norm.features, shortcut is not None, relu, pool, z.dtype, z.device)
     ready = norm_pool.applies(z) and _channels_last(z) and norm_pool.works(*kind)
     if not ready or norm.weight is None or norm.bias is None:
@@ -105,9 +106,48 @@ def at_once(
     how: Any = {"shortcut": shortcut, "eps": norm.eps, "relu": relu, "pool": pool}
     if not norm.training:
         return norm_pool.infer(z, *own, (norm.mean, norm.var), **how)
+    return norm_pool.train(z, *own, _running(norm), momentum=norm.momentum, **how)
+
+
+def _convolved(convolution: nn.Conv2d, x: Tensor) -> Tensor:
+    """What the convolution makes of x, without its bias."""
+    stride, size = convolution.stride[0], convolution.kernel_size[0]
+    if conv3x3.serves(convolution, x):
+        C, N = convolution.in_channels, convolution.out_channels
+        if conv3x3.works(C, N, size, stride, *x.shape[2:], x.device):
+            x = x if C == 3 else x.to(conv3x3.KIND)
+            return conv3x3.convolve(x, convolution.weight, stride, conv3x3.KIND)
+    z: Tensor = convolution._conv_forward(x, convolution.weight, None)
+    return z
+
+
+def block_at_once(
+    layers: Sequence[tuple[nn.Conv2d, BatchNorm]], x: Tensor, *, relu: bool
+) -> Tensor | None:
+    """A residual block in training: two layers, and one for the shortcut where it has any.
+
+    None where the kernels do not serve it.
+    """
+    (first, norm), *_ = layers
+    convolutions, norms = zip(*layers, strict=True)
+    ways = {(one.eps, one.momentum, one.weight is None) for one in norms}
+    served = all(one.bias is None and conv3x3.serves(one, x) for one in convolutions)
+    if not norm.training or not served or ways != {(norm.eps, norm.momentum, False)}:
+        return None
+    C, N, stride = first.in_channels, first.out_channels, first.stride[0]
+    if C == 3 or not residual.works(C, N, stride, *x.shape[2:], x.device):
+        return None
+    x = x.to(conv3x3.KIND).contiguous(memory_format=torch.channels_last)
+    own: list[Any] = [(one.weight, two.weight, two.bias, *_running(two)) for one, two in layers]
+    how: Any = {"momentum": norm.momentum, "eps": norm.eps, "relu": relu}
+    return residual.block(x, [residual.Layer(*one) for one in own], stride=stride, **how)
+
+
+def _running(norm: BatchNorm) -> tuple[Tensor, Tensor]:
+    """The running statistics, to be written."""
     if not norm.in_place:
         norm._buffers["mean"], norm._buffers["var"] = norm.mean.clone(), norm.var.clone()
-    return norm_pool.train(z, *own, (norm.mean, norm.var), momentum=norm.momentum, **how)
+    return norm.mean, norm.var
 
 
 def _channels_last(x: Tensor) -> bool:

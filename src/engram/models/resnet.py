@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from engram.errors import whole
-from engram.models.conv_blocks import ConvBlocks, Fusable, at_once, fuses
+from engram.models import conv3x3
+from engram.models.conv_blocks import ConvBlocks, Fusable, at_once, block_at_once, fuses
 from engram.models.layers import BatchNorm, Dropout
 from engram.models.shapes import image
 
@@ -27,6 +28,9 @@ class BasicBlock(Fusable, nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor
         if fuses(self, x):
+            whole = block_at_once(self._layers(), x, relu=self.relu)
+            if whole is not None:
+                return whole
             y = at_once(self.first, self.first_norm, x)
             short = _shortcut(self.shortcut, x)
             return at_once(self.second, self.second_norm, y, shortcut=short, relu=self.relu)
@@ -34,6 +38,16 @@ class BasicBlock(Fusable, nn.Module):
         y = self.second_norm(self.second(y))
         y = y + (x if self.shortcut is None else self.shortcut(x))
         return y.relu() if self.relu else y
+
+    def proven(self, precision: str) -> bool:
+        """In bf16, where there are kernels for its convolutions (decision 54)."""
+        return precision == "bf16" and all(conv3x3.knows(one) for one, _ in self._layers())
+
+    def _layers(self) -> list[tuple[nn.Conv2d, BatchNorm]]:
+        found = [(self.first, self.first_norm), (self.second, self.second_norm)]
+        if self.shortcut is not None:
+            found.append((self.shortcut[0], self.shortcut[1]))  # type: ignore[arg-type]
+        return found
 
 
 class Bottleneck(Fusable, nn.Module):
