@@ -38,7 +38,7 @@ def test_lists_with_face_boxes(lists):
     assert [data.classes[i] for i in data.labels.tolist()] == WORDS * 4
     assert (len(data.train), len(data.test)) == (24, 8)
     for kind in ("none", "uncertain", "no face"):
-        assert f"4 images labelled {kind} are left out" in data.notes
+        assert f"4 images labelled {kind} left out" in data.notes
     assert "faces: 30 cut by a face box, 2 cut at the centre" in data.notes
 
 
@@ -96,7 +96,7 @@ def test_folders_with_annotations(folders):
     data = engram.load("affectnet", root=folders.parent, size=24)
     assert [data.classes[i] for i in data.labels.tolist()] == WORDS * 6  # 2.jpg before 10.jpg
     assert (len(data.train), len(data.test)) == (40, 8)
-    assert "1 images labelled none are left out" in data.notes
+    assert "1 image labelled none left out" in data.notes
     assert "faces: 48 square as they are" in data.notes
 
 

@@ -38,10 +38,8 @@ def test_frames_have_the_label_of_their_clip(root):
     data = engram.load("baum1", root=root.parent, size=16)
     assert data.classes == engram.data.EXPRESSIONS
     assert data.labels.bincount().tolist() == [120, 108, *[120] * 6]  # a clip has no frames
-    assert "1 clips without frames are left out" in data.notes
-    left = (
-        "50 clips of other states (boredom, bothered, concentrating, thinking, unsure) are left out"
-    )
+    assert "1 clip without frames left out" in data.notes
+    left = "50 clips of other states (boredom, bothered, concentrating, thinking, unsure) left out"
     assert left in data.notes
     subject = data.attributes["subject"]
     assert len(subject[data.test].unique()) == 3
@@ -68,7 +66,7 @@ def test_emotions_that_contradict_their_code_are_left_out(root):
     file = root / "Annotations_BAUM1s.csv"
     file.write_text(file.read_text().replace("S001_009,Neutral,9", "S001_009,Happiness,9"))
     data = engram.load(root, size=16)
-    assert "1 clips whose emotion and code differ are left out" in data.notes
+    assert "1 clip whose emotion and code differ left out" in data.notes
     assert int((data.labels == 0).sum()) == 108
 
 

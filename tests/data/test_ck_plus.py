@@ -51,7 +51,7 @@ def test_last_frames_first_frames_and_subjects(root):
     assert data.classes == engram.data.EXPRESSIONS
     assert data.labels.bincount().tolist() == [35, *[15] * 7]  # one and three of 35 sequences
     assert data.notes[0] == "8 subjects for training, 3 for testing"  # of all 11, round(11 * .3)
-    assert "2 sequences without an emotion are left out" in data.notes
+    assert "2 sequences without an emotion left out" in data.notes
     assert "faces: 128 cut by landmarks, 12 cut at the centre" in data.notes
     subject = data.attributes["subject"]
     assert not set(subject[data.train].tolist()) & set(subject[data.test].tolist())
@@ -81,7 +81,7 @@ def test_short_sequences(root):
     write(root, 3, 21, 1, 4, first=7)
     data = engram.load(root, size=16)
     assert data.labels.bincount().tolist() == [36, 15, 15, 15, 17, 15, 15, 15]
-    assert "1 sequences of fewer than two frames are left out" in data.notes
+    assert "1 sequence of fewer than two frames left out" in data.notes
 
 
 @pytest.mark.parametrize("text", ["8.0", "1.5", "", "anger", "1 2"])

@@ -112,7 +112,7 @@ def test_broken_pictures_are_refused_or_counted(tmp_path):
     data = read_faces("few", faces, FaceOptions(size=10, broken="drop"))
     assert data.train.tolist() == [0, 1, 2, 4, 5]
     assert len(data) == 8
-    assert "1 images that cannot be read are left out" in data.notes
+    assert "1 image left out that cannot be read" in data.notes
 
 
 def test_a_subject_of_both_parts_is_told(tmp_path):
@@ -218,7 +218,7 @@ def test_images_in_memory_become_faces():
     assert faces.x.shape == (10, 3, 12, 12)
     assert torch.equal(faces.x[:, 0], faces.x[:, 2])
     assert torch.equal(faces.train, data.train)
-    assert faces.notes == ("1 blank images of one colour, kept",)
+    assert faces.notes == ("1 blank image of one colour, kept",)
     assert as_faces(data, None) is data
     with pytest.raises(ValueError, match="no images"):
         as_faces(Data.from_arrays(x.float(), ["happy", "neutral"] * 5), 12)
@@ -242,7 +242,7 @@ def test_frames_that_are_no_part_of_the_picture_are_counted(tmp_path, frame):
 def test_pictures_that_are_listed_twice(tmp_path):
     file, options = paint(tmp_path / "a.png", 1), FaceOptions(size=8, broken="drop")
     two = [Face(file, label, "train") for label in ("Anger", "Anger", "Sadness")]
-    assert "1 images are listed more than once" in read_faces("x", two[:2], options).notes
+    assert "1 image listed more than once" in read_faces("x", two[:2], options).notes
     with pytest.raises(ValueError, match=r"a.png: expected one label, got .'Anger', 'Sadness'."):
         read_faces("x", two, options)
     for lost in (replace(two[0], part="test"), replace(two[0], file=tmp_path / "b.png")):

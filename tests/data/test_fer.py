@@ -95,7 +95,7 @@ def test_folders_that_are_there_twice_are_refused(tmp_path, pictures):
     clear = Image.fromarray(np.zeros((48, 48, 4), np.uint8))
     clear.save(tmp_path / "fer2013" / "train" / "angry" / "z.png")
     notes = engram.load("fer2013", root=tmp_path, size=20).notes
-    assert "1 images whose transparency is left out" in notes
+    assert "1 image whose transparency is left out" in notes
     (tmp_path / "fer2013" / "train" / "anger").mkdir()
     clear.save(tmp_path / "fer2013" / "train" / "anger" / "z.png")
     with pytest.raises(ValueError, match=r"one folder for each expression, got .'anger', 'angry'"):

@@ -105,9 +105,9 @@ def test_colours_made_or_lost_and_blank_images_are_counted(tmp_path):
         )
     paint(tmp_path / "a" / "9.png")
     assert Data.from_folder(tmp_path).notes == (
-        "1 grey images, made RGB",
-        "1 images whose transparency is left out",
-        "1 blank images of one colour, kept",
+        "1 grey image, made RGB",
+        "1 image whose transparency is left out",
+        "1 blank image of one colour, kept",
     )
 
 

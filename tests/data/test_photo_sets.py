@@ -41,7 +41,7 @@ def test_flowers_are_counted_from_one(root):
     for row, one in enumerate(range(1, 9)):
         channel = [0, 1, 2][one % 3]
         assert data.x[row, channel].float().mean() > 240
-    assert "1 images are in no part and left out" in data.notes
+    assert "1 image in no part left out" in data.notes
     assert "training set has 3 of 1020 rows" in data.notes
     assert data.sample_shape == (3, 16, 16)
 
@@ -87,7 +87,7 @@ def test_persons_are_cut_out_with_their_actions(root):
     colours = {"reading": RED, "running": BLUE}
     for picture, label in zip(data.x, data.labels, strict=True):
         assert is_all(picture[:, 1:-1, 1:-1], colours[data.classes[label]])
-    assert "2 persons with several actions are left out" in data.notes
+    assert "2 persons with several actions, left out" in data.notes
     first = load("voc_actions", root=root, size=8, several="first")
     assert first.classes == ("phoning", "reading", "running")
     assert len(first) == 14
@@ -124,7 +124,7 @@ def test_all_eight_as_one(root, tmp_path):
     assert data.classes[0] == "flowers/flower 001"
     flower = data.attributes["domain"] == 0
     assert [int(flower[rows].sum()) for rows in (data.train, data.test)] == [5, 3]  # with valid
-    assert "flowers: 1 images are in no part and left out" in data.notes
+    assert "flowers: 1 image in no part left out" in data.notes
     mapped = load("eight_task", root=root, size=16, packed=tmp_path / "all.npz")
     assert isinstance(mapped.x, np.memmap)
     assert mapped.fingerprint() == data.fingerprint()

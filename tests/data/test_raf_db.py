@@ -59,7 +59,7 @@ def test_missing_annotations_are_counted(root):
     manual = root / "Annotation" / "manual"
     (manual / "train_00002_manu_attri.txt").unlink()
     data = engram.load(root, size=8)
-    assert "1 images without gender, race and age" in data.notes
+    assert "1 image without gender, race and age" in data.notes
     assert data.attribute_names["age"][-1] == "unknown"
     assert data.attributes["age"][1] == 5
     for file in manual.iterdir():
@@ -93,8 +93,8 @@ def test_missing_and_blank_pictures(root):
         engram.load(root)
     data = engram.load(root, size=8, broken="drop")
     assert len(data.train) == 20
-    assert "1 images that cannot be read are left out" in data.notes
-    assert "1 blank images of one colour, kept" in data.notes
+    assert "1 image left out that cannot be read" in data.notes
+    assert "1 blank image of one colour, kept" in data.notes
 
 
 def test_tasks_by_group(root):

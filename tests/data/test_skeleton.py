@@ -112,9 +112,9 @@ def test_damage_is_repaired_and_told():
     assert len(mended.joints[2]) == 3
     assert told == (
         "2 sequences with no body left out: zero, empty",
-        "1 sequences with nan or inf joints filled over time: gap",
-        "1 sequences with nan or inf joints left out: lost",
-        "1 sequences with fewer than 3 frames kept by repeating frames: short",
+        "1 sequence with nan or inf joints filled over time: gap",
+        "1 sequence with nan or inf joints left out: lost",
+        "1 sequence with fewer than 3 frames kept by repeating frames: short",
     )
 
 
@@ -270,7 +270,7 @@ def test_raw_ntu_by_name(tmp_path):
     assert [len(part) for part in (data.train, data.valid, data.test)] == [16, 2, 2]
     assert data.classes == ("drink water", "eat meal")
     assert data.attributes["view"][:3].tolist() == [1, 1, 1]
-    assert data.notes == ("1 sequences with no body left out: S001C001P002R002A001",)
+    assert data.notes == ("1 sequence with no body left out: S001C001P002R002A001",)
     both = load("ntu60", root=tmp_path, split="official", classes=["reading", 0, 1],
                 persons="first", frames=5)  # fmt: skip
     assert both.x.shape == (31, 3, 5, 25)
@@ -316,8 +316,8 @@ def test_raw_ntu_of_odd_lengths(tmp_path):
     data = load(tmp_path, classes=1)
     stem = "S001C001P001R{}A001".format
     assert data.notes == (
-        f"1 sequences with more than 300 frames cut: {stem('003')}",
-        f"1 sequences with frames without a body kept as they are: {stem('004')}",
+        f"1 sequence with more than 300 frames cut: {stem('003')}",
+        f"1 sequence with frames without a body kept as they are: {stem('004')}",
         "3 sequences with fewer than 3 frames kept by repeating frames: "
         + ", ".join(map(stem, ("001", "002", "005"))),
     )
@@ -421,7 +421,7 @@ def test_paddle_rows_of_one_and_two_frames_are_told(tmp_path):
     np.save(tmp_path / "train_data.npy", rows)
     (tmp_path / "train_label.pkl").write_bytes(pickle.dumps((names, [0] * 12)))
     assert load(tmp_path, classes=1).notes == (
-        "1 sequences with frames without a body kept as they are: row 5",
+        "1 sequence with frames without a body kept as they are: row 5",
         "2 sequences with fewer than 3 frames kept by repeating frames: row 3, row 4",
     )
     with pytest.raises(ValueError, match="frames without a body"):

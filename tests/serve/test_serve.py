@@ -192,7 +192,7 @@ def test_the_page_in_a_browser(running):
         pytest.skip("no Chromium is on the PATH")
     with chromium.launch() as browser:
         browser.call("Page.navigate", url=f"http://127.0.0.1:{running[0]}/")
-        until(lambda: "1 tasks, 4 classes" in (browser.evaluate(
+        until(lambda: "1 task, 4 classes" in (browser.evaluate(
             "(document.getElementById('health') || {}).textContent") or ""))  # fmt: skip
         row = json.dumps(TEST[0].tolist())
         browser.evaluate(f"document.getElementById('x').value = {row!r};"
@@ -201,7 +201,7 @@ def test_the_page_in_a_browser(running):
         until(lambda: "a token is needed" in browser.evaluate(read))
         browser.evaluate("document.getElementById('token').value = 'secret';"
                          "document.getElementById('predict').click()")  # fmt: skip
-        until(lambda: browser.evaluate(read) == "after 1 tasks")
+        until(lambda: browser.evaluate(read) == "after 1 task")
         label = browser.evaluate("document.querySelector('#table td:nth-child(2)').textContent")
         assert label == str(running[1].learner.predict(TEST[:1])[0])
         errors = [e for e in browser.events if e.get("method") == "Runtime.exceptionThrown"]

@@ -15,6 +15,7 @@ from engram.data.core import Data
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.methods.base import Method
+from engram.spelling import plural
 from engram.streams import Stream, domain_incremental
 
 CLASSES, DOMAINS, ROWS = 4, 3, 18
@@ -49,7 +50,7 @@ def own_accuracies(method: Method, stream: Stream) -> list[float]:
         for stage in Engine(runs_of(method, [stream], training=LEARNS), device="cpu").stages():
             found.append(accuracies(copied(stage))[-1])
     except BadArgument as error:
-        require(not found, f"it refuses the stream after {len(found)} tasks were learnt ({error})")
+        require(not found, f"it refuses the stream after {plural(len(found), 'task')} ({error})")
         raise
     return found
 

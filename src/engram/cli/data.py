@@ -11,6 +11,7 @@ import typer
 from engram.cli.options import Label, Root
 from engram.cli.shell import FAILED, emit, say
 from engram.errors import BadArgument
+from engram.spelling import plural
 
 app = typer.Typer(help="List, add, pack, verify and inspect data sets.", no_args_is_help=True)
 
@@ -101,7 +102,8 @@ def inspect(
     from engram.cli.show import plain_table
 
     found = data.inspect(source, root=root, **parsed(options, label))
-    emit(f"{found.name}: rows of {found.shape}, {found.dtype}, {len(found.counts)} classes")
+    count = plural(len(found.counts), "class")
+    emit(f"{found.name}: rows of {found.shape}, {found.dtype}, {count}")
     emit(f"fingerprint {found.fingerprint}")
     for key, values in found.attributes.items():
         emit(f"attribute {key}: {values} values")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from engram.cli.options import Device, Root, Trust
+from engram.spelling import plural
 
 if TYPE_CHECKING:
     from engram.deploy import Learner
@@ -76,7 +77,7 @@ def command(
         make_folders(out.parent)
         with appearing(out) as temporary:
             temporary.write_text(text, encoding="utf-8")
-        say(f"{len(table)} predictions in {out}")
+        say(f"{plural(len(table), 'prediction')} in {out}")
     if asked.truth is not None and learner.published.facts["labels"] == "single":
         _say_accuracy(learner, table, where)
     for problem in asked.lost:
@@ -113,7 +114,8 @@ def _say_accuracy(learner: Learner, table: Any, task: int | None) -> None:
     if len(known):
         right = (known["label"].astype(str) == known["truth"]).mean()
         of = "" if task is None else f" of classes of task {task + 1}"
-        say(f"accuracy {right:.4f} on {len(known)} rows{of} whose labels are known")
+        rows = plural(len(known), "row")
+        say(f"accuracy {right:.4f} on {rows}{of} with known labels")
 
 
 def open_model(

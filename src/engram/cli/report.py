@@ -10,6 +10,7 @@ import typer
 from engram.cli.options import Directories
 from engram.cli.shell import say
 from engram.errors import bad
+from engram.spelling import plural
 
 PAGES = (".html", ".htm")
 
@@ -40,4 +41,4 @@ def command(
     if tables is not None:
         say(f"wrote {len(write_tables(inputs, tables))} tables to {tables}")
     if images is not None:
-        say(f"wrote {len(write_images(inputs, images))} images to {images}")
+        say(f"wrote {plural(len(write_images(inputs, images)), 'image')} to {images}")

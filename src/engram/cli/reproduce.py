@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from engram.cli.options import Again, Compile, Device, Out
+from engram.spelling import plural
 
 if TYPE_CHECKING:
     from engram.reproduce import PaperTable, Reproduction, ReproductionPlan
@@ -224,7 +225,7 @@ def _close(made: Reproduction) -> None:
 
     counts = ", ".join(f"{count} {verdict}" for verdict, count in made.counts().items())
     if counts:
-        say(f"{len(made.lines)} cells: {counts}")
+        say(f"{plural(len(made.lines), 'cell')}: {counts}")
     for path in made.figures:
         say(f"wrote {path}")
     if made.open_runs:

@@ -20,6 +20,7 @@ from engram.data.folder import IMAGE_SUFFIXES, images_in
 from engram.data.limits import check_npy
 from engram.data.lists import inside, readable
 from engram.errors import bad, whole
+from engram.spelling import plural
 
 _LABELS = (
     "Neutral",
@@ -81,7 +82,7 @@ def load_affectnet(
     found = _listed(path, lists, others) if lists else _annotated(sets or {}, others)
     faces = list(found)
     alone = others.pop(_ALONE, 0)
-    notes = [f"{count:,} images labelled {kind} are left out" for kind, count in others.items()]
+    notes = [f"{plural(count, 'image')} labelled {kind} left out" for kind, count in others.items()]
     notes += [f"{alone:,} annotations have no image"] if alone else []
     if per_class is not None:
         faces, left = _fewer(faces, whole("per_class", per_class, low=1), seed)

@@ -18,6 +18,7 @@ from engram.data.held_units import held_units
 from engram.data.lists import readable, text_of
 from engram.data.video import VIDEOS, extract_frames
 from engram.errors import bad, choose, whole
+from engram.spelling import plural
 
 # States of the spontaneous part by their code, from 1; what is no expression is left out.
 _STATES = (
@@ -90,7 +91,7 @@ def load_baum1(
     files = _frames(path, clips, None if frames is None else Path(frames))
     rows = [(clip, file) for clip in clips for file in files.get(clip.name, ())[::every]]
     absent = sum(clip.name not in files for clip in clips)
-    notes += [f"{absent} clips without frames are left out"] if absent else []
+    notes += [f"{plural(absent, 'clip')} without frames left out"] if absent else []
     units = [_unit(split, clip, file) for clip, file in rows]
     labels = [clip.label for clip, _ in rows]
     held = held_units(units, labels, test_share, seed=seed)
@@ -149,9 +150,12 @@ def _read(file: Path) -> tuple[list[_Clip], list[str]]:
         else:
             facts = {"subject": clip.upper().split("_")[0], "clip": clip.upper(), **_gender(row)}
             clips[clip.upper()] = _Clip(clip.upper(), expression(state) or "", facts)
-    notes = [f"{sum(others.values())} clips of other states ({', '.join(sorted(others))}) are left "
-             "out"] if others else []  # fmt: skip
-    notes += [f"{unclear} clips whose emotion and code differ are left out"] if unclear else []
+    notes = []
+    if others:
+        states = ", ".join(sorted(others))
+        notes.append(f"{plural(sum(others.values()), 'clip')} of other states ({states}) left out")
+    if unclear:
+        notes.append(f"{plural(unclear, 'clip')} whose emotion and code differ left out")
     if not told:
         raise bad(str(file), "clips such as S001_001", "none")
     return list(clips.values()), notes

@@ -18,6 +18,7 @@ from engram.data.folder import images_in, is_hidden
 from engram.data.held_units import held_units
 from engram.data.lists import text_of
 from engram.errors import bad, whole
+from engram.spelling import plural
 
 # The Emotion files count the expressions as EXPRESSIONS does: 0 neutral, 1 anger, 2 contempt, ...
 _IMAGES = ("cohn-kanade-images", "extended-cohn-kanade-images/cohn-kanade-images")
@@ -89,8 +90,8 @@ def load_ck_plus(
         for file, label, subject in found
     ]  # fmt: skip
     notes = [f"{len(subjects) - len(held)} subjects for training, {len(held)} for testing"]
-    notes += [f"{unlabelled} sequences without an emotion are left out"] if unlabelled else []
-    notes += [f"{short} sequences of fewer than two frames are left out"] if short else []
+    notes += [f"{plural(unlabelled, 'sequence')} without an emotion left out"] if unlabelled else []
+    notes += [f"{plural(short, 'sequence')} of fewer than two frames left out"] if short else []
     return read_faces(name, faces, options, notes=notes)
 
 

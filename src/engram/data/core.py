@@ -18,6 +18,7 @@ from engram.data.fingerprint import fingerprint_of
 from engram.data.labels import notes_on_names, refuse_unlabelled
 from engram.data.sources import Sources
 from engram.errors import bad, unknown
+from engram.spelling import plural
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
 
@@ -131,7 +132,7 @@ class Data(Sources):
     def __repr__(self) -> str:
         return (
             f"Data({self.name!r}: {len(self.train)} train, {len(self.test)} test rows of "
-            f"{self.sample_shape}, {self.n_classes} classes)"
+            f"{self.sample_shape}, {plural(self.n_classes, 'class')})"
         )
 
     def _repr_html_(self) -> str:

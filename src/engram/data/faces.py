@@ -19,10 +19,12 @@ from engram.data.arrays import Array
 from engram.data.core import Data
 from engram.data.crops import CROPS, Cut, Frame, cut_face
 from engram.data.expressions import EXPRESSIONS
+from engram.data.images import kinds_in_words
 from engram.data.mapped import MappedWriter, is_mapped, read_mapped
 from engram.data.packed import load_packed
 from engram.data.packing import arrays_of, with_suffix
 from engram.errors import BadArgument, bad, choose, whole
+from engram.spelling import plural
 
 BROKEN = ("error", "drop")
 _CHUNK = 512  # pictures decoded before they are stored
@@ -88,13 +90,15 @@ class _Counts:
         words = {"landmarks": "cut by landmarks", "box": box,
                  "centre": "cut at the centre", "whole": "square as they are"}  # fmt: skip
         crops = [f"{self.crops[one]:,} {words[one]}" for one in CROPS if self.crops[one]]
-        kinds = {"grey": "grey images, made RGB", "transparent": "images whose transparency is "
-                 "left out", "blank": "blank images of one colour, kept",
-                 "lost": "boxes or landmarks that are no part of their image"}  # fmt: skip
         found = [f"{self.noun}: {', '.join(crops)}"] if crops else []
-        found += [f"{self.kinds[one]:,} {text}" for one, text in kinds.items() if self.kinds[one]]
+        kinds = self.kinds
+        found += kinds_in_words(
+            grey=kinds["grey"], clear=kinds["transparent"], blank=kinds["blank"]
+        )
+        if kinds["lost"]:
+            found.append(f"{kinds['lost']:,} boxes or landmarks that are no part of their image")
         if self.broken:
-            found.append(f"{len(self.broken):,} images that cannot be read are left out")
+            found.append(f"{plural(len(self.broken), 'image')} left out that cannot be read")
         return tuple(found)
 
 
@@ -265,7 +269,7 @@ def _listed_twice(faces: Sequence[Face]) -> tuple[str, ...]:
         if known.setdefault(what, face.label) != face.label:
             raise bad(str(face.file), "one label", sorted({known[what], face.label}))
     twice = len(faces) - len(known)
-    return (f"{twice:,} images are listed more than once",) if twice else ()
+    return (f"{plural(twice, 'image')} listed more than once",) if twice else ()
 
 
 def _shared_subjects(faces: Sequence[Face]) -> tuple[str, ...]:

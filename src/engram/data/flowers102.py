@@ -9,6 +9,7 @@ from engram.data.core import Data
 from engram.data.matlab import numbers, read_matlab
 from engram.data.photos import SIZE, photo, read_photos
 from engram.errors import bad
+from engram.spelling import plural
 
 _KINDS = 102
 _PARTS = {"trnid": "train", "valid": "valid", "tstid": "test"}
@@ -46,7 +47,7 @@ def load_flowers(
         for one in sorted(parts)
     ]
     left = len(kinds) - len(parts)
-    notes = [f"{left} images are in no part and left out"] if left else []
+    notes = [f"{plural(left, 'image')} in no part left out"] if left else []
     classes = [_title(kind) for kind in range(1, _KINDS + 1)]
     return read_photos(name, photos, classes, size=size, broken=broken, packed=packed, notes=notes)
 

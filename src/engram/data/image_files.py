@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from engram.data.arrays import Array
-from engram.data.images import head, pixels, refuse_broken, tried
+from engram.data.images import head, kinds_in_words, pixels, refuse_broken, tried
 from engram.data.index import SUM_BYTES, Index, known_from, write_index
 from engram.data.lazy import CACHE, LazyRows
 from engram.data.threads import Threads
@@ -177,9 +177,7 @@ def told_of(x: ImageFiles) -> tuple[str, ...]:
     """What a reader of results must know of these images, as far as headers tell it."""
     kinds = x.index.heads[:, 2]
     grey, clear = (int((kinds & kind > 0).sum()) for kind in (GREY, CLEAR))
-    words = {"grey images, made RGB": grey if x.shape[1] == 3 else 0,
-             "images whose transparency is left out": clear}  # fmt: skip
-    return tuple(f"{count:,} {text}" for text, count in words.items() if count) + known_by(x)
+    return kinds_in_words(grey=grey if x.shape[1] == 3 else 0, clear=clear) + known_by(x)
 
 
 def known_by(x: ImageFiles) -> tuple[str, ...]:

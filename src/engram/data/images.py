@@ -12,6 +12,7 @@ import numpy as np
 from engram.data.arrays import Array
 from engram.data.limits import check_regular
 from engram.errors import BadArgument, bad, whole
+from engram.spelling import plural
 
 _GREY = ("1", "L", "I;16")
 _CLEAR = ("RGBA", "LA", "PA", "La", "RGBa")
@@ -124,9 +125,22 @@ def told(sources: Sequence[Source], decoded: Array) -> tuple[str, ...]:
             grey += image.mode in _GREY and decoded.shape[1] == 3
             clear += image.mode in _CLEAR or "transparency" in image.info
     blank = sum(bool((one == one[:, :1, :1]).all()) for one in decoded)
-    words = {"grey images, made RGB": grey, "images whose transparency is left out": clear,
-             "blank images of one colour, kept": blank}  # fmt: skip
-    return tuple(f"{count:,} {text}" for text, count in words.items() if count)
+    return kinds_in_words(grey=grey, clear=clear, blank=blank)
+
+
+def kinds_in_words(*, grey: int = 0, clear: int = 0, blank: int = 0) -> tuple[str, ...]:
+    """Notes on how many images are of some kinds.
+
+    Examples
+    --------
+    >>> kinds_in_words(grey=1, clear=2)
+    ('1 grey image, made RGB', '2 images whose transparency is left out')
+    """
+    kinds = (
+        (grey, "grey image", ", made RGB"), (clear, "image", " whose transparency is left out"),
+        (blank, "blank image", " of one colour, kept"),
+    )  # fmt: skip
+    return tuple(plural(count, noun) + rest for count, noun, rest in kinds if count)
 
 
 def _open(source: Source) -> Any:

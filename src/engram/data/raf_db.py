@@ -12,6 +12,7 @@ from engram.data.crops import Frame
 from engram.data.faces import Face, FaceOptions, read_faces
 from engram.data.lists import inside, text_of
 from engram.errors import bad, choose
+from engram.spelling import plural
 
 _LIST = "EmoLabel/list_patition_label.txt"  # spelt so by its authors
 _LABELS = ("Surprised", "Fearful", "Disgust", "Happiness", "Sadness", "Anger", "Neutral")  # from 1
@@ -65,7 +66,7 @@ def load_raf_db(
     if without == len(faces):
         notes = ["no manual annotation: gender, race and age are not known"]
     else:
-        notes = [f"{without} images without gender, race and age"] if without else []
+        notes = [f"{plural(without, 'image')} without gender, race and age"] if without else []
     return read_faces(name, faces, options, notes=notes, names=GROUPS)
 
 

@@ -11,6 +11,7 @@ from engram.data.arrays import Array
 from engram.data.skeleton_frames import filled, resample
 from engram.data.skeleton_sequences import Sequences
 from engram.errors import bad, choose
+from engram.spelling import plural
 
 REPAIRS = ("interpolate", "drop", "error")
 MIN_FRAMES = 3
@@ -51,10 +52,10 @@ def mend(
         lost = [i for i in hit if cured[i] is None]
         if len(lost) < len(hit):
             saved = [sequences.names[i] for i in hit if cured[i] is not None]
-            told.append(f"{len(saved)} sequences with {damage} {how}: {_list(saved)}")
+            told.append(f"{plural(len(saved), 'sequence')} with {damage} {how}: {_list(saved)}")
         if lost:
             gone = _list([sequences.names[i] for i in lost])
-            told.append(f"{len(lost)} sequences with {damage} left out: {gone}")
+            told.append(f"{plural(len(lost), 'sequence')} with {damage} left out: {gone}")
         whole_list = [cured.get(i, one) for i, one in enumerate(sequences.joints)]
         kept = [i for i, one in enumerate(whole_list) if one is not None]
         sequences = replace(sequences, joints=whole_list).take(kept)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from engram.data.core import Data
 from engram.data.crops import Frame
 from engram.data.photos import SIZE, lines, photo, read_photos
 from engram.errors import bad, choose
+from engram.spelling import plural
 
 ACTIONS = (
     "jumping", "phoning", "playinginstrument", "reading", "ridingbike", "ridinghorse", "running",
@@ -52,9 +53,9 @@ def load_voc_actions(
             if done and (len(done) == 1 or several == "first"):
                 picture = path / "JPEGImages" / f"{words[0]}.jpg"
                 photos.append(photo(picture, done[0], part, frame))
-    told = {"drop": "are left out", "first": "have the first of them"}[several]
-    notes = [f"{more} persons with several actions {told}"] if more else []
-    notes += [f"{none} persons without an action are left out"] if none else []
+    told = {"drop": "left out", "first": "with the first of them"}[several]
+    notes = [f"{plural(more, 'person')} with several actions, {told}"] if more else []
+    notes += [f"{plural(none, 'person')} without an action left out"] if none else []
     return read_photos(name, photos, ACTIONS, size=size, broken=broken, packed=packed, notes=notes)
 
 

@@ -22,6 +22,7 @@ from engram.memory.random import group_key, random_order, random_orders
 from engram.memory.reservoir import reservoir
 from engram.memory.source import Policy, Ranking, Source
 from engram.shares import exact
+from engram.spelling import plural
 
 BUDGETS = ("per_class", "total", "per_task", "fraction")
 _ROUNDING = {
@@ -130,12 +131,12 @@ class Memory:
         if self.fraction is not None:
             size = f"{self.fraction:g} of each task"
         elif self.per_class is not None:
-            size = f"{self.per_class} items per class"
+            size = f"{plural(self.per_class, 'item')} per class"
         elif self.total is not None:
             shared = "" if self.policy == "reservoir" else ", shared by classes"
-            size = f"{self.total} items{shared}"
+            size = plural(self.total, "item") + shared
         else:
-            size = f"{self.per_task} items, shared by tasks"
+            size = f"{plural(self.per_task or 0, 'item')}, shared by tasks"
         return f"{size}, {name_of(self.policy)}"
 
     def capacity(

@@ -96,7 +96,9 @@ class Service:
     def learn(self, x: Any, y: list[Any]) -> Job:
         """Check a task as learning would, and keep it for later."""
         if len(self.jobs) >= self.queue:
-            raise QueueFull(f"{len(self.jobs)} tasks wait already; try again later")
+            count = len(self.jobs)
+            wait = "1 task waits" if count == 1 else f"{count} tasks wait"
+            raise QueueFull(f"{wait} already; try again later")
         learner = self.learner
         new = NewTask.of(x, y, None, learner.published.facts["inputs"])
         learner.refuse(new)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engram.data.core import Data
 from engram.errors import Forbidden
-from engram.spelling import nearest
+from engram.spelling import nearest, plural
 from engram.streams.core import Stream, Task
 
 _DATA = ("x", "y", "labels", "train", "test", "valid", "attributes", "gather", "fingerprint")
@@ -127,7 +127,8 @@ class StreamOutline:
         return self.tasks[which]
 
     def __repr__(self) -> str:
-        return f"StreamOutline({self.name!r}: {len(self)} tasks, {len(self.order)} classes)"
+        tasks, classes = plural(len(self), "task"), plural(len(self.order), "class")
+        return f"StreamOutline({self.name!r}: {tasks}, {classes})"
 
     def __getattr__(self, name: str) -> Any:
         refuse("stream", name, _STREAM, self.__slots__)

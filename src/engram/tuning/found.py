@@ -11,6 +11,7 @@ from engram.errors import EngramError
 from engram.recipes import Recipe, execute
 from engram.recipes.plan import Planner, RecipePlanner
 from engram.records import Result
+from engram.spelling import plural
 from engram.tuning.ranges import Range
 from engram.tuning.subject import Subject, shown
 from engram.tuning.trials import Trial
@@ -139,7 +140,7 @@ class Search:
     def __str__(self) -> str:
         rows = "TEST ROWS" if self.on == "test" else "validation rows"
         lines = [
-            f"Search: {len(self.trials)} trials of {', '.join(map(str, self.ranges))}",
+            f"Search: {plural(len(self.trials), 'trial')} of {', '.join(map(str, self.ranges))}",
             f"  judged by {self.metric} on {rows} of the first {self.tasks} tasks",
         ]
         lost = sum(one.diverged > 0 for one in self.trials)
