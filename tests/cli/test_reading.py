@@ -233,6 +233,27 @@ def test_check_passes_and_fails(engram, monkeypatch):
     assert "why" in engram("check", "Bad", code=1).stdout
 
 
+def test_check_takes_fields_of_a_method(engram, monkeypatch):
+    checks = pytest.importorskip("engram.checks")
+    asked = []
+
+    def check(target, **options):
+        asked.append(target)
+        return checks.Report("tried", [checks.Finding("form", True)])
+
+    monkeypatch.setattr(checks, "check", check)
+    engram("check", "LUCIR", "--set", "variant=distil", "-s", "LUCIR.memory.per_class=3")
+    assert (asked[0].variant, asked[0].memory.per_class) == ("distil", 3)
+    for wrong, words in (
+        ("varint=distil", "did you mean 'variant'"), ("epochs=3", "epochs"),
+        ("variant=all", "variant: unknown name 'all'"), ("variant", "expected key=value"),
+    ):  # fmt: skip
+        assert words in engram("check", "LUCIR", "--set", wrong, code=2).stderr
+    assert "--data: expected the data" in engram("check", "herding", "-s", "k=1", code=2).stderr
+    assert "--label is about" in engram("check", "LUCIR", "--label", "y", code=2).stderr
+    assert len(asked) == 1
+
+
 def test_demo_in_small(engram, monkeypatch):
     monkeypatch.setattr(demo, "DATA", "blobs")
     monkeypatch.setattr(demo, "TRAINING", {"epochs": 1})

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from engram.cli.data import Options, parsed
+from engram.cli.data import parsed
 from engram.cli.options import Label, Root
 from engram.cli.shell import BAD_INPUT, FAILED, emit
 from engram.errors import EngramError, bad
@@ -25,9 +25,16 @@ def command(
         typer.Option("--data", "-d", metavar="NAME|PATH", help="Data that a network is to read."),
     ] = None,
     root: Root = None,
-    options: Options = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", metavar="KEY=VALUE",
+            help="With --data, an option of that data; without, another value of a method's field: "
+            "strength=10, memory.total=200. Repeatable.",
+        ),
+    ] = None,
     label: Label = None,
-) -> None:
+) -> None:  # fmt: skip
     """Check a method, policy, probe, detector or network of your own against the contract.
 
     Exit code 1: a rule is broken; 2: the method's own code raised an error.
@@ -36,17 +43,44 @@ def command(
         raise EngramError("this version has no contract suite (engram.checks)")
     from engram.checks import check
 
-    shape = None
+    shape, tried = None, target
     if data is not None:
         from engram.data import load
 
         where = str(root) if root else None
         shape = load(data, root=where, **parsed(options, label)).sample_shape
     elif options or label:
-        raise bad("--data", "the data that --set and --label are about", None)
-    report = check(target, sample_shape=shape)
+        tried = method_with(target, options or [])
+        if label:
+            raise bad("--data", "the data that --label is about", None)
+    report = check(tried, sample_shape=shape)
     emit(str(report))
     if any(one.raised for one in report.failed):  # the same code as for any error of one's own
         raise typer.Exit(BAD_INPUT)
     if not report.passed:
         raise typer.Exit(FAILED)
+
+
+def method_with(target: str, assignments: list[str]) -> Any:
+    """A method by name, with other values than its defaults.
+
+    Examples
+    --------
+    >>> method_with("BiC", ["variant=sigmoid", "BiC.memory.total=60"]).memory.total
+    60
+    """
+    from engram.checks.suite import resolve
+    from engram.methods.base import Method
+    from engram.recipes.assign import put
+    from engram.recipes.assign_parts import option_of
+    from engram.recipes.names import build_method
+    from engram.yaml_text import key_value
+
+    kind = resolve(target)
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise bad("--data", "the data that --set and --label are about", None)
+    content: dict[str, Any] = {"stream": {"data": "blobs"}, "method": {"name": target}}
+    for assignment in assignments:
+        key, value = key_value(assignment)
+        put(content, f"method.{option_of(key, target) or key.removeprefix('method.')}", value)
+    return build_method(content["method"])
