@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks.reproduce import length, search, split_mnist, verdicts
+from benchmarks.reproduce import first_task, length, search, split_mnist, verdicts
 from benchmarks.reproduce.searches import SEARCHES, Search
 from benchmarks.scaling.__main__ import exponents
 from benchmarks.scaling.axes import AXES
@@ -24,6 +25,7 @@ from engram.errors import BadArgument
 from engram.methods import GDumb
 from engram.reproduce import cells_of, choose_cells, find_table
 from engram.reproduce.output import read_lines
+from engram.reproduce.papers import iirc_preset
 from engram.reproduce.papers.rwalk_preset import EMBEDDED, PAPER
 from tests.reproduce.invented import invented_table
 
@@ -335,6 +337,19 @@ def test_the_length_of_a_task_by_the_rule(tmp_path, capsys):
     assert length.decide({1: 70.0, 2: 70.2, 5: 70.25, 10: 75.0}) == 2
     with pytest.raises(BadArgument, match="lengths: expected numbers of epochs that grow"):
         length.main([*given, "--lengths", "2", "1"], EMBEDDED)
+
+
+def test_the_first_task_under_a_schedule(capsys):
+    """Drawn shapes and a network of two layers in place of CIFAR-100 and half a ResNet."""
+    first_task.main(["--set", "cifar.model=mlp"], iirc_preset.EMBEDDED)
+    said = capsys.readouterr().out
+    assert re.fullmatch(r"order 0: 0\.\d{3} after \d+ epochs\n", said)
+    whole = iirc_preset.Preset(cifar=replace(iirc_preset.DRAWN, model="mlp"), cuts=0)
+    assert first_task.first_task(whole, 0)[1] == 20  # no cut ends it
+    made = iirc_preset.recipe(first_task.small(iirc_preset.PAPER), "IIRC-CIFAR", "ER")
+    assert made.stream["data_options"]["resize"] == 16
+    net = first_task.half((3, 16, 16))
+    assert sum(p.numel() for p in net.parameters()) < 130_000
 
 
 def test_ways_of_a_step_agree(capsys):

@@ -250,7 +250,6 @@ def test_check_takes_fields_of_a_method(engram, monkeypatch):
     ):  # fmt: skip
         assert words in engram("check", "LUCIR", "--set", wrong, code=2).stderr
     assert "--data: expected the data" in engram("check", "herding", "-s", "k=1", code=2).stderr
-    assert "--label is about" in engram("check", "LUCIR", "--label", "y", code=2).stderr
     assert len(asked) == 1
 
 

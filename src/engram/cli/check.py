@@ -12,6 +12,8 @@ from engram.cli.options import Label, Root
 from engram.cli.shell import BAD_INPUT, FAILED, emit
 from engram.errors import EngramError, bad
 
+ABOUT_DATA = "the data that --set and --label are about"
+
 
 def command(
     target: Annotated[
@@ -49,10 +51,10 @@ def command(
 
         where = str(root) if root else None
         shape = load(data, root=where, **parsed(options, label)).sample_shape
-    elif options or label:
-        tried = method_with(target, options or [])
-        if label:
-            raise bad("--data", "the data that --label is about", None)
+    elif label:
+        raise bad("--data", ABOUT_DATA, None)
+    elif options:
+        tried = method_with(target, options)
     report = check(tried, sample_shape=shape)
     emit(str(report))
     if any(one.raised for one in report.failed):  # the same code as for any error of one's own
@@ -78,7 +80,7 @@ def method_with(target: str, assignments: list[str]) -> Any:
 
     kind = resolve(target)
     if not (isinstance(kind, type) and issubclass(kind, Method)):
-        raise bad("--data", "the data that --set and --label are about", None)
+        raise bad("--data", ABOUT_DATA, None)
     content: dict[str, Any] = {"stream": {"data": "blobs"}, "method": {"name": target}}
     for assignment in assignments:
         key, value = key_value(assignment)
