@@ -115,7 +115,7 @@ def _say_accuracy(learner: Learner, table: Any, task: int | None) -> None:
         right = (known["label"].astype(str) == known["truth"]).mean()
         of = "" if task is None else f" of classes of task {task + 1}"
         rows = plural(len(known), "row")
-        say(f"accuracy {right:.4f} on {rows}{of} with known labels")
+        say(f"accuracy {right:.4f} on {rows}{of} whose labels are known")
 
 
 def open_model(
