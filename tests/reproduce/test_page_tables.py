@@ -61,6 +61,20 @@ def test_confer_on_photographs():
                     agree(text.split(), steps(lines, cell, KINDS[column % 2]))
 
 
+def test_counts_of_confer():
+    lines = recorded("confer-fer-2013")
+    page = " ".join((ROOT / "docs/protocols/confer.md").read_text().split())
+    agreeing = lines[lines["verdict"] == "agrees"]
+    assert f"{len(agreeing)} of the {len(lines)} cells agree" in page
+    wide = agreeing["reason"].str.contains("wide interval").sum()
+    assert f"{wide} of them only because three seeds give a wide interval" in page
+    for half in ("without", "with"):
+        own = lines[lines["cell"].str.contains(f" O1 {half} ")]
+        part = page.split(f"### FER-2013 {half} copies")[1]
+        count = (own["verdict"] == "agrees").sum()
+        assert f"{count} of {len(own)} cells agree" in part.split(" ### ")[0]
+
+
 @pytest.mark.parametrize(("at", "number", "setting"), [(0, 3, "Task-IL"), (1, 5, "Class-IL")])
 def test_confer_on_drawn_faces(at, number, setting):
     lines = recorded(f"confer-{number}-embedded").astype({"stage": int})
