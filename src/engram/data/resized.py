@@ -12,6 +12,7 @@ from engram.data.arrays import Array
 from engram.data.core import Data
 from engram.data.crops import Frame, cut_image, square
 from engram.data.expressions import expression_ids
+from engram.data.images import kinds_in_words
 from engram.errors import bad, whole
 
 _CHUNK = 256  # pictures smoothed at once: more would leave the caches of a processor
@@ -42,7 +43,7 @@ def as_faces(data: Data, size: int | None) -> Data:
         faces = resized(np.asarray(data.x[start : start + _CHUNK]), size)
         x[start : start + len(faces)] = faces  # grey ones thrice
         blank += int((faces == faces[..., :1, :1]).all((1, 2, 3)).sum())
-    notes = (*data.notes, *([f"{blank} blank images of one colour, kept"] if blank else []))
+    notes = (*data.notes, *kinds_in_words(blank=blank))
     return replace(data, x=torch.from_numpy(x), y=y, classes=classes, notes=notes)
 
 
