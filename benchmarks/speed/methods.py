@@ -41,7 +41,7 @@ CASES = {
     "LwF": methods.LwF(),
     "ER": methods.ER(),
     "AGEM": methods.AGEM(),
-    "GEM": methods.GEM(memory=Memory(per_task=256)),
+    "GEM": methods.GEM(memory=Memory(total=256, shared_by="task")),
 }
 
 

@@ -109,7 +109,7 @@ class Diary(Method):
     "method",
     [
         Diary(), Diary(renew="task"), Diary(renew="task", memory=Memory(total=12)),
-        Diary(renew="task", memory=Memory(per_task=9, shrink="random")),
+        Diary(renew="task", memory=Memory(total=9, shared_by="task", shrink="random")),
     ],
     ids=str,
 )  # fmt: skip

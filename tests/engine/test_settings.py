@@ -88,7 +88,7 @@ def test_scopes(scope):
     both(ER(memory=Memory(total=12)), STREAMS, scope=scope)
 
 
-@pytest.mark.parametrize("method", [SI(), EWC(strength=1.0), GEM(memory=Memory(per_task=9))])
+@pytest.mark.parametrize("method", [SI(), EWC(strength=1.0), GEM(memory=Memory(per_task=4))])
 @pytest.mark.parametrize("setting", [{"batch_size": 0}, {"iterations": 9, "batch_size": 40}])
 def test_methods_under_rare_settings(method, setting):
     both(method, STREAMS, **setting)

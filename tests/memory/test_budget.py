@@ -37,7 +37,7 @@ def test_t_b1(class_stream: Streams, quota: str, each: int, used: int) -> None:
 @pytest.mark.parametrize("shrink", ["equal", "random"])
 def test_t_p1(class_stream: Streams, shrink: str) -> None:
     learner, tasks = class_stream(3, 50)
-    history = learner.run(Memory(per_task=6, shrink=shrink), tasks)
+    history = learner.run(Memory(total=6, shared_by="task", shrink=shrink), tasks)
     newest = [int((kept.stages == k).sum()) for k, kept in enumerate(history)]
     assert newest == [6, 3, 2]
     assert [len(kept) for kept in history] == [6, 6, 6]
@@ -52,9 +52,17 @@ def test_t_p5(toy: Callable[..., ToyLearner]) -> None:
     assert pairs(history[1])[:48] == pairs(history[0])  # never cut
 
 
+def test_items_per_task_grow_with_the_tasks(class_stream: Streams) -> None:
+    learner, tasks = class_stream(6, 10, per_task=2)
+    tasks[1] = tasks[1][:3]  # fewer than are asked for
+    history = learner.run(Memory(per_task=8), tasks)
+    assert [len(kept) for kept in history] == [8, 11, 19]
+    assert pairs(history[-1])[:11] == pairs(history[1])  # never cut
+
+
 def test_n6_equal_share_of_tasks_is_not_a_number_per_class(class_stream: Streams) -> None:
     learner, tasks = class_stream(20, 60, per_task=2)
-    sizes = [len(kept) for kept in learner.run(Memory(per_task=90), tasks)]
+    sizes = [len(kept) for kept in learner.run(Memory(total=90, shared_by="task"), tasks)]
     assert sizes == [90 // t * t for t in range(1, 11)]
 
 
@@ -123,11 +131,11 @@ def test_shrinking_keeps_a_prefix_of_every_ranking(
 
 
 @given(streams(), st.integers(5, 40), st.sampled_from(["equal", "random"]))
-def test_a_budget_per_task_is_never_exceeded(
+def test_a_budget_shared_by_tasks_is_never_exceeded(
     stream: tuple[Tensor, list[Tensor]], budget: int, shrink: str
 ) -> None:
     labels, tasks = stream
-    memory = Memory(per_task=budget, shrink=shrink)
+    memory = Memory(total=budget, shared_by="task", shrink=shrink)
     for stage, kept in enumerate(ToyLearner(labels, 6).run(memory, tasks)):
         assert len(kept) <= budget == memory.capacity()
         assert len(set(pairs(kept))) == len(kept)
@@ -189,8 +197,8 @@ def test_a_total_below_the_number_of_classes_says_what_would_do(class_stream: St
         BadArgument, match=r"total: expected .* 4 classes \(total=4 or more\), got 3"
     ):
         Memory(total=3).update(learner, tasks[3])
-    with pytest.raises(BadArgument, match=r"per_task=5 or more\), got 4"):
-        Memory(per_task=4).check(groups=50, tasks=5)
+    with pytest.raises(BadArgument, match=r"5 tasks \(total=5 or more\), got 4"):
+        Memory(total=4, shared_by="task").check(groups=50, tasks=5)
     Memory(total=4).check(groups=4, tasks=9)
     Memory(total=3, quota="ceil").check(groups=4, tasks=2)
     Memory(total=3, policy="reservoir").check(groups=4, tasks=9)
@@ -201,7 +209,7 @@ def test_random_shrinking_drops_any_old_item(class_stream: Streams) -> None:
     shares = torch.zeros(7, dtype=torch.float64)
     for seed in range(400):
         learner, tasks = class_stream(3, 13, seed=seed)
-        kept = learner.run(Memory(per_task=12, shrink="random"), tasks)[-1]
+        kept = learner.run(Memory(total=12, shared_by="task", shrink="random"), tasks)[-1]
         first, _, new = torch.bincount(kept.stages).tolist()
         assert (new, len(kept)) == (4, 12)
         shares[first] += 1
@@ -212,7 +220,9 @@ def test_random_shrinking_drops_any_old_item(class_stream: Streams) -> None:
 
 def test_random_shrinking_makes_only_the_room_that_is_needed(class_stream: Streams) -> None:
     learner, tasks = class_stream(3, 4)
-    sizes = [len(k) for k in learner.run(Memory(per_task=10, shrink="random"), tasks)]
+    sizes = [
+        len(k) for k in learner.run(Memory(total=10, shared_by="task", shrink="random"), tasks)
+    ]
     assert sizes == [4, 8, 10]
 
 
@@ -260,7 +270,7 @@ def test_tasks_draw_apart(toy: Callable[..., ToyLearner]) -> None:
         places = torch.arange(60)
         learner.exemplars = Exemplars(places, places * 0, places * 0, places)
         learner.stage = stage
-        memory = Memory(per_task=60, shrink="random")
+        memory = Memory(total=60, shared_by="task", shrink="random")
         after = memory.update(learner, torch.arange(100, 120))  # 20 new ones, either way
         survivors.append(after.rows[after.stages == 0].tolist())
     assert [len(rows) for rows in survivors] == [40, 40]
@@ -268,7 +278,8 @@ def test_tasks_draw_apart(toy: Callable[..., ToyLearner]) -> None:
 
 
 def test_random_by_name_is_the_random_policy(class_stream: Streams) -> None:
-    for budget in ({"per_class": 6}, {"per_task": 20}):
+    shared: dict[str, Any] = {"total": 20, "shared_by": "task"}
+    for budget in ({"per_class": 6}, {"per_task": 20}, shared):
         a, tasks = class_stream(6, 20, per_task=2)
         b, _ = class_stream(6, 20, per_task=2)
         named = a.run(Memory(**budget), tasks)[-1]
@@ -393,7 +404,7 @@ def test_wrong_answers_of_own_policies_are_named(class_stream: Streams, order: T
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "memory: expected exactly one of per_class, total, per_task, fraction, got none"),
+        ({}, "memory: expected exactly one of per_class, per_task, total, fraction, got none"),
         ({"total": 5, "fraction": 0.1}, "got total=5, fraction=0.1"),
         ({"total": 0}, "total: expected a whole number of at least 1, got 0"),
         ({"per_class": 2.0}, "per_class: expected a whole number"),
@@ -409,7 +420,16 @@ def test_wrong_answers_of_own_policies_are_named(class_stream: Streams, order: T
             "'reservoir' needs the budget total, got per_class=5",
         ),
         ({"total": 5, "quota": "flor"}, "quota: unknown name 'flor', did you mean 'floor'"),
-        ({"per_task": 5, "shrink": "evenly"}, "shrink: unknown name 'evenly'"),
+        ({"total": 5, "shrink": "evenly"}, "shrink: unknown name 'evenly'"),
+        ({"total": 5, "shared_by": "tasks"}, "shared_by: unknown name 'tasks', .* 'task'"),
+        (
+            {"per_task": 5, "shared_by": "task"},
+            "shared_by: expected 'class' with per_task=5, because .*, got 'task'",
+        ),
+        (
+            {"total": 5, "shared_by": "task", "policy": "reservoir"},
+            "'reservoir' needs the budget total, got total=5, shared_by='task'",
+        ),
         ({"fraction": 0.5, "rounding": "up"}, "rounding: unknown name 'up'"),
         ({"total": 5, "rule": "inner"}, "rule: unknown name 'inner'"),
         ({"total": 5, "pd_transform": "abs"}, "pd_transform: unknown name 'abs'"),
@@ -427,10 +447,14 @@ def test_frozen_hashable_and_readable() -> None:
     assert len({memory, replace(memory), Memory(total=1)}) == 2
     with pytest.raises(FrozenInstanceError):
         memory.total = 3  # type: ignore[misc]
-    lines = [Memory(total=9, policy="reservoir"), Memory(per_task=9), Memory(fraction=0.2)]
+    lines = [
+        Memory(total=9, policy="reservoir"), Memory(total=9, shared_by="task"),
+        Memory(per_task=9), Memory(fraction=0.2),
+    ]  # fmt: skip
     assert [m.describe() for m in lines] == [
         "9 items, reservoir",
         "9 items, shared by tasks, random",
+        "9 items per task, random",
         "0.2 of each task, random",
     ]
 
@@ -444,7 +468,9 @@ def test_every_named_policy_has_a_line_and_works(class_stream: Streams) -> None:
 
 def test_capacity() -> None:
     assert Memory(total=100, policy="reservoir", quota="ceil").capacity() == 100
-    assert Memory(per_task=90).capacity() == 90
+    assert Memory(total=90, shared_by="task").capacity() == 90
+    assert Memory(per_task=90).capacity() is None
+    assert Memory(per_task=90).capacity(sizes=[237, 10]) == 100
     assert Memory(fraction=0.2).capacity() is None
     assert Memory(fraction=0.2).capacity(sizes=[237, 10]) == 50
     assert Memory(per_class=20).capacity(groups=7) == 140

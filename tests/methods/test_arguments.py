@@ -53,14 +53,16 @@ def test_numbers_must_be_finite(method, name, wrong):
         type(method)(**{name: wrong})
 
 
-@pytest.mark.parametrize("budget", ["total", "per_task"])
-def test_a_budget_for_all_is_an_upper_bound_and_one_per_class_is_not(budget):
+@pytest.mark.parametrize("shared_by", ["class", "task"])
+def test_a_budget_for_all_is_an_upper_bound_and_one_per_class_or_task_is_not(shared_by):
     stream = engram.class_incremental(engram.load("blobs", classes=4, per_class=10))
-    method = methods.ER(memory=Memory(**{budget: 10**6}))
+    method = methods.ER(memory=Memory(total=10**6, shared_by=shared_by))
     result = engram.run(stream, method=method, epochs=1, device="cpu")
     assert result.cost()["memory_items"].tolist() == [len(stream.data.train)]
     with pytest.raises(BadArgument, match=r"memory\.per_class: expected at most 8"):
         engram.run(stream, method=methods.ER(memory=Memory(per_class=9)), device="cpu")
+    with pytest.raises(BadArgument, match=r"memory\.per_task: expected at most 16"):
+        engram.run(stream, method=methods.ER(memory=Memory(per_task=17)), device="cpu")
 
 
 def odd(verb, answer):

@@ -85,7 +85,7 @@ def test_known_classes_in_every_training_scope(method: Method, scope: str) -> No
 
 @pytest.mark.parametrize(
     "memory",
-    [Memory(per_class=6, policy="herding"), Memory(total=36), Memory(per_task=36),
+    [Memory(per_class=6, policy="herding"), Memory(total=36), Memory(total=36, shared_by="task"),
      Memory(fraction=0.5), Memory(total=36, policy="reservoir")],
     ids=str,
 )  # fmt: skip

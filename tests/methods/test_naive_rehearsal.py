@@ -21,12 +21,12 @@ from tests.methods.rehearsal import (
 )
 
 STREAM = class_incremental(clouds())
-SMALL = Memory(per_task=18, shrink="random")
+SMALL = Memory(total=18, shared_by="task", shrink="random")
 
 
 def test_shares_of_the_memory() -> None:
     """[T-P1] B = 6: 6, 3, 2 rows enter after tasks 1, 2, 3, and as many leave."""
-    method = NaiveRehearsal(memory=Memory(per_task=6, shrink="random"))
+    method = NaiveRehearsal(memory=Memory(total=6, shared_by="task", shrink="random"))
     before = torch.empty(0, dtype=torch.long)
     for number, entering in enumerate((6, 3, 2), start=1):
         kept = train(method, STREAM[:number])[-1].learner.exemplars
@@ -39,7 +39,8 @@ def test_shares_of_the_memory() -> None:
 
 
 def test_exactly_equal_shares_on_request() -> None:
-    kept = train(NaiveRehearsal(memory=Memory(per_task=6)), STREAM)[-1].learner.exemplars
+    method = NaiveRehearsal(memory=Memory(total=6, shared_by="task"))
+    kept = train(method, STREAM)[-1].learner.exemplars
     assert torch.bincount(kept.stages).tolist() == [2, 2, 2]
 
 

@@ -25,6 +25,7 @@ QUICK = ("seeds=2", "epochs=1", "tiny.options.per_class=20", "features=60", "few
          "detectors={Softmax: {}, ODIN: {}, B1: {}, B2: {}}",
          "tiny.outside.data_options.per_class=10",
          "tuned={ODIN: {epsilon: [0.0, 0.01]}}")  # fmt: skip
+BY_TASK = {"memory.shared_by": "task"}
 CELLS = "method=FineTune|ER-25s,nd_method=Softmax|ODIN"
 
 
@@ -53,8 +54,16 @@ def test_every_cell_has_a_way_or_a_reason():
         ("FineTune", "Finetune", {}),
         ("LwF", "LwF", {"strength": 1.0, "temperature": 2.0, "scale": False}),
         ("MAS", "MAS", {"importance": "batch_abs", "half": True}),
-        ("ER-25s", "ER", {"memory.per_task": 4500, "mix": "paired", "reduce": "sum"}),
-        ("SSIL-50s", "SSIL", {"memory.per_task": 9000, "kd_inputs": "all"}),
+        (
+            "ER-25s",
+            "ER",
+            {**BY_TASK, "memory.total": 4500, "mix": "paired", "reduce": "sum"},
+        ),
+        (
+            "SSIL-50s",
+            "SSIL",
+            {**BY_TASK, "memory.total": 9000, "kd_inputs": "all"},
+        ),
     ],
 )
 def test_rows(method, kind, values):

@@ -22,6 +22,7 @@ from engram.reproduce.papers.confer_rows import Block, recipe, tasks_of
 from engram.reproduce.table import OTHER_DATA
 
 TASK, CLASS = "Task-IL", "Class-IL"
+BY_TASK = {"memory.shared_by": "task"}
 
 
 def block(dataset="FER-2013", setting=TASK, order="O1", augmentation="without"):
@@ -60,10 +61,20 @@ def test_halves_of_the_tables_are_conditions_of_the_preset():
         ("EWC-Online", TASK, "OnlineEWC", {"strength": 5000.0, "gamma": 1.0, "labels": "pred"}),
         ("SI", CLASS, "SI", {"strength": 1.0, "xi": 0.1, "clamp": "none", "grad": "task"}),
         ("LwF", CLASS, "LwF", {"strength": 1.0, "temperature": 2.0, "scale": True}),
-        ("NR", TASK, "NaiveRehearsal", {"memory.per_task": 1500, "weighting": "mean"}),
-        ("NR", CLASS, "NaiveRehearsal", {"memory.per_task": 1000, "memory.shrink": "random"}),
+        (
+            "NR",
+            TASK,
+            "NaiveRehearsal",
+            {**BY_TASK, "memory.total": 1500, "weighting": "mean"},
+        ),
+        (
+            "NR",
+            CLASS,
+            "NaiveRehearsal",
+            {**BY_TASK, "memory.total": 1000, "memory.shrink": "random"},
+        ),
         ("A-GEM", CLASS, "AGEM", {"memory.total": 2000, "masks": False}),
-        ("LR", TASK, "LatentReplay", {"memory.per_task": 1000, "root": "heldout"}),
+        ("LR", TASK, "LatentReplay", {"memory.total": 1000, "root": "heldout"}),
         ("DGR", CLASS, "DGR", {"distill": False, "ratio": None}),
         ("DGR+D", CLASS, "DGR", {"distill": True, "temperature": 2.0}),
         ("LGR", TASK, "LGR", {"distill": False, "root": "heldout", "root_iterations": 1000}),
@@ -126,7 +137,7 @@ def test_memories_of_equal_bytes():
     preset = assign(PAPER, ["memory_bytes=884800"])
     where = block(setting=CLASS)
     kept = {row: recipe(preset, where, row).method.memory for row in ("NR", "A-GEM", "LR")}
-    assert (kept["NR"].per_task, kept["A-GEM"].total, kept["LR"].per_task) == (29, 29, 1106)
+    assert (kept["NR"].total, kept["A-GEM"].total, kept["LR"].total) == (29, 29, 1106)
     assert recipe(preset, where, "LGR").method == recipe(PAPER, where, "LGR").method
 
 

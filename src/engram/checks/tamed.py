@@ -87,7 +87,7 @@ def _with_short_prologue(kind: Any) -> Any:
 
 def tight(method: Method) -> Method:
     """The method with a memory so small that its budget cuts."""
-    sizes = {"total": 12, "per_class": 2, "per_task": 9}
+    sizes = {"total": 12, "per_class": 2, "per_task": 3}
 
     def smaller(part: Method) -> Method:
         memory = getattr(part, "memory", None)

@@ -69,14 +69,19 @@ def automatic(stream: Stream) -> dict[str, str]:
 
 
 def check_exemplars(run: Run) -> None:
-    """Refuse a memory that asks for more exemplars per class than any class has rows."""
-    memory = run.method.memory_budget
-    if memory is None or memory.per_class is None:
+    """Refuse a memory that asks for more exemplars per class or task than any of them has rows."""
+    memory, stream = run.method.memory_budget, run.stream
+    if memory is None:
         return
-    largest = max(_largest_class(run.stream, k) for k in range(len(run.stream)))
-    if memory.per_class > largest:
-        expected = f"at most {largest}, the training rows of the largest class"
-        raise bad("memory.per_class", expected, memory.per_class)
+    for kind, asked in (("class", memory.per_class), ("task", memory.per_task)):
+        if asked is None:
+            continue
+        sizes = [len(task.train) for task in stream.tasks]
+        if kind == "class":
+            sizes = [_largest_class(stream, k) for k in range(len(stream))]
+        if asked > max(sizes):
+            expected = f"at most {max(sizes)}, the training rows of the largest {kind}"
+            raise bad(f"memory.per_{kind}", expected, asked)
 
 
 def check_validation(stream: Stream, training: Training, stages: Iterable[int]) -> None:

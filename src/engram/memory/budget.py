@@ -24,7 +24,8 @@ from engram.memory.source import Policy, Ranking, Source
 from engram.shares import exact
 from engram.spelling import plural
 
-BUDGETS = ("per_class", "total", "per_task", "fraction")
+BUDGETS = ("per_class", "per_task", "total", "fraction")
+SHARERS = ("class", "task")
 _ROUNDING = {
     "ceil": math.ceil,
     "floor": math.floor,
@@ -43,21 +44,23 @@ class Memory:
     ----------
     per_class
         Items per class; grows with the classes. Classes with fewer rows keep all of them.
+    per_task
+        Items per task, of whatever classes, never cut; tasks with fewer rows keep all of them.
     total
         Items in all, shared equally by the classes seen; rankings are cut from behind. An upper
         bound: with more than there are rows, all rows are kept.
-    per_task
-        Items in all, shared equally by the tasks seen. An upper bound as well.
     fraction
         Share of every task's rows, never cut.
+    shared_by
+        Who has equal parts of `total`: every ``class`` seen, or every ``task``.
     policy
         A name of `policies`, or an own one: an object with ``rank(learner, rows, column, count)``,
         or such a function, returning places in `rows`, best first (`Policy`).
     quota
-        Rounding of ``total / groups``; ``ceil`` may exceed the total.
+        Rounding of a class's part of `total`; ``ceil`` may exceed the total.
     shrink
-        For `per_task`: ``equal`` cuts every old task to ``per_task // tasks``; ``random`` drops as
-        many old items as new ones need, whatever task they are of, and so uses the whole budget.
+        Where tasks share the total: ``equal`` cuts every old task to ``total // tasks``; ``random``
+        drops as many old items as new ones need, whatever task they are of, and so uses all of it.
     rounding
         For `fraction`: ``ceil``, ``floor`` or ``nearest``.
     strict
@@ -73,6 +76,8 @@ class Memory:
     Memory(total=500)
     >>> Memory(per_class=20, policy="herding").describe()
     '20 items per class, herding'
+    >>> Memory(total=500, shared_by="task").describe()
+    '500 items, shared by tasks, random'
     >>> Memory(total=500, per_class=20)
     Traceback (most recent call last):
     ...
@@ -80,9 +85,10 @@ class Memory:
     """
 
     per_class: int | None = None
-    total: int | None = None
     per_task: int | None = None
+    total: int | None = None
     fraction: float | None = None
+    shared_by: str = "class"
     policy: str | Policy | Ranking = "random"
     quota: str = "floor"
     shrink: str = "equal"
@@ -107,14 +113,20 @@ class Memory:
                 number("fraction", value, 0.0, 1.0, open_low=True)
             else:
                 whole(name, value, low=1)
+        choose("shared_by", self.shared_by, SHARERS)
+        if self.shared_by == "task" and self.total is None:
+            expected = f"'class' with {self._budget()}, because only a total is shared"
+            raise bad("shared_by", expected, self.shared_by)
         choose("quota", self.quota, ("floor", "ceil"))
         choose("shrink", self.shrink, ("equal", "random"))
         choose("rounding", self.rounding, _ROUNDING)
         choose("rule", self.rule, RULES)
         choose("pd_transform", self.pd_transform, TRANSFORMS)
         check_policy(self.policy)
-        if self.policy == "reservoir" and self.total is None:
-            raise BadArgument(f"policy: 'reservoir' needs the budget total, got {self._budget()}")
+        if self.policy == "reservoir" and (self.total is None or self.shared_by == "task"):
+            shared = ", shared_by='task'" if self.shared_by == "task" else ""
+            got = f"{self._budget()}{shared}"
+            raise BadArgument(f"policy: 'reservoir' needs the budget total, got {got}")
 
     # -- what it is ------------------------------------------------------------------------------
     def _budget(self) -> str:
@@ -132,11 +144,12 @@ class Memory:
             size = f"{self.fraction:g} of each task"
         elif self.per_class is not None:
             size = f"{plural(self.per_class, 'item')} per class"
-        elif self.total is not None:
-            shared = "" if self.policy == "reservoir" else ", shared by classes"
-            size = plural(self.total, "item") + shared
+        elif self.per_task is not None:
+            size = f"{plural(self.per_task, 'item')} per task"
         else:
-            size = f"{plural(self.per_task or 0, 'item')}, shared by tasks"
+            whom = {"class": "classes", "task": "tasks"}[self.shared_by]
+            shared = "" if self.policy == "reservoir" else f", shared by {whom}"
+            size = plural(self.total or 0, "item") + shared
         return f"{size}, {name_of(self.policy)}"
 
     def capacity(
@@ -149,7 +162,7 @@ class Memory:
         groups
             (task, class) pairs of the whole stream; decides `per_class` and a quota of ``ceil``.
         sizes
-            Training rows of each task; decides `fraction`.
+            Training rows of each task; decides `fraction` and `per_task`.
 
         Examples
         --------
@@ -160,13 +173,14 @@ class Memory:
         """
         if self.fraction is not None:
             return None if sizes is None else sum(self._share(n) for n in sizes)
+        if self.per_task is not None:
+            return None if sizes is None else sum(min(self.per_task, n) for n in sizes)
         if self.per_class is not None:
             return None if groups is None else self.per_class * groups
-        if self.total is None or self.quota == "floor" or self.policy == "reservoir":
-            return self.total or self.per_task
-        return (
-            None if groups is None else max(g * -(-self.total // g) for g in range(1, groups + 1))
-        )
+        total = self.total or 0
+        if self.quota == "floor" or self.policy == "reservoir" or self.shared_by == "task":
+            return total
+        return None if groups is None else max(g * -(-total // g) for g in range(1, groups + 1))
 
     def check(self, *, groups: int, tasks: int) -> None:
         """Refuse a budget that leaves some class or task without an item.
@@ -178,10 +192,12 @@ class Memory:
         ...
         engram.errors.BadArgument: total: expected at least one item for each of 10 classes ...
         """
-        if self.total is not None and self.quota == "floor" and self.policy != "reservoir":
+        if self.total is None or self.policy == "reservoir":
+            return
+        if self.shared_by == "task":
+            _enough("total", self.total, tasks, "tasks")
+        elif self.quota == "floor":
             _enough("total", self.total, groups, "classes")
-        if self.per_task is not None:
-            _enough("per_task", self.per_task, tasks, "tasks")
 
     # -- what it does ----------------------------------------------------------------------------
     def update(self, learner: Source, rows: Tensor) -> Exemplars:
@@ -192,7 +208,8 @@ class Memory:
         """
         rows = rows.cpu()
         labels = learner.labels(rows)  # [n, L]
-        if self.policy == "reservoir" or (self.total is None and self.per_class is None):
+        by_task = self.shared_by == "task" or (self.total is None and self.per_class is None)
+        if self.policy == "reservoir" or by_task:
             first = first_label(labels)
             shown = first >= 0
             if not bool(shown.all()):
@@ -218,18 +235,18 @@ class Memory:
 
     def _by_task(self, learner: Source, rows: Tensor) -> Exemplars:
         old = _before(learner)
-        if self.per_task is None:
-            quota = self._share(len(rows))
+        if self.total is None:
+            quota = self._share(len(rows)) if self.per_task is None else self.per_task
         else:
             tasks = learner.stage + 1
             self.check(groups=0, tasks=tasks)
-            quota = self.per_task // tasks
+            quota = self.total // tasks
         (new,) = self._pick(learner, [Group(-1, rows)], quota)
-        if self.per_task is not None:
+        if self.total is not None:
             if self.shrink == "equal":
                 old = old.take(old.ranks < quota)
             else:
-                old = _thin(learner, old, self.per_task - len(new))
+                old = _thin(learner, old, self.total - len(new))
         return old.join(new)
 
     def _share(self, rows: int) -> int:

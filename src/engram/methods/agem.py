@@ -51,7 +51,7 @@ class AGEM(Method):
     Examples
     --------
     >>> AGEM(memory=Memory(total=2000)).describe()["memory"]
-    '2000 items, shared by classes, random'
+    '2,000 items, shared by classes, random'
 
     References
     ----------

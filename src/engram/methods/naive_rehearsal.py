@@ -44,7 +44,7 @@ class NaiveRehearsal(Method):
     ----------
     memory
         1000 items by default, the published size for class-incremental streams (1500 for
-        task-incremental ones). ``Memory(per_task=1000)`` keeps exactly equal shares instead.
+        task-incremental ones). ``shrink="equal"`` keeps exactly equal shares instead.
     weighting
         ``mean``: one mean over new and old rows; ``task_count``: ``new / t + (1 - 1/t) * old``.
     size
@@ -57,12 +57,12 @@ class NaiveRehearsal(Method):
     Examples
     --------
     >>> NaiveRehearsal().memory
-    Memory(per_task=1000, shrink='random')
+    Memory(total=1000, shared_by='task', shrink='random')
     """
 
     decides: ClassVar[tuple[str, ...]] = EITHER
 
-    memory: Memory = field(default=Memory(per_task=1000, shrink="random"))
+    memory: Memory = field(default=Memory(total=1000, shared_by="task", shrink="random"))
     weighting: str = "mean"
     size: int = 0
 

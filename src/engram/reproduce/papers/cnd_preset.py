@@ -123,8 +123,8 @@ class Preset(PaperPreset[Protocol]):
         Fields of the methods beside their defaults: MAS in the form of the paper's code (N11), SSIL
         distils on all rows (N10).
     few, many, memory
-        Exemplars of the rows 25s and 50s: in all, shared by tasks (``per_task``), or ``per_class``
-        (N6).
+        Exemplars of the rows 25s and 50s: so many in all, of which every ``task`` or every
+        ``class`` has its part, or so many ``per_class`` (N6).
     detectors
         Detectors and their options; null leaves one out.
     tuned
@@ -176,7 +176,7 @@ class Preset(PaperPreset[Protocol]):
     ssil: Mapping[str, Any] = field(default_factory=lambda: {"kd_inputs": "all"})
     few: int = 4500
     many: int = 9000
-    memory: str = "per_task"
+    memory: str = "task"
     detectors: Mapping[str, Any] = field(default_factory=_detectors)
     tuned: Mapping[str, Any] = field(default_factory=_tuned)
     features: int = 500
@@ -190,7 +190,7 @@ class Preset(PaperPreset[Protocol]):
             whole(name, getattr(self, name))
         number("valid", self.valid, 0.0, 1.0)
         number("weight_decay", self.weight_decay)
-        choose("memory", self.memory, ("per_task", "per_class", "total"))
+        choose("memory", self.memory, ("task", "class", "per_class"))
         choose("forgetting", self.forgetting, list(DEFINITIONS))
 
     def stages(self, dataset: str) -> int:

@@ -47,7 +47,7 @@ def recipe(preset: Preset, row: Row) -> Recipe:
     --------
     >>> from engram.reproduce.papers.cnd_preset import PAPER
     >>> made = recipe(PAPER, Row(dataset="TinyImageNet", method="ER-25s"))
-    >>> made.method.memory.per_task, made.training.epochs, made.stream["kind"]
+    >>> made.method.memory.total, made.training.epochs, made.stream["kind"]
     (4500, 30, 'tinyimagenet_seq')
     >>> [probe.name for probe in made.probes][:3]
     ['features', 'softmax', 'tuned odin over epsilon']
@@ -116,7 +116,8 @@ def method_spec(preset: Preset, method: str) -> dict[str, Any]:
     spec = {"name": name, **(getattr(preset, owner) if owner else {})}
     if setting == SHARED:
         size = preset.few if method.endswith("25s") else preset.many
-        spec["memory"] = {preset.memory: size}
+        shared = {"total": size, "shared_by": preset.memory}
+        spec["memory"] = {"per_class": size} if preset.memory == "per_class" else shared
     return spec
 
 

@@ -61,7 +61,7 @@ def recipe(preset: Preset, block: Block, row: str) -> Recipe:
     >>> from engram.reproduce.papers.confer_preset import PAPER
     >>> block = Block(dataset="CK+", setting="Task-IL", order="O2", augmentation="with")
     >>> made = recipe(PAPER, block, "NR")
-    >>> made.method.memory.per_task, made.training.batch_size, len(made.seeds)
+    >>> made.method.memory.total, made.training.batch_size, len(made.seeds)
     (1500, 32, 3)
     """
     protocol = preset.protocol(block.dataset)
@@ -131,7 +131,8 @@ def method_spec(preset: Preset, row: str, block: Block) -> dict[str, Any]:
     name, owner = ROWS[row]
     spec: dict[str, Any] = {"name": name}
     if row in ("NR", "LR"):  # of each new task its share enters, random old rows leave
-        spec["memory"] = {"per_task": items_of(preset, row, block), "shrink": "random"}
+        items = items_of(preset, row, block)
+        spec["memory"] = {"total": items, "shared_by": "task", "shrink": "random"}
     elif row == "A-GEM":
         spec["memory"] = {"total": items_of(preset, row, block)}
     elif row in ("DGR", "LGR", "DGR+D", "LGR+D"):
