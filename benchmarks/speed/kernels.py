@@ -11,8 +11,8 @@ four convolutions on 32 x 32, rows with samples. All images are noise. Steps of 
 without capture, so that every kernel is seen; milliseconds of the device in one step, the longest
 first. `--layout` compares images with their channels last in memory, as the engine has them on
 CUDA, with channels first; `--blocks` torch's kernels for batch norm, ReLU and pooling with our own,
-which the engine takes where a network's are proven (LeNet's, ResNet-32's in bf16), as does
-``usual``.
+which the engine takes where a network's are proven (LeNet's), as does ``usual``; ``fused`` asks for
+those of ResNet-32 in bf16, too.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from engram.engine.factory import LearnerFactory
 from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.errors import bad
+from engram.models import conv3x3
 from engram.recipes.names import build_method
 from engram.reproduce.papers import (
     confer_preset,
@@ -114,6 +115,7 @@ def engine_of(runs: list[Run], given: Any, case: Case, **options: Any) -> Engine
     made = Engine(runs, device=given.device, **options)
     if made.device.type == "cuda":
         fused, last = case.blocks != "plain", case.layout == "last"
+        conv3x3.PROVEN = case.blocks == "fused"  # ResNet-32's are switched off otherwise
         made._factory = LearnerFactory(made.device, channels_last=last, fused=fused)
         if case.blocks == "fused" and not made.networks(runs[0]).fused:
             raise bad("--blocks", "plain, where a network's kernels are not proven", "fused")

@@ -137,13 +137,15 @@ def test_layers_alone(formulas, layer, known):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "tf32"])
+@pytest.mark.parametrize("proven", [True, False])
 @pytest.mark.parametrize(("model", "few"), [("resnet32", True), ("resnet18_slim", False)])
-def test_the_engine_asks_for_them_in_bf16(model, few, precision):
+def test_the_engine_asks_for_them_in_bf16(model, few, proven, precision, monkeypatch):
+    monkeypatch.setattr(conv3x3, "PROVEN", proven)
     x, y = np.zeros((40, 3, 16, 16), np.float32), np.arange(40) % 4
     stream = engram.class_incremental(Data.from_arrays(x, y, test=(x[:4], y[:4])))
     training = Training(precision=precision)
     run = Run(stream=stream, method=methods.Finetune(), model=model, training=training)
-    fused = few and precision == "bf16"
+    fused = proven and few and precision == "bf16"
     engine = Engine([run], device="cpu", plan_for="cuda", compile=True)
     assert engine._ways([0])[0].mapped is not fused
     networks = LearnerFactory(torch.device("cpu"), fused=True).networks(run)

@@ -23,6 +23,9 @@ from engram.models import norm_pool
 # channels in and out for which the kernels are cut
 KNOWN = ((3, 16), (16, 16), (32, 32), (64, 64), (16, 32), (32, 64))
 KIND = torch.bfloat16  # of numbers that they multiply
+# Whether networks ask for them: not before whole trainings have been compared on a GPU with
+# those of torch's layers (decision 54).
+PROVEN = False
 PACK = 64  # channels from which weights are laid out anew for the kernels
 _broken: list[str] = []  # why the kernels are given up in this process
 

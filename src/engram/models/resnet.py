@@ -41,7 +41,8 @@ class BasicBlock(Fusable, nn.Module):
 
     def proven(self, precision: str) -> bool:
         """In bf16, where there are kernels for its convolutions (decision 54)."""
-        return precision == "bf16" and all(conv3x3.knows(one) for one, _ in self._layers())
+        known = all(conv3x3.knows(one) for one, _ in self._layers())
+        return conv3x3.PROVEN and precision == "bf16" and known
 
     def _layers(self) -> list[tuple[nn.Conv2d, BatchNorm]]:
         found = [(self.first, self.first_norm), (self.second, self.second_norm)]
