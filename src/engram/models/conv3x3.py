@@ -9,8 +9,6 @@ taps in one program (``conv3x3_kernels``). In bf16 only; `plain_convolve` says w
 from __future__ import annotations
 
 import functools
-import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engram.models import norm_pool
+from engram.models import kernel_trial, norm_pool
+from engram.models.kernel_trial import waves
 
 # channels in and out for which the kernels are cut
 KNOWN = ((3, 16), (16, 16), (32, 32), (64, 64), (16, 32), (32, 64))
@@ -134,21 +133,8 @@ def works(C: int, N: int, size: int, stride: int, H: int, W: int, device: torch.
 
 
 def tried(gap: Callable[[], float], most: float) -> bool:
-    """Whether kernels are at `most` so far from torch's; else they are given up, with a warning."""
-    try:
-        found = gap()
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        said = repr(error)
-    else:
-        if found < most:
-            return True
-        said = f"they differ from torch's by {found:.1e}"
-    text = f"convolutions go without kernels of their own, more slowly: {said}"
-    warnings.warn(text, stacklevel=3)
-    _broken.append(said)
-    return False
+    """Whether kernels of convolutions, or of blocks of them, work here."""
+    return kernel_trial.works(gap, most, what="convolutions", broken=_broken)
 
 
 def _gap(
@@ -164,11 +150,6 @@ def _gap(
         y = convolve(x, weight, stride, kind)
         z = plain_convolve(x.to(kind), weight.to(kind), stride, torch.float32)
         return distance(y, z, [x, weight] if C > 3 else [weight])
-
-
-def waves(*shape: int, device: torch.device) -> Tensor:
-    """Numbers without a generator, whose state is a run's own."""
-    return torch.arange(math.prod(shape), device=device).mul(7919).sin().view(shape)
 
 
 def distance(y: Tensor, z: Tensor, own: Sequence[Tensor]) -> float:

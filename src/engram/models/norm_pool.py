@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import math
-import warnings
 from typing import Any
 
 import torch
@@ -19,7 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._C._functorch import maybe_current_level
 
+from engram.models import kernel_trial
 from engram.models.context import PLAIN
+from engram.models.kernel_trial import waves
 
 WIDEST = 1024  # channels that one program of a kernel can hold
 KINDS = (torch.float32, torch.bfloat16, torch.float16)
@@ -148,24 +148,12 @@ def works(
     channels: int, adds: bool, relu: bool, pool: bool, kind: torch.dtype,
     device: torch.device,
 ) -> bool:  # fmt: skip
-    """Whether the kernels can be made here and give what the formulas give; tried once.
-
-    A missing C compiler shows when the first kernel is made, so that it is made on a few rows.
-    """
-    try:
-        gap = _gap(channels, adds, relu, pool, kind, device)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        said = repr(error)
-    else:
-        if gap < (1e-3 if kind == torch.float32 else 5e-2):
-            return True
-        said = f"they differ from torch's by {gap:.1e}"
-    text = f"batch norm and pooling go without kernels of their own, more slowly: {said}"
-    warnings.warn(text, stacklevel=2)
-    _broken.append(said)
-    return False
+    """Whether the kernels can be made here and give what the formulas give; tried once."""
+    most = 1e-3 if kind == torch.float32 else 5e-2
+    return kernel_trial.works(
+        lambda: _gap(channels, adds, relu, pool, kind, device), most,
+        what="batch norm and pooling", broken=_broken,
+    )  # fmt: skip
 
 
 def _gap(
@@ -173,13 +161,9 @@ def _gap(
     device: torch.device,
 ) -> float:  # fmt: skip
     """How far the kernels are from the formulas on a small example (its numbers are few)."""
-
-    def waves(*shape: int) -> Tensor:
-        numbers = torch.arange(math.prod(shape), device=device).mul(7919).sin().view(shape)
-        return numbers.to(kind).permute(0, 3, 1, 2)
-
-    x = (waves(3, 6, 6, channels) + 0.5).requires_grad_()
-    shortcut = waves(3, 6, 6, channels).requires_grad_() if adds else None
+    images = waves(3, 6, 6, channels, device=device).to(kind).permute(0, 3, 1, 2)
+    x = (images + 0.5).requires_grad_()
+    shortcut = images.clone().requires_grad_() if adds else None
     factor = torch.arange(channels, device=device).cos()
     weight, beta = factor.clone().requires_grad_(), (0.5 * factor).requires_grad_()
     running = torch.zeros_like(factor), torch.ones_like(factor)

@@ -21,8 +21,8 @@ from engram.models.conv3x3 import (
     plain_convolve,
     slopes_with_slopes,
     tried,
-    waves,
 )
+from engram.models.kernel_trial import waves
 
 
 class Layer(NamedTuple):
