@@ -30,6 +30,8 @@ from engram.models.weights import load_root
 from engram.streams.outline import StreamOutline
 
 KEPT = 1 << 28  # bytes of starting weights that are kept for further runs of the same seed
+# below this many multiply-adds a step's cost is overhead, which mapping shares between runs
+TINY_STEP = 3_000_000
 DTYPES = {
     "float32": torch.float32, "tf32": torch.float32, "float64": torch.float64,
     "bf16": torch.float32,
@@ -37,7 +39,7 @@ DTYPES = {
 
 
 class LearnerFactory:
-    """Makes learners on a device; images lie there with `channels_last` where that is wanted.
+    """Makes learners on a device; images lie there with `channels_last` where that pays.
 
     `fused` does layers at once that can be done so, which wants the channels last, too.
     """
@@ -106,7 +108,8 @@ class LearnerFactory:
         key = self._kind(run)
         if key not in self._first:
             self._first[key] = found = self.networks(run)
-            self._forms[key] = self._forms.setdefault(found.form, len(self._forms))
+            form = found.form, found.channels_last
+            self._forms[key] = self._forms.setdefault(form, len(self._forms))
         self._need_root(run, self._first[key])
         return self._first[key]
 
@@ -134,6 +137,7 @@ class LearnerFactory:
             _same_model(run.model), made,
             likeness(run.method.head), len(run.stream.order), run.loss, run.training.precision,
             ByIdentity(run.stream.data), _of_the_method(run), _root_file(run),
+            run.training.batch_size,
         )  # fmt: skip
 
     def _make_room(self) -> None:
@@ -163,9 +167,10 @@ class LearnerFactory:
         further = {name: adapt(module) for name, module in modules_of(own).items()}
         networks = Networks({"net": net, **further}, run.loss, settings_of(own))
         fused = self.fused and networks.fusable(run.training.precision)
+        last = self.channels_last and (self.device.type == "cuda" or _pays(run, networks))
         return networks.to(
             self.device, DTYPES[run.training.precision], fused=fused,
-            channels_last=(self.channels_last or fused) and len(shape) == 3,
+            channels_last=(last or fused) and len(shape) == 3,
         )  # fmt: skip
 
     def shape(self, run: Run) -> Any:
@@ -204,3 +209,17 @@ def _of_the_method(run: Run) -> Any:
     if not run.method.implements("networks"):
         return None
     return likeness(run.method), run.stream.fingerprint()
+
+
+def tiny(run: Run, networks: Networks) -> bool:
+    """Whether a training step is so small that several runs on the CPU are better mapped."""
+    return len(networks.layout) * (run.training.batch_size or 256) < TINY_STEP
+
+
+def _pays(run: Run, networks: Networks) -> bool:
+    """Whether images with the channels last pay on the CPU.
+
+    Not in float64, which oneDNN leaves to slower code, and not for tiny runs: several of them are
+    mapped, and one alone must come out the same.
+    """
+    return run.training.precision != "float64" and not tiny(run, networks)

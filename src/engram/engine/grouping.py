@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from engram.engine.backend import device_of
-from engram.engine.factory import LearnerFactory
+from engram.engine.factory import LearnerFactory, tiny
 from engram.engine.groups.hyperparameters import varying
 from engram.engine.prologue import PROLOGUE, prologue_before, prologue_of
 from engram.engine.run import Run
@@ -22,8 +22,6 @@ from engram.learner.learner import Learner
 from engram.learner.likeness import ByIdentity, likeness
 from engram.methods.base import Method
 
-# below this many multiply-adds a step's cost is overhead, which mapping shares between runs
-TINY_STEP = 3_000_000
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 SIDE_BY_SIDE = 1  # more make ResNet-32 faster, but LeNet may stand still: decision 30
 
@@ -75,11 +73,11 @@ class Grouping:
         if compile and not plan_for:
             need_compiler(self.device)
         self.group_size = whole("group_size", group_size)
-        # images of runs that train unmapped on CUDA; a mapped convolution wants them as usual
-        unmapped = self.device.type == "cuda" and not together
+        # runs that train unmapped convolve fastest so; a mapped convolution wants images as usual
         self._factory = LearnerFactory(
-            self.device, channels_last=unmapped and not compile, fused=unmapped
-        )
+            self.device, channels_last=not together and not compile,
+            fused=not together and self.device.type == "cuda",
+        )  # fmt: skip
         self._kin: dict[ByIdentity, Any] = {}
         self._declared: dict[Any, Any] = {}  # runs of a study share their method
 
@@ -198,7 +196,7 @@ class Grouping:
 
     def _tiny(self, group: Sequence[int]) -> bool:
         run = self.runs[group[0]]
-        return self.parameters(run) * (run.training.batch_size or 256) < TINY_STEP
+        return tiny(run, self._factory.skeleton(run))
 
     def parameters(self, run: Run) -> int:
         """How many numbers a run trains."""

@@ -1,4 +1,4 @@
-"""Weights of convolutions in the order of memory in which CUDA convolves fastest."""
+"""Weights of convolutions in the order of memory in which torch convolves fastest."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ class Networks:
         self, device: torch.device, dtype: torch.dtype, *, channels_last: bool = False,
         fused: bool = False,
     ) -> Networks:  # fmt: skip
-        """Move everything; `channels_last` is the order in which CUDA convolves fastest.
+        """Move everything; `channels_last` is the order in which torch convolves fastest.
 
         `fused` lets layers that can be done at once be done so (`fusable`).
         """

@@ -131,7 +131,7 @@ def _answers(
     learners: Sequence[Learner], methods: Sequence[Method], items: list[tuple[Tensor, Tensor]],
     features: bool,
 ) -> list[Answer]:  # fmt: skip
-    # with the channels last, on CUDA: mapped convolutions are slower there than one by one
+    # with the channels last: mapped convolutions are slower than one by one
     if len(learners) == 1 or learners[0].networks.channels_last:
         # on the CPU a row's last bits may depend on the rows beside it
         answer = _once if learners[0].device.type == "cuda" else _alone
