@@ -176,6 +176,13 @@ def test_every_name_has_a_line_and_a_long_form(engram, kind):
         assert name in catalogue.about(kind, name, line)
 
 
+def test_a_training_setting_is_explained_alone(engram):
+    text = engram("list", "training", "momentum").stdout
+    assert "momentum = 0.9" in text
+    assert "momentum of SGD" in text
+    assert "augment" not in text
+
+
 def test_fields_and_defaults_of_a_method(engram):
     text = engram("list", "methods", "EWC").stdout
     assert package.methods.EWC.__doc__.splitlines()[0] in text
@@ -188,6 +195,7 @@ def test_overview_names_everything(engram):
     shown = engram("list").stdout
     for name in (*package.methods.__all__, *KINDS, "digits", "mlp", "herding", "rwalk/1"):
         assert name in shown
+    assert "confer/50" not in shown  # 150 tables would bury the rest; engram list recipes has them
 
 
 # -- data ----------------------------------------------------------------------------------------

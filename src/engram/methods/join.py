@@ -40,12 +40,12 @@ SINGLE = {
 
 @dataclass(frozen=True, init=False)
 class Join(Method):
-    """Methods that work together: their loss terms add up, each keeps its own state.
+    """Combine methods: their loss terms add up, and each keeps its own state.
 
-    The task term counts once: that of the part with a memory, else that of the first part that
-    has one. Other terms of equal name all count; the later ones get the part's number. At most one
-    part may bring a memory, one a gradient, one scores, and parts that need a head must need the
-    same one. Joins inside a Join are taken apart.
+    The task term counts once: that of the part with a memory, or else of the first part that has
+    one. Other terms with equal names all count; the later ones are numbered by part. At most one
+    part may have a memory, one `gradient` and one `scores`, and parts that need a particular head
+    must need the same one. Nested Joins are flattened.
 
     Examples
     --------
