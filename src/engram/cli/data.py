@@ -44,7 +44,7 @@ def list_(
             table.add_row(one.name, one.summary, one.place or "not here")
     screen().print(table)
     if root is None:
-        say("Further sets are looked for under --root DIR or ENGRAM_DATA.", style="dim")
+        say("Other data sets are looked up in --root DIR or ENGRAM_DATA.", style="dim")
 
 
 @app.command("add")

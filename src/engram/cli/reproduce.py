@@ -230,7 +230,7 @@ def _close(made: Reproduction) -> None:
         say(f"wrote {path}")
     if made.open_runs:
         left = "1 run is" if made.open_runs == 1 else f"{made.open_runs} runs are"
-        say(f"{left} still open; the same command continues", style="yellow")
+        say(f"{left} unfinished; the same command continues", style="yellow")
     if made.plan.runs:
         say(f"Results:  {made.out}")
         say(f"Report:   engram report {shlex.quote(str(made.out))} -o report.html")
