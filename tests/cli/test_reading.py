@@ -273,7 +273,7 @@ def test_demo_in_small(engram, monkeypatch):
     lost = result.summary().loc["Finetune", "forgetting"]
     assert f"(Finetune) loses {100 * lost:.0f} points" in done.stdout
     assert "<title>Engram demo" in Path("out/report.html").read_text(encoding="utf-8")
-    assert "finished before and kept: 6 of 6 runs" in engram("demo", "--out", "out").stderr
+    assert "already finished: 6 of 6 runs" in engram("demo", "--out", "out").stderr
 
 
 def test_every_definition_and_the_definition_all(engram):

@@ -23,7 +23,7 @@ def command(
     definition: Annotated[
         str, typer.Option(
             metavar="NAME|every",
-            help="Which forgetting: max, diagonal, all, first, ...; every: side by side.",
+            help="Definition of forgetting: max, diagonal, all, first, ...; every: all of them.",
         ),
     ] = EVERY,
     head: Annotated[
@@ -32,7 +32,7 @@ def command(
     stage: Annotated[
         int | None, typer.Option(help="After which task, from 1 (default: the last).")
     ] = None,
-    matrix: Annotated[bool, typer.Option("--matrix", help="Scores by stage and task.")] = False,
+    matrix: Annotated[bool, typer.Option("--matrix", help="Accuracy by stage and task.")] = False,
     classes: Annotated[bool, typer.Option("--classes", help="Accuracy of each class.")] = False,
     by: Annotated[
         str | None, typer.Option(
@@ -43,21 +43,21 @@ def command(
         bool, typer.Option("--confusion", help="True by predicted class, summed over runs.")
     ] = False,
     curves: Annotated[
-        bool, typer.Option("--curves", help="After every task: all so far, and the newest.")
+        bool, typer.Option("--curves", help="After every task: all tasks so far, and the newest.")
     ] = False,
     refinement: Annotated[
-        bool, typer.Option("--refinement", help="Superclasses and subclasses, pair by pair.")
+        bool, typer.Option("--refinement", help="Superclasses and subclasses, by pair.")
     ] = False,
     calibration: Annotated[
         bool, typer.Option("--ece", help="Expected calibration error.")
     ] = False,
-    f1: Annotated[bool, typer.Option("--f1", help="F1 of the classes, mean over them.")] = False,
+    f1: Annotated[bool, typer.Option("--f1", help="Macro F1: mean over classes.")] = False,
     top: Annotated[
-        int | None, typer.Option("--top-k", metavar="K", help="Right if among the K highest.")
+        int | None, typer.Option("--top-k", metavar="K", help="Top-k accuracy.")
     ] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="As CSV, for other programs.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:  # fmt: skip
-    """Every metric of run directories, all definitions of forgetting side by side."""
+    """Show all metrics of run directories, with every definition of forgetting."""
     from engram.cli.show import how_seen
     from engram.errors import choose, whole
     from engram.metrics import FORGETTING_DEFINITIONS

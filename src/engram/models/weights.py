@@ -98,9 +98,9 @@ def starting_weights(model: Any) -> str:
     Examples
     --------
     >>> starting_weights({"name": "alexnet"})
-    'alexnet begins from scratch, without pretrained weights'
+    'alexnet starts from scratch, without pretrained weights'
     >>> starting_weights({"name": "alexnet", "weights": "w/a.pth", "sha256": "7BE5BE79" * 8})
-    'alexnet begins with the weights of a.pth (SHA-256 7be5be79...)'
+    'alexnet starts from the weights of a.pth (SHA-256 7be5be79...)'
     """
     given = {"name": model} if isinstance(model, str) else model
     if not isinstance(given, Mapping):
@@ -108,10 +108,10 @@ def starting_weights(model: Any) -> str:
     if given.get("name") not in PRETRAINED and not str(given.get("name")).startswith("timm/"):
         return ""
     if given.get("weights") is None:
-        return f"{given['name']} begins from scratch, without pretrained weights"
+        return f"{given['name']} starts from scratch, without pretrained weights"
     sums = str(given.get("sha256") or check_sum(str(given["weights"]))).lower()[:8]
     file = Path(str(given["weights"])).name
-    return f"{given['name']} begins with the weights of {file} (SHA-256 {sums}...)"
+    return f"{given['name']} starts from the weights of {file} (SHA-256 {sums}...)"
 
 
 def _matching(name: str, mine: Tensor, given: Mapping[str, Tensor], file: str) -> Tensor:
