@@ -152,6 +152,18 @@ def test_all_tasks_seen_of_label_sets_are_not_the_mean_of_their_scores():
     assert seen.iloc[-1] == one(facts.methods)["average_accuracy"]
 
 
+def test_class_disparity_of_label_sets_counts_an_image_once():
+    """Accuracies of a label in single tasks, which share images, are no part of it."""
+    frames = []
+    for order, found in (("configuration-0", 0.8), ("configuration-1", 0.6)):
+        tasks = matrix_rows([[0.9, 0], [0.6, 0.4]], order=order)
+        frames.append(tasks.assign(metric="precision_weighted_jaccard"))
+        last = tasks[tasks["stage"] == 1].assign(metric="class_accuracy", cls=5)
+        frames += [last.assign(value=1.0), last[:1].assign(task=-1, value=found)]
+    row = one(order_disparities(digest(ReportInput(pd.concat(frames)))))
+    assert row["class_aopd"] == pytest.approx(0.2)
+
+
 def test_progress_is_capped_and_ends_at_the_stage(frame_of):
     facts = digest(ReportInput(frame_of(["A", "B"], seeds=2, tasks=3, points=400, classes=0)))
     curves = progress_curves(facts, "accuracy", ["A"])

@@ -211,7 +211,7 @@ def _task_performance(digest: Digest, name: str, head: str) -> pd.DataFrame | No
 
 
 def _class_performance(digest: Digest, name: str, head: str) -> pd.DataFrame | None:
-    """Final accuracy `[order, class]`, the mean of the seeds."""
+    """Final accuracy `[order, class]`, the mean of the seeds; of label sets that over all tasks."""
     frame = digest.frame
     rows = frame[
         (frame["metric"] == "class_accuracy") & (frame["name"] == name) & (frame["head"] == head)
@@ -220,6 +220,8 @@ def _class_performance(digest: Digest, name: str, head: str) -> pd.DataFrame | N
     if not len(rows):
         return None
     last = rows[rows["stage"] == rows.groupby(RUN, observed=True)["stage"].transform("max")]
+    if (last["task"] < 0).any():  # where an image that several tasks test counts once
+        last = last[last["task"] < 0]
     return last.pivot_table(index="order", columns="cls", values="value", observed=True)
 
 
