@@ -40,6 +40,24 @@ def test_every_definition_side_by_side(engram, ran):
     assert "forgetting (max)" not in engram("metrics", "out", "--definition", "cglb").stdout
 
 
+def test_methods_are_compared(engram, ran):
+    done = engram("metrics", "out", "--compare", "average_accuracy")
+    found = ran.compare()
+    mean, low = found.methods.loc["ER", ["mean", "low"]]
+    assert re.search(rf"ER +2 +{mean:.3f} +{low:.3f}", done.stdout)
+    line = found.pairs.iloc[0]
+    assert re.search(rf"ER - Finetune +2 +{line['difference']:.3f}", done.stdout)
+    assert "paired t test, p_holm is corrected for 1 comparison\n" in done.stderr
+    table = engram("metrics", "out", "--compare", "forgetting", "--definition", "cglb", "--csv")
+    wanted = ran.compare("forgetting", definition="cglb").pairs
+    (a, b), line = wanted.index[0], wanted.iloc[0]
+    assert f"{a} - {b},2,{line['difference']}," in table.stdout
+    assert (
+        "did you mean 'average_accuracy'"
+        in engram("metrics", "out", "--compare", "accuracy", code=2).stderr
+    )
+
+
 def test_files_that_were_passed_over_and_labels_that_command_a_terminal(engram):
     engram("run", *SMALL, "-s", r'label="a\x1b[31mred\u202e"', "-o", "out")
     assert package.read("out").labels == ["a\x1b[31mred\u202e"]

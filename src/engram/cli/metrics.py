@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from engram.records import Result
+    from engram.records.compared import MethodComparison
 
 EVERY = "every"  # not "all", which is a definition
 
@@ -55,6 +56,13 @@ def command(
     top: Annotated[
         int | None, typer.Option("--top-k", metavar="K", help="Top-k accuracy.")
     ] = None,
+    compare: Annotated[
+        str | None, typer.Option(
+            "--compare", metavar="METRIC",
+            help="Confidence intervals per method and p values of all pairs, by METRIC: "
+            "average_accuracy, forgetting, ...",
+        ),
+    ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:  # fmt: skip
     """Show all metrics of run directories, with every definition of forgetting."""
@@ -86,6 +94,9 @@ def command(
         tables["refinement"] = _refinement(result, last)
     if by is not None:
         tables[f"accuracy by {by}"] = _groups(result, by, last)
+    told = None if compare is None else _compare(result, compare, definition, last)
+    if told is not None:
+        tables |= _compared(told, csv)
     for label in result.labels:
         if matrix:
             chosen = result.select(label=label)
@@ -98,6 +109,8 @@ def command(
         else:
             show_table(title, table)
     say(how_seen(result, last), style="dim")
+    if told is not None:
+        say(told.note, style="dim")
     _say_what_is_missing(result, tables["metrics"])
     for words in (*left_out_in_words(result, last), *searched_in_words(result.recipes)):
         say(words, style="yellow")
@@ -200,6 +213,24 @@ def _groups(result: Result, by: str, stage: int | None) -> pd.DataFrame:
     """Mean over runs, one line per label, columns by group."""
     table = result.group_accuracy(by=by, stage=stage)
     return table.groupby(result.run_labels, sort=False).mean().rename_axis("label")
+
+
+def _compare(result: Result, metric: str, definition: str, stage: int | None) -> MethodComparison:
+    chosen = metric == "forgetting" and definition != EVERY
+    options: dict[str, Any] = {"definition": definition} if chosen else {}
+    return result.compare(metric, stage=stage, **options)
+
+
+def _compared(found: MethodComparison, csv: bool) -> dict[str, pd.DataFrame]:
+    """Methods with their intervals, and pairs; for programs with all digits of p."""
+    from engram.records.compared import with_p_as_text
+
+    tables = {f"{found.metric}, intervals": found.methods}
+    if len(found.pairs):
+        pairs = found.pairs if csv else with_p_as_text(found.pairs)
+        names = [f"{a} - {b}" for a, b in pairs.index]
+        tables["differences"] = pairs.set_axis(names, axis=0).rename_axis("pair")
+    return tables
 
 
 def _matrix(result: Result) -> pd.DataFrame:
