@@ -175,8 +175,8 @@ class RootFile:
 class Method:
     """Base of all methods: finetuning.
 
-    Override what differs. ``start`` and ``finish`` run on the host for one learner and may use any
-    Python; the rest is pure.
+    Override what differs. ``start``, ``between`` and ``finish`` run on the host for one learner and
+    may use any Python; the rest is pure.
     """
 
     reads: ClassVar[str] = "own"  # "past": may read the training rows of earlier tasks
@@ -200,7 +200,7 @@ class Method:
         return None
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
-        """The trainings of a task, one after the other, between `start` and `finish`."""
+        """The trainings of a task, one after the other, with `between` before each further one."""
         return (Phase(),)
 
     def networks(self, stream: StreamOutline) -> MethodNetworks:
@@ -222,7 +222,8 @@ class Method:
         """Pure. [B, ...] values kept with each exemplar, found in ``batch.values`` later.
 
         For a reservoir that is renewed with every step, of the forward pass after which a row
-        enters; otherwise in eval mode, after `finish`. They are evicted with their exemplar.
+        enters; otherwise in eval mode, after the verb that put it into the memory (`finish`, as a
+        rule). They are evicted with their exemplar.
         """
         return {}
 
@@ -247,6 +248,12 @@ class Method:
         (``torch.where``) unless the count is a multiple of `pace`.
         """
         return state
+
+    def between(self, learner: Learner, task: Task, phase: Phase) -> None:
+        """Between two phases of a task, `phase` being the one that comes: as `start`.
+
+        Prune and keep the rest, choose exemplars for a second training, take a teacher.
+        """
 
     def finish(self, learner: Learner, task: Task) -> None:
         """After a task: importance passes, memory, second stages."""
