@@ -50,6 +50,12 @@ class TwoPhases(Method):
     def start(self, learner, task):
         learner.exemplars = self.memory.update(learner, task.train)
 
+    def between(self, learner, task, phase):
+        free = learner.free.clone()
+        learner.layout(free)["net.head.bias"].fill_(False)
+        learner.free = free
+        learner.params["net.head.weight"].mul_(0.5)  # a second time would be seen
+
 
 SLICES = "engram.engine.checkpoints.resume_point.Slices"
 

@@ -175,8 +175,8 @@ class RootFile:
 class Method:
     """Base class of all methods; as it stands, it is finetuning.
 
-    Override what differs. ``start`` and ``finish`` run on the host for one learner and may use any
-    Python; the other verbs are pure.
+    Override what differs. ``start``, ``between`` and ``finish`` run on the host for one learner and
+    may use any Python; the other verbs are pure.
     """
 
     reads: ClassVar[str] = "own"  # "past": may read the training rows of earlier tasks
@@ -200,7 +200,7 @@ class Method:
         return None
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
-        """The training phases of a task, in order, between `start` and `finish`."""
+        """The training phases of a task, in order, with `between` before each further one."""
         return (Phase(),)
 
     def networks(self, stream: StreamOutline) -> MethodNetworks:
@@ -222,7 +222,8 @@ class Method:
         """Pure. [B, ...] values stored with each exemplar and returned in ``batch.values``.
 
         For a reservoir updated at every step they come from the forward pass after which the row
-        enters; otherwise from eval mode, after `finish`. They are evicted with their exemplar.
+        enters; otherwise from eval mode, after the verb that stored it (usually `finish`). They are
+        evicted with their exemplar.
         """
         return {}
 
@@ -247,6 +248,12 @@ class Method:
         (``torch.where``) unless the count is a multiple of `pace`.
         """
         return state
+
+    def between(self, learner: Learner, task: Task, phase: Phase) -> None:
+        """Between two phases of a task, `phase` being the one that comes: as `start`.
+
+        Prune and keep the rest, choose exemplars for a second training, take a teacher.
+        """
 
     def finish(self, learner: Learner, task: Task) -> None:
         """After a task: estimate importances, update the memory, fit a second stage."""

@@ -130,17 +130,20 @@ class Join(Method):
     def _owner(self, verb: str) -> int | None:
         return next((i for i, part in enumerate(self.parts) if _brings(part, verb)), None)
 
-    def _host(self, verb: str, learner: Learner, task: Task) -> None:
-        """Every part's start or finish, with its own state in the learner's place."""
+    def _host(self, verb: str, learner: Learner, *more: Any) -> None:
+        """Every part's start, between or finish, with its own state in the learner's place."""
         states = {str(i): part_state(learner.state, i) for i in range(len(self.parts))}
         for i, part in enumerate(self.parts):
             learner.state = states[str(i)]
-            getattr(part, verb)(learner, task)
+            getattr(part, verb)(learner, *more)
             states[str(i)] = learner.state
         learner.state = states
 
     def start(self, learner: Learner, task: Task) -> None:
         self._host("start", learner, task)
+
+    def between(self, learner: Learner, task: Task, phase: Phase) -> None:
+        self._host("between", learner, task, phase)
 
     def finish(self, learner: Learner, task: Task) -> None:
         self._host("finish", learner, task)
