@@ -202,7 +202,7 @@ def _not_found(name: str, root: Path | None) -> BadArgument:
 
 
 def datasets(root: str | Path | None = None) -> tuple[SetInfo, ...]:
-    """All sets known by name, then further ones found under the search root.
+    """All built-in data sets, then others found in the data root.
 
     Examples
     --------
