@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
+from typer.main import get_command
+
+from engram.cli import app
+from engram.models import models
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / each for each in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -92,6 +100,52 @@ def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "__example__", module)
     for code in examples(page):  # blocks of one page build on each other
         exec(compile(code, name(page), "exec", dont_inherit=True), module.__dict__)
+
+
+def commands(text: str) -> list[str]:
+    """Calls of `engram` in the code blocks and between the backticks of a page."""
+    blocks = [code for info, code in FENCE.findall(text) if not info.startswith("python")]
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    lines += re.findall(r"`(engram [^`]+)`", FENCE.sub("", text))
+    return [found[1] for line in lines if (found := re.match(r"(?:\w+=\S+ )*(engram .+)", line))]
+
+
+def misused(line: str) -> str:
+    """The command or option of a call that is not there, if any; nothing is run."""
+    command, args = get_command(app), shlex.split(line, comments=True)[1:]
+    while isinstance(command, TyperGroup):
+        if not args or args[0].startswith("-"):
+            return ""
+        if args[0] not in command.commands:
+            return f"no command {args[0]}"
+        command, args = command.commands[args[0]], args[1:]
+    try:
+        command.make_context("engram", [arg for arg in args if arg != "..."])
+    except typer.Exit:  # --help
+        return ""
+    except TyperException as error:
+        message = error.format_message()
+        return message if "No such option" in message else ""  # values may be left out, or be N
+    return ""
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "decisions" not in p.parts], ids=name)
+def test_commands_are_understood(page):
+    found = {line: misused(line) for line in commands(page.read_text(encoding="utf-8"))}
+    assert {line: said for line, said in found.items() if said} == {}
+
+
+def test_misused_commands_are_found():
+    page = "```sh\nA=1 engram run --sedes 3\n```\n`engram load` and `engram data list --all`\n"
+    said = [misused(line) for line in commands(page)]
+    assert "--sedes" in said[0]
+    assert said[1:] == ["no command load", ""]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_models_are_there(page):
+    named = re.findall(r"\bmodel=\"(\w+)\"", page.read_text(encoding="utf-8"))
+    assert set(named) <= set(models())
 
 
 def tracked() -> list[Path]:

@@ -215,7 +215,7 @@ def _there(known: Known, root: Path) -> str:
 
 
 def datasets(root: str | Path | None = None) -> tuple[SetInfo, ...]:
-    """All sets known by name, then further ones found under the search root.
+    """All built-in data sets, then others found in the data root.
 
     Examples
     --------

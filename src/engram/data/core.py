@@ -49,23 +49,23 @@ class Data(Sources):
     classes
         Name of each class id.
     attributes
-        Further facts per row ([N] integers): subject, view, domain, coarse label.
+        Additional facts about each row ([N] integers): subject, view, domain, coarse label.
     attribute_names
         Name of each value of an attribute, where the source has them (domains, superclasses).
     mean, std
         Per-channel normalisation applied after scaling, empty for none.
     notes
-        What a reader of results must know: rows missing or repaired, parts left out.
+        What readers of results should know: rows missing or repaired, parts left out.
     copies
         Rows behind those of `x`: other rows' images, changed as they are read. They are in no part
         of the split; tasks have them, see `engram.balance`.
     crop
-        (height, width) of the middle of every image, which is all that networks see of it; random
-        crops of training (`augment`) are cut from the whole image. None: networks see all of it.
+        (height, width) of the central crop that networks see of every image; random crops in
+        training (`augment`) are taken from the whole image. None: networks see all of it.
     standardize, fill
-        A stream over the data subtracts the mean and divides by the standard deviation of each
-        feature, or puts the mean in place of nan. Both are of the training rows of its first task:
-        nothing is known of later ones.
+        Streams subtract the mean and divide by the standard deviation of each feature, or replace
+        nan by the mean. Both are computed on the training rows of the first task, since later
+        tasks are not known yet.
     columns
         Name of each feature, where the source has them.
 

@@ -41,29 +41,29 @@ WHY = "it is code that is not Engram's; trust=True runs it, on the command line 
 
 
 class Learner(Estimator):
-    """A classifier that learns one task after another without forgetting, as a method does it.
+    """A classifier that learns one task after another with a continual-learning method.
 
-    What the engine does with a task of a stream happens here with the rows given to `learn`: the
-    method's memory, importances, teachers, phases. Rows are gone afterwards, unless the memory
-    keeps them. New classes may come at any time; there is room for `capacity` of them, which
-    doubles when it is needed and leaves the old ones as they are, bit by bit.
+    `learn` treats the rows it is given as the engine treats a task of a stream: with the method's
+    memory, importances, teachers and phases. Rows are not kept, except those in the memory. New
+    classes may arrive at any time; there is room for `capacity` of them, which doubles when needed
+    and leaves the outputs of the old ones bit-identical.
 
-    The learner that methods get in their verbs is not this one, but the engine's state of a run
-    (`engram.learner`), of which one is trained here for every task.
+    This is not the learner that methods receive in their verbs, which is the engine's state of a
+    run (`engram.learner`); one of those is trained here for every task.
 
-    An estimator in scikit-learn's manner: `fit` begins anew, `partial_fit` is `learn`. Predictions
-    may be asked for from other threads while it learns, and are those of the last finished task.
+    It follows scikit-learn's estimator interface: `fit` starts from scratch, `partial_fit` is
+    `learn`. Other threads may predict while it learns, with the model of the last finished task.
 
     Parameters
     ----------
     method, model
         As for `engram.run`.
     memory
-        In place of the method's own: a `Memory`, or how many exemplars in all.
+        Replaces the method's own: a `Memory`, or the total number of exemplars.
     capacity
-        Output columns to begin with.
+        Initial number of output columns.
     detectors
-        Novelty detectors, fitted after every task; the first is the one that `novelty` asks.
+        Novelty detectors, fitted after every task; `novelty` uses the first by default.
     device
         ``auto``, ``cpu`` or ``cuda``.
     training
@@ -149,7 +149,7 @@ class Learner(Estimator):
         return found if valid is None else found._replace(valid=valid)
 
     def refuse(self, new: NewTask) -> None:
-        """Raise for a task that this learner cannot learn after those it has learnt."""
+        """Raise an error for a task that this learner cannot learn."""
         found = self._portable
         if found is None:
             return
@@ -169,9 +169,9 @@ class Learner(Estimator):
         return self._now.predict_proba(x, task)
 
     def novelty(self, x: Any, *, detector: Any = None, task: int | None = None) -> Array:
-        """[n] how novel inputs are to the model: the higher, the less it has seen the like.
+        """[n] novelty scores of inputs; higher is more novel.
 
-        `detector` names another than the first: one of `detectors`, or any that fits nothing.
+        `detector` selects another than the first: one of `detectors`, or any that needs no fit.
         """
         now = self._now
         key = chosen(now.detectors, now.probes, detector)
@@ -180,24 +180,24 @@ class Learner(Estimator):
         return now.novelty(x, key, task)
 
     def features(self, x: Any) -> Array:
-        """[n, F] what the last layer sees of inputs."""
+        """[n, F] inputs of the last layer."""
         return self._now.features(x)
 
     @property
     def tasks(self) -> int:
-        """How many tasks were learnt."""
+        """Number of tasks learnt so far."""
         return 0 if self._published is None else self._published.stage + 1
 
     @property
     def published(self) -> Published:
-        """The network of the last finished task, which never changes: for many predictions."""
+        """The network after the last finished task; immutable, for consistent predictions."""
         return self._now
 
     # -- files -------------------------------------------------------------------------------------
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write all that was learnt, the memory included, into one file: tensors and JSON.
+        """Write the complete state, memory included, into one file: tensors and JSON.
 
-        It goes on from there (`load`) as if nothing had happened.
+        `load` continues from there as if nothing had happened.
         """
         found = self._portable
         if found is None:
@@ -237,7 +237,7 @@ class Learner(Estimator):
         return own
 
     def export(self, path: str | os.PathLike[str], *, format: str | None = None) -> Path:
-        """Write the network as a program that needs no Engram: ``.pt2`` or ``.onnx``.
+        """Export the network for use without Engram: ``.pt2`` or ``.onnx``.
 
         From raw inputs [B, ...] to probabilities [B, classes], whatever B. ONNX needs the extra
         ``onnx``.

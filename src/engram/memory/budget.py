@@ -35,36 +35,36 @@ _ROUNDING = {
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Memory:
-    """Exemplars under one budget, chosen by one policy.
+    """A replay buffer: a budget of exemplars and a policy that selects them.
 
-    A class that comes back in a later task is a group of its own there, so that quotas are per
-    (task, class) pair. Rows without a visible label are never stored.
+    A class that recurs in a later task counts as a separate group there: quotas are per (task,
+    class) pair. Rows without a visible label are never stored.
 
     Parameters
     ----------
     per_class
         Items per class; grows with the classes. Classes with fewer rows keep all of them.
     per_task
-        Items per task, of whatever classes, never cut; tasks with fewer rows keep all of them.
+        Items per task, of any class, never reduced; tasks with fewer rows keep all of them.
     total
-        Items in all, shared equally by the classes seen; rankings are cut from behind. An upper
-        bound: with more than there are rows, all rows are kept.
+        Items in total, shared equally by the classes seen; the lowest-ranked items are dropped. An
+        upper bound: if there are fewer rows, all of them are kept.
     fraction
-        Share of every task's rows, never cut.
+        Share of every task's rows, never reduced.
     shared_by
-        Who has equal parts of `total`: every ``class`` seen, or every ``task``.
+        What gets equal shares of `total`: every ``class`` seen, or every ``task``.
     policy
-        A name of `policies`, or an own one: an object with ``rank(learner, rows, column, count)``,
-        or such a function, returning places in `rows`, best first (`Policy`).
+        A name from `policies`, or your own: an object with ``rank(learner, rows, column, count)``,
+        or such a function, returning positions in `rows`, best first (`Policy`).
     quota
-        Rounding of a class's part of `total`; ``ceil`` may exceed the total.
+        Rounding of a class's share of `total`; ``ceil`` may exceed the total.
     shrink
-        Where tasks share the total: ``equal`` cuts every old task to ``total // tasks``; ``random``
-        drops as many old items as new ones need, whatever task they are of, and so uses all of it.
+        If tasks share the total: ``equal`` reduces every old task to ``total // tasks``;
+        ``random`` drops as many old items as new ones need, from any task, and so fills the total.
     rounding
         For `fraction`: ``ceil``, ``floor`` or ``nearest``.
     strict
-        For `per_class`: refuse classes with fewer rows than asked for.
+        For `per_class`: reject classes with fewer rows.
     normalize, dedupe, rule
         For herding, see `engram.memory.herding.herding`.
     pd_transform

@@ -33,14 +33,14 @@ def sweep(
     again: bool = False,
     log: str | Sequence[str] = (),
 ) -> Result:
-    """Run many recipes; runs of equal shapes train in lockstep with ``pool="together"``.
+    """Run several recipes; runs of equal shapes train in lockstep with ``pool="together"``.
 
     Parameters
     ----------
     recipes
         Recipes, mappings or paths of files; or one of these.
     pool
-        ``together`` lockstep, ``auto`` lockstep where it pays, ``serial`` one run after the other,
+        ``together`` lockstep, ``auto`` lockstep where it pays, ``serial`` one run after another,
         ``processes`` runs spread over `workers` processes (needs `out`), ``ray`` groups of runs
         spread over a Ray cluster (``pip install engram[ray]``).
     workers
@@ -50,9 +50,9 @@ def sweep(
         With ``ray``: ``HOST:PORT`` of a cluster of which this machine is a node, or ``auto`` for
         the one that runs here; otherwise one is started here, for the length of the call.
     data
-        Directory in which data sets are found by name.
+        Folder with data sets by name.
     deadline
-        ``time.monotonic`` after which no further training is begun; the same call goes on.
+        ``time.monotonic`` at which training stops; the same call continues.
     compile, deterministic, checkpoint_every, again, log
         As in `engram.run`; every process of ``processes`` compiles its own steps.
 

@@ -88,7 +88,7 @@ def open_world(
     order: Sequence[int | str] | None = None,
     **options: Any,
 ) -> OpenWorld:
-    """Let a learner find new classes by itself: it flags, asks for labels, learns, and goes on.
+    """Let a learner discover new classes: it flags novel rows, has them labelled, and learns.
 
     At the start half of the rows of some known classes come with labels. In every round rows arrive
     without: some of all classes so far, and of a few new ones. The detector's threshold is set at a

@@ -55,7 +55,7 @@ def orders(
     group_size: int = 0,
     again: bool = False,
 ) -> OrderStudy:
-    """Run recipes under many orders of the same tasks or classes, in lockstep.
+    """Run recipes with many orders of the same tasks or classes, in lockstep.
 
     Parameters
     ----------

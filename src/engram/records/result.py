@@ -147,7 +147,7 @@ class Result(RunTable):
         return sets(self, run, stage)
 
     def novelty(self) -> pd.DataFrame:
-        """How well detectors tell familiar items from novel and forgotten ones.
+        """How well detectors separate familiar items from novel and forgotten ones.
 
         One line per label, detector, stage and metric: mean and standard deviation over runs.
         """
@@ -156,7 +156,7 @@ class Result(RunTable):
         return novelty(self)
 
     def false_alarms(self, rate: float = 0.05) -> pd.DataFrame:
-        """How often detectors call inside items novel, at a threshold for a stated rate.
+        """How often detectors flag inside items as novel, at a threshold for a given rate.
 
         One line per label, detector, stage and task, mean over runs: with the threshold ``frozen``
         after the task's own stage, and ``renewed`` after every stage on the newest task's
@@ -207,7 +207,7 @@ class Result(RunTable):
     def recompute(
         self, *, score: str | None = None, average: str = "micro", threshold: float = 0.0
     ) -> Result:
-        """The same runs with accuracies computed anew from what was stored, without training.
+        """The same runs with accuracies recomputed from stored predictions, without training.
 
         Parameters
         ----------
@@ -265,7 +265,7 @@ class Result(RunTable):
         self, label: str | None = None, seed: int | None = None, *, order: str | None = None,
         device: str = "auto", model: Any = None, method: Any = None, trust: bool = False,
     ) -> Learner:  # fmt: skip
-        """The trained model of one run: a `Learner` that predicts and goes on learning.
+        """The trained model of one run: a `Learner` that predicts and can keep learning.
 
         Parameters
         ----------
@@ -293,7 +293,7 @@ class Result(RunTable):
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything into a run directory, from which `engram.read` gives it back."""
+        """Write everything into a run directory, which `engram.read` can load."""
         from engram.records.saving import save
 
         save(self, path)

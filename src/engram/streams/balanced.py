@@ -26,12 +26,11 @@ def balance(
     per_class: int | None = None,
     seed: int = 0,
 ) -> Stream:
-    """The same stream with copies of training images until every class has as many as the largest.
+    """Balance classes with augmented copies of training images, up to the largest class.
 
-    A copy is a row of its own with the label and the attributes of its source, in the tasks of its
-    source. Its image is made on the device when a batch is read, the same each time, so nothing
-    is stored. Validation and test rows are never copied, and since only training rows are, no
-    image gets from one part into another.
+    A copy is a separate row with the label and the attributes of its source, in the tasks of its
+    source. Its image is generated on the device when a batch is read, the same each time, so
+    nothing is stored. Only training rows are copied, so no image leaks into validation or test.
 
     Parameters
     ----------
@@ -39,9 +38,9 @@ def balance(
         Probability that a copy is mirrored from left to right, and that it is turned. A copy that
         is neither is its source once more.
     degrees
-        By how much copies are turned at most, to either side.
+        Largest rotation of a copy, to either side.
     per_class
-        Rows that every class gets at least, in place of the size of the largest class.
+        Minimum number of rows per class, instead of the size of the largest class.
     seed
         From which sources and changes are drawn. Every row of a class is copied equally often, or
         once more than others; the order of the classes does not matter.

@@ -74,13 +74,13 @@ class Task:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stream:
-    """A tuple of tasks over one Data.
+    """A sequence of tasks over one data set.
 
     `head` is the stream's own evaluation view: ``single`` (all seen classes compete) or ``multi``
     (the task is known, its classes compete). `online` streams allow one pass over each task.
-    `information` says which labels of a task's rows are shown for training: those of the task's
-    classes, or with ``complete`` information all that were opened so far. `judged_on` says what the
-    rows under `test` are: validation rows while hyper-parameters are chosen (`for_search`).
+    `information` is which labels of a task's rows are visible in training: those of the task's
+    classes, or, if ``complete``, all that were opened so far. `judged_on` is what the rows under
+    `test` are: validation rows while hyper-parameters are tuned (`for_search`).
 
     Streams are immutable and compare by content. ``stream[:3]`` is the stream of the first three
     tasks, ``stream[:2] + stream[3:]`` leaves the third out, ``print(stream)`` shows the tasks.

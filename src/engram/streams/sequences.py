@@ -64,7 +64,7 @@ def tinyimagenet_seq(
 
 @scenario
 def eight_task(data: Data, *, seed: int = 0, valid: float = 0.2) -> Stream:
-    """Flowers, scenes, birds, cars, aircraft, actions, letters and digits: a set after the other.
+    """Eight data sets in turn: flowers, scenes, birds, cars, aircraft, actions, letters, digits.
 
     Parameters
     ----------
