@@ -12,7 +12,7 @@ import engram
 from engram.cli.data import parsed
 from engram.errors import BadArgument
 from engram.methods import Finetune
-from engram.recipes import Recipe, plans_of
+from engram.recipes import Recipe, build_method, plans_of
 from engram.recipes.assign import set_value, set_values
 from engram.recipes.experiment import Experiment
 from engram.recipes.plan import Planner
@@ -129,3 +129,17 @@ def test_a_recipe_and_a_command_set_fields_of_fields_alike():
     set_values(two, "memory.per_class=4")
     assert one == two[0]
     assert Recipe.of(one).method.memory.per_class == 4
+
+
+@pytest.mark.parametrize("key", ["", "method.", "LatentReplay."])
+def test_values_that_fit_together_only_when_all_are_set(key):
+    # a root from a file needs the file and its checksum; no order of the three is right all along
+    recipes = [{"stream": {"data": "faces"}, "method": "LatentReplay"}]
+    texts = ["root=external", "memory.total=50", "root_file=w.pt", f"root_sha256='{'a' * 64}'"]
+    for text in texts:
+        set_values(recipes, key + text)
+    made = build_method(recipes[0]["method"])
+    assert (made.root, made.root_file, made.root_sha256) == ("external", "w.pt", "a" * 64)
+    assert made.memory.total == 50
+    with pytest.raises(BadArgument, match="root_file: expected a text where root is"):
+        build_method({"name": "LatentReplay", "root": "external"})

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from engram import methods
@@ -16,7 +16,7 @@ from engram.errors import BadArgument, bad, unknown
 from engram.memory.budget import BUDGETS
 from engram.models.build import model_options
 from engram.recipes.assign_parts import nobody, option_of, put_detector
-from engram.recipes.names import build_method
+from engram.recipes.names import build_method, class_of
 from engram.recipes.plain import to_plain
 from engram.recipes.sections import COMMON, DEFAULT_MODEL, stream_kind, stream_options
 from engram.spelling import misspelt, nearest
@@ -131,7 +131,7 @@ def put(content: Content, key: str, value: Any) -> None:
         _put_section(content, key, value)
         return
     content["method"] = named(content["method"])
-    known = [f.name for f in fields(build_method(content["method"]))]
+    known = [f.name for f in fields(class_of(content["method"]))]
     if first not in known and first in MAPPINGS and not key.startswith("method."):
         _put_section(content, f"stream.{key}", value)
         return
@@ -146,7 +146,7 @@ def _put_field(method: Content, key: str, value: Any) -> None:
     if not inner:
         method[name] = value
         return
-    current = getattr(build_method(method), name, None)
+    current = _current(method, name)
     if not is_dataclass(current):
         raise bad("--set", f"a field of {method['name']} that has fields itself", key)
     values = {k: v for k, v in to_plain(current).items() if v is not None}
@@ -154,6 +154,14 @@ def _put_field(method: Content, key: str, value: Any) -> None:
         values = {k: v for k, v in values.items() if k not in BUDGETS}  # one budget at a time
     _put_section({"method": values}, f"method.{inner}", value)
     method[name] = values
+
+
+def _current(method: Content, name: str) -> Any:
+    """The value of a field; the others, which later assignments may complete, are left aside."""
+    needed = {f.name for f in fields(class_of(method))
+              if f.init and f.default is MISSING and f.default_factory is MISSING}  # fmt: skip
+    some = {k: v for k, v in method.items() if k in {"name", "parts", name, *needed}}
+    return getattr(build_method(some), name, None)
 
 
 def _put_section(content: Content, key: str, value: Any) -> None:
@@ -215,7 +223,7 @@ def _empty(key: str, name: str, value: Any) -> dict[str, Any]:
 
 def _home(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """Where a bare field name belongs: a section, or the options of the data."""
-    method = build_method(content.get("method", "Finetune"))
+    method = class_of(content.get("method", "Finetune"))
     kind = stream_kind(content.get("stream", {}))
     model = content.get("model", DEFAULT_MODEL)
     model = model.get("name") if isinstance(model, Mapping) else model
@@ -233,7 +241,7 @@ def _home(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if not found and key in data_options(str(source)):
         return "stream", "data_options"
     if not found:
-        raise _nowhere(key, {*SECTIONS}.union(*owners.values()), type(method).__name__)
+        raise _nowhere(key, {*SECTIONS}.union(*owners.values()), method.__name__)
     choices = " or ".join(f"{section}.{key}" for section in found)
     raise bad("--set", f"one of {choices}, because the bare name is in both", key)
 

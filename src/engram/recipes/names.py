@@ -22,6 +22,7 @@ __all__ = [
     "Untrusted",
     "build_method",
     "build_policy",
+    "class_of",
     "method_class",
     "method_label",
     "own_class",
@@ -69,6 +70,24 @@ def named_method(text: str) -> dict[str, Any]:
     if len(names) == 1 or not all(names):
         return {"name": text.strip()}
     return {"name": "Join", "parts": [{"name": name} for name in names]}
+
+
+def class_of(spec: Any) -> type[Method]:
+    """The class of what `build_method` takes, whose values need not fit together yet.
+
+    Examples
+    --------
+    >>> class_of({"name": "LGR", "root": "external"}).__name__, class_of("ER+EWC").__name__
+    ('LGR', 'Join')
+    """
+    if isinstance(spec, Method):
+        return type(spec)
+    if isinstance(spec, type) and issubclass(spec, Method):
+        return spec
+    name = spec.get("name") if isinstance(spec, Mapping) else spec
+    if not isinstance(name, str):
+        raise bad("method", "a method, its class or name, or a mapping with a name", spec)
+    return method_class(named_method(name)["name"])
 
 
 def build_method(spec: Any) -> Method:
