@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import engram
 from engram.errors import BadArgument, RecordError
@@ -169,6 +171,31 @@ def test_runs_without_a_tree_say_so() -> None:
     with pytest.raises(RecordError, match="one label each"):
         single.label_confusion()
     assert set(single.curves()["metric"]) == {"average_accuracy", "current_task"}
+
+
+def chosen(scores: list[list[float]], labels: list[int], **options: Any) -> float:
+    """The threshold for validation rows of a task that shows columns 1 and 2; 0 is an older one."""
+    learner = SimpleNamespace(
+        task=SimpleNamespace(valid=None), stage=1, state={}, seen=torch.tensor([True, True, True]),
+        stream=SimpleNamespace(visible=torch.tensor([[True, False, False], [False, True, True]])),
+        batch=lambda rows: SimpleNamespace(x=None, y=torch.tensor([[c, -1] for c in labels])),
+        net=lambda: lambda x: torch.tensor(scores),
+    )  # fmt: skip
+    method = SimpleNamespace(scores=lambda output, state: output)
+    return Threshold(**options).choose(learner, method)  # type: ignore[arg-type]
+
+
+def test_the_chosen_threshold_is_the_best_one_nearest_to_zero() -> None:
+    scores = [[2.0, -0.5, -3.0], [2.0, -3.0, -0.4], [2.0, -0.6, -3.0]]  # all best above -3
+    assert -0.6 - 2.6 / 200 <= chosen(scores, [1, 2, 1]) < -0.6
+    assert chosen([[2.0, 0.5, -3.0], [2.0, -3.0, 0.4]], [1, 2]) == 0
+
+
+def test_labels_of_earlier_tasks_are_no_mistakes_when_a_threshold_is_chosen() -> None:
+    """Validation rows hide them: column 0, which may be the superclass, is named here as well."""
+    scores = [[0.5, 1.0, -1.0], [0.5, -1.0, 1.0], [0.5, 0.3, -1.0]]
+    assert chosen(scores, [1, 2, 1]) == 0
+    assert chosen(scores, [1, 2, 1], among="seen") >= 0.5
 
 
 def test_a_threshold_is_chosen_on_validation_rows() -> None:

@@ -113,6 +113,7 @@ def test_an_attribute_of_the_data_is_a_tree():
         ({"a": ["cat", "b"], "b": ["c"], "c": ["b"]}, "subclasses that 'a' does not have"),
         ({"t": ["a"], "a": ["b"], "b": ["superclass/t", "cat"]}, "no circle"),
         ({"a": ["cat"], "b": ["cat"]}, "subclasses that 'a' does not have, got 'cat'"),
+        ({"a": ["cat", "cat"]}, "every subclass once, got 'cat'"),
         ({"a": ["c"], "b": ["c"], "c": ["cat"]}, "subclasses that 'a' does not have, got 'c'"),
         ({"a": ["cat", "dgo"]}, "unknown name 'dgo', did you mean 'dog'"),
         ({"cat": ["dog"], "a": ["cat"]}, "either 'fine/cat' or 'superclass/cat'"),

@@ -120,7 +120,8 @@ def read_tree(data: Data, hierarchy: Hierarchy) -> Tree:
             shown = data.classes[child] if child < data.n_classes else str(member)
             if child in parent:
                 first = list(members)[parent[child] - data.n_classes]
-                raise bad(argument, f"subclasses that {first!r} does not have", shown)
+                wanted = f"subclasses that {first!r} does not have"
+                raise bad(argument, "every subclass once" if first == name else wanted, shown)
             if child < data.n_classes and child not in present:
                 raise bad(argument, "classes with training rows", shown)
             parent[child] = data.n_classes + place
