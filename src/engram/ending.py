@@ -33,20 +33,19 @@ class Ended(KeyboardInterrupt):
 
 
 @contextmanager
-def on_ending(act: Callable[[int], None]) -> Iterator[None]:
+def on_ending(act: Callable[[int], None], *, keys: bool = False) -> Iterator[None]:
     """While this lasts, call `act` with the number of a signal that asks the process to end.
 
-    Signals that are ignored stay so (nohup). Only the main thread can listen; elsewhere nothing
-    changes.
+    With `keys` Ctrl-C is one of them, unless somebody else listens to it. Signals that are ignored
+    stay so (nohup). Only the main thread can listen; elsewhere nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {
-        number: signal.signal(number, lambda which, _: act(which))
-        for number in ENDING
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
+    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    if keys and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        heard.append(signal.SIGINT)
+    before = {number: signal.signal(number, lambda which, _: act(which)) for number in heard}
     try:
         yield
     finally:

@@ -352,6 +352,42 @@ def test_sigterm_saves_and_stops(tmp_path):
     same(*(engram.records.read(path) for path in (out, whole)))
 
 
+class Pressing(Callback):
+    """Ctrl-C, so many times, at the first steps that are told of."""
+
+    def __init__(self, times):
+        self.times = times
+
+    def step(self, plans, stage, done, total):
+        for _ in range(self.times):
+            signal.raise_signal(signal.SIGINT)
+        self.times = 0
+
+
+def test_ctrl_c_saves_and_stops_and_twice_it_stops_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{SLICES}.took", lambda self, *_: None)
+    monkeypatch.setattr(f"{SLICES}.__init__.__defaults__", (1.0, 2))  # steps in a slice
+    train = functools.partial(
+        engram.run, toys.streams()[0], method="ER", epochs=3, batch_size=4, device="cpu"
+    )
+    out = tmp_path / "out"
+    # a test started in the background would inherit that Ctrl-C is ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt) as ended:
+            train(out=out, callback=Pressing(1))
+        with pytest.raises(KeyboardInterrupt):
+            train(out=tmp_path / "twice", callback=Pressing(2))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert type(ended.value) is KeyboardInterrupt
+    (kept,) = (out / "checkpoint" / "steps").glob("*.safetensors")
+    assert [where[0] for where in position(kept).values()] == [0]
+    assert not (tmp_path / "twice" / "checkpoint").exists()
+    same(train(out=out), train(out=tmp_path / "whole"))
+
+
 def time_is_up_after(monkeypatch, asked):
     """Let a deadline pass when the saver is asked as often; what it returns heals."""
     original, count = StepSaver.stops, [0]

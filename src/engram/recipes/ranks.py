@@ -59,7 +59,8 @@ def _deaf() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, lambda *_: None) for number in ENDING}
+    all_of_them = (*ENDING, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: None) for number in all_of_them}
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -59,7 +60,7 @@ class StepSaver:
 
     def end(self) -> None:
         """End the process as it was told to."""
-        raise Ended(self._signal)
+        raise KeyboardInterrupt if self._signal == signal.SIGINT else Ended(self._signal)
 
     # -- writing ---------------------------------------------------------------------------------
     @property
@@ -152,10 +153,14 @@ class StepSaver:
                 del self._held[path]
 
     def at_signals(self) -> AbstractContextManager[None]:
-        """While this lasts, SIGTERM and SIGHUP mean: save what is going on, then stop."""
-        return on_ending(self._told)
+        """While this lasts, SIGTERM, SIGHUP and Ctrl-C mean: save what is going on, then stop."""
+        return on_ending(self._told, keys=True)
 
     def _told(self, number: int) -> None:
+        if (
+            self._signal and number == signal.SIGINT
+        ):  # once more: whoever it is does not want to wait
+            raise KeyboardInterrupt
         self._signal = number
 
 
