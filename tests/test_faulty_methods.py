@@ -511,3 +511,50 @@ def test_unknown_decisions_are_a_failure():
         found, message = the_fault(method(loss=twice, decides=wrong))
         assert found == "declarations"
         assert "decides must be" in message
+
+
+# -- causes of a difference between lockstep and loop ---------------------------------------------
+def test_a_field_in_single_precision_is_named():
+    def tensor_or_number(self, net, batch, state):
+        factor = self.factor
+        factor = factor if isinstance(factor, torch.Tensor) else torch.tensor(factor)
+        return {"task": factor.double() * net.task(batch)}
+
+    kind = type("Mine", (Method,), {"loss": tensor_or_number, "factor": 0.7,
+                                    "__annotations__": {"factor": float}})  # fmt: skip
+    mine = dataclass(frozen=True, kw_only=True)(kind)()
+    equality.check_lockstep_is_the_loop(mine)
+    with pytest.raises(Broken, match="a float field is a number in a run alone"):
+        equality.check_lockstep_with_strengths(mine)
+
+
+def two_views(joined):
+    """A loss on two views of every row, made one batch by `joined`."""
+
+    def loss(self, net, batch, state):
+        other = batch.x + 0.1 * keys.normal(batch.key, *batch.x.shape).to(batch.x)
+        x, w, y = (joined(a, b) for a, b in ((batch.x, other), [batch.w] * 2, [batch.target] * 2))
+        logits = net(x, w).logits
+        return {"task": masked_ce(logits, y, joined(batch.open, batch.open), w)}
+
+    return method(loss=loss)
+
+
+def test_views_lie_side_by_side_where_masks_are_drawn_by_place():
+    behind = two_views(lambda a, b: torch.cat([a, b]))
+    with pytest.raises(Broken, match="several views of a row go side by side"):
+        equality.check_lockstep_with_dropout(behind())
+    beside = two_views(lambda a, b: torch.stack([a, b], 1).flatten(0, 1))
+    equality.check_lockstep_with_dropout(beside())
+
+
+def test_a_run_that_diverged_needs_no_scores_of_its_own():
+    """Its state lacks what `finish` would have added."""
+
+    def finish(self, learner, task):
+        learner.state = {"scale": torch.ones_like(learner.vector[:1])}
+
+    def scores(self, output, state):
+        return output.logits * state["scale"]
+
+    equality.check_a_diverging_run_harms_no_other(method(finish=finish, scores=scores)())

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from engram.checks.toys import MODELS, SAMPLE, gap, same
+from engram.errors import BadArgument
 from engram.learner.bound import BoundNet
 from engram.learner.layout import Layout, Networks
 from engram.learner.net import FunctionalNet
@@ -49,6 +50,29 @@ class TestFunctionalNet:
         assert torch.allclose(wanted.layers[path], by_hand)
         assert torch.allclose(wanted.logits, plain.logits)
         assert net(X, ONES) is wanted  # it has all that is asked for
+
+    def test_layers_of_older_weights(self):
+        shared = networks()
+        vector, buffers = shared.initial()
+        path, older = "net.backbone.first", {"vector": 2 * vector, "buffers": buffers}
+        net = FunctionalNet(shared, vector, buffers)
+        found = net.frozen(older)(X, want=(path,))
+        weights = shared.layout(older["vector"])
+        by_hand = X.flatten(1) @ weights[f"{path}.weight"].T + weights[f"{path}.bias"]
+        assert torch.allclose(found.layers[path], by_hand)
+        assert torch.equal(found.logits, net.frozen(older)(X).logits)
+        assert torch.allclose(net.still()(X, want=(path,)).layers[path], by_hand / 2)
+
+    @pytest.mark.parametrize("way", ["plain", "frozen"])
+    def test_layers_that_there_are_not(self, way):
+        shared = networks()
+        vector, buffers = shared.initial()
+        net = FunctionalNet(shared, vector, buffers)
+        ask = net if way == "plain" else net.frozen({"vector": vector, "buffers": buffers})
+        with pytest.raises(
+            BadArgument, match=r"want: unknown name .*did you mean 'net\.backbone\."
+        ):
+            ask(X, want=("net.backbone.frist",))
 
     def test_frozen_is_in_eval_mode_and_has_no_gradient(self):
         shared = networks()

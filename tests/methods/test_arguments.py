@@ -86,6 +86,12 @@ def leave(name, value):
         ("loss", lambda self, net, batch, _: {"a": net.task(batch)[None]}, r"tensors without axes"),
         ("gradient", lambda self, *_: None, r"Odd.gradient: expected a vector"),
         (
+            "gradient",
+            lambda self, grad, *_: grad.vector[:2],
+            r"Odd.gradient: .*got 'a tensor \(2,\)",
+        ),
+        ("gradient", lambda self, grad, *_: grad.vector, r"Odd.gradient: expected grad to be call"),
+        (
             "scores",
             lambda self, out, _: out.logits[:, :1],
             r"Odd.scores: expected scores \(\d+, 6\)",
@@ -93,6 +99,11 @@ def leave(name, value):
         ("phases", lambda self, *_: Phase(), r"Odd.phases\(0\): expected a tuple of Phase"),
         ("replay", lambda self, *_: None, r"Odd.replay\(0\): expected a ReplaySpec"),
         ("networks", lambda self, *_: None, r"Odd.networks: expected \{name: module\}"),
+        (
+            "networks",
+            lambda self, *_: {"more": torch.nn.Sequential(torch.nn.LazyLinear(3))},
+            r"Odd.networks: expected layers of known sizes .*a lazy layer, 'more",
+        ),
         ("prologue", lambda self, *_: 3, r"Odd.prologue: expected a Prologue, a RootFile or None"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",

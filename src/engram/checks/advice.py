@@ -93,15 +93,29 @@ def why_nothing_differs(method: Method) -> str:
     return "whatever it adds changes neither the loss nor the update"
 
 
-def why_lockstep_matters(run: Run) -> str:
-    """Whether padding is felt, and by what: runs in lockstep are padded to equal lengths."""
+def why_lockstep_matters(run: Run, fields_differ: bool = False) -> str:
+    """Whether padding is felt, and by what: runs in lockstep are padded to equal lengths.
+
+    Where fields differ from run to run, and nothing else is found, they are to blame.
+    """
     kind = next((name for name, model in MODELS.items() if model is run.model), "plain")
     if _feels_padding(run.method, "plain"):
         return "its loss feels rows of weight 0: take means as sum(w * l) / sum(w)"
+    if kind == "dropped" and _feels_padding(run.method, kind):
+        return (
+            "with dropout, whose masks follow the places of rows, its networks feel rows of weight "
+            "0: let padding stay behind; several views of a row go side by side, as in "
+            "torch.stack([x, view], 1).flatten(0, 1)"
+        )
     if kind != "plain" and _feels_padding(run.method, kind):
         return (
             "its networks feel rows of weight 0: call net(batch.x, batch.w), so that batch "
             "normalisation leaves padding out"
+        )
+    if fields_differ:
+        return (
+            "a float field is a number in a run alone and a tensor here, in the precision of the "
+            "weights: use it in arithmetic as it is (torch.tensor(self.decay) is float32)"
         )
     return (
         "its loss does not feel padding, so look at the rest: draw by batch.key and learner.seed "

@@ -155,7 +155,7 @@ LOOKS: dict[str, Callable[..., str]] = {
 
 
 def _look_at_networks(method: Method) -> None:
-    found = method.networks(StreamOutline.of(streams()[0]).above(LatentOutline((16,), False)))
+    found = method.networks(StreamOutline.of(streams()[0]).beside(16, LatentOutline((16,), False)))
     place = place_of(type(method), "networks")
     named = isinstance(found, Mapping) and all(
         isinstance(name, str) and isinstance(module, nn.Module | Network)

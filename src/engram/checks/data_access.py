@@ -29,7 +29,7 @@ from engram.engine.groups.streams import run_task
 from engram.errors import AccessError, BadArgument
 from engram.learner.batch import Batch
 from engram.memory import Exemplars
-from engram.methods.base import Method
+from engram.methods.base import Gradient, Method
 from engram.streams import Stream, class_incremental
 
 
@@ -174,14 +174,16 @@ def _felt(at: Any, batch: Batch) -> bool:
     asked: list[Batch] = []
 
     def update(which: Batch) -> Tensor:
-        def grad(one: Batch, *names: str) -> Tensor:
+        def of(one: Batch, names: tuple[str, ...], elsewhere: Tensor | None) -> Tensor:
             asked.append(one)
-            weights = at.learners[0].vector.clone().requires_grad_(True)
+            weights = at.learners[0].vector if elsewhere is None else elsewhere
+            weights = weights.clone().requires_grad_(True)
             terms = at.method.loss(at.net(one, vector=weights), one, at.learners[0].state)
             total = sum(t for name, t in terms.items() if not names or name in names)
             found: Tensor = torch.autograd.grad(torch.as_tensor(total), weights)[0]
             return found
 
+        grad = Gradient(of, at.learners[0].vector, at.learners[0].layout)
         answer: Tensor = at.method.gradient(grad, which, at.learners[0].state)
         return answer
 

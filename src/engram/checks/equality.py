@@ -64,9 +64,10 @@ def match(runs: Sequence[Run], alone: Trained | None = None) -> None:
         for name in one.tensors:
             away = gap(other.tensors[name], one.tensors[name])
             if away >= CLOSE:
+                differ = any(run.method != runs[0].method for run in runs)
                 raise Broken(
                     f"{name} of run {key[0]} after task {key[1]} differ by {away:.1e} between "
-                    f"lockstep and loop: {why_lockstep_matters(runs[key[0]])}"
+                    f"lockstep and loop: {why_lockstep_matters(runs[key[0]], differ)}"
                 )
         away = gap(torch.as_tensor(other.scores), torch.as_tensor(one.scores))
         require(away < 1e-5, f"scores after task {key[1]} differ by {away:.1e}")

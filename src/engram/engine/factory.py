@@ -196,7 +196,7 @@ def _outline(run: Run, net: Classifier) -> StreamOutline:
         outline = outline.seen_as((net.frozen.width,))
     if not run.method.implements("networks"):
         return outline
-    return outline.above(latents_of(net, outline.data.sample_shape))
+    return outline.beside(net.features, latents_of(net, outline.data.sample_shape))
 
 
 def _root_file(run: Run) -> RootFile | None:

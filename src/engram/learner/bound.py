@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -47,6 +48,18 @@ class BoundNet(Net):
         self._main = networks.train.get_submodule("net")
         self._leaf = vector.detach().requires_grad_(True)
         self.touched = False
+
+    @contextmanager
+    def moved_to(self, vector: Tensor | None) -> Iterator[None]:
+        """Have other weights while this lasts, where some are given."""
+        before = self.weights if vector is None else self.weights.clone()
+        if vector is not None:
+            self.weights.copy_(vector)
+        try:
+            yield
+        finally:
+            if vector is not None:
+                self.weights.copy_(before)
 
     def place(self, buffers: Mapping[str, Tensor]) -> None:
         """Let the module hold these buffers."""

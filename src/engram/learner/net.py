@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from engram import keys, parallel
+from engram.errors import bad, unknown
 from engram.learner.batch import Batch
 from engram.learner.kept_answers import KeptAnswers
 from engram.learner.layout import Networks
@@ -119,19 +120,8 @@ class Net:
         return output
 
     def _with_layers(self, x: Tensor, w: Tensor | None, want: tuple[str, ...]) -> Output:
-        got: dict[str, Tensor] = {}
-        skeleton = self._skeleton()
-        hooks = [
-            skeleton.get_submodule(name).register_forward_hook(
-                lambda _m, _i, out, name=name: got.__setitem__(name, out)
-            )
-            for name in want
-        ]
-        try:
+        with _layers(self._skeleton(), want) as got:
             output: Output = self.at(self.main, w)(x)
-        finally:
-            for hook in hooks:
-                hook.remove()
         ranks = parallel.current()
         if self._trains and ranks is not None and splits(ranks, (x,)):
             got = gathered(ranks, got, ranks.share(len(x)), len(x))
@@ -149,25 +139,35 @@ class Net:
         return self.networks.objective(self(batch.x, batch.w).logits, batch)
 
     def frozen(self, snapshot: Snapshot, path: str | None = None) -> Callable[..., Any]:
-        """The networks with older weights, in eval mode, without gradient."""
+        """The networks with older weights, in eval mode, without gradient.
 
-        def make(*args: Any) -> Any:
+        ``net.frozen(snapshot)(x, want=names)`` has outputs of submodules as layers, too.
+        """
+
+        def make(*args: Any, want: tuple[str, ...] = ()) -> Any:
             weights = {**self.networks.layout(snapshot["vector"]), **snapshot["buffers"]}
-            return self._judged(path or self.main, weights, args)
+            return self._judged(path or self.main, weights, args, want)
 
-        def answer(*args: Any) -> Any:
-            if self.kept is None or path is not None:
-                return make(*args)
+        def answer(*args: Any, want: tuple[str, ...] = ()) -> Any:
+            if self.kept is None or path is not None or want:
+                return make(*args, want=want)
             return self.kept.of(snapshot, args, lambda: make(*args))
 
         return answer
 
-    def _judged(self, path: str, weights: dict[str, Tensor], args: tuple[Any, ...]) -> Any:
+    def _judged(
+        self, path: str, weights: dict[str, Tensor], args: tuple[Any, ...], want: tuple[str, ...]
+    ) -> Any:
         """A pass in eval mode, without gradient."""
 
         def forward(x: Any, *rest: Any) -> Any:
             return call(self.networks.eval, weights, (path, x, *rest), self.networks.ties)
 
+        if want:  # each rank makes the whole of it
+            with torch.no_grad(), forward_context(None, None):
+                with _layers(self.networks.eval, want) as got:
+                    answer = forward(*args)
+                return answer._replace(layers=got)
         ranks = parallel.current() if self._trains and path == self.main else None
         with torch.no_grad(), forward_context(None, None):
             if ranks is not None and splits(ranks, args):
@@ -175,13 +175,35 @@ class Net:
             return forward(*args)
 
     def still(self, path: str | None = None) -> Callable[..., Any]:
-        """The networks with the present weights, in eval mode, without gradient."""
+        """The networks with the present weights, in eval mode, without gradient: as `frozen`."""
 
-        def answer(*args: Any) -> Any:
+        def answer(*args: Any, want: tuple[str, ...] = ()) -> Any:
             weights = {**self.params, **self.statistics()}
-            return self._judged(path or self.main, weights, args)
+            return self._judged(path or self.main, weights, args, want)
 
         return answer
+
+
+@contextmanager
+def _layers(skeleton: torch.nn.Module, want: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
+    """What submodules answer while this lasts, by their names, such as ``net.backbone``."""
+    got: dict[str, Tensor] = {}
+    modules = dict(skeleton.named_modules())
+    if missing := [name for name in want if name not in modules]:
+        raise unknown("want", missing[0], [name for name in modules if name])
+    hooks = [
+        modules[name].register_forward_hook(
+            lambda _m, _i, out, name=name: got.__setitem__(name, out)
+        )
+        for name in want
+    ]
+    try:
+        yield got
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if silent := [name for name in want if name not in got]:
+        raise bad("want", "submodules that the forward pass calls", silent[0])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from weakref import WeakSet
 from torch import Tensor, nn
 
 from engram.errors import BadArgument, bad
-from engram.learner.network import MethodNetworks, Network
+from engram.learner.network import MethodNetworks, Network, modules_of
 from engram.methods.base import Method, Phase, Prologue, ReplaySpec, RootFile, State, Terms
 from engram.models.output import Output
 
@@ -90,11 +90,15 @@ def _is_number(term: Any) -> bool:
     return isinstance(term, Tensor) and term.ndim == 0
 
 
-def direction(method: Method, found: Any) -> Tensor:
-    """What `gradient` returned, if it can be a gradient."""
-    if isinstance(found, Tensor):
-        return found
-    raise bad(f"{type(method).__name__}.gradient", "a vector [P] to be returned", found)
+def direction(method: Method, found: Any, vector: Tensor, asked: bool) -> Tensor:
+    """What `gradient` returned, if it can be one, and was made with a gradient of the batch."""
+    where = f"{type(method).__name__}.gradient"
+    if not isinstance(found, Tensor) or found.shape != vector.shape:
+        got = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else found
+        raise bad(where, f"a vector {tuple(vector.shape)} to be returned", got)
+    if not asked:
+        raise bad(where, "grad to be called with the batch it was given", "no such call")
+    return found
 
 
 def class_scores(method: Method, output: Output, state: State) -> Tensor:
@@ -109,11 +113,17 @@ def class_scores(method: Method, output: Output, state: State) -> Tensor:
 
 def own_networks(method: Method, found: Any) -> MethodNetworks:
     """What `networks` returned, if it is modules by name."""
-    if isinstance(found, Mapping) and all(
+    where = f"{type(method).__name__}.networks"
+    if not isinstance(found, Mapping) or not all(
         isinstance(one, nn.Module | Network) for one in found.values()
     ):
-        return found
-    raise bad(f"{type(method).__name__}.networks", "{name: module} to be returned", found)
+        raise bad(where, "{name: module} to be returned", found)
+    for name, module in modules_of(found).items():
+        for path, weight in module.named_parameters(name):
+            if isinstance(weight, nn.parameter.UninitializedParameter):
+                wanted = "layers of known sizes (stream.features is the width of the features)"
+                raise bad(where, wanted, f"a lazy layer, {path.rpartition('.')[0]!r}")
+    return found
 
 
 def next_state(method: Method, verb: str, state: Any) -> State:

@@ -33,7 +33,23 @@ DECISIONS = {"single": "argmax", "set": "threshold"}
 EITHER = ("argmax", "threshold")
 State = dict[str, Any]
 Terms = dict[str, Tensor]
-Gradient = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What `Method.gradient` asks for gradients [P] of its `Method.loss`.
+
+    ``grad(batch)`` is that of all terms, ``grad(batch, "task")`` of some, and ``grad(batch, at=v)``
+    that at other weights: after a step not taken, or at the worst place nearby. What is found on
+    the way reaches the loss as ``batch._replace(values=...)``.
+    """
+
+    of: Callable[..., Tensor]
+    vector: Tensor  # [P] the present weights
+    layout: Callable[[Tensor], dict[str, Tensor]]  # named views of any [P]
+
+    def __call__(self, batch: Batch, *names: str, at: Tensor | None = None) -> Tensor:
+        return self.of(batch, names, at)
 
 
 @dataclass(frozen=True)
@@ -228,7 +244,10 @@ class Method:
         return {}
 
     def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
-        """Pure. The update direction [P]; ``grad(batch, *names)`` differentiates `loss`."""
+        """Pure. The update direction [P]; ``grad(batch, *names)`` differentiates `loss`.
+
+        It must be called with the batch itself: the log and `step` speak of that first gradient.
+        """
         return grad(batch)
 
     def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from engram.errors import EngramError, bad, choose
+from engram.errors import BadArgument, EngramError, bad, choose
 from engram.learner.learner import Learner
 from engram.learner.net import FunctionalNet, Net
 
@@ -55,8 +56,9 @@ def layer_width(learner: Learner | None, layer: str) -> int:
         learner.vector.new_zeros(1, *learner.feed.data.sample_shape),
         f"net.backbone.{layer}",
     )
-    with torch.no_grad():
-        found = net(x, want=(path,)).layers.get(path)
+    found = None
+    with torch.no_grad(), suppress(BadArgument):  # it may never be called
+        found = net(x, want=(path,)).layers[path]
     if not isinstance(found, Tensor) or found.ndim < 2:
         raise bad("layers", "layers that give one tensor [B, F, ...] in a forward pass", layer)
     return found.shape[1]

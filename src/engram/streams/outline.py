@@ -65,8 +65,8 @@ class LatentOutline(NamedTuple):
 class StreamOutline:
     """A stream as methods see it: everything but inputs and labels.
 
-    Methods get one in ``networks(stream)`` and as ``learner.stream``. In the former, `latents`
-    tells what the root of the model answers, where it has one.
+    Methods get one in ``networks(stream)`` and as ``learner.stream``. In the former, `features` is
+    the width of the model's features, and `latents` tells what its root answers, where it has one.
 
     Examples
     --------
@@ -81,8 +81,8 @@ class StreamOutline:
     engram.errors.Forbidden: stream.data.x is closed to methods: inputs and visible labels ...
     """
 
-    __slots__ = ("data", "head", "labels", "latents", "name", "online", "opening", "order",
-                 "position", "task_labels", "tasks", "visible")  # fmt: skip
+    __slots__ = ("data", "features", "head", "labels", "latents", "name", "online", "opening",
+                 "order", "position", "task_labels", "tasks", "visible")  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
         self.data = DataOutline(stream.data)
@@ -92,12 +92,13 @@ class StreamOutline:
         # copies: whoever writes into them must not open a class, or show a label, by it
         self.position, self.opening = stream.position.clone(), stream.opening.clone()
         self.visible: Tensor = stream.visible.clone()
+        self.features: int | None = None
         self.latents: LatentOutline | None = None
 
-    def above(self, latents: LatentOutline | None) -> StreamOutline:
-        """The outline for a model whose root answers such latents."""
+    def beside(self, features: int, latents: LatentOutline | None) -> StreamOutline:
+        """The outline for a model with features of this width, whose root answers such latents."""
         found = copy.copy(self)
-        found.latents = latents
+        found.features, found.latents = features, latents
         return found
 
     def seen_as(self, shape: tuple[int, ...]) -> StreamOutline:

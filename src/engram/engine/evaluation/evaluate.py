@@ -102,10 +102,14 @@ def answers(
     held: bool = True,
 ) -> list[Answer]:  # fmt: skip
     """As `evaluate`, with features where wanted, and validation rows if `held`."""
-    # the state of a run that diverged lacks what `finish` adds, so it cannot be stacked
+    # the state of a run that diverged lacks what `finish` adds: it cannot be stacked, nor scored by
     alike: dict[Any, list[int]] = {}
     for place, learner in enumerate(learners):
         alike.setdefault(shapes(learner.state), []).append(place)
+    methods = [
+        one if learner.diverged < 0 else Method()
+        for one, learner in zip(methods, learners, strict=True)
+    ]
     found: dict[int, Answer] = {}
     for places in alike.values():
         both = [learners[p] for p in places], [methods[p] for p in places]

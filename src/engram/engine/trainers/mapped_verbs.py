@@ -17,7 +17,7 @@ from engram.learner.layout import Networks
 from engram.learner.moving import Moving
 from engram.learner.net import FunctionalNet
 from engram.methods.answers import direction, named_terms, next_state
-from engram.methods.base import Method
+from engram.methods.base import Gradient, Method
 
 # update, gradient through the networks, loss terms, buffers, what is remembered, kept answers
 Gradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor], tuple[Any, ...]]
@@ -117,13 +117,14 @@ class MappedVerbs:
         """What a method makes of gradients of its choice."""
         own: dict[str, Any] = {"buffers": buffers}
 
-        def grad(which: Batch, *names: str) -> Tensor:
+        def of(which: Batch, names: tuple[str, ...], at: Tensor | None) -> Tensor:
             remembers = self.remembers and which is batch
+            weights = vector if at is None else at
             rest = (own["buffers"], state, which, hyper, (), names, remembers)
             apart = (0, 1) if self.touches is not False else 0
-            penalised = vector if self.touches is not False else ()
+            penalised = weights if self.touches is not False else ()
             found = func_grad(self._loss_of_one, argnums=apart, has_aux=True)(
-                vector, penalised, *rest
+                weights, penalised, *rest
             )
             data, (terms, after, remembered, _) = found
             penalty = None
@@ -136,9 +137,9 @@ class MappedVerbs:
                 own.setdefault("found", remembered)
             return torch.as_tensor(data if penalty is None else data + penalty)
 
-        total = direction(self.method, with_values(self.method, hyper).gradient(grad, batch, state))
-        if "terms" not in own:
-            raise ValueError("gradient() must call grad on the batch it was given")
+        grad = Gradient(of, vector, self.networks.layout)
+        total = with_values(self.method, hyper).gradient(grad, batch, state)
+        total = direction(self.method, total, vector, "terms" in own)
         return total, own["data"], own["terms"], own["buffers"], own["found"], ()
 
     # -- what follows a step ----------------------------------------------------------------------

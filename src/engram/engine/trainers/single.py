@@ -36,10 +36,10 @@ from engram.learner.learner import Learner
 from engram.learner.moving import Moving
 from engram.learner.scopes import competing
 from engram.methods.answers import direction, named_terms, next_state
-from engram.methods.base import Method, Terms, pace_of
+from engram.methods.base import Gradient, Method, Terms, pace_of
 
 
-class Gradient(NamedTuple):
+class StepGradient(NamedTuple):
     """The gradient of one step."""
 
     parts: list[Tensor]  # through the networks, by parameter
@@ -141,7 +141,9 @@ class SingleTrainer:
             self._step(rows, found, rate)
             self._count()
 
-    def _or_as_before(self, gradient: Callable[[Batch], Gradient], batch: Batch) -> Gradient:
+    def _or_as_before(
+        self, gradient: Callable[[Batch], StepGradient], batch: Batch
+    ) -> StepGradient:
         """A gradient of all ranks; if one is lost on the way, the step was never begun."""
         buffers = {name: value.clone() for name, value in self.net.read_buffers().items()}
         sums = dict(self.sums)
@@ -160,7 +162,7 @@ class SingleTrainer:
         if self._pace and self.steps % self._pace == 0:
             self._interval()
 
-    def _step(self, rows: Minibatch, gradient: Gradient, lr: float | Tensor) -> None:
+    def _step(self, rows: Minibatch, gradient: StepGradient, lr: float | Tensor) -> None:
         """Update the weights, and what the method keeps of the step."""
         learner, (parts, penalty, data, flat) = self.learner, gradient
         flattened = penalty is not None or self._follows or self._clip or self._grouped
@@ -201,7 +203,7 @@ class SingleTrainer:
     def _set_state(self, state: Any) -> None:
         self.learner.state = state
 
-    def _gradient(self, batch: Batch, *names: str) -> Gradient:
+    def _gradient(self, batch: Batch, *names: str) -> StepGradient:
         """Of the loss, or of some of its terms."""
         net, state = self.net, self.learner.state
         net.phase = self.phase
@@ -228,28 +230,32 @@ class SingleTrainer:
         if ranks is not None:  # each has followed its own rows; penalties are on the whole vector
             found_parts = ranks.summed(found_parts)
         self._log(terms)
-        return Gradient(found_parts, parts[-1] if net.touched else None)
+        return StepGradient(found_parts, parts[-1] if net.touched else None)
 
-    def _projected(self, batch: Batch) -> Gradient:
+    def _projected(self, batch: Batch) -> StepGradient:
         """What the method makes of gradients of its choice."""
-        flatten = self.learner.networks.layout.flatten
+        vector, layout, state = (
+            self.learner.vector,
+            self.learner.networks.layout,
+            self.learner.state,
+        )
         own: list[Tensor] = []  # of the current batch
 
-        def grad(which: Batch, *names: str) -> Tensor:
-            logged = dict(self.sums)
-            with torch.enable_grad():
+        def of(which: Batch, names: tuple[str, ...], at: Tensor | None) -> Tensor:
+            logged, remembered = dict(self.sums), self._found
+            with self.net.moved_to(at), torch.enable_grad():
                 found = self._gradient(which, *names)
-            if which is not batch:
-                self.sums = logged  # the log speaks of the current batch
-            data = flatten(found.parts)
+            if which is not batch or own:  # the log speaks of the batch's first gradient
+                self.sums, self._found = logged, remembered
+            data = layout.flatten(found.parts)
             if which is batch:
                 own.append(data)
             return data if found.penalty is None else data + found.penalty
 
         with torch.no_grad():
-            total = direction(self.method, self.method.gradient(grad, batch, self.learner.state))
-        data = own[0] if own else total
-        return Gradient([], None, data, total.clone() if own and total is data else total)
+            total = self.method.gradient(Gradient(of, vector, layout), batch, state)
+            total = direction(self.method, total, vector, bool(own))
+        return StepGradient([], None, own[0], total.clone() if total is own[0] else total)
 
     def _log(self, terms: Terms) -> None:
         for name, term in terms.items():

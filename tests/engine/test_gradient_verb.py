@@ -1,0 +1,97 @@
+"""`gradient`: what it may ask for, alone and in lockstep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from engram.checks import toys
+from engram.engine.engine import Engine
+from engram.methods.base import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharp(Method):
+    """The gradient at the worst place nearby (sharpness-aware minimisation)."""
+
+    rho: float = 0.05
+
+    def gradient(self, grad, batch, state):
+        up = grad(batch)
+        return grad(batch, at=grad.vector + self.rho * up / up.norm().clamp(min=1e-12))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfFirst(Method):
+    """Half the gradient for the first layer, found by name."""
+
+    def gradient(self, grad, batch, state):
+        found = grad(batch).clone()
+        grad.layout(found)["net.backbone.first.weight"].mul_(0.5)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class TermByTerm(Method):
+    """Asks for every term on its own."""
+
+    def loss(self, net, batch, state):
+        return {"task": net.task(batch), "small": 0.01 * net.vector.square().sum()}
+
+    def gradient(self, grad, batch, state):
+        return grad(batch, "task") + grad(batch, "small")
+
+
+@pytest.mark.parametrize("method", [Sharp(), HalfFirst(), TermByTerm()], ids=str)
+def test_lockstep_is_the_loop(method):
+    group = toys.runs_of(method, toys.streams(), model="normed")
+    together = toys.train(group, together=True)
+    for place, run in enumerate(group):
+        alone = toys.train([run])
+        for stage in range(3):
+            pair = together[place, stage].tensors, alone[0, stage].tensors
+            assert toys.gap(*pair) < toys.CLOSE
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_log_speaks_of_the_first_gradient_of_a_batch(together):
+    """Asking twice does not count twice."""
+    losses = []
+    for method in (Method(), TermByTerm(), Sharp()):
+        runs = toys.runs_of(method, toys.streams()[:2])
+        (first, *_) = Engine(runs, device="cpu", together=together).stages()
+        losses.append(first.outcome.losses[0][1]["task"])
+    assert losses[1] == pytest.approx(losses[0], rel=0.2)
+    assert losses[2] == pytest.approx(losses[0], rel=0.2)
+
+
+def test_a_sharp_step_by_hand():
+    run = toys.runs_of(Sharp(), toys.streams()[:1])[0]
+    learner = Engine([run], device="cpu").learner(run)
+    learner.open_classes(0)
+    batch = learner.batch()
+
+    def gradient(vector):
+        weights = vector.clone().requires_grad_(True)
+        net = learner.net()
+        net._params = learner.layout(weights)
+        return torch.autograd.grad(net.task(batch), weights)[0]
+
+    up = gradient(learner.vector)
+    wanted = gradient(learner.vector + 0.05 * up / up.norm())
+    assert float((wanted - up).norm()) > 1e-4
+
+    class Told(Sharp):
+        """Tells what it found, on the whole task at once."""
+
+        def gradient(self, grad, batch, state):
+            found.append(super().gradient(grad, batch, state))
+            return found[-1]
+
+    found: list[torch.Tensor] = []
+    training = replace(toys.EXACT, batch_size=0, epochs=1)
+    list(Engine(toys.runs_of(Told(), toys.streams()[:1], training=training), device="cpu").stages())
+    free = learner.free
+    assert torch.allclose(found[0][free], wanted[free], atol=1e-10)
