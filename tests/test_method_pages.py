@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import dataclasses
 import io
 import re
@@ -173,6 +174,20 @@ def test_numbers_of_papers_are_the_printed_ones(name: str, row: list[str]) -> No
     same_row = [c for c in table(paper, number) if (c["method"], c["metric"]) == (row[2], row[3])]
     found = [cell for cell in same_row if about <= set(cell.values())]
     assert [float(cell["value"]) for cell in found] == [float(row[4])]
+
+
+@pytest.mark.parametrize(
+    ("name", "row"), [one for one in printed() if one[1][0] == "IIRC C.1"],
+    ids=lambda x: x if isinstance(x, str) else "",
+)  # fmt: skip
+def test_our_numbers_of_iirc_are_the_recorded_ones(name: str, row: list[str]) -> None:
+    with (DOCS.parent / "benchmarks/reproduce/iirc-C.1.csv").open(encoding="utf-8") as file:
+        lines = {(line["cell"], line["stage"]): line for line in csv.DictReader(file)}
+    line = lines[f"IIRC-CIFAR IIRC {row[2]}", row[1].rpartition(" ")[2]]
+    assert "schedule=short" in line["settings"]
+    doubts = [one for one in ("wide interval", "doubtful cell") if one in line["reason"]]
+    words = ", ".join([line["verdict"], *doubts, "short schedule"])
+    assert row[5] == f"{float(line['ours']):.2f} ({words})"
 
 
 def test_most_pages_have_printed_numbers() -> None:

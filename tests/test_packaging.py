@@ -61,7 +61,7 @@ def test_what_results_are_sent_with_is_pinned():
 
 def test_every_extra_is_used_and_described():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = readme.split("| extra | brings | for |")[1].split("\n\n")[0]
+    table = readme.split("| extra | installs | for |")[1].split("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(extras())
     source = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
     # MLflow needs two for its database, torch one for ONNX; nobody else imports them.

@@ -56,5 +56,5 @@ def test_a_script_is_short_and_learns(title, files, monkeypatch, capsys):
     assert "average_accuracy" in shown
     best = module.result.metric("average_accuracy").max()
     assert best > 0.5, "twice as much as a guess among four classes"
-    assert ("look at: features on wild scales: weight" in shown) == (title == "A CSV file")
+    assert ("look at: features with extreme scales: weight" in shown) == (title == "A CSV file")
     assert ("1 image left out that cannot be read: broken.png" in shown) == ("folder" in title)

@@ -89,7 +89,7 @@ def main() -> None:
         written = stages_written(folder / "ray")
     if set(written.values()) != {1} or len(written) != every:
         wrong.append(f"{len(written)} of {every} stages, {max(written.values())} times at most")
-    if not any("another one goes on" in one for one in told.notes):
+    if not any("another one continues" in one for one in told.notes):
         wrong.append("nothing was lost: the node died too late")
     facts = {
         "recipes": given.recipes, "finished": len(found), "stages": len(written),

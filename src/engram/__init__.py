@@ -1,4 +1,4 @@
-"""Engram measures, and helps to fix, what a neural network forgets."""
+"""Continual learning: train networks on a stream of tasks, measure what they forget."""
 
 from __future__ import annotations
 

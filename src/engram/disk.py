@@ -52,6 +52,22 @@ class DiskError(RecordError, OSError):
         self.errno = cause.errno
 
 
+def folder_path(argument: str, value: object) -> Path:
+    """The path of a folder; what is none, or empty, is refused.
+
+    Examples
+    --------
+    >>> folder_path("out", "")
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: out: expected the path of a folder, got ''
+    """
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if isinstance(text, str) and text:  # an empty one would be the working directory
+        return Path(text)
+    raise bad(argument, "the path of a folder", value)
+
+
 @contextmanager
 def appearing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path to write to; on success it takes the place of `path` at once.

@@ -184,6 +184,19 @@ def number(
     return result
 
 
+def switch(argument: str, value: Any) -> bool:
+    """Return `value` if it is True or False, raise otherwise: "no" would count as true.
+
+    Examples
+    --------
+    >>> switch("again", False)
+    False
+    """
+    if not isinstance(value, bool):
+        raise bad(argument, "True or False", value)
+    return value
+
+
 def refuse(argument: str, expected: str, got: Any) -> NoReturn:
     """Raise the error of `bad`."""
     raise bad(argument, expected, got)

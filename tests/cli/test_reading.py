@@ -40,6 +40,24 @@ def test_every_definition_side_by_side(engram, ran):
     assert "forgetting (max)" not in engram("metrics", "out", "--definition", "cglb").stdout
 
 
+def test_methods_are_compared(engram, ran):
+    done = engram("metrics", "out", "--compare", "average_accuracy")
+    found = ran.compare()
+    mean, low = found.methods.loc["ER", ["mean", "low"]]
+    assert re.search(rf"ER +2 +{mean:.3f} +{low:.3f}", done.stdout)
+    line = found.pairs.iloc[0]
+    assert re.search(rf"ER - Finetune +2 +{line['difference']:.3f}", done.stdout)
+    assert "paired t test, p_holm is corrected for 1 comparison\n" in done.stderr
+    table = engram("metrics", "out", "--compare", "forgetting", "--definition", "cglb", "--csv")
+    wanted = ran.compare("forgetting", definition="cglb").pairs
+    (a, b), line = wanted.index[0], wanted.iloc[0]
+    assert f"{a} - {b},2,{line['difference']}," in table.stdout
+    assert (
+        "did you mean 'average_accuracy'"
+        in engram("metrics", "out", "--compare", "accuracy", code=2).stderr
+    )
+
+
 def test_files_that_were_passed_over_and_labels_that_command_a_terminal(engram):
     engram("run", *SMALL, "-s", r'label="a\x1b[31mred\u202e"', "-o", "out")
     assert package.read("out").labels == ["a\x1b[31mred\u202e"]
@@ -176,6 +194,13 @@ def test_every_name_has_a_line_and_a_long_form(engram, kind):
         assert name in catalogue.about(kind, name, line)
 
 
+def test_a_training_setting_is_explained_alone(engram):
+    text = engram("list", "training", "momentum").stdout
+    assert "momentum = 0.9" in text
+    assert "momentum of SGD" in text
+    assert "augment" not in text
+
+
 def test_fields_and_defaults_of_a_method(engram):
     text = engram("list", "methods", "EWC").stdout
     assert package.methods.EWC.__doc__.splitlines()[0] in text
@@ -188,6 +213,7 @@ def test_overview_names_everything(engram):
     shown = engram("list").stdout
     for name in (*package.methods.__all__, *KINDS, "digits", "mlp", "herding", "rwalk/1"):
         assert name in shown
+    assert "confer/50" not in shown  # 150 tables would bury the rest; engram list recipes has them
 
 
 # -- data ----------------------------------------------------------------------------------------
@@ -265,7 +291,7 @@ def test_demo_in_small(engram, monkeypatch):
     lost = result.summary().loc["Finetune", "forgetting"]
     assert f"(Finetune) loses {100 * lost:.0f} points" in done.stdout
     assert "<title>Engram demo" in Path("out/report.html").read_text(encoding="utf-8")
-    assert "finished before and kept: 6 of 6 runs" in engram("demo", "--out", "out").stderr
+    assert "already finished: 6 of 6 runs" in engram("demo", "--out", "out").stderr
 
 
 def test_every_definition_and_the_definition_all(engram):

@@ -42,7 +42,7 @@ def test_the_same_question_is_not_trained_twice(engram):
     first = engram("run", *SMALL, "--seeds", 2)
     assert "finished before" not in first.stderr
     again = engram("run", *SMALL, "--seeds", 3)
-    assert "finished before and kept: 2 of 3 runs" in again.stderr
+    assert "already finished: 2 of 3 runs" in again.stderr
     assert len(list(Path("runs").iterdir())) == 1
 
 
@@ -203,7 +203,7 @@ def test_interrupted_run_goes_on(engram, monkeypatch):
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     resumed = engram("resume", "../part")
-    assert "finished before and kept: 1 of 2 runs" in resumed.stderr
+    assert "already finished: 1 of 2 runs" in resumed.stderr
     monkeypatch.chdir("..")
     whole, part = package.read("whole"), package.read("part")
     np.testing.assert_array_equal(part.full_matrix, whole.full_matrix)
@@ -249,10 +249,10 @@ def test_resume_knows_all_requests(engram, tmp_path):
 def test_resume_of_what_python_wrote(engram):
     recipe = {"stream": {"data": "blobs", "classes_per_task": 5}, "method": "Finetune"}
     package.sweep([recipe], out="swept")
-    assert "finished before and kept: 1 of 1 run" in engram("resume", "swept").stderr
+    assert "already finished: 1 of 1 run" in engram("resume", "swept").stderr
     stream = package.class_incremental(package.load("blobs"), classes_per_task=5)
     package.run(stream, out="made")
-    assert "finished before and kept: 1 of 1 run" in engram("resume", "made").stderr
+    assert "already finished: 1 of 1 run" in engram("resume", "made").stderr
     assert "existing run directory" in engram("resume", "nowhere", code=2).stderr
     Path("empty").mkdir()
     assert "holds no recipes" in engram("resume", "empty", code=2).stderr
@@ -278,8 +278,8 @@ def test_resume_says_what_only_python_can_go_on_with(engram):
         out="study",
     )
     for out, why in {
-        "memory": "the data ('mine') was in memory there", "own": "was made there",
-        "sliced": "the stream was put together there", "study": "a study of orders",
+        "memory": "the data ('mine') was in memory there", "own": "was built there",
+        "sliced": "the stream was built there", "study": "a study of orders",
     }.items():  # fmt: skip
         said = engram("resume", out, code=2).stderr
         assert why in said
@@ -323,7 +323,7 @@ def test_reading_runs_no_code_and_going_on_needs_a_word(engram, tmp_path):
         assert "foreign:Quiet: the directory names code of its own" in said
         assert said.strip().endswith(f"engram resume {out} --trust")
         said = engram("novelty", out, "--detectors", "Softmax", code=2).stderr
-        assert f"say so: engram novelty {out} --detectors Softmax --trust" in said
+        assert f"allow it to run: engram novelty {out} --detectors Softmax --trust" in said
         assert not Path("imported").exists()
         engram("resume", out, "--trust")
         assert Path("imported").exists()
@@ -378,7 +378,7 @@ def test_one_identity_for_every_way_to_ask(engram):
     content = {"stream": {"data": "blobs", "classes_per_task": 5}, "method": "ER"}
     Path("r.yaml").write_text(yaml.safe_dump(content))
     engram("run", *SMALL, "-m", "ER", "-o", "out")
-    assert "finished before and kept: 1 of 1" in engram("run", "r.yaml", "-o", "out").stderr
+    assert "already finished: 1 of 1" in engram("run", "r.yaml", "-o", "out").stderr
     stream = package.class_incremental(package.load("blobs"), classes_per_task=5)
     runs = {
         *package.read("out").runs, *package.run(stream, method="ER").runs,
@@ -391,7 +391,7 @@ def test_again_runs_anew(engram, tmp_path):
     engram("run", *SMALL, "-o", "out")
     assert "finished before" not in engram("run", *SMALL, "-o", "out", "--again").stderr
     assert len(list(tmp_path.glob("out/superseded-*.json"))) == 1
-    assert "finished before and kept: 1 of 1" in engram("resume", "out").stderr
+    assert "already finished: 1 of 1" in engram("resume", "out").stderr
     Path("r.yaml").write_text(yaml.safe_dump({"stream": "blobs", "method": "Finetune"}))
     engram("sweep", "r.yaml", "-o", "swept")
     assert "finished before" not in engram("sweep", "r.yaml", "-o", "swept", "--again").stderr
@@ -550,7 +550,7 @@ def test_own_network_and_own_data_from_the_command_line(engram, tmp_path):
     (tmp_path / "own_things.py").write_text(OWN)
     asked = ("--data", "own_things.py:rows", "--model", "own_things.py:Net", "--out", "out")
     found = engram("run", *asked, "-s", "model.width=5", "-s", "size=60", "-s", "standardize=true")
-    assert "last layer 2 (Linear 5 -> 4) is taken as the head" in found.stderr
+    assert "last layer 2 (Linear 5 -> 4) becomes the head" in found.stderr
     assert "Data('rows': 48 train" in found.stderr
     (recipe,) = package.read("out").recipes.values()
     assert recipe["model"] == {"name": "own_things.py:Net", "width": 5}

@@ -84,7 +84,24 @@ def test_options_that_are_not_near_are_not_offered(engram):
 
 def test_an_option_that_was_renamed_names_the_new_one(engram):
     said = engram("reproduce", "--together", "4", code=2).stderr
-    assert "--together, it is called --group-size now" in said
+    assert "--together, it is called --group-size here" in said
+    said = engram("sweep", "--no-together", code=2).stderr
+    assert "--no-together, it is called --pool serial here" in said
+
+
+def test_an_option_of_another_command_names_it(engram):
+    said = engram("run", "--grid", "lr=1", code=2).stderr
+    assert "No such option: --grid, it is one of engram sweep\n" in said
+    assert "--set" not in engram("run", "--workers", "2", code=2).stderr
+    assert "one of engram run and engram sweep" in engram("resume", "--again", code=2).stderr
+    assert "it is one of" not in engram("report", "--grid", "lr=1", code=2).stderr
+
+
+@pytest.mark.parametrize("args", [["run", "--data"], ["metrics", "x", "--stage"]])
+def test_an_option_without_its_value_is_named(engram, args):
+    assert f"Option '{args[-1]}' requires an argument." in engram(*args, code=2).stderr
+    said = engram("metrics", "x", "--matrix=1", code=2).stderr
+    assert "Option '--matrix' does not take a value." in said
 
 
 def test_version_and_help(engram):

@@ -150,7 +150,7 @@ def test_annotations_and_images_that_do_not_belong_together(tmp_path):
             np.save(tmp_path / part / "annotations" / f"{i}_exp.npy", str(i))
     images, notes = tmp_path / "train_set" / "images", tmp_path / "train_set" / "annotations"
     (images / "3.jpg").unlink()
-    assert "1 annotations have no image" in engram.load(tmp_path, size=12).notes
+    assert "1 annotation without an image" in engram.load(tmp_path, size=12).notes
     paint(images / "2.png", 99)
     with pytest.raises(ValueError, match=r"one image per annotation, got .'2.jpg', '2.png'"):
         engram.load(tmp_path, size=12)
@@ -163,3 +163,23 @@ def test_annotations_and_images_that_do_not_belong_together(tmp_path):
     (tmp_path / "a.npz").rename(notes / "2_exp.npy")
     with pytest.raises(ValueError, match="one label, got 'an archive of arrays'"):
         engram.load(tmp_path, size=12)
+
+
+def test_other_capitals_and_a_quoted_head(lists, tmp_path):
+    plain = engram.load("affectnet", root=tmp_path, size=12)
+    lists.rename(tmp_path / "Affectnet")
+    folder = tmp_path / "Affectnet" / "Manually_Annotated_file_lists"
+    folder = folder.rename(folder.with_name("manually_annotated_file_lists"))
+    file = folder / "training.csv"
+    file.write_text(file.read_text().replace("subDirectory_filePath", '"SubDirectory_filePath"'))
+    assert engram.load("affectnet", root=tmp_path, size=12).fingerprint() == plain.fingerprint()
+
+
+def test_folders_in_other_capitals(folders, tmp_path):
+    plain = engram.load("affectnet", root=tmp_path, size=12)
+    (folders / "train_set" / "annotations" / "._0_exp.npy").write_bytes(b"a Mac's")
+    (folders / "train_set" / "annotations").rename(folders / "train_set" / "Annotations")
+    (folders / "train_set").rename(folders / "Train_Set")
+    data = engram.load("affectnet", root=tmp_path, size=12)
+    assert data.fingerprint() == plain.fingerprint()
+    assert data.notes == plain.notes

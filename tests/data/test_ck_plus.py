@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -122,3 +124,34 @@ def test_frames_that_are_lost_or_there_twice_are_refused(root):
     last.unlink()
     with pytest.raises(ValueError, match=r"expected frame 6, of which its emotion was told"):
         engram.load(root, size=16)
+
+
+def test_other_capitals_lose_no_label(root):
+    plain = engram.load("ck_plus", root=root.parent, size=16)
+    (root / "cohn-kanade-images").rename(root / "Cohn-Kanade-Images")
+    (root / "Emotion" / "S001").rename(root / "Emotion" / "s001")
+    file = next((root / "Emotion" / "S003").rglob("*_emotion.txt"))
+    file.rename(file.with_name(file.name.upper()))
+    (root / "Emotion").rename(root / "emotion")
+    root.rename(root.with_name("Ck_Plus"))
+    data = engram.load("ck_plus", root=root.parent, size=16)
+    assert data.fingerprint() == plain.fingerprint()
+    assert data.notes == plain.notes
+
+
+def test_labels_of_sequences_that_are_not_there_are_counted(root):
+    shutil.rmtree(root / "cohn-kanade-images" / "S003")
+    notes = engram.load("ck_plus", root=root.parent, size=16).notes
+    assert "4 emotion files of sequences that are not there" in notes
+
+
+def test_a_folder_without_emotions_is_told_of(root):
+    (root / "Emotion").rename(root / "Labels")
+    wanted = r"ck_plus is there, but not in the CK\+ form, which has folders cohn-kanade-images and"
+    with pytest.raises(ValueError, match=wanted):
+        engram.load("ck_plus", root=root.parent)
+
+
+def test_a_share_of_nobody_is_refused(root):
+    with pytest.raises(ValueError, match="test_share: expected one that leaves some of 11"):
+        engram.load("ck_plus", root=root.parent, test_share=0.01)

@@ -103,3 +103,43 @@ def test_folders_that_are_there_twice_are_refused(tmp_path, pictures):
     (tmp_path / "fer2013" / "Training").mkdir()
     with pytest.raises(ValueError, match=r"one folder for each part, got .'Training', 'train'"):
         engram.load("fer2013", root=tmp_path)
+
+
+def test_a_misspelt_training_folder_is_refused_too(tmp_path, pictures):
+    # it was read as a set of unknown classes, in another order of labels
+    write_folders(tmp_path, pictures, lambda e: "nuetral" if e == 6 else WORDS[e])
+    with pytest.raises(ValueError, match=r"train: class folder.*'nuetral', did you mean 'neutral'"):
+        engram.load("fer2013", root=tmp_path)
+
+
+def test_broken_files_are_refused_or_counted(tmp_path, pictures):
+    write_folders(tmp_path, pictures)
+    whole = engram.load("fer2013", root=tmp_path)
+    (tmp_path / "fer2013" / "train" / "fear" / "a.jpg").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r'a\.jpg: expected a readable image.*broken="drop"'):
+        engram.load("fer2013", root=tmp_path)
+    data = engram.load("fer2013", root=tmp_path, broken="drop")
+    assert by_content(data) == by_content(whole)
+    assert "1 image left out that cannot be read" in data.notes
+    with pytest.raises(ValueError, match="broken: unknown name 'keep'"):
+        engram.load("fer2013", root=tmp_path, broken="keep")
+
+
+def test_without_another_folder_validation_is_the_test(tmp_path, pictures):
+    write_folders(tmp_path, pictures)
+    (tmp_path / "fer2013" / "test").rename(tmp_path / "fer2013" / "validation")
+    data = engram.load("fer2013", root=tmp_path)
+    assert (len(data.valid), len(data.test)) == (0, 14)
+    assert any("images for validation are for testing" in note for note in data.notes)
+
+
+def test_csv_files_of_a_spreadsheet(tmp_path, pictures):
+    write_csv(tmp_path, pictures)
+    plain = engram.load("fer2013", root=tmp_path)
+    file = tmp_path / "fer2013.csv"
+    lines = file.read_text().replace("Test\n", "Test \n").split("\n", 1)
+    file.write_text("Emotion, Pixels , usage\n" + lines[1], encoding="utf-8-sig")
+    assert by_content(engram.load("fer2013", root=tmp_path)) == by_content(plain)
+    file.write_text(file.read_text(encoding="utf-8-sig").replace("Training", "Trainig", 1))
+    with pytest.raises(ValueError, match=r"line 2: Usage.*'Trainig', did you mean 'Training'"):
+        engram.load("fer2013", root=tmp_path)

@@ -104,3 +104,11 @@ def test_a_label_in_the_name_that_is_not_the_folders_is_refused(tmp_path):
     paint(tmp_path / "icv_mefed" / "training" / "000" / "1_2" / "3_4.jpg", 78)
     with pytest.raises(ValueError, match=r"3_4.jpg: expected one label, got '3_4 and 1_2'"):
         engram.load("icv_mefed", root=tmp_path, size=16)
+
+
+@pytest.mark.parametrize("form", ["lists", "folders"])
+def test_parts_in_other_capitals(tmp_path, form):
+    plain = engram.load("icv_mefed", root=write(tmp_path, form), size=16)
+    for part in (tmp_path / "icv_mefed").iterdir():
+        part.rename(part.with_name(part.name.capitalize()))
+    assert engram.load("icv_mefed", root=tmp_path, size=16).fingerprint() == plain.fingerprint()

@@ -240,7 +240,7 @@ def test_fer_csv(tmp_path):
     for line in (f"7,{pixels(0)},Training", f"0,{pixels(256)},Training", f"0,{pixels(0)},Other",
                  "0,1 2 3,Training"):  # fmt: skip
         file.write_text(f"emotion,pixels,Usage\n{lines[0]}\n{line}\n")
-        with pytest.raises(ValueError, match="line 3: expected"):
+        with pytest.raises(ValueError, match=r"line 3: (expected|Usage)"):
             load(file)
 
 

@@ -116,3 +116,15 @@ def test_lists_that_cannot_be_meant_are_refused(root):
         file.write_bytes(text + more)
         with pytest.raises(ValueError, match=told):
             engram.load(root, size=16)
+
+
+def test_other_capitals_and_the_word_spelt_out(root):
+    plain = engram.load("raf_db", root=root.parents[1])
+    names = root / "EmoLabel" / "list_patition_label.txt"
+    names.rename(names.with_name("list_partition_label.txt"))
+    for name in ("EmoLabel", "Image", "Annotation"):
+        (root / name).rename(root / name.lower())
+    root.rename(root.with_name("Basic"))
+    data = engram.load("raf_db", root=root.parents[1])
+    assert data.fingerprint() == plain.fingerprint()
+    assert data.attribute_names == plain.attribute_names

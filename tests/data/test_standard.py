@@ -73,7 +73,7 @@ def test_series_and_images_and_what_does_not_vary():
 
 
 def test_wild_scales_are_noticed_once_and_remedied():
-    with pytest.warns(UserWarning, match="features on wild scales: 2"):
+    with pytest.warns(UserWarning, match="features with extreme scales: 2"):
         engram.run(Data.from_arrays(X * [1, 1, 1000], Y), epochs=1)
     engram.run(Data.from_arrays(X * [1, 1, 1000], Y, standardize=True), epochs=1)
 

@@ -182,6 +182,6 @@ def test_what_inspect_finds(tmp_path):
     found = inspect(tmp_path / "t.csv", label="kind").findings
     assert found[0] == "classes are uneven: 49 training rows of 'ant', 4 of 'bee'"
     assert "never changes in training rows: one" in found[1]
-    assert "wild scales: pay" in found[2]
+    assert "extreme scales: pay" in found[2]
     assert "--set standardize=true" in found[2]
     assert len(inspect(tmp_path / "t.csv", label="kind", standardize=True).findings) == 2

@@ -302,6 +302,24 @@ class TestExternal:
         assert not torch.equal(one, other)
         assert run.method.prologue() == RootFile(path, sha)
 
+    @pytest.mark.parametrize("form", ["plain", "parallel", "checkpoint"])
+    def test_statistics_under_the_names_of_torch(self, tmp_path, form):
+        there = Normed((6,))
+        there(torch.randn(20, 6))  # moves its statistics
+        tensors = there.state_dict()
+        assert {"norm.running_mean", "norm.num_batches_tracked"} < set(tensors)
+        if form == "parallel":
+            tensors = nn.DataParallel(there).state_dict()
+        saved = {"state_dict": tensors, "epoch": 3} if form == "checkpoint" else tensors
+        path, sha = self.save(tmp_path, saved)
+        run = replace(run_of(self.external(path, sha)), model=Normed)
+        learner = Engine([run], device="cpu").learner(run)
+        for name, own in (("mean", there.norm.running_mean), ("var", there.norm.running_var)):
+            found = learner.buffers[f"net.backbone.norm.{name}"]
+            assert torch.equal(found, own.to(found.dtype))
+        own = learner.params["net.backbone.first.weight"]
+        assert torch.equal(own, there.first.weight.detach().to(own.dtype))
+
     @pytest.mark.parametrize(
         ("tensors", "message"),
         [
@@ -322,10 +340,32 @@ class TestExternal:
             Engine([run_of(self.external(path, "0" * 64))], device="cpu").groups()
         with pytest.raises(BadArgument, match="root_file: expected the path of a file"):
             Engine([run_of(self.external(path + "x", "0" * 64))], device="cpu").groups()
-        (tmp_path / "root.pt").write_bytes(b"no tensors")
         sha = hashlib.sha256(b"no tensors").hexdigest()
-        with pytest.raises(BadArgument, match="root_file: expected safetensors, or a state_dict"):
-            Engine([run_of(self.external(path, sha))], device="cpu").groups()
+        for file in (tmp_path / "root.pt", tmp_path / "root.safetensors"):
+            file.write_bytes(b"no tensors")
+            run = run_of(self.external(str(file), sha))
+            with pytest.raises(BadArgument, match="root_file: expected safetensors, or a state_di"):
+                Engine([run], device="cpu").groups()
+
+
+class Normed(nn.Module):
+    """A user's backbone with torch's own batch normalisation in its root."""
+
+    root_modules = ("first", "norm")
+
+    def __init__(self, shape):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)
+        self.features = 5
+
+    def root(self, x):
+        return self.norm(self.first(x.flatten(1)))
+
+    def body(self, z):
+        return self.last(z).relu()
+
+    def forward(self, x):
+        return self.body(self.root(x))
 
 
 class TestErrors:

@@ -16,7 +16,7 @@ from engram.errors import BadArgument
 from engram.learner.learner import Learner
 from engram.memory import Memory
 from engram.methods import ER, DERpp
-from engram.methods.base import Method, ReplaySpec
+from engram.methods.base import Method, Phase, ReplaySpec
 
 ROOM = 5
 
@@ -84,6 +84,7 @@ class Diary(Method):
     """Remembers each row's own input, so that a value which is not its row's is found out."""
 
     renew: str = "step"
+    fills: str = "finish"  # the verb that fills a memory which is not renewed by step
     memory: Memory = field(default=RESERVOIR)
 
     def replay(self, stage):
@@ -96,11 +97,23 @@ class Diary(Method):
         wrong = torch.zeros((), dtype=batch.w.dtype)
         if "x" in batch.values:
             away = (batch.values["x"] - batch.x.flatten(1)).abs().sum(-1)
-            wrong = (away * batch.old * batch.w).sum() * 1e9
+            wrong = (away * (batch.slot >= 0) * batch.w).sum() * 1e9
         return {"task": net.task(batch), "wrong": wrong}
 
+    def phases(self, stage):
+        return (Phase(epochs=1), Phase(epochs=1)) if self.fills == "between" else (Phase(),)
+
+    def start(self, learner, task):
+        self._fill("start", learner, task)
+
+    def between(self, learner, task, phase):
+        self._fill("between", learner, task)
+
     def finish(self, learner, task):
-        if self.renew == "task":
+        self._fill("finish", learner, task)
+
+    def _fill(self, verb, learner, task):
+        if (self.renew, self.fills) == ("task", verb):
             learner.exemplars = self.memory.update(learner, task.train)
 
 
@@ -110,6 +123,8 @@ class Diary(Method):
     [
         Diary(), Diary(renew="task"), Diary(renew="task", memory=Memory(total=12)),
         Diary(renew="task", memory=Memory(total=9, shared_by="task", shrink="random")),
+        Diary(renew="task", fills="start", memory=Memory(total=12)),
+        Diary(renew="task", fills="between", memory=Memory(total=12)),
     ],
     ids=str,
 )  # fmt: skip

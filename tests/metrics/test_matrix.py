@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,6 +107,14 @@ def test_tm5_intransigence() -> None:
     close(metrics.intransigence(THREE, [0.9, 0.75, 0.97], stage=1), -0.05)
     runs = np.array([FIVE, FIVE])
     close(metrics.intransigence(runs, [[1.0] * 5, [0.9] * 5]), [0.05, -0.05])
+
+
+def test_the_comparison_of_libraries_shows_these_numbers() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "comparison.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| `(\w+)` \| (-?[\d.]+) \|$", page, re.MULTILINE)
+    assert {name for name, _ in rows} == set(GOLDEN) - {"diagonal", "all", "mean_T"}
+    for name, shown in rows:
+        close(float(shown) / 100, GOLDEN[name])
 
 
 @pytest.mark.parametrize("definition", sorted(GOLDEN))

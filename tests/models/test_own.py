@@ -50,7 +50,7 @@ def test_a_class_stands_on_its_own_or_asks_for_shape_and_classes():
 
 
 def test_a_classifier_is_recognised_and_keeps_one_head():
-    with pytest.warns(UserWarning, match=r"its last layer fc \(Linear 8 -> 3\) is taken as the he"):
+    with pytest.warns(UserWarning, match=r"its last layer fc \(Linear 8 -> 3\) becomes the head"):
         net = build(Whole, **SMALL)
     assert net.features == 8
     assert [name for name, _ in net.named_parameters()] == [
@@ -64,7 +64,7 @@ def test_a_classifier_is_recognised_and_keeps_one_head():
 
 
 def test_whatever_the_size_of_the_last_layer():
-    with pytest.warns(UserWarning, match=r"fc \(Linear 8 -> 5\) is taken as the head"):
+    with pytest.warns(UserWarning, match=r"fc \(Linear 8 -> 5\) becomes the head"):
         assert build(Whole(5), **SMALL).features == 8
     assert build({"name": Whole(5), "ends": "features"}, **SMALL).features == 5
     assert build({"name": Whole(5), "ends": "classes"}, **SMALL).features == 8

@@ -146,8 +146,8 @@ def test_a_group_whose_workers_die_is_tried_again_then_apart_then_given_up(tmp_p
         team._follow(team.retries.waiting.popleft(), "worker", "")
     assert waiting(team) == [2, 2]
     assert told.notes == [
-        "ER (4 runs): its worker process ended early; another one goes on with it",
-        "ER (4 runs): its worker process ended early, again; its runs are tried apart",
+        "ER (4 runs): its worker process ended early; another one continues it",
+        "ER (4 runs): its worker process ended early, again; its runs are retried separately",
     ]
     alone = Attempt(Group(team.groups[0].plans[:1]), tries=TRIES)
     team.retries.waiting.clear()

@@ -129,7 +129,7 @@ def test_another_worker_goes_on_for_one_that_is_killed(
     )
     assert result.labels == ["Fatal", "Finetune"]
     assert told.notes == [
-        "Fatal: its worker process ended early (exit code -9); another one goes on with it"
+        "Fatal: its worker process ended early (exit code -9); another one continues it"
     ]
     np.testing.assert_array_equal(result.matrix[0], result.matrix[1])
     left = tmp_path / "out" / f".results.parquet.tmp-{_machine()}-{2**22 + 1}-0"  # of nobody

@@ -91,6 +91,21 @@ def test_extremes_and_ends(study):
         study.by_end("Replay", place="middle")
 
 
+def test_orders_of_a_hierarchy():
+    """Label sets: an image that several tasks test counts once, and superclasses stay first."""
+    stream = {"data": "blobs", "data_options": {"classes": 4}, "kind": "hierarchical",
+              "hierarchy": {"low": [0, 1]}, "tasks": [["low", "2"], ["0", "3"], ["1"]]}  # fmt: skip
+    recipe = Recipe.of({"stream": stream, "method": "Finetune", "training": {"epochs": 1}})
+    with pytest.raises(BadArgument, match="task_order: expected 'superclass/low' in an earlier"):
+        orders(recipe, device="cpu")
+    study = orders(recipe, task_orders=[(0, 1, 2), (0, 2, 1)], device="cpu")
+    table, once = study.class_table("Finetune"), study.result.class_accuracy()
+    np.testing.assert_allclose(table.to_numpy(), once.reindex(columns=table.columns).to_numpy())
+    best = study.extremes("Finetune")
+    assert best.columns.tolist() == ["order", "precision_weighted_jaccard", "forgetting"]
+    assert study.by_end("Finetune", place="last").columns.tolist() == best.columns.tolist()[1:]
+
+
 def test_a_task_order_is_the_class_order_it_amounts_to():
     recipe = small()
     stream = recipe.build_stream()

@@ -50,6 +50,12 @@ class TwoPhases(Method):
     def start(self, learner, task):
         learner.exemplars = self.memory.update(learner, task.train)
 
+    def between(self, learner, task, phase):
+        free = learner.free.clone()
+        learner.layout(free)["net.head.bias"].fill_(False)
+        learner.free = free
+        learner.params["net.head.weight"].mul_(0.5)  # a second time would be seen
+
 
 SLICES = "engram.engine.checkpoints.resume_point.Slices"
 
@@ -435,6 +441,6 @@ def test_a_file_of_an_older_version_is_passed_over(tmp_path, monkeypatch, every_
                 facts["midway"] = facts.pop("resume")
 
     monkeypatch.setattr(StepSaver, "__init__", older)
-    with pytest.warns(UserWarning, match=r"older version; its runs go on from the state before"):
+    with pytest.warns(UserWarning, match=r"older version; its runs resume from the previous"):
         found = run(tmp_path / "cut", "ER")
     same(found, whole)

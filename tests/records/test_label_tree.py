@@ -142,8 +142,18 @@ def test_other_thresholds_are_refused_where_only_labels_were_kept() -> None:
         result.recompute(threshold=0.5)
 
 
+def test_label_sets_have_no_mean_over_classes() -> None:
+    """They are scored row by row; a mean over classes was accepted once, and ignored."""
+    with pytest.raises(BadArgument, match="average: expected 'micro', because rows carry sets"):
+        recorded((0, 1), (0,), (0,), (2,)).recompute(average="macro")
+    data = engram.load("blobs")
+    stream = engram.hierarchical(data, hierarchy={"low": [0, 1]}, classes_per_task=1)
+    with pytest.raises(BadArgument, match="average: expected 'micro', because rows carry sets"):
+        engram.run(stream=stream, method="Finetune", average="macro")
+
+
 @pytest.mark.parametrize(
-    ("said", "told"), [((), "predict nothing"), ((0, 1, 2, 3), "name every label")]
+    ("said", "told"), [((), "predict nothing"), ((0, 1, 2, 3), "predict every label")]
 )
 def test_the_doctor_knows_who_says_nothing_or_everything(said: tuple[int, ...], told: str) -> None:
     texts = [finding.text for finding in diagnose(recorded(*[said] * 4).frame())]

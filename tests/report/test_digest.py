@@ -141,6 +141,29 @@ def test_stage_curves_leave_out_tasks_not_learnt():
     assert mean.tolist() == pytest.approx([0.9, 0.875, 0.72])
 
 
+def test_all_tasks_seen_of_label_sets_are_not_the_mean_of_their_scores():
+    """Tasks share rows: the first figure of the page is the number of its summary."""
+    tasks = matrix_rows([[0.9, 0], [0.6, 0.4]]).assign(metric="precision_weighted_jaccard")
+    whole = tasks[tasks["task"] == 0].assign(task=-1, value=[0.9, 0.57])
+    facts = digest(ReportInput(pd.concat([tasks, whole])))
+    curves = stage_curves(facts, ["EWC"])
+    seen = curves[curves["task"] == -1].sort_values("stage")["value"]
+    assert seen.tolist() == pytest.approx([0.9, 0.57])
+    assert seen.iloc[-1] == one(facts.methods)["average_accuracy"]
+
+
+def test_class_disparity_of_label_sets_counts_an_image_once():
+    """Accuracies of a label in single tasks, which share images, are no part of it."""
+    frames = []
+    for order, found in (("configuration-0", 0.8), ("configuration-1", 0.6)):
+        tasks = matrix_rows([[0.9, 0], [0.6, 0.4]], order=order)
+        frames.append(tasks.assign(metric="precision_weighted_jaccard"))
+        last = tasks[tasks["stage"] == 1].assign(metric="class_accuracy", cls=5)
+        frames += [last.assign(value=1.0), last[:1].assign(task=-1, value=found)]
+    row = one(order_disparities(digest(ReportInput(pd.concat(frames)))))
+    assert row["class_aopd"] == pytest.approx(0.2)
+
+
 def test_progress_is_capped_and_ends_at_the_stage(frame_of):
     facts = digest(ReportInput(frame_of(["A", "B"], seeds=2, tasks=3, points=400, classes=0)))
     curves = progress_curves(facts, "accuracy", ["A"])

@@ -49,7 +49,8 @@ def test_class_never_predicted_counts_only_learnt_ones():
         [rows("predicted", [v], cls=c, head="single") for c, v in [(0, 1.0), (1, 0.0)]]
     )
     assert texts(pd.concat([seen, said])) == [
-        "In 3 runs some learnt class is never predicted after the last stage (single-head view): 1."
+        "In 3 runs some learnt classes are never predicted after the last stage "
+        "(single-head view): 1."
     ]
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.errors import BadArgument
+from engram.records import Result
 from engram.report import ReportInput, write_tables
 from engram.report.access import entries, totals
 from engram.report.tables import Column, Table, escape_latex, escape_markdown, render
@@ -72,11 +73,40 @@ def test_all_equal_means_no_winner():
 def test_written_tables(tmp_path, frame_of, recipes_of):
     frame = frame_of(orders=("0-1-2-3-4", "4-3-2-1-0"))
     paths = write_tables(ReportInput(frame, recipes_of(frame)), tmp_path / "tables")
-    assert len(paths) == 3 * 6  # summary, final accuracy, doctor, orders, costs, classes
+    # summary, final accuracy, intervals, differences, doctor, orders, costs, classes
+    assert len(paths) == 3 * 8
     summary = pd.read_csv(tmp_path / "tables" / "summary.csv")
     assert set(summary["Method"]) == {"Finetune", "EWC strength=5000", "ER", "Joint"}
     assert summary["Runs"].eq(6).all()
     assert (tmp_path / "tables" / "summary.tex").read_text().count(r"\\") == 1 + len(summary)
+
+
+def test_intervals_and_differences_are_written(tmp_path, frame_of, recipes_of):
+    frame = frame_of(orders=("0-1-2-3-4", "4-3-2-1-0"))
+    result = Result(frame, recipes=recipes_of(frame)).view(head="single").compare()
+    write_tables(ReportInput(frame, recipes_of(frame)), tmp_path)
+    means = pd.read_csv(tmp_path / "intervals.csv").query("View == 'single'").set_index("Method")
+    np.testing.assert_allclose(means["Low"][result.methods.index], result.methods["low"])
+    pairs = pd.read_csv(tmp_path / "differences.csv").query("View == 'single'")
+    pairs = pairs.set_index(["Method", "Against"]).loc[result.pairs.index]
+    np.testing.assert_allclose(pairs["p (Holm)"], result.pairs["p_holm"])
+    assert ((pairs["p (Holm)"] < 0.05) == (pairs["Significant"] == "yes")).all()
+    assert r"\textless{}0.001" in (tmp_path / "differences.tex").read_text()
+
+
+def test_one_seed_has_no_intervals(tmp_path, frame_of, recipes_of):
+    frame = frame_of(seeds=1)
+    names = {p.name for p in write_tables(ReportInput(frame, recipes_of(frame)), tmp_path)}
+    assert "summary.csv" in names
+    assert not {"intervals.csv", "differences.csv"} & names
+
+
+def test_of_many_methods_the_most_accurate_are_compared(tmp_path, frame_of, recipes_of):
+    frame = frame_of([f"method {n}" for n in range(20)], points=0)
+    write_tables(ReportInput(frame, recipes_of(frame)), tmp_path)
+    assert "The 12 methods of highest mean" in (tmp_path / "differences.tex").read_text()
+    shown = pd.read_csv(tmp_path / "differences.csv")
+    assert shown.groupby("View").size().eq(12 * 11 // 2).all()
 
 
 def test_streams_are_told_apart_by_what_differs(tmp_path, frame_of, recipes_of):

@@ -124,7 +124,7 @@ def test_figures_are_counted_as_figures():
 def test_budget_of_nothing_says_how_to_go_on():
     done = call("reproduce", "rwalk/1", *QUICK, *SOME, "--budget", "0s")
     assert done.exit_code == 0, done.output
-    assert "1 run is still open" in done.stderr
+    assert "1 run is unfinished" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_drawn_tasks_differ_by_seed():
 
 def test_sizes_that_cannot_be_filled_are_refused():
     # One superclass is open: the first task of three finds only its subclass and the other one.
-    with pytest.raises(ValueError, match="classes_per_task: expected a size with which"):
+    with pytest.raises(ValueError, match="classes_per_task: expected 2, the largest"):
         draw_schedule({2: [0], 3: [1]}, range(2), 1, 3, seed=0)
 
 

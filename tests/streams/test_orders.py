@@ -134,6 +134,26 @@ def test_a_hierarchy_reordered_by_class_keeps_the_rows_of_each_class():
             assert same(*parts)
 
 
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (
+            {"task_order": [1, 0, 2]},
+            "'superclass/pair' .* earlier .* 'fine/class a'.* 'tasks 1 and 0'",
+        ),
+        ({"class_order": [0, 4, 1, 3, 2]}, "'superclass/pair' .* 'fine/class a'.* 'tasks 1 and 0'"),
+        ({"class_order": [2, 4, 0, 1, 3]}, "'superclass/pair' .* 'fine/class a'.* 'tasks 1 and 1'"),
+    ],
+)
+def test_a_superclass_stays_before_its_subclasses(order, message):
+    """Rows were shared out for that order: elsewhere a task would tell both labels of a row."""
+    tasks = [["pair"], ["class a", "class c"], ["class d", "class b"]]
+    stream = hierarchical(toy(4, 50), hierarchy={"pair": ["class a", "class b"]}, tasks=tasks)
+    assert reorder(stream, task_order=[0, 2, 1]).opening.tolist() == [0, 1, 1, 2, 2]
+    with pytest.raises(ValueError, match=f"{next(iter(order))}: expected {message}"):
+        reorder(stream, **order)
+
+
 def test_reordering_keeps_the_view_of_each_task():
     data = Data.from_arrays(torch.rand(20, 6), [0, 1] * 10)
     stream = permuted(data, tasks=3)

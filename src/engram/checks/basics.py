@@ -117,7 +117,7 @@ def _class_scores(found: Any, output: Any, _state: Any) -> str:
 
 
 def _host(verb: str) -> Callable[..., str]:
-    def look(found: Any, learner: Any, _task: Any) -> str:
+    def look(found: Any, learner: Any, *_: Any) -> str:
         state, kept, weights = learner.state, learner.exemplars, learner.vector
         if found is not None:
             return f"{verb} edits the learner and returns nothing, it returns {_kind(found)}"
@@ -148,6 +148,7 @@ LOOKS: dict[str, Callable[..., str]] = {
     "gradient": _direction,
     "step": _same_state("step"),
     "interval": _same_state("interval"),
+    "between": _host("between"),
     "finish": _host("finish"),
     "scores": _class_scores,
 }
@@ -252,6 +253,7 @@ def _divergence(
 
 
 def _writers(method: Method) -> str:
-    verbs = [v for v in ("start", "gradient", "step", "interval", "finish", "scores")
+    verbs = [v for v in ("start", "gradient", "step", "interval", "between", "finish",
+                          "scores")
              if method.implements(v)]  # fmt: skip
     return ", ".join(verbs) or "the networks"

@@ -181,7 +181,8 @@ def _one_broken_class() -> Data:
 
 def check_it_does_something(method: Method) -> None:
     """From the second task on, weights or scores differ from those of plain finetuning."""
-    verbs = ("replay", "loss", "gradient", "step", "interval", "scores", "start", "finish")
+    verbs = ("replay", "loss", "gradient", "step", "interval", "scores", "start", "between",
+             "finish")  # fmt: skip
     if not any(method.implements(verb) for verb in (*verbs, "networks")):
         raise DoesNotApply("it is finetuning")
     mine, plain = train(runs_of(tame(method), streams()[:1])), _finetuned()

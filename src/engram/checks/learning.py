@@ -119,19 +119,19 @@ def check_unopened_columns_stand_still(method: Method) -> None:
 
 
 def check_finish_leaves_statistics_alone(method: Method) -> None:
-    """`start` and `finish` move no running statistics of batch normalisation; training does."""
+    """Host verbs move no running statistics of batch normalisation; training does."""
     moved: list[str] = []
 
     def watch(verb: str) -> Method:
-        def around(original: object, learner: Learner, task: Task) -> None:
+        def around(original: object, learner: Learner, task: Task, *more: object) -> None:
             kept = {k: v.clone() for k, v in learner.buffers.items()}
-            original(learner, task)  # type: ignore[operator]
+            original(learner, task, *more)  # type: ignore[operator]
             if any(not torch.equal(v, learner.buffers[k]) for k, v in kept.items()):
                 moved.append(verb)
 
         return spied(tame(method), verb, around)
 
-    for verb in ("start", "finish"):
+    for verb in ("start", "between", "finish"):
         trained = train(runs_of(watch(verb), streams()[:1], model="normed"))
     require(
         not moved,

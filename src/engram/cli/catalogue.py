@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib import import_module
@@ -16,6 +17,7 @@ DATA_FOR = {  # by which a scenario is shown, where digits will not do
 }  # fmt: skip
 EMPTY: dict[str, str] = {}
 MORE = {
+    "training": "What one means: engram list training NAME",
     "recipes": "Run one with: engram reproduce NAME. A recipe of your own is a YAML file:\n\n"
     "  stream: {data: digits, kind: class_incremental, classes_per_task: 2}\n"
     "  method: {name: ER, memory: {total: 200}}\n"
@@ -56,7 +58,8 @@ def first_line(thing: Any) -> str:
 def _methods() -> dict[str, str]:
     from engram import methods
 
-    return {name: first_line(getattr(methods, name)) for name in methods.__all__}
+    names = sorted(methods.__all__, key=str.lower)
+    return {name: first_line(getattr(methods, name)) for name in names}
 
 
 def _is(thing: Any, base: type[Any]) -> bool:
@@ -145,7 +148,7 @@ def about(kind: str, name: str, line: str) -> str:
     if kind == "training":
         from engram.engine.training import Training
 
-        return f"{inspect.getdoc(Training)}\n\n{name} = {line}"
+        return f"{name} = {line}\n\n{explained(Training, name)}"
     if kind == "streams":
         return _about_stream(name)
     thing = _thing(kind, name)
@@ -180,6 +183,20 @@ def _thing(kind: str, name: str) -> Any:
         return _MODELS[name]
     home = {"methods": "methods", "detectors": "novelty", "metrics": "metrics"}[kind]
     return getattr(import_module(f"engram.{home}"), name)
+
+
+def explained(thing: Any, field: str) -> str:
+    """What the ``Parameters`` of a docstring say about a field.
+
+    Examples
+    --------
+    >>> from engram.engine.training import Training
+    >>> print(explained(Training, "clip"))
+    clip
+        Largest norm of the gradient, which is scaled down beyond it; 0: no clipping.
+    """
+    entries = re.split(r"\n(?=\w)", _prose(thing).partition("\n----------\n")[2])
+    return next(one for one in entries if field in one.splitlines()[0].split(", "))
 
 
 def _prose(thing: Any) -> str:

@@ -24,14 +24,14 @@ def command(
     ],
     data: Annotated[
         str | None,
-        typer.Option("--data", "-d", metavar="NAME|PATH", help="Data that a network is to read."),
+        typer.Option("--data", "-d", metavar="NAME|PATH", help="Data to check a network on."),
     ] = None,
     root: Root = None,
     options: Annotated[
         list[str] | None,
         typer.Option(
             "--set", "-s", metavar="KEY=VALUE",
-            help="With --data, an option of that data; without, another value of a method's field: "
+            help="With --data, an option of that data; otherwise a field of the method: "
             "strength=10, memory.total=200. Repeatable.",
         ),
     ] = None,

@@ -18,7 +18,9 @@ app = typer.Typer(help="List, add, pack, verify and inspect data sets.", no_args
 Source = Annotated[str, typer.Argument(metavar="NAME|PATH", help="A name, file or folder.")]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Option of the set: resize=[32,32]."),
+    typer.Option(
+        "--set", "-s", metavar="KEY=VALUE", help="Option of the data set: resize=[32,32]."
+    ),
 ]
 
 
@@ -26,7 +28,7 @@ Options = Annotated[
 def list_(
     root: Root = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also sets that are known but not here.")
+        bool, typer.Option("--all", help="Include data sets whose files are missing.")
     ] = False,
 ) -> None:
     """List the data sets that can be loaded here."""
@@ -42,15 +44,17 @@ def list_(
             table.add_row(one.name, one.summary, one.place or "not here")
     screen().print(table)
     if root is None:
-        say("Further sets are looked for under --root DIR or ENGRAM_DATA.", style="dim")
+        say("Other data sets are looked up in --root DIR or ENGRAM_DATA.", style="dim")
 
 
 @app.command("add")
 def add(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="File or folder of the set.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name it shall have.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="File or folder to read.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name to store it under.")],
     root: Root = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a set of that name.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace a data set of that name.")
+    ] = False,
     options: Options = None,
     label: Label = None,
 ) -> None:
@@ -78,7 +82,7 @@ def pack(
 
 @app.command("verify")
 def verify(source: Source, root: Root = None, options: Options = None, label: Label = None) -> None:
-    """Verify checksums, and look for what breaks runs."""
+    """Verify checksums, and look for problems."""
     from engram import data
     from engram.data.catalogue import search_root
 
@@ -96,7 +100,10 @@ def verify(source: Source, root: Root = None, options: Options = None, label: La
 def inspect(
     source: Source, root: Root = None, options: Options = None, label: Label = None
 ) -> None:
-    """Shape, rows per class and split, duplicates, imbalance, constant columns, scales, notes."""
+    """Show what a data set contains, and what to fix.
+
+    Shape, rows per class and split, duplicates, imbalance, constant columns, scales, notes.
+    """
     from engram import data
     from engram.cli.shell import screen
     from engram.cli.show import plain_table

@@ -18,22 +18,21 @@ KINDS = (
 def command(
     kind: Annotated[str | None, typer.Argument(metavar="KIND", help=", ".join(KINDS))] = None,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of them, in full.")
+        str | None, typer.Argument(metavar="NAME", help="Explain this one in full.")
     ] = None,
     root: Root = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="As lines of a Markdown table.")
+        bool, typer.Option("--markdown", help="Print the rows of a Markdown table.")
     ] = False,
 ) -> None:
-    """List what can be named in recipes and commands; with a NAME, its fields and defaults."""
+    """List the names that recipes and commands accept; with NAME, its fields and defaults."""
     from engram.cli import catalogue
     from engram.errors import choose, unknown
 
     if kind is None:
         for each in KINDS:
-            names = ", ".join(catalogue.entries(each, root)) or "none in this version"
-            emit(f"{each}: {names}")
-        emit("More: engram list methods, engram list methods EWC")
+            emit(f"{each}: {_names(each, list(catalogue.entries(each, root)))}")
+        emit("One line about each: engram list methods. All about one: engram list methods EWC")
         return
     entries = catalogue.entries(choose("kind", kind, KINDS), root)
     if name is not None:
@@ -50,6 +49,16 @@ def command(
     _table(entries)
     if kind in catalogue.MORE:
         emit("\n" + catalogue.MORE[kind])
+
+
+def _names(kind: str, names: list[str]) -> str:
+    """All names in one line; of published tables, which are many, the first of each paper."""
+    if kind == "recipes":
+        papers: dict[str, list[str]] = {}
+        for name in names:
+            papers.setdefault(name.partition("/")[0], []).append(name)
+        return ", ".join(f"{one[0]} (and {len(one) - 1} more)" for one in papers.values())
+    return ", ".join(names) or "none in this version"
 
 
 def _table(entries: dict[str, str]) -> None:

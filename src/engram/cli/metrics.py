@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from engram.records import Result
+    from engram.records.compared import MethodComparison
 
 EVERY = "every"  # not "all", which is a definition
 
@@ -23,7 +24,7 @@ def command(
     definition: Annotated[
         str, typer.Option(
             metavar="NAME|every",
-            help="Which forgetting: max, diagonal, all, first, ...; every: side by side.",
+            help="Definition of forgetting: max, diagonal, all, first, ...; every: all of them.",
         ),
     ] = EVERY,
     head: Annotated[
@@ -32,7 +33,7 @@ def command(
     stage: Annotated[
         int | None, typer.Option(help="After which task, from 1 (default: the last).")
     ] = None,
-    matrix: Annotated[bool, typer.Option("--matrix", help="Scores by stage and task.")] = False,
+    matrix: Annotated[bool, typer.Option("--matrix", help="Accuracy by stage and task.")] = False,
     classes: Annotated[bool, typer.Option("--classes", help="Accuracy of each class.")] = False,
     by: Annotated[
         str | None, typer.Option(
@@ -43,21 +44,28 @@ def command(
         bool, typer.Option("--confusion", help="True by predicted class, summed over runs.")
     ] = False,
     curves: Annotated[
-        bool, typer.Option("--curves", help="After every task: all so far, and the newest.")
+        bool, typer.Option("--curves", help="After every task: all tasks so far, and the newest.")
     ] = False,
     refinement: Annotated[
-        bool, typer.Option("--refinement", help="Superclasses and subclasses, pair by pair.")
+        bool, typer.Option("--refinement", help="Superclasses and subclasses, by pair.")
     ] = False,
     calibration: Annotated[
         bool, typer.Option("--ece", help="Expected calibration error.")
     ] = False,
-    f1: Annotated[bool, typer.Option("--f1", help="F1 of the classes, mean over them.")] = False,
+    f1: Annotated[bool, typer.Option("--f1", help="Macro F1: mean over classes.")] = False,
     top: Annotated[
-        int | None, typer.Option("--top-k", metavar="K", help="Right if among the K highest.")
+        int | None, typer.Option("--top-k", metavar="K", help="Top-k accuracy.")
     ] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="As CSV, for other programs.")] = False,
+    compare: Annotated[
+        str | None, typer.Option(
+            "--compare", metavar="METRIC",
+            help="Confidence intervals per method and p values of all pairs, by METRIC: "
+            "average_accuracy, forgetting, ...",
+        ),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:  # fmt: skip
-    """Every metric of run directories, all definitions of forgetting side by side."""
+    """Show all metrics of run directories, with every definition of forgetting."""
     from engram.cli.show import how_seen
     from engram.errors import choose, whole
     from engram.metrics import FORGETTING_DEFINITIONS
@@ -86,6 +94,9 @@ def command(
         tables["refinement"] = _refinement(result, last)
     if by is not None:
         tables[f"accuracy by {by}"] = _groups(result, by, last)
+    told = None if compare is None else _compare(result, compare, definition, last)
+    if told is not None:
+        tables |= _compared(told, csv)
     for label in result.labels:
         if matrix:
             chosen = result.select(label=label)
@@ -98,6 +109,8 @@ def command(
         else:
             show_table(title, table)
     say(how_seen(result, last), style="dim")
+    if told is not None:
+        say(told.note, style="dim")
     _say_what_is_missing(result, tables["metrics"])
     for words in (*left_out_in_words(result, last), *searched_in_words(result.recipes)):
         say(words, style="yellow")
@@ -200,6 +213,24 @@ def _groups(result: Result, by: str, stage: int | None) -> pd.DataFrame:
     """Mean over runs, one line per label, columns by group."""
     table = result.group_accuracy(by=by, stage=stage)
     return table.groupby(result.run_labels, sort=False).mean().rename_axis("label")
+
+
+def _compare(result: Result, metric: str, definition: str, stage: int | None) -> MethodComparison:
+    chosen = metric == "forgetting" and definition != EVERY
+    options: dict[str, Any] = {"definition": definition} if chosen else {}
+    return result.compare(metric, stage=stage, **options)
+
+
+def _compared(found: MethodComparison, csv: bool) -> dict[str, pd.DataFrame]:
+    """Methods with their intervals, and pairs; for programs with all digits of p."""
+    from engram.records.compared import with_p_as_text
+
+    tables = {f"{found.metric}, intervals": found.methods}
+    if len(found.pairs):
+        pairs = found.pairs if csv else with_p_as_text(found.pairs)
+        names = [f"{a} - {b}" for a, b in pairs.index]
+        tables["differences"] = pairs.set_axis(names, axis=0).rename_axis("pair")
+    return tables
 
 
 def _matrix(result: Result) -> pd.DataFrame:

@@ -17,15 +17,19 @@ KINDS = ("method", "detector", "policy")
 
 
 def command(
-    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to begin.")],
+    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to write.")],
     file: Annotated[
-        Path, typer.Argument(metavar="FILE.py", help="Where to write it; never overwritten.")
+        Path,
+        typer.Argument(
+            metavar="FILE.py", help="File to write; existing files are not overwritten."
+        ),
     ],
     name: Annotated[
-        str | None, typer.Option(metavar="CLASS", help="Its class (default: after the file).")
+        str | None,
+        typer.Option(metavar="CLASS", help="Name of the class (default: from the file name)."),
     ] = None,
 ) -> None:
-    """Write a method, detector or policy that works, with comments on what to change."""
+    """Write a working method, detector or policy, with comments on what to change."""
     choose("kind", kind, KINDS)
     path = python_file(file)
     label = class_name(path.stem) if name is None else name
@@ -40,7 +44,7 @@ def command(
             written.write(text)
     except FileExistsError:
         raise bad("FILE", "a file that is not there yet", str(path)) from None
-    emit(f"Written: {path}\nCheck:   engram check {path}:{label}\nMore:    the lines at its top")
+    emit(f"Written: {path}\nCheck:   engram check {path}:{label}\nMore:    see the top of the file")
 
 
 def template(kind: str) -> str:

@@ -26,7 +26,7 @@ def command(
     directories: Directories,
     detectors: Annotated[
         str | None, typer.Option(
-            metavar="A,B", help="Let these detectors score finished runs first (engram list)."
+            metavar="A,B", help="First score finished runs with these (engram list detectors)."
         ),
     ] = None,
     stage: Annotated[
@@ -34,12 +34,12 @@ def command(
     ] = None,
     false_alarms: Annotated[
         float | None, typer.Option(
-            metavar="RATE", help="Instead: how often inside items are called novel, at this rate."
+            metavar="RATE", help="Instead show how many familiar items are flagged at this rate."
         ),
     ] = None,
     outside: Annotated[
         str | None, typer.Option(
-            metavar="NAME|PATH", help="Data by which --detectors are tuned (default: as before)."
+            metavar="NAME|PATH", help="Outside set for tuning --detectors (default: as before)."
         ),
     ] = None,
     tune: Annotated[
@@ -54,13 +54,13 @@ def command(
         ),
     ] = None,
     device: Device = "auto",
-    csv: Annotated[bool, typer.Option("--csv", help="As CSV: every stage and metric.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV: every stage and metric.")] = False,
     trust: Trust = False,
 ) -> None:  # fmt: skip
-    """How well detectors tell what a model knows from what is new, and from what it forgot.
+    """Show how well detectors separate familiar inputs from new and from forgotten ones.
 
-    Detectors that are named here score finished runs from what was kept of them
-    (engram run --keep parameters); nothing is trained.
+    With --detectors, finished runs are scored from what was kept of them (engram run --keep
+    parameters); nothing is trained.
     """
     from engram.records import read
     from engram.records.tuning import tuned_in_words

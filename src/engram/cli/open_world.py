@@ -17,29 +17,29 @@ def command(
     ],
     label: Label = None,
     detector: Annotated[
-        str, typer.Option(metavar="NAME", help="Who flags (engram list detectors).")
+        str, typer.Option(metavar="NAME", help="Novelty detector (engram list detectors).")
     ] = "Softmax",
     method: Annotated[
-        str, typer.Option("--method", "-m", metavar="NAME", help="Who learns.")
+        str, typer.Option("--method", "-m", metavar="NAME", help="Method.")
     ] = "ER",
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Network.")] = None,
-    known: Annotated[int, typer.Option(help="Classes that are known at the start.")] = 4,
+    known: Annotated[int, typer.Option(help="Number of classes known at the start.")] = 4,
     classes_per_round: Annotated[int, typer.Option(help="New classes in each round.")] = 2,
     novel_share: Annotated[
-        float, typer.Option(help="Share of the rows of new classes that arrive.")
+        float, typer.Option(help="Share of the new classes' rows that arrive.")
     ] = 1.0,
-    budget: Annotated[int, typer.Option(help="Labels that may be spent in a round.")] = 40,
-    rate: Annotated[float, typer.Option(help="False alarms that the threshold allows.")] = 0.1,
+    budget: Annotated[int, typer.Option(help="Labels per round.")] = 40,
+    rate: Annotated[float, typer.Option(help="False-alarm rate that sets the threshold.")] = 0.1,
     assignments: Assignments = None,
     seeds: Seeds = None,
     outside: Annotated[
-        str | None, typer.Option(metavar="NAME|PATH", help="Data by which the detector is tuned.")
+        str | None, typer.Option(metavar="NAME|PATH", help="Outside set for tuning the detector.")
     ] = None,
     root: Root = None,
     device: Device = "auto",
-    csv: Annotated[bool, typer.Option("--csv", help="As CSV: every round.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV: every round.")] = False,
 ) -> None:  # fmt: skip
-    """Let a learner find new classes by itself, and compare with labels spent at random.
+    """Let a learner discover new classes, and compare with labelling at random.
 
     In every round rows arrive without labels; those that the detector finds novel are labelled, as
     far as the budget goes, and learnt.

@@ -13,22 +13,22 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", "-o", metavar="DIR", help="Run directory (default: runs/<name>)."),
 ]
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Device.")]
 Compile = Annotated[
     bool,
-    typer.Option("--compile", help="Fuse a step's operations; pays in long runs."),
+    typer.Option("--compile", help="Compile training steps; pays off in long runs."),
 ]
 Deterministic = Annotated[
     bool,
-    typer.Option("--deterministic", help="The same bits every time on CUDA, too; slower."),
+    typer.Option("--deterministic", help="Bit-identical results on CUDA too; slower."),
 ]
 CheckpointEvery = Annotated[
     str,
-    typer.Option(metavar="TIME", help="How often runs are saved inside a task: 90s, 5m."),
+    typer.Option(metavar="TIME", help="Interval of checkpoints within a task: 90s, 5m."),
 ]
 Again = Annotated[
     bool,
-    typer.Option("--again", help="Run anew what is finished; the old numbers no longer count."),
+    typer.Option("--again", help="Rerun what is finished; the old results no longer count."),
 ]
 Budget = Annotated[
     str | None,
@@ -38,7 +38,7 @@ Log = Annotated[
     list[str] | None,
     typer.Option(
         "--log", metavar="tensorboard|wandb|mlflow",
-        help="Tell another tool of every stage when it is done. Repeatable.",
+        help="Send the results of every finished stage to another tool. Repeatable.",
         autocompletion=complete.tools,
     ),
 ]  # fmt: skip
@@ -46,14 +46,12 @@ Address = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT|auto",
-        help="Ray cluster of which this machine is a node (default: one is started here).",
+        help="Ray cluster that this machine belongs to (default: start one here).",
     ),
 ]
 Root = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR", help="Folder in which data sets are found by name (default: ENGRAM_DATA)."
-    ),
+    typer.Option(metavar="DIR", help="Folder with data sets by name (default: ENGRAM_DATA)."),
 ]
 Assignments = Annotated[
     list[str] | None,
@@ -75,29 +73,29 @@ Model = Annotated[
     str | None,
     typer.Option(
         metavar="NAME", autocompletion=complete.models,
-        help="Network by name, own one as module:Class (or file.py:Class), timm/NAME.",
+        help="Network: a name, your own as module:Class or file.py:Class, or timm/NAME.",
     ),
 ]  # fmt: skip
 Scenario = Annotated[
     str | None,
     typer.Option(
         metavar="KIND", autocompletion=complete.streams,
-        help="Scenario (default: class_incremental, 2 per task).",
+        help="Scenario (default: class_incremental, 2 classes per task).",
     ),
 ]  # fmt: skip
 Label = Annotated[
     list[str] | None,
     typer.Option(
         "--label", metavar="COLUMN",
-        help="Column of a table (.csv, .parquet) with the classes, or the file of labels of an "
-        ".npy; repeated: a column of 0 and 1 for each class.",
+        help="Label column of a table (.csv, .parquet), or the file with the labels of an "
+        ".npy; if repeated, one column of 0 and 1 per class.",
     ),
 ]  # fmt: skip
 Methods = Annotated[
     list[str] | None,
     typer.Option(
         "--method", "-m", metavar="NAME", autocompletion=complete.methods,
-        help="Method by name, own one as module:Class, or A+B. Repeatable, to compare.",
+        help="Method: a name, your own as module:Class, or A+B. Repeat to compare.",
     ),
 ]  # fmt: skip
 Seeds = Annotated[
@@ -107,5 +105,5 @@ Seeds = Annotated[
 Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run directories.")]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Run own methods and probes (module:Class) of the directory."),
+    typer.Option("--trust", help="Allow the directory's own code (module:Class) to run."),
 ]

@@ -10,7 +10,7 @@ from engram.errors import bad, whole
 from engram.pools import POOLS, find_pool
 
 Pool = Annotated[
-    str, typer.Option(metavar="|".join(POOLS), help=f"How: {'; '.join(POOLS.values())}.")
+    str, typer.Option(metavar="|".join(POOLS), help=f"How to run: {'; '.join(POOLS.values())}.")
 ]
 Workers = Annotated[
     int, typer.Option(help="Processes, or groups at once on a cluster (0: one per core).")

@@ -27,25 +27,25 @@ def command(
         ),
     ],
     label: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which method, where there are several.")
+        str | None, typer.Option(metavar="NAME", help="Method, if there are several.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Which seed (default: the first).")] = None,
-    order: Annotated[str | None, typer.Option(help="Which order, of a study of orders.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed (default: the first).")] = None,
+    order: Annotated[str | None, typer.Option(help="Order, in a study of orders.")] = None,
     task: Annotated[
-        int | None, typer.Option(help="Task of the inputs, from 1, where each has its own head.")
+        int | None, typer.Option(help="Task of the inputs, from 1, if tasks have separate heads.")
     ] = None,
     novelty: Annotated[
-        bool, typer.Option("--novelty", help="Also how novel each input is to the model.")
+        bool, typer.Option("--novelty", help="Add a novelty score for each input.")
     ] = False,
     detector: Annotated[
-        str | None, typer.Option(metavar="NAME", help="By which detector (default: the first).")
+        str | None, typer.Option(metavar="NAME", help="Novelty detector (default: the first).")
     ] = None,
     probabilities: Annotated[
-        bool, typer.Option("--proba", help="Also the probability of every class.")
+        bool, typer.Option("--proba", help="Add the probability of every class.")
     ] = False,
     drop: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN", help="Column of a table that is no input. Repeatable."),
+        typer.Option(metavar="COLUMN", help="Column to leave out. Repeatable."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="CSV file (default: print).")
@@ -54,10 +54,10 @@ def command(
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:  # fmt: skip
-    """Predict labels of new inputs with the model that a run, or a learner, has left.
+    """Predict labels of new inputs with the model of a run or a model file.
 
-    Prints CSV: one line per input with its name, the label and how probable it is.
-    Images that cannot be read are named and have no line. Exit code 1 then.
+    Prints CSV: one line per input with its name, the predicted label and its probability.
+    Unreadable images are reported and left out; the exit code is then 1.
     """
     from engram.cli.shell import FAILED, emit, say
     from engram.deploy.inputs import read_inputs

@@ -22,37 +22,37 @@ def command(
         str | None,
         typer.Argument(
             metavar="PAPER/TABLE",
-            help="rwalk/1, say. rwalk: its tables and how far they are made. Nothing: all tables.",
+            help="Such as rwalk/1. With rwalk alone: the state of its tables. Without: all.",
         ),
     ] = None,
     root: Annotated[
         Path | None,
         typer.Option(
             "--root", "--data", metavar="DIR",
-            help="Folder in which data sets are found by name (default: ENGRAM_DATA).",
+            help="Folder with data sets by name (default: ENGRAM_DATA).",
         ),
     ] = None,
     cells: Annotated[
         str,
-        typer.Option(metavar="EXPR", help='Some cells, or rows of a figure: "method=Vanilla|PI*".'),
+        typer.Option(metavar="EXPR", help='Only these cells or figure rows: "method=Vanilla|PI*".'),
     ] = "",
     budget: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Stop after 90s, 10m, 1h30m; repeat to continue. Of --dry-run: of its timing.",
+            help="Stop after 90s, 10m, 1h30m; repeat to continue. Limits --dry-run, too.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the cells, what would run, how long it takes.")
+        bool, typer.Option("--dry-run", help="Show the cells, what would run, and for how long.")
     ] = False,
     embedded: Annotated[
-        bool, typer.Option("--embedded", help="On embedded data: offline, in minutes.")
+        bool, typer.Option("--embedded", help="Use built-in data: offline, in minutes.")
     ] = False,
     on: Annotated[
         str | None,
         typer.Option(
-            metavar="DATA", help="On another data set of the same kind, embedded ones included."
+            metavar="DATA", help="Use another data set of the same kind; may be a built-in one."
         ),
     ] = None,
     assignments: Annotated[
@@ -63,13 +63,13 @@ def command(
         ),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", metavar="table|csv|latex|markdown", help="How to print.")
+        str, typer.Option("--format", metavar="table|csv|latex|markdown", help="Output format.")
     ] = "table",
     save: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Also write it: .tex or .md these cells alone, .csv beside those it has.",
+            help="Also write to a file: .tex or .md (overwritten), .csv (cells are added).",
         ),
     ] = None,
     group_size: Annotated[
@@ -79,7 +79,7 @@ def command(
         int,
         typer.Option(
             metavar="N",
-            help="Processes (0: one per core on the CPU, where runs do not train in lockstep).",
+            help="Processes (0: on the CPU one per core, if runs do not train in lockstep).",
         ),
     ] = 0,
     out: Out = None,
@@ -87,7 +87,7 @@ def command(
     compile: Compile = False,
     again: Again = False,
 ) -> None:  # fmt: skip
-    """Run a paper's table and put our numbers beside its own.
+    """Run a paper's table and compare our numbers with the published ones.
 
     Only what is missing is run; the same command continues a stopped reproduction.
     """
@@ -230,7 +230,7 @@ def _close(made: Reproduction) -> None:
         say(f"wrote {path}")
     if made.open_runs:
         left = "1 run is" if made.open_runs == 1 else f"{made.open_runs} runs are"
-        say(f"{left} still open; the same command continues", style="yellow")
+        say(f"{left} unfinished; the same command continues", style="yellow")
     if made.plan.runs:
         say(f"Results:  {made.out}")
         say(f"Report:   engram report {shlex.quote(str(made.out))} -o report.html")

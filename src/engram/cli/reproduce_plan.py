@@ -71,11 +71,11 @@ def list_paper(paper: str, folder: Path | None, *, end: str, form: str) -> None:
         table.add_row(*(Text(row[name]) for name in names))
     screen().print(table)
     if not any(one.made or one.drawn for one in lines):
-        return say(f"nothing is recorded in {where}; engram reproduce {paper}/TABLE makes a table")
+        return say(f"nothing is recorded in {where}; run one with engram reproduce {paper}/TABLE")
     changed = total(lines).changed
     if changed:
-        say(f"{changed} of these cells were made with other settings than the preset's only")
-    return say(f"counted in {where}; engram reproduce {paper}/TABLE makes one")
+        say(f"{changed} of these cells were run only with settings other than the preset's")
+    return say(f"counted in {where}; run a table with engram reproduce {paper}/TABLE")
 
 
 def _counts(one: Tally) -> dict[str, str]:
@@ -141,7 +141,7 @@ def _short(why: str) -> str:
 def show_costs(planned: ReproductionPlan, form: str) -> None:
     """What would run, group by group, and how long it would take."""
     if not planned.costs:
-        return say("nothing is left to be trained" if planned.done else "nothing would be trained")
+        return say("nothing is left to train" if planned.done else "nothing would be trained")
     table = plain_table("runs that train together", "runs", "steps", "ms/step", "how", "time")
     for cost in planned.costs:
         more = f" and {len(cost.labels) - 1} more" if len(cost.labels) > 1 else ""
@@ -158,7 +158,7 @@ def show_costs(planned: ReproductionPlan, form: str) -> None:
     say(f"about {words(planned.seconds)} in all{shared}, {how}")
     if untimed := sum(not cost.timed for cost in planned.costs):
         say(
-            f"~ {untimed} of {len(planned.costs)} groups were not timed, but guessed from others "
+            f"~ {untimed} of {len(planned.costs)} groups were not timed but estimated from others "
             "of the same network; --budget 1m times more of them",
             style="yellow",
         )

@@ -21,19 +21,19 @@ def command(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
     device: Annotated[
         str | None,
-        typer.Option(metavar="auto|cpu|cuda", help="Where to train (default: as before)."),
+        typer.Option(metavar="auto|cpu|cuda", help="Device (default: as before)."),
     ] = None,
     deterministic: Annotated[
         bool | None,
         typer.Option(
             "--deterministic/--no-deterministic",
-            help="The same bits every time on CUDA, too (default: as before).",
+            help="Bit-identical results on CUDA too (default: as before).",
         ),
     ] = None,
     checkpoint_every: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="How often runs are saved inside a task (default: as before)."
+            metavar="TIME", help="Interval of checkpoints within a task (default: as before)."
         ),
     ] = None,
     address: Address = None,
@@ -41,10 +41,10 @@ def command(
     log: Log = None,
     trust: Trust = False,
 ) -> None:  # fmt: skip
-    """Continue an interrupted run: only what is missing is trained.
+    """Continue what was interrupted: only what is missing is trained.
 
-    What was asked of the directory in several commands is continued one by one; one that cannot be
-    is said, and the others go on. Exit code 2 then.
+    Several commands may have written to the directory; they are continued one by one. If one cannot
+    be, a message says so, the others continue, and the exit code is 2.
     """
     from engram.cli.train import trusted
 
@@ -113,12 +113,12 @@ def _plain(directory: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 
     stream = {k: v for k, v in content["stream"].items() if k != "head"}
     if "kind" not in stream:
-        raise _only_python(directory, "the stream was put together there")
+        raise _only_python(directory, "the stream was built there")
     if content["identity"].get("data_in_memory"):
         raise _only_python(directory, f"the data ({stream['data']!r}) was in memory there")
     plain = {k: v for k, v in content.items() if k != "identity"} | {"stream": stream}
     if ":" in str(plain["model"]):
-        raise _only_python(directory, f"the model ({plain['model']}) was made there")
+        raise _only_python(directory, f"the model ({plain['model']}) was built there")
     if "in_memory" in (plain.get("outside") or {}):
         raise _only_python(directory, f"the outside set ({plain['outside']['data']!r}) was there")
     try:

@@ -41,7 +41,7 @@ def command(
     device: Device = "auto",
     keep: Annotated[
         str | None,
-        typer.Option(metavar="WHAT", help="Predictions to keep: counts|labels|scores|parameters."),
+        typer.Option(metavar="WHAT", help="What to keep: counts|labels|scores|parameters."),
     ] = None,
     together: Annotated[
         bool, typer.Option("--together/--no-together", help="Train runs in lockstep where it pays.")
@@ -50,17 +50,17 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="MODULE:CLASS",
-            help="Own measurement after every stage; finished runs are measured, not trained.",
+            help="Your own measurement after every stage; finished runs are only measured.",
         ),
     ] = None,
     detectors: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Novelty detectors, fitted and asked after every stage."),
+        typer.Option(metavar="A,B", help="Novelty detectors to evaluate after every stage."),
     ] = None,
     outside: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|PATH", help="Data never trained on, by which detectors are tuned."
+            metavar="NAME|PATH", help="Outside set (never trained on) for tuning detectors."
         ),
     ] = None,
     tune: Annotated[
@@ -74,7 +74,7 @@ def command(
     budget: Budget = None,
     log: Log = None,
 ) -> None:  # fmt: skip
-    """Train one method or several on a stream and show what they remember.
+    """Train one or more methods on a stream and show accuracy and forgetting.
 
     Finished stages are kept: the same command, or engram resume, continues where it stopped.
     Exit code 1: all runs diverged.

@@ -53,7 +53,7 @@ def search_request(
             _show(found, folder)
             result = _run_chosen(request, found, target, folder)
         except KeyboardInterrupt as error:
-            say(f"\n{why_stopped(error)}. Kept in {folder}: all trials that were begun.",
+            say(f"\n{why_stopped(error)}. Kept in {folder}: all trials started so far.",
                 style="yellow")  # fmt: skip
             say(_go_on(folder))
             raise typer.Exit(exit_code(error)) from None
@@ -98,7 +98,7 @@ def _show(found: Search, folder: Path) -> None:
     for line in str(found).splitlines():
         say(line.strip(), style="bold" if "chosen:" in line else "dim")
     if found.on == "test":
-        say(f"warning: {ON_TEST}: its test accuracy is no measurement any more", style="yellow")
+        say(f"warning: {ON_TEST}: its test accuracy is no longer unbiased", style="yellow")
     if not found.complete:
         say("Not finished.", style="yellow")
         say(_go_on(folder))

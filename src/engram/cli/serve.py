@@ -24,32 +24,32 @@ def command(
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
     token: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Access token (default: the variable ENGRAM_TOKEN)."),
+        typer.Option(metavar="TEXT", help="Access token (default: $ENGRAM_TOKEN)."),
     ] = None,
     open_to_all: Annotated[
-        bool, typer.Option("--open", help="No token, though other machines can reach it.")
+        bool, typer.Option("--open", help="Require no token, even if other machines can reach it.")
     ] = False,
     most_bytes: Annotated[int, typer.Option(help="Largest request, in bytes.")] = 16 << 20,
     read_seconds: Annotated[
-        float, typer.Option(help="Time in which a request must have arrived.")
+        float, typer.Option(help="Seconds within which a request must arrive.")
     ] = 10.0,
-    queue: Annotated[int, typer.Option(help="How many tasks may wait to be learnt.")] = 100,
-    threads: Annotated[int, typer.Option(help="Threads of one prediction.")] = 1,
+    queue: Annotated[int, typer.Option(help="Number of tasks that may wait for training.")] = 100,
+    threads: Annotated[int, typer.Option(help="Threads per prediction.")] = 1,
     label: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which method of a run directory.")
+        str | None, typer.Option(metavar="NAME", help="Method of a run directory.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Which seed of a run directory.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of a run directory.")] = None,
     to: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where the model of a run directory is saved first."),
+        typer.Option(metavar="FILE", help="File to save the model of a run directory to, first."),
     ] = None,
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:  # fmt: skip
     """Serve a model: predict, novelty, learn, metrics, health, and a page to try it.
 
-    Tasks that are sent to it are learnt by a process of their own, one after the other; the file
-    always holds the last one that was learnt.
+    Tasks sent to it are trained in a separate process, one after another; the file always holds the
+    model after the last finished task.
     """
     from engram.cli.predict import open_model
     from engram.cli.shell import say

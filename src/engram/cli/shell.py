@@ -26,7 +26,12 @@ FAILED = 1  # the work was done, and something is wrong with what came out
 ALL_DIVERGED = 1
 LOST = 75  # a process of a job is gone; what was done is kept
 INTERRUPTED = 130
-MOVED = {("reproduce", "--together"): "--group-size"}  # options that had another name
+# options that had, or have in another command, another name
+MOVED = {
+    ("reproduce", "--together"): "--group-size",
+    ("sweep", "--together"): "--pool together",
+    ("sweep", "--no-together"): "--pool serial",
+}
 PLAIN_WIDTH = 120  # columns of tables in files and pipes
 
 
@@ -108,7 +113,7 @@ class Shell(TyperGroup):
                 say(f"engram: {why_stopped(error)}", style="yellow")
                 raise typer.Exit(exit_code(error)) from None
             except Exception as error:
-                if hasattr(error, "option_name"):
+                if hasattr(error, "possibilities"):  # an option that is not there
                     offer_options(error)
                 if ctx.meta["engram.debug"] or not mends(error):
                     raise
@@ -135,22 +140,39 @@ def why_stopped(error: KeyboardInterrupt) -> str:
 
 
 def offer_options(error: Any) -> None:
-    """Offer the options that are near a misspelt one, and --set for fields of a recipe."""
-    known = [
-        one for option in error.ctx.command.params for one in (*option.opts, *option.secondary_opts)
-    ]
+    """Offer the options that are near a misspelt one, who else has it, and --set for fields."""
+    known = names_of(error.ctx.command)
     name = str(error.option_name).lstrip("-")
     near = nearest(name, [one.removeprefix("--") for one in known if one.startswith("--")])
     error.possibilities = None
     if moved := MOVED.get((error.ctx.command.name, error.option_name)):
-        error.message += f", it is called {moved} now"
+        error.message += f", it is called {moved} here"
     elif near:
         error.message += f", did you mean --{near}?"
     elif "--device" in known and nearest(name, ("cuda",)):
         error.message += ", did you mean --device cuda?"
+    elif others := commands_with(error.option_name, error.ctx):
+        error.message += f", it is one of {' and '.join(others)}"
     elif "--set" in known and error.option_name.startswith("--"):
         field = nearest(name, FIELDS) or name.replace("-", "_")
         error.message += f". Fields of a recipe: --set {field}=VALUE"
+
+
+def names_of(command: Any) -> list[str]:
+    """All options of a command."""
+    return [
+        one for option in command.params for one in (*option.opts, *option.secondary_opts)
+        if one.startswith("-")
+    ]  # fmt: skip
+
+
+def commands_with(option: str, ctx: Any) -> list[str]:
+    """The other commands that make results and have an option: who missed it meant one of them."""
+    group = ctx.find_root().command
+    alike = {name: group.commands[name] for name in ("run", "sweep", "search", "resume")}
+    if ctx.command not in alike.values():
+        return []
+    return [f"engram {name}" for name, command in alike.items() if option in names_of(command)]
 
 
 def describe(error: BaseException) -> str:

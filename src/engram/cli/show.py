@@ -194,7 +194,7 @@ def footnotes(result: Result) -> None:
     for line in dict.fromkeys(filter(None, map(starting_weights, models))):
         say(line, style="dim")
     if reads_past(result):
-        say("* reads the training data of earlier tasks: a ceiling, not a competitor", style="dim")
+        say("* reads the training data of earlier tasks: an upper bound", style="dim")
 
 
 def findings(found: Iterable[Finding]) -> None:

@@ -51,7 +51,7 @@ def run_request(
 def trusted(command: Sequence[str], trust: bool) -> AbstractContextManager[None]:
     """While this lasts, code that a directory names runs only if the user trusts it."""
     line = shlex.join(["engram", *command, "--trust"])
-    words = f"the directory names code of its own; to run it, say so: {line}"
+    words = f"the directory refers to code outside Engram; to allow it to run: {line}"
     return nullcontext() if trust else without_own_code(words)
 
 
@@ -125,7 +125,7 @@ class _Announcing(Callback):
 
     def begin(self, plans: Sequence[Plan], done: int) -> None:
         if done:
-            say(f"finished before and kept: {done} of {plural(len(plans), 'run')}")
+            say(f"already finished: {done} of {plural(len(plans), 'run')}")
         self.inner.begin(plans, done)
 
 

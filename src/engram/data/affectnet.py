@@ -16,9 +16,9 @@ from engram import keys
 from engram.data.core import Data
 from engram.data.crops import Frame
 from engram.data.faces import Face, FaceOptions, read_faces
-from engram.data.folder import IMAGE_SUFFIXES, images_in
+from engram.data.folder import IMAGE_SUFFIXES, images_in, is_hidden
 from engram.data.limits import check_npy
-from engram.data.lists import inside, readable
+from engram.data.lists import below, inside, readable
 from engram.errors import bad, whole
 from engram.spelling import plural
 
@@ -83,7 +83,7 @@ def load_affectnet(
     faces = list(found)
     alone = others.pop(_ALONE, 0)
     notes = [f"{plural(count, 'image')} labelled {kind} left out" for kind, count in others.items()]
-    notes += [f"{alone:,} annotations have no image"] if alone else []
+    notes += [f"{plural(alone, 'annotation')} without an image"] if alone else []
     if per_class is not None:
         faces, left = _fewer(faces, whole("per_class", per_class, low=1), seed)
         notes.append(f"at most {per_class:,} training images per class, {left:,} left out")
@@ -92,7 +92,7 @@ def load_affectnet(
 
 def _lists(path: Path) -> dict[str, Path] | None:
     for folder in _LISTS:
-        files = {part: path / folder / file for part, file in _FILES.items()}
+        files = {part: below(path, f"{folder}/{file}") for part, file in _FILES.items()}
         if all(file.is_file() for file in files.values()) and _is_list(files["train"]):
             return files
     return None
@@ -101,24 +101,32 @@ def _lists(path: Path) -> dict[str, Path] | None:
 def _is_list(file: Path) -> bool:
     with file.open(encoding="utf-8-sig", errors="replace") as stream:
         first = stream.readline().split(",")
-    picture = Path(first[0]).suffix.lower() in IMAGE_SUFFIXES  # not every copy has a head line
-    return len(first) > _COLUMNS.index("expression") and (picture or first[0] == _COLUMNS[0])
+    name = first[0].strip(' "')
+    picture = Path(name).suffix.lower() in IMAGE_SUFFIXES  # not every copy has a head line
+    return len(first) > _COLUMNS.index("expression") and (picture or _is_head(name))
+
+
+def _is_head(name: str) -> bool:
+    return name.strip().lower() == _COLUMNS[0].lower()
 
 
 def _sets(path: Path) -> dict[str, Path] | None:
     sets = {
-        part: next((path / one for one in names if (path / one / "annotations").is_dir()), None)
+        part: next(
+            (place for one in names if below(place := below(path, one), "annotations").is_dir()),
+            None,
+        )
         for part, names in _SETS.items()
     }
     return None if None in sets.values() else {k: v for k, v in sets.items() if v is not None}
 
 
 def _listed(path: Path, lists: dict[str, Path], others: Counter[str]) -> Iterator[Face]:
-    base = next(path / one for one in _PICTURES if (path / one).is_dir())
+    base = next(place for one in _PICTURES if (place := below(path, one)).is_dir())
     for part, file in lists.items():
         with file.open(encoding="utf-8-sig", newline="") as stream, readable(file):
             for number, row in enumerate(csv.reader(stream), 1):
-                if not row or row[0] == _COLUMNS[0]:  # not every copy has a head line
+                if not row or _is_head(row[0]):
                     continue
                 where = f"{file}, line {number}"
                 if len(row) < len(_COLUMNS) - 2:
@@ -142,19 +150,18 @@ def _box(where: str, words: list[str]) -> tuple[float, float, float, float] | No
 
 def _annotated(sets: dict[str, Path], others: Counter[str]) -> Iterator[Face]:
     for part, folder in sets.items():
-        pictures = images_in(folder / "images") if (folder / "images").is_dir() else []
+        images, annotations = below(folder, "images"), below(folder, "annotations")
+        pictures = images_in(images) if images.is_dir() else []
         if not pictures:
-            raise bad(str(folder / "images"), "images", "none")
+            raise bad(str(images), "images", "none")
         pictures.sort(key=lambda one: (len(one.stem), one.stem))  # 2 before 10
         for one, other in pairwise(pictures):
             if one.stem == other.stem:
-                raise bad(
-                    str(folder / "images"), "one image per annotation", [one.name, other.name]
-                )
-        told = sum(one.name.endswith("_exp.npy") for one in (folder / "annotations").iterdir())
-        others[_ALONE] += max(0, told - len(pictures))
+                raise bad(str(images), "one image per annotation", [one.name, other.name])
+        told = [one.name for one in annotations.iterdir() if one.name.endswith("_exp.npy")]
+        others[_ALONE] += max(0, sum(not is_hidden(one) for one in told) - len(pictures))
         for picture in pictures:
-            file = folder / "annotations" / f"{picture.stem}_exp.npy"
+            file = annotations / f"{picture.stem}_exp.npy"
             label = _label(str(file), _from_npy(file), others)
             if label is not None:
                 yield Face(picture, label, part)

@@ -13,6 +13,7 @@ from typing import Any
 from engram.data.core import Data, Source
 from engram.data.formats import Place, packed_place, packed_sets, place_of, places_under
 from engram.data.known import KNOWN, Known
+from engram.data.lists import below
 from engram.data.normalised import normalised
 from engram.data.own import is_own, load_own
 from engram.data.pictures import cropped, read_resized
@@ -45,7 +46,7 @@ def find(name: str, root: Path) -> Place | None:
     """Where the set `name` lies under `root`: official files first, then packed ones."""
     known = KNOWN.get(name, Known(""))
     for relative in known.places:
-        place = place_of(root / relative, name)
+        place = place_of(below(root, relative), name)
         if place is not None and known.form in place.form:
             return place
     if (root / f"{name}.npz").is_file():
@@ -198,7 +199,19 @@ def _not_found(name: str, root: Path | None) -> BadArgument:
             f"a folder with one of {', '.join((*known.places, f'{name}*.npz'))}"
         )
     looked = ", ".join((*known.places, f"{name}.npz", f"{name}_*.npz"))
-    return BadArgument(f"data: {name} was not found under {root}: looked for {looked}")
+    return BadArgument(
+        f"data: {name} was not found under {root}: looked for {looked}{_there(known, root)}"
+    )
+
+
+def _there(known: Known, root: Path) -> str:
+    """What is there under one of a set's names, and holds something else."""
+    for relative in known.places:
+        place = below(root, relative)
+        if relative != "." and place.exists():
+            wanted = f", which has {known.holds}" if known.holds else ""
+            return f". {place} is there, but not in the {known.form} form{wanted}"
+    return ""
 
 
 def datasets(root: str | Path | None = None) -> tuple[SetInfo, ...]:

@@ -16,7 +16,7 @@ from engram.data.expressions import EXPRESSIONS
 from engram.data.faces import Face, FaceOptions, read_faces
 from engram.data.folder import images_in, is_hidden
 from engram.data.held_units import held_units
-from engram.data.lists import text_of
+from engram.data.lists import below, text_of
 from engram.errors import bad, whole
 from engram.spelling import plural
 
@@ -24,6 +24,7 @@ from engram.spelling import plural
 _IMAGES = ("cohn-kanade-images", "extended-cohn-kanade-images/cohn-kanade-images")
 _EMOTION = ("Emotion", "Emotion_labels/Emotion", "Emotion_labels")
 _LANDMARKS = ("Landmarks", "Landmarks/Landmarks")
+_LABELLED = "_emotion.txt"  # the end of the name of a label
 _POINTS = 68
 _NUMBER = re.compile(r"(\d+)\D*$")
 
@@ -63,11 +64,12 @@ def load_ck_plus(
         raise bad(str(path), "the folders cohn-kanade-images and Emotion", "others")
     subjects = _folders(images)
     found: list[tuple[Path, str, str]] = []
-    unlabelled = short = 0
+    unlabelled = short = told = 0
     for subject in subjects:
         for session in _folders(subject):
-            label, last = _label(emotions / subject.name / session.name)
+            label, last = _label(below(emotions, f"{subject.name}/{session.name}"))
             frames = _in_order(session)
+            told += label is not None
             if label is None:
                 unlabelled += 1
             elif frames and _frame_number(frames[-1]) < last:
@@ -92,11 +94,13 @@ def load_ck_plus(
     notes = [f"{len(subjects) - len(held)} subjects for training, {len(held)} for testing"]
     notes += [f"{plural(unlabelled, 'sequence')} without an emotion left out"] if unlabelled else []
     notes += [f"{plural(short, 'sequence')} of fewer than two frames left out"] if short else []
+    alone = sum(len(_emotion_files(one)) for one in emotions.rglob("*") if one.is_dir()) - told
+    notes += [f"{plural(alone, 'emotion file')} of sequences that are not there"] if alone else []
     return read_faces(name, faces, options, notes=notes)
 
 
 def _inside(path: Path, names: tuple[str, ...]) -> Path | None:
-    return next((path / one for one in names if (path / one).is_dir()), None)
+    return next((place for one in names if (place := below(path, one)).is_dir()), None)
 
 
 def _folders(path: Path) -> list[Path]:
@@ -119,8 +123,7 @@ def _in_order(session: Path) -> list[Path]:
 
 def _label(folder: Path) -> tuple[str | None, int]:
     """The emotion of a sequence, of which most have none, and the number of its last frame."""
-    files = sorted(folder.glob("*_emotion.txt")) if folder.is_dir() else []
-    files = [one for one in files if not is_hidden(one.name)]
+    files = _emotion_files(folder) if folder.is_dir() else []
     if not files:
         return None, 0
     if len(files) > 1:
@@ -132,8 +135,13 @@ def _label(folder: Path) -> tuple[str | None, int]:
         number = -1.0
     if number not in range(len(EXPRESSIONS)):
         raise bad(str(files[0]), "an emotion from 0 to 7", " ".join(text))
-    last = files[0].with_name(files[0].name.removesuffix("_emotion.txt"))
+    last = files[0].with_name(files[0].name[: -len(_LABELLED)])
     return EXPRESSIONS[int(number)], _frame_number(last)
+
+
+def _emotion_files(folder: Path) -> list[Path]:
+    names = (one for one in folder.iterdir() if one.name.lower().endswith(_LABELLED))
+    return sorted(one for one in names if not is_hidden(one.name))
 
 
 def _frame(file: Path, images: Path, landmarks: Path | None) -> Frame:

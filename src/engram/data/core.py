@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.data.arrays import Inputs, check_crop, class_ids, hold_out, inputs, refuse_twice
+from engram.data.arrays import Inputs, check_crop, class_ids, inputs, refuse_twice
+from engram.data.attributes import train_and_test, with_numbers
 from engram.data.copies import Copies, CopyTables, check_copies
 from engram.data.fingerprint import fingerprint_of
 from engram.data.labels import notes_on_names, refuse_unlabelled
@@ -118,6 +119,9 @@ class Data(Sources):
                 raise bad(part, f"row numbers from 0 to {len(self.x) - 1}", rows.tolist()[:5])
         refuse_unlabelled(self.y, {"train": self.train, "test": self.test, "valid": self.valid})
         for key, values in self.attributes.items():
+            if not isinstance(values, Tensor) or values.is_floating_point():
+                wanted = "a tensor of whole numbers (Data.from_arrays takes lists and names)"
+                raise bad(f"attributes[{key!r}]", wanted, getattr(values, "dtype", type(values)))
             if tuple(values.shape) != (len(self),):
                 raise bad(f"attributes[{key!r}]", f"shape ({len(self)},)", tuple(values.shape))
         if len(self.mean) != len(self.std):
@@ -241,18 +245,22 @@ class Data(Sources):
         *,
         test: tuple[Any, Any] | None = None,
         valid: tuple[Any, Any] | None = None,
+        test_by: str | None = None,
         classes: Sequence[str] | None = None,
         name: str = "data",
         **options: Any,
     ) -> Data:
         """Data from arrays in memory; without `test`, every fifth row of each class is held out.
 
+        With `test_by`, an attribute such as ``subject``, it is a fifth of its values with all their
+        rows: nobody is in both parts.
+
         `y` holds one label per row (ids or names), a list of them per row (of any
         length; or ids [N, L], -1 pads), or an indicator matrix [N, classes]: booleans, or 0 and 1
         in three columns or more. 0 and 1 in two columns may be ids as well, and are refused.
 
-        Further options are fields of Data: attributes (over all rows, in the order x, valid,
-        test), mean, std, notes, `standardize`.
+        Further options are fields of Data: attributes (names or whole numbers of all rows, in the
+        order x, valid, test), mean, std, notes, `standardize`.
 
         Examples
         --------
@@ -280,7 +288,9 @@ class Data(Sources):
             rows[key] = torch.arange(start, start + len(one))
             start += len(one)
         notes = (*options.pop("notes", ()), *notes_on_names(names))
-        train, held = (rows["x"], rows["test"]) if "test" in rows else hold_out(ids[rows["x"]])
+        options = with_numbers(options, start)
+        told = options.get("attributes")
+        train, held = train_and_test(ids, rows["x"], rows.get("test"), told, test_by)
         joined = xs["x"] if len(xs) == 1 else torch.cat([torch.as_tensor(o) for o in xs.values()])
         return cls(
             x=joined, y=ids, train=train, test=held, valid=rows.get("valid", _NO_ROWS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -11,13 +11,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from engram.data.arrays import Array
 from engram.data.core import Data
 from engram.data.expressions import expression
+from engram.data.faces import BROKEN
 from engram.data.folder import class_folders, images_in, is_hidden
-from engram.data.images import decode, told
+from engram.data.images import decode, refuse_broken, told
+from engram.data.lists import readable
 from engram.data.packed import load_packed
 from engram.data.resized import as_faces
-from engram.errors import bad, choose, unknown, whole
+from engram.errors import BadArgument, bad, choose, unknown
+from engram.spelling import plural
 
 CLASSES = ("angry", "disgusted", "fearful", "happy", "neutral", "sad", "surprised")
 TESTS = ("private", "public")
@@ -31,17 +35,21 @@ _FOLDERS = {"train": 0, "training": 0, "valid": 1, "val": 1, "validation": 1, "p
 
 def is_fer(path: Path) -> bool:
     """Whether a file starts as the official CSV does."""
-    if not path.is_file() or path.suffix != ".csv":
+    if not path.is_file() or path.suffix.lower() != ".csv":
         return False
-    with path.open(encoding="utf-8", errors="replace") as stream:
+    with path.open(encoding="utf-8-sig", errors="replace") as stream:
         return stream.readline().lower().replace(" ", "").startswith("emotion,")
 
 
 def is_fer_folder(path: Path) -> bool:
-    """Whether a folder has a folder for training with one sub-folder per expression."""
+    """Whether a folder has a folder for training whose sub-folders are expressions, most of them.
+
+    Those that are none, misspelt ones say, are refused by name when the set is loaded.
+    """
     parts = _parts(path) if path.is_dir() else {}
     inside = [name for folder, part in parts.items() if part == 0 for name in class_folders(folder)]
-    return len(inside) > 1 and all(_class(name) is not None for name in inside)
+    known = sum(_class(name) is not None for name in inside)
+    return known > 1 and 2 * known > len(inside)
 
 
 def load_fer(
@@ -54,32 +62,70 @@ def load_fer(
     other sets of faces have them.
     """
     x, y, usage = [], [], []
-    with path.open(encoding="utf-8", newline="") as stream:
-        for line, row in enumerate(csv.DictReader(stream, skipinitialspace=True), start=2):
-            try:
-                picture = np.array(row["pixels"].split(), np.uint8)
-                y.append(_EMOTION[whole("emotion", int(row["emotion"]))])
-                usage.append(_USAGE.index(row["Usage"]))
-            except (KeyError, ValueError, IndexError, AttributeError, OverflowError):
-                wanted = "emotion 0 to 6, pixels 0 to 255, Usage"
-                raise bad(f"{path}, line {line}", wanted, str(row)[:80]) from None
-            if len(picture) != _SIDE * _SIDE:
-                raise bad(f"{path}, line {line}", f"{_SIDE * _SIDE} pixels", len(picture))
+    with path.open(encoding="utf-8-sig", newline="") as stream, readable(path):
+        reader = csv.DictReader(stream, skipinitialspace=True)
+        reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+        for line, row in enumerate(reader, start=2):
+            picture, emotion, part = _line(f"{path}, line {line}", row)
             x.append(picture)
+            y.append(_EMOTION[emotion])
+            usage.append(part)
     if not x:
         raise bad(str(path), "at least one picture", "none")
     pixels = torch.from_numpy(np.stack(x).reshape(-1, 1, _SIDE, _SIDE))
     return as_faces(with_test_part(_data(pixels, y, usage, name), test), size)
 
 
+def _line(where: str, row: Mapping[str, str | None]) -> tuple[Array, int, int]:
+    """The picture, the emotion as the file counts it, and the part of a line."""
+    texts = {key: (row.get(key) or "").strip() for key in ("emotion", "pixels", "usage")}
+    if texts["emotion"] not in map(str, range(len(_EMOTION))):
+        raise bad(where, f"emotion 0 to {len(_EMOTION) - 1}", texts["emotion"])
+    if texts["usage"] not in _USAGE:
+        raise unknown(f"{where}: Usage", texts["usage"], _USAGE)
+    try:
+        picture = np.array(texts["pixels"].split(), np.uint8)
+    except (ValueError, OverflowError) as problem:
+        raise bad(where, "pixels 0 to 255", str(problem)) from None
+    if len(picture) != _SIDE * _SIDE:
+        raise bad(where, f"{_SIDE * _SIDE} pixels", len(picture))
+    return picture, int(texts["emotion"]), _USAGE.index(texts["usage"])
+
+
 def load_fer_folder(
-    path: Path, *, name: str = "fer2013", size: int | None = None, test: str = "private"
-) -> Data:
+    path: Path, *, name: str = "fer2013", size: int | None = None, test: str = "private",
+    broken: str = "error",
+) -> Data:  # fmt: skip
     """FER-2013 from folders train and test with one sub-folder per expression.
 
     Files of the test folder whose names begin with PublicTest are for validation; without such
-    names, all are for testing.
+    names, all are for testing. So are those of a folder for validation where there is no other.
+    ``broken="drop"`` leaves images out that cannot be read, and counts them.
     """
+    choose("broken", broken, BROKEN)
+    files, y, usage = _listed(path)
+    problems: dict[int, BadArgument] = {}
+    x = decode(files, label=lambda i: str(files[i]), broken=problems)
+    if broken == "error":
+        refuse_broken(problems, 'broken="drop" leaves such images out')
+    kept = [i for i in range(len(files)) if i not in problems]
+    if not kept:
+        raise bad(str(path), "at least one image that can be read", "none")
+    part = np.array(usage)[kept]
+    notes = list(told([files[i] for i in kept], x[kept]))
+    if size is not None:
+        notes = [one for one in notes if "blank" not in one]  # those are told of below
+    if problems:
+        notes.append(f"{plural(len(problems), 'image')} left out that cannot be read")
+    if 2 not in part and 1 in part:
+        part = np.where(part == 1, 2, part)
+        notes.append("images for validation are for testing, because there are no others")
+    data = _data(torch.from_numpy(x[kept]), [y[i] for i in kept], part.tolist(), name)
+    return as_faces(with_test_part(replace(data, notes=tuple(notes)), test), size)
+
+
+def _listed(path: Path) -> tuple[list[Path], list[int], list[int]]:
+    """All files, with the number of their class and of their part."""
     files: list[Path] = []
     y: list[int] = []
     usage: list[int] = []
@@ -102,10 +148,7 @@ def load_fer_folder(
             y += [number] * len(found)
             usage += [1 if part == 2 and one.name.startswith("PublicTest") else part
                       for one in found]  # fmt: skip
-    x = torch.from_numpy(decode(files, label=lambda i: str(files[i])))
-    notes = [one for one in told(files, x.numpy()) if size is None or "blank" not in one]
-    data = replace(_data(x, y, usage, name), notes=tuple(notes))  # blank ones are told of below
-    return as_faces(with_test_part(data, test), size)
+    return files, y, usage
 
 
 def load_packed_faces(

@@ -27,7 +27,7 @@ def findings(data: Data) -> tuple[str, ...]:
     ...     print(line)
     classes are uneven: 28 training rows of '0', 2 of '1'
     1 of 2 features never changes in training rows: 0
-    features on wild scales: 1 (root mean square 2...e+07); standardize=True, ...
+    features with extreme scales: 1 (root mean square 2...e+07); standardize=True, ...
     """
     found = [imbalance(data), constant_columns(data), wild_scales(data, data.train)]
     return tuple(one for one in found if one)
@@ -94,9 +94,8 @@ def wild_scales(data: Data, rows: Tensor) -> str:
     names = _named(data, wild)
     if not names:
         return ""
-    return (
-        f"features on wild scales: {names} (root mean square {float(size[wild].max()):.3g}); {HOW}"
-    )
+    largest = float(size[wild].max())
+    return f"features with extreme scales: {names} (root mean square {largest:.3g}); {HOW}"
 
 
 def _named(data: Data, which: Tensor) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engram.data.attributes import of_files
 from engram.data.image_files import LazyOptions
 from engram.data.images import decode, refuse_broken, sides, told
 from engram.data.lazy_folder import Listing, read_lazily
@@ -53,7 +54,8 @@ def read_folder(
         return read_lazily(
             kind, listing, names, resize=size, name=title, lazy=lazy, options=options
         )
-    pairs, notes = _decoded(path, parts, _files(parts, names), size, repair)
+    pairs, notes, files = _decoded(path, parts, _files(parts, names), size, repair)
+    options = of_files(options, files)
     options["notes"] = (*options.get("notes", ()), *notes)
     train_x, train_y = pairs.pop("train")
     return kind.from_arrays(
@@ -74,8 +76,8 @@ def _files(parts: Mapping[str, Path], names: list[str]) -> list[tuple[str, str, 
 def _decoded(
     path: Path, parts: Iterable[str], found: Sequence[tuple[str, str, Path]],
     size: tuple[int, int] | None, repair: str,
-) -> tuple[dict[str, tuple[Any, list[str]]], list[str]]:  # fmt: skip
-    """Images and labels of each part, and what there is to tell of the files."""
+) -> tuple[dict[str, Any], list[str], list[Path]]:  # fmt: skip
+    """Images and labels of each part, what there is to tell of the files, and these themselves."""
     files = [file for _, _, file in found]
     broken: dict[int, BadArgument] = {}
     x = decode(files, resize=size, label=lambda i: str(files[i]), broken=broken)
@@ -89,7 +91,7 @@ def _decoded(
     for part in parts:
         rows = [i for i in kept if found[i][0] == part]
         pairs[part] = (x[rows], [found[i][1] for i in rows])
-    return pairs, notes
+    return pairs, notes, [files[i] for i in kept]
 
 
 def as_sides(resize: int | Sequence[int] | None) -> tuple[int, int] | None:

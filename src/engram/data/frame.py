@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 
 from engram.data.arrays import Array
+from engram.data.attributes import with_numbers
 from engram.data.frame_labels import table_labels
 from engram.data.frame_missing import Missing, repaired
 from engram.data.series import PADS, padded
@@ -98,9 +99,10 @@ def split_up(
     kind: type[Data], x: Array, y: list[Any], part: Array, *, name: str, **fields: Any
 ) -> Data:
     """Data from rows of which each knows its part; without test rows, every fifth is held out."""
+    fields = with_numbers(fields, len(part))
     rows = {one: np.flatnonzero(part == one) for one in ("train", "valid", "test")}
     order = np.concatenate([rows["train"], rows["valid"], rows["test"]])
-    if "attributes" in fields:
+    if fields.get("attributes"):
         fields["attributes"] = {
             key: values[torch.from_numpy(order)] for key, values in fields["attributes"].items()
         }

@@ -37,11 +37,11 @@ def held_units(
     >>> len(held), held == held_units(units, ["a", "b"] * 20, 0.3, seed=0)
     (3, True)
     """
-    number("share", share, 0.0, 1.0)
+    number("test_share", share, 0.0, 1.0)
     names = sorted({*units, *everyone})
     count = round(share * len(names))
     if not 0 < count < len(names):
-        raise bad("share", f"one that leaves some of {len(names)} on both sides", share)
+        raise bad("test_share", f"one that leaves some of {len(names)} on both sides", share)
     place = {unit: i for i, unit in enumerate(names)}
     kinds = sorted(set(labels))
     table = np.zeros((len(names), len(kinds)))

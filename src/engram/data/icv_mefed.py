@@ -10,7 +10,7 @@ from pathlib import Path
 from engram.data.core import Data
 from engram.data.faces import Face, FaceOptions, read_faces
 from engram.data.folder import IMAGE_SUFFIXES, is_hidden
-from engram.data.lists import inside, text_of
+from engram.data.lists import below, inside, text_of
 from engram.errors import bad
 
 # A label A_B names the complementary (A) and the dominant expression (B).
@@ -69,9 +69,9 @@ def load_icv_mefed(
 def _entries(path: Path) -> Iterator[tuple[str, Path, tuple[str, str]]]:
     """(part, image, label) of all images, part by part."""
     for part, names in _PARTS.items():
-        lists = [path / f"{one}{end}" for one in names for end in (".txt", ".csv")]
+        lists = (below(path, f"{one}{end}") for one in names for end in (".txt", ".csv"))
         listed = next((file for file in lists if file.is_file()), None)
-        folder = next((path / one for one in names if (path / one).is_dir()), None)
+        folder = next((place for one in names if (place := below(path, one)).is_dir()), None)
         if listed is not None:
             yield from ((part, *entry) for entry in _listed(path, listed, folder))
         elif folder is not None:

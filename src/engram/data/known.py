@@ -18,8 +18,8 @@ class Known:
     """A set with a name of its own.
 
     `places` are looked for under the search root, in that order, before packed files; `form` is
-    the form they must have. `rows` are the official numbers of training and test rows, in `classes`
-    of equal size if that is given.
+    the form they must have, and `holds` what is in it. `rows` are the official numbers of training
+    and test rows, in `classes` of equal size if that is given.
     """
 
     summary: str
@@ -28,6 +28,7 @@ class Known:
     places: tuple[str, ...] = ()
     rows: tuple[int, int] | None = None
     classes: int = 0
+    holds: str = ""
 
 
 KNOWN: dict[str, Known] = {
@@ -69,26 +70,32 @@ KNOWN: dict[str, Known] = {
     "fer2013": Known(
         "seven facial expressions, 48x48 grey; size=100 for RGB", form="FER", rows=(28709, 3589),
         places=("fer2013.csv", "fer2013/fer2013.csv", "fer2013", "FER-2013", "FER2013"),
+        holds="a table emotion,pixels,Usage, or train and test with a folder for each expression",
     ),
     "ck_plus": Known(
         "eight facial expressions of 123 subjects, 100x100 colour", form="CK+",
         places=("ck_plus", "CK+", "ck+", "CKPlus", "."),
+        holds="folders cohn-kanade-images and Emotion",
     ),
     "raf_db": Known(
         "seven facial expressions in the wild, 100x100 colour", form="RAF-DB", rows=(12271, 3068),
         places=("raf_db", "RAF-DB", "RAF_DB", "raf-db", "RAFDB"),
+        holds="EmoLabel/list_patition_label.txt, Image and Annotation",
     ),
     "affectnet": Known(
         "eight facial expressions in the wild, 100x100 colour", form="AffectNet",
         places=("affectnet", "AffectNet"),
+        holds="training.csv and validation.csv, or train_set and val_set with annotations",
     ),
     "icv_mefed": Known(
         "eight facial expressions of 125 subjects by dominance, 100x100 colour", form="iCV-MEFED",
         places=("icv_mefed", "iCV-MEFED", "iCV_MEFED"),
+        holds="lists or folders training and testing, labelled A_B",
     ),
     "baum1": Known(
         "eight spontaneous expressions, frames of clips, 100x100 colour", form="BAUM-1",
         places=("baum1", "BAUM-1", "BAUM1"),
+        holds="a list such as Annotations_BAUM1s.csv, and frames",
     ),
     "imagenet": Known(
         "a thousand kinds of objects by wnid, 224x224 colour; an index unless packed",

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engram.data.arrays import class_ids, hold_out
+from engram.data.arrays import class_ids
+from engram.data.attributes import of_files, train_and_test, with_numbers
 from engram.data.image_files import LazyOptions, image_files, indexed, told_of
 from engram.data.index import Index, index_of
 from engram.data.labels import notes_on_names
@@ -73,9 +74,9 @@ def read_lazily(
     x = image_files(index, resize, lazy)
     ids, names = class_ids([listing.labels], options.pop("classes", classes))
     rows = {part: torch.arange(*span) for part, span in listing.spans.items()}
-    train, test = rows["train"], rows.get("test")
-    if test is None:
-        train, test = hold_out(ids[train])
+    options = with_numbers(of_files(options, [listing.root / one for one in listing.names]), len(x))
+    told, test_by = options.get("attributes"), options.pop("test_by", None)
+    train, test = train_and_test(ids, rows["train"], rows.get("test"), told, test_by)
     notes = (*options.pop("notes", ()), *told_of(x), *notes_on_names(names))
     if "valid" in rows:
         options["valid"] = rows["valid"]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from engram.errors import bad
+
+_FEW = 1000  # entries of a folder that are looked at
 
 
 def text_of(file: Path) -> str:
@@ -52,3 +56,28 @@ def inside(where: str, name: str) -> str:
     if not name.strip() or "\0" in name or found.is_absolute() or ".." in found.parts:
         raise bad(where, "a file inside of the set", name)
     return str(found)
+
+
+def below(base: Path, name: str) -> Path:
+    """What lies at a relative path, whatever the case of its letters; ``base / name`` if nothing.
+
+    Folders of thousands of files are not searched: those that are looked for lie in small ones.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> base = Path(tempfile.mkdtemp())
+    >>> (base / "emotion" / "S005").mkdir(parents=True)
+    >>> below(base, "Emotion/s005").relative_to(base).as_posix()
+    'emotion/S005'
+    """
+    place = base
+    for part in PurePosixPath(name).parts:
+        found = place / part
+        if not found.exists() and place.is_dir():
+            with os.scandir(place) as entries:
+                names = [one.name for one in islice(entries, _FEW)]
+            alike = sorted(one for one in names if one.lower() == part.lower())
+            found = place / alike[0] if alike else found
+        place = found
+    return place

@@ -42,7 +42,7 @@ class Report:
     attributes: dict[str, int]  # attribute -> number of its values
     notes: tuple[str, ...]
     fingerprint: str
-    repeated: str  # how many test rows have the input of a training row
+    repeated: str  # how many test rows have the same input as a training row
     findings: tuple[str, ...] = ()  # imbalance, constant columns, wild scales
 
 
@@ -173,7 +173,7 @@ def _repeated(data: Data) -> list[Check]:
                    note=both > 0)]  # fmt: skip
     for part, rows in (("training", data.train), ("test", data.test)):
         again = duplicates(data, rows)
-        words = f"{again:,} of {len(rows):,} {part} rows have the input of an earlier one"
+        words = f"{again:,} of {len(rows):,} {part} rows have the same input as an earlier one"
         found.append(Check(f"samples twice for {part}", True, words, note=again > 0))
     return found
 

@@ -72,8 +72,10 @@ def read_npy(path: Path, *, mapped: bool = False) -> Any:
 def _data(pairs: dict[str, tuple[Path, Path]], name: str) -> Data:
     # parts are joined in memory; one file alone may be larger than that
     alone = len(pairs) == 1
-    loaded = {part: (_inputs(x, mapped=alone and x.stat().st_size > memory() // 4), read_npy(y))
-              for part, (x, y) in pairs.items()}  # fmt: skip
+    loaded: dict[str, Any] = {
+        part: (_inputs(x, mapped=alone and x.stat().st_size > memory() // 4), read_npy(y))
+        for part, (x, y) in pairs.items()
+    }
     x, y = loaded.pop("train")
     return Data.from_arrays(x, y, name=name, **loaded)
 

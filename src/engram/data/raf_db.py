@@ -10,11 +10,14 @@ import numpy as np
 from engram.data.core import Data
 from engram.data.crops import Frame
 from engram.data.faces import Face, FaceOptions, read_faces
-from engram.data.lists import inside, text_of
+from engram.data.lists import below, inside, text_of
 from engram.errors import bad, choose
 from engram.spelling import plural
 
-_LIST = "EmoLabel/list_patition_label.txt"  # spelt so by its authors
+_LISTS = tuple(
+    f"{base}EmoLabel/{name}" for base in ("basic/", "")
+    for name in ("list_patition_label.txt", "list_partition_label.txt")  # the first by its authors
+)  # fmt: skip
 _LABELS = ("Surprised", "Fearful", "Disgust", "Happiness", "Sadness", "Anger", "Neutral")  # from 1
 GROUPS = {
     "gender": ("male", "female", "unsure"),
@@ -28,7 +31,7 @@ _MARGIN = 0.75  # they lie well inside of the face
 
 def is_raf_db(path: Path) -> bool:
     """Whether a folder, or its folder basic, has the list of labels."""
-    return (_base(path) / _LIST).is_file()
+    return _list(path) is not None
 
 
 def load_raf_db(
@@ -52,16 +55,21 @@ def load_raf_db(
     """
     choose("images", images, IMAGES)
     options = FaceOptions(size=size, broken=broken, packed=packed)
-    base = _base(path)
+    listed = _list(path)
+    if listed is None:
+        raise bad(str(path), "EmoLabel/list_patition_label.txt", "no such file")
+    base = listed.parent.parent
+    pictures, manual = below(base, f"Image/{images}"), below(base, "Annotation/manual")
+    boxes = below(base, "Annotation/boundingbox")
     faces, without = [], 0
-    for number, line in enumerate(text_of(base / _LIST).splitlines(), 1):
+    for number, line in enumerate(text_of(listed).splitlines(), 1):
         if not line.strip():
             continue
-        stem, label, part = _entry(base / _LIST, number, line)
-        points, facts = _manual(base / "Annotation" / "manual" / f"{stem}_manu_attri.txt")
+        stem, label, part = _entry(listed, number, line)
+        points, facts = _manual(manual / f"{stem}_manu_attri.txt")
         without += not facts
-        faces.append(Face(_picture(base, stem, images), label, part,
-                          _frame(base, stem, points) if images == "original" else None,
+        faces.append(Face(_picture(pictures, stem, images), label, part,
+                          _frame(boxes, stem, points) if images == "original" else None,
                           facts))  # fmt: skip
     if without == len(faces):
         notes = ["no manual annotation: gender, race and age are not known"]
@@ -70,8 +78,9 @@ def load_raf_db(
     return read_faces(name, faces, options, notes=notes, names=GROUPS)
 
 
-def _base(path: Path) -> Path:
-    return path / "basic" if (path / "basic" / _LIST).is_file() else path
+def _list(path: Path) -> Path | None:
+    """The list of labels, in the folder or in its folder basic."""
+    return next((file for one in _LISTS if (file := below(path, one)).is_file()), None)
 
 
 def _entry(file: Path, number: int, line: str) -> tuple[str, str, str]:
@@ -89,8 +98,7 @@ def _entry(file: Path, number: int, line: str) -> tuple[str, str, str]:
     )
 
 
-def _picture(base: Path, stem: str, images: str) -> Path:
-    folder = base / "Image" / images
+def _picture(folder: Path, stem: str, images: str) -> Path:
     end = "_aligned" if images == "aligned" else ""
     for suffix in (".jpg", ".JPG", ".png", ".jpeg"):
         if (folder / f"{stem}{end}{suffix}").is_file():
@@ -114,8 +122,8 @@ def _manual(file: Path) -> tuple[np.ndarray | None, dict[str, str]]:
     return points, facts
 
 
-def _frame(base: Path, stem: str, points: np.ndarray | None) -> Frame:
-    file = base / "Annotation" / "boundingbox" / f"{stem}_boundingbox.txt"
+def _frame(folder: Path, stem: str, points: np.ndarray | None) -> Frame:
+    file = folder / f"{stem}_boundingbox.txt"
     if not file.is_file():
         return Frame(points=points, margin=_MARGIN)
     words = text_of(file).split()

@@ -36,6 +36,9 @@ class Sources:
         ``(height, width)``; they become one channel where all of them are grey, three otherwise.
         All files that cannot be read are named at once; ``repair="drop"`` leaves them out.
 
+        `options` are those of `from_arrays`. `attributes` may be a function of a file's path:
+        ``attributes=lambda file: {"subject": file.stem[:4]}, test_by="subject"``.
+
         With `lazy` images stay on disk: each is decoded when it is needed, by `threads`, and
         `cache` bytes of them are kept (1 GB by default, or text such as "8GB"). `index` names a
         file for headers and sums, so that they are looked up once; see `LazyOptions`.
@@ -71,8 +74,10 @@ class Sources:
         """
         from engram.data.torchset import class_names, read_pairs
 
-        extra = {key: read_pairs(key, part) for key, part in (("test", test), ("valid", valid))
-                 if part is not None}  # fmt: skip
+        extra: dict[str, Any] = {
+            key: read_pairs(key, part) for key, part in (("test", test), ("valid", valid))
+            if part is not None
+        }  # fmt: skip
         x, y = read_pairs("dataset", dataset)
         return cast("type[Data]", cls).from_arrays(
             x, y, classes=classes or class_names(dataset), name=name or type(dataset).__name__,

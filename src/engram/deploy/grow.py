@@ -1,9 +1,9 @@
 """More output columns: a network, and all that its method keeps, made wider; old rows bit-exact.
 
 How a method lays out its state for a wider head is asked of the method itself. A fresh learner of
-the new width goes through `start` and `finish` on a few made-up rows, without training; what it
-then holds for columns that are still shut is what the wider learner gets for its new ones, and
-where its tensors are longer is where classes, or parameters, are counted.
+the new width goes through `start`, `between` and `finish` on a few made-up rows, without training;
+what it then holds for columns that are still shut is what the wider learner gets for its new ones,
+and where its tensors are longer is where classes, or parameters, are counted.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from engram.deploy.extend import Settings, empty_stream
 from engram.engine.checkpoints.portable import Portable, restore
 from engram.engine.factory import LearnerFactory
 from engram.engine.loop import finish_task, open_task
+from engram.engine.phases import between_phases, phases_of
 from engram.engine.run import Run
 from engram.errors import EngramError
 from engram.learner.layout import Layout
@@ -75,8 +76,10 @@ class _Wider:
         """Tensors of a learner that has begun and ended a task without learning anything."""
         one, methods = self.learner, [settings.method]
         open_task([one], methods, self.training, 0)
-        memory = [(one.exemplars.rows, one.exemplars.stages, one.values)]
-        finish_task([one], methods, memory)
+        for number, phase in phases_of(settings.method, 0):
+            if number:
+                between_phases([one], methods, phase)
+        finish_task([one], methods)
         probes = {key: dict(detector.start(facts_of(one))) for key, detector in detectors.items()}
         return flatten({"state": one.state, "opt": one.opt, "probes": probes})
 

@@ -126,7 +126,7 @@ class Learner(Estimator):
             new = NewTask.of(x, y, valid, about)
             self.refuse(new)
             if found is not None and (missing := found.facts.get("optimizer_left_out")):
-                warnings.warn(f"the optimiser begins anew: {missing}", stacklevel=2)
+                warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=2)
             stream = extended(found, new, self._settings)
             if found is not None and found.columns < len(stream.order):
                 found = grown(found, self._settings, stream, self._keyed)

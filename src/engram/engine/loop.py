@@ -11,12 +11,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from engram.engine import threads
 from engram.engine.batches.latents import encode, hold_root
 from engram.engine.batches.sources import build_sampler, check_budget
-from engram.engine.batches.values import complete
 from engram.engine.checkpoints.resume_point import Checkpointer, ResumePoint, StepSlices, restore
 from engram.engine.checkpoints.shared import agree
 from engram.engine.evaluation.divergence import mark_diverged
@@ -31,7 +29,7 @@ from engram.engine.groups import host_verbs
 from engram.engine.history import History, PhaseLog, StageOutcome
 from engram.engine.lr_scheduler import BestEpoch, Schedule
 from engram.engine.optim import optimizer_of
-from engram.engine.phases import phases_of, prepared
+from engram.engine.phases import between_phases, phases_of, prepared
 from engram.engine.run import check_validation
 from engram.engine.trainers import make_trainer
 from engram.engine.training import Training
@@ -44,7 +42,6 @@ from engram.parallel import LostRank
 Progress = Callable[[int, int], None]
 # after every slice of steps, so that other runs can launch theirs; points where a save is due
 Turns = Generator[list[ResumePoint] | None, None, list[StageOutcome]]
-Memory = tuple[Tensor, Tensor, dict[str, Tensor]]  # rows and stages of exemplars, their values
 
 
 def train_task(
@@ -65,11 +62,12 @@ def train_task(
     (warm.mapped if mapped else warm.plain)(learners[0].device)
     clock = warm.Stopwatch(points[0].facts["seconds"] if points else 0.0)
     open_task(learners, methods, training, stage, mapped=mapped, resumed=bool(points))
-    memory = [(one.exemplars.rows, one.exemplars.stages, one.values) for one in learners]
     history = History([one.before for one in learners], points)
     encode(learners, methods[0], stage)
     for number, phase in phases_of(methods[0], stage, points):
         resumed = bool(points) and number == points[0].position[0]
+        if number and not resumed:
+            between_phases(learners, methods, phase)
         with prepared(learners, training, phase, number, resumed) as (settings, free):
             now = PhaseTraining(
                 learners, methods, settings, phase, number, mapped=mapped, capture=capture,
@@ -95,7 +93,7 @@ def train_task(
                 now.validate(epoch)
             now.close()
         history.add(now.log)
-    finish_task(learners, methods, memory)
+    finish_task(learners, methods)
     agree(learners)
     found = answers(learners, methods, features=features)
     count_scored(learners, held=True)
@@ -124,7 +122,7 @@ def open_task(
             learner.open_classes(stage)
             learner.vector = vector
             hold_root(learner, methods[0], stage)
-        host_verbs.each(learners, methods, "start")
+        host_verbs.with_values(learners, methods, "start")
         optimizer = optimizer_of(training, learners[0].networks)
         fresh = optimizer.fresh(learners[0].vector)
         for learner in learners:
@@ -234,16 +232,12 @@ class PhaseTraining:
                 one.values = self.trainer.remembered(r, len(one.exemplars))
 
 
-def finish_task(
-    learners: Sequence[Learner], methods: Sequence[Method], memory: Sequence[Memory]
-) -> None:
-    """Let methods finish; `memory` is what each had when the task began."""
+def finish_task(learners: Sequence[Learner], methods: Sequence[Method]) -> None:
+    """Let methods finish."""
     for one in learners:
         one.latents = {}
     alive = [i for i, one in enumerate(learners) if one.diverged < 0]
-    host_verbs.each([learners[i] for i in alive], [methods[i] for i in alive], "finish")
-    for learner, method, before in zip(learners, methods, memory, strict=True):
+    host_verbs.with_values([learners[i] for i in alive], [methods[i] for i in alive], "finish")
+    for learner, method in zip(learners, methods, strict=True):
         check_budget(learner, method)
-        if learner.diverged < 0:
-            complete(learner, method, before)
         learner.resume_point = None

@@ -9,11 +9,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from engram.engine.batches.latents import encode
 from engram.engine.checkpoints.resume_point import ResumePoint
+from engram.engine.groups import host_verbs
 from engram.engine.optim import optimizer_of
 from engram.engine.training import Training
 from engram.errors import unknown
 from engram.learner.learner import Learner
+from engram.learner.tree import tree_map
 from engram.methods.base import Method, Phase
 
 TASK = Phase()
@@ -26,6 +29,24 @@ def phases_of(
     first = points[0].position[0] if points else 0
     phases = list(enumerate(method.phases(stage)))
     return [(number, phase) for number, phase in phases[first:] if phase.rows != "none"]
+
+
+def between_phases(learners: Sequence[Learner], methods: Sequence[Method], phase: Phase) -> None:
+    """Let methods edit their learners before the next phase of the task.
+
+    The state of a run that diverged must stay like that of the others, with which it is stacked. So
+    the verb is called for it too, on its initial weights, because no method expects what it has.
+    """
+    if not methods[0].implements("between"):
+        return
+    broken = [(one, one.vector, one.buffers) for one in learners if one.diverged >= 0]
+    for one, *_ in broken:
+        one.vector, one.buffers = one.networks.initial()
+        one.state = tree_map(torch.nan_to_num, one.state)
+    host_verbs.with_values(learners, methods, "between", phase)
+    for one, vector, buffers in broken:
+        one.vector, one.buffers = vector, buffers
+    encode(learners, methods[0], learners[0].stage)
 
 
 @contextmanager

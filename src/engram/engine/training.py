@@ -22,45 +22,50 @@ class Training:
 
     Parameters
     ----------
-    epochs, iterations
-        Length of a task: passes over its rows, or a number of optimiser steps (then `epochs` is
-        ignored). `first_factor` multiplies it for the first task.
-    batch_size
-        Rows per step; 0 means all rows at once. `last` says what happens to an incomplete last
-        batch of an epoch: keep it, drop it, or wrap around to the epoch's first rows.
+    epochs, iterations, first_factor
+        Training length of a task: passes over its rows, or optimiser steps (`epochs` is then
+        ignored). `first_factor` multiplies the length of the first task.
+    batch_size, last
+        Rows per step; 0 means all rows at once. `last` decides about an incomplete last batch of
+        an epoch: ``keep`` it, ``drop`` it, or ``wrap`` around to the first rows of the epoch.
+    lr, optimizer, momentum, betas, weight_decay
+        Learning rate; ``sgd``, ``adam`` or ``adamw``; momentum of SGD; betas of Adam and AdamW;
+        weight decay.
+    clip
+        Largest norm of the gradient, which is scaled down beyond it; 0: no clipping.
+    optim_reset
+        Reset the optimiser's state at every task.
     scope
-        Which logits the training loss covers: ``seen`` classes, the row's ``own`` task, those open
-        ``then``, the ``current`` task's for current rows, or ``all``. ``auto``: own for multi-head
+        Classes over which the training loss is computed: those ``seen`` so far, those of the row's
+        ``own`` task, those open ``then`` (in the row's task), for the rows of the ``current`` task
+        its classes and for memory rows all seen ones, or ``all``. ``auto``: own for multi-head
         streams, seen otherwise.
     loss
-        ``ce``, ``balanced`` (every class of a batch counts equally) or ``bce`` (every class a yes
-        or no). ``auto``: bce where rows carry sets of labels, which no other can learn, else ce.
-        How predictions are judged follows the stream's labels, whatever the loss.
+        ``ce`` (cross-entropy), ``balanced`` (cross-entropy, every class in a batch with equal
+        weight) or ``bce`` (binary, per class). ``auto``: bce where rows carry sets of labels, which
+        need it, otherwise ce. Evaluation follows the stream's labels, whatever the loss.
     class_weights
-        Rows weigh inversely to how often their class occurs among all rows of the task and its
-        replayed memory, so that ten exemplars of a class count as much as all rows of another.
-    optim_reset
-        Fresh optimiser state at every task.
-    schedule
-        ``constant``, ``step`` (multiply by `factor` at each of `milestones`, in epochs) or
-        ``plateau`` (multiply by `factor` after `plateau_patience` epochs without gain in
-        `plateau_watch`: the validation ``loss``, or the ``score`` that the stream is judged by,
-        which is ``accuracy``, or ``precision_weighted_jaccard`` for sets of labels).
+        Weight rows inversely to the frequency of their class in the task and its replayed memory,
+        so that ten exemplars of one class count as much as all rows of another.
+    schedule, factor, milestones, plateau_patience, plateau_threshold, plateau_watch
+        ``constant``, ``step`` (multiply the learning rate by `factor` at each of `milestones`, in
+        epochs) or ``plateau`` (multiply by `factor` once `plateau_watch` has not improved by more
+        than `plateau_threshold` for more than `plateau_patience` epochs). Watched is the validation
+        ``loss`` or ``score``: ``accuracy``, or ``precision_weighted_jaccard`` for sets of labels.
     min_lr
-        A task ends when `schedule` takes the learning rate below this; 0 never.
+        End the task when `schedule` takes the learning rate below this; 0: never.
     patience, restore_best
-        Stop after so many epochs without a better validation score (0 never); go back to the best
-        epoch, of equal ones the last. Both need in-task validation rows.
+        Stop after so many epochs without a better validation score (0: never); restore the best
+        epoch, the last of equal ones. Both need in-task validation rows.
     augment
-        Of training images: ``crop`` (padded with 4 black pixels on each side, then cut at random),
-        ``resized_crop`` (a part of 8 to 100 percent and of sides 3:4 to 4:3, resized to the whole),
-        ``flip``. Where the data has a `crop`, the first two are cut to that size: ``crop`` from
-        anywhere in the image, without padding.
+        Augmentation of training images: ``crop`` (pad by 4 black pixels on each side, then crop at
+        random), ``resized_crop`` (8 to 100 percent of the area, aspect ratio 3:4 to 4:3), ``flip``.
+        If the data has a `crop`, both crops have that size, and ``crop`` does not pad.
     precision
-        ``float32``; ``tf32``: products and convolutions with 10 bits of mantissa on CUDA,
+        ``float32``; ``tf32``: matrix products and convolutions with 10 bits of mantissa on CUDA,
         elsewhere the same as float32; ``bf16`` where autocast allows it; ``float64``.
     evaluate_every
-        Also evaluate all tasks every so many steps; 0 only after each task.
+        Also evaluate all tasks every so many steps; 0: only after each task.
 
     Examples
     --------

@@ -28,7 +28,7 @@ _PLAIN = frozenset((*PARTS, *FACTS))
 
 
 class LearnerProxy:
-    """What ``start`` and ``finish`` (and memory policies) get in place of the engine's Learner.
+    """What host verbs (and memory policies) get in place of the engine's Learner.
 
     Its public attributes are exactly those a method may use, so no name leads past the guard.
     Exemplars are checked when they are assigned, before data is read, and when the verb returns.
@@ -145,11 +145,11 @@ def _row_versions(tasks: tuple[Task, ...]) -> list[int]:
     return [_version(getattr(task, kind)) for task in tasks for kind in ROWS]
 
 
-def call(verb: Callable[..., Any], learner: Learner) -> None:
-    """``method.start`` or ``method.finish`` for one learner."""
+def call(verb: Callable[..., Any], learner: Learner, *more: Any) -> None:
+    """``method.start``, ``method.between`` or ``method.finish`` for one learner."""
     shape = learner.vector.shape
     with proxy_of(learner) as seen:
-        found = verb(seen, learner.task)
+        found = verb(seen, learner.task, *more)
     name = f"{type(getattr(verb, '__self__', None)).__name__}.{verb.__name__}"
     if found is not None:
         edits = "it edits the learner: learner.state = {...} keeps tensors"

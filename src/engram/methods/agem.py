@@ -34,7 +34,7 @@ def project(gradient: Tensor, reference: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class AGEM(Method):
-    """Project every gradient so that the memory's mean loss does not grow, to first order.
+    """Project each gradient so that the mean loss on the memory does not increase, to first order.
 
     g~ = g - (g' r / r' r) r where g' r < 0, r the gradient on a random batch of the memory.
 
@@ -46,7 +46,7 @@ class AGEM(Method):
         The current loss covers the classes that the task shows (the new ones, where every task
         has its own), the memory's those opened before it (IIRC).
     memory
-        What is kept of each class.
+        Exemplars to keep.
 
     Examples
     --------

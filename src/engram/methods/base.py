@@ -1,7 +1,7 @@
 """The contract: what a continual-learning method declares and does.
 
 A method is a frozen dataclass of hyper-parameters, written for *one* learner. The engine maps it
-over many, so everything named pure below is a function of tensors only: no ``.item()``, no
+over many runs, so everything marked pure below is a function of tensors only: no ``.item()``, no
 ``if tensor``, no boolean indexing; use ``torch.where`` and weights.
 """
 
@@ -38,27 +38,27 @@ Gradient = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class ReplaySpec:
-    """What a training batch holds besides the current task's rows.
+    """Which rows a training batch contains besides those of the current task.
 
-    ``none`` nothing; ``union`` one epoch goes over the task and the whole memory, shuffled;
-    ``pair`` `size` memory rows join every batch; ``apart`` they come as ``batch.memory[0]``;
-    ``tasks`` one batch per past task in ``batch.memory``; ``past`` one epoch goes over the training
-    rows of all tasks so far (needs ``reads = "past"``); ``complete`` the same, every row once, with
-    all its labels opened so far. Size 0 means as many as the batch size, and
-    for ``tasks`` the whole memory.
+    ``none``: no others. ``union``: an epoch goes over the task and the whole memory, shuffled.
+    ``pair``: `size` memory rows are added to every batch. ``apart``: they come separately, as
+    ``batch.memory[0]``. ``tasks``: ``batch.memory`` has one batch per past task. ``past``: an epoch
+    goes over the training rows of all tasks so far (needs ``reads = "past"``). ``complete``: the
+    same, every row once, with all its labels opened so far. Size 0 means as many rows as the batch
+    size, and for ``tasks`` the whole memory.
 
-    ``renew="step"`` lets a reservoir change with every step of the task, so that batches also hold
-    rows of the current task that passed by before; the engine then keeps the exemplars, ``finish``
-    need not. `draws` batches are drawn per step where they are kept ``apart``.
+    ``renew="step"`` updates a reservoir at every step, so that batches also replay earlier rows of
+    the current task; the engine then maintains the exemplars, and ``finish`` need not. With
+    ``apart``, `draws` batches are drawn per step.
 
-    ``held=10`` puts every tenth exemplar of each class aside, from the second on: no batch of any
-    task holds it, so a second step can be fitted on it. Rows of the task that the memory will keep
-    in such places are left out of its own training too, which needs ``union`` and a memory of the
-    policy ``random``.
+    ``held=10`` holds out every tenth exemplar of each class, from the second on: no batch of any
+    task contains it, so a second stage can be fitted on it. Rows of the current task that will
+    take such places in the memory are not trained on either, which needs ``union`` and a memory
+    with the policy ``random``.
 
-    ``latent=True`` trains the top of the network only, on latents: when the task begins, its rows
+    ``latent=True`` trains only the top of the network, on latents: when the task begins, its rows
     go through the root once, in eval mode, and ``batch.x`` holds latents from then on; those of
-    exemplars are what `Method.remember` kept under that name.
+    exemplars are what `Method.remember` stored under that name.
     """
 
     kind: str = "none"
@@ -90,7 +90,7 @@ class ReplaySpec:
 
 @dataclass(frozen=True)
 class Phase:
-    """One training within a task: on which rows, how long, what may move.
+    """One training phase of a task: on which rows, for how long, which parameters.
 
     Parameters
     ----------
@@ -98,13 +98,13 @@ class Phase:
         ``task``: rows of the task, with what `Method.replay` adds; ``memory``: the exemplars;
         ``both``: the task and the exemplars, shuffled; ``none``: no training at all.
     name
-        What ``net.phase`` says while the phase trains, for a loss that differs.
+        Value of ``net.phase`` during the phase, for a loss that depends on it.
     fresh
-        Begin with the run's initial weights.
+        Start from the run's initial weights.
     moves
-        Beginnings of parameter names, such as ``"net.head"``; only those move. Empty: all.
+        Prefixes of parameter names, such as ``"net.head"``; only those are trained. Empty: all.
     epochs, iterations, lr
-        Instead of the recipe's; 0 leaves that as it is.
+        Override the recipe's; 0 keeps them.
 
     Examples
     --------
@@ -131,17 +131,17 @@ class Phase:
 
 @dataclass(frozen=True)
 class Prologue:
-    """A training of the root before the first task, on rows that are set aside from all tasks.
+    """Pretraining of the root before the first task, on rows set aside from all tasks.
 
-    The whole network learns them with all classes open; then its top and its head begin afresh,
-    and the root stands still.
+    The whole network is trained on them with all classes open; then its top and its head are
+    reinitialised, and the root is frozen.
 
     Parameters
     ----------
     share
-        Of every task's training rows; no task has them any more.
+        Share of every task's training rows, which are then removed from the task.
     iterations, batch_size
-        Steps, and rows of each; all else is as the recipe says.
+        Number of steps, and rows per step; everything else is as in the recipe.
     lr
         Learning rate; 0: the recipe's.
 
@@ -165,7 +165,7 @@ class Prologue:
 
 @dataclass(frozen=True)
 class RootFile:
-    """Weights that the root of the model begins with: a file and its SHA-256."""
+    """Initial weights of the model's root: a file and its SHA-256."""
 
     path: str
     sha256: str
@@ -173,10 +173,10 @@ class RootFile:
 
 @dataclass(frozen=True)
 class Method:
-    """Base of all methods: finetuning.
+    """Base class of all methods; as it stands, it is finetuning.
 
-    Override what differs. ``start`` and ``finish`` run on the host for one learner and may use any
-    Python; the rest is pure.
+    Override what differs. ``start``, ``between`` and ``finish`` run on the host for one learner and
+    may use any Python; the other verbs are pure.
     """
 
     reads: ClassVar[str] = "own"  # "past": may read the training rows of earlier tasks
@@ -192,37 +192,38 @@ class Method:
         return super().__new__(cls)
 
     def replay(self, stage: int) -> ReplaySpec:
-        """What a batch holds; fixed for a stage."""
+        """Which rows a batch contains; fixed within a stage."""
         return ReplaySpec()
 
     def prologue(self) -> Prologue | RootFile | None:
-        """What the root of the model learns before the first task; by default nothing."""
+        """How the root of the model is pretrained before the first task; by default not at all."""
         return None
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
-        """The trainings of a task, one after the other, between `start` and `finish`."""
+        """The training phases of a task, in order, with `between` before each further one."""
         return (Phase(),)
 
     def networks(self, stream: StreamOutline) -> MethodNetworks:
-        """Further networks of the learner, a generator say; reach them with ``net.at``.
+        """Additional networks of the learner, such as a generator; call them with ``net.at``.
 
-        A `Network` in place of a module states its learning rate and optimiser, and whether its
-        bytes count as memory.
+        A `Network` instead of a module sets its learning rate and optimiser, and whether its bytes
+        count as memory.
         """
         return {}
 
     def start(self, learner: Learner, task: Task) -> None:
-        """Before a task: may edit the learner's params, free, state."""
+        """Before a task: may change the learner's params, free and state."""
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
-        """Pure. Named terms; their sum is minimised, their names are the log."""
+        """Pure. Named terms; their sum is minimised, and each is logged under its name."""
         return {"task": net.task(batch)}
 
     def remember(self, net: Net, batch: Batch, state: State) -> dict[str, Tensor]:
-        """Pure. [B, ...] values kept with each exemplar, found in ``batch.values`` later.
+        """Pure. [B, ...] values stored with each exemplar and returned in ``batch.values``.
 
-        For a reservoir that is renewed with every step, of the forward pass after which a row
-        enters; otherwise in eval mode, after `finish`. They are evicted with their exemplar.
+        For a reservoir updated at every step they come from the forward pass after which the row
+        enters; otherwise from eval mode, after the verb that stored it (usually `finish`). They are
+        evicted with their exemplar.
         """
         return {}
 
@@ -236,20 +237,26 @@ class Method:
 
     @property
     def pace(self) -> int:
-        """`interval` is called after every so many steps of a task; 0: never. Fixed for a stage."""
+        """Steps of a task between calls of `interval`; 0: never. Fixed within a stage."""
         return 0
 
     def interval(self, after: Tensor, state: State) -> State:
-        """Pure, after `step`: what is too dear to be done in every step.
+        """Pure, after `step`: work that is too expensive for every step.
 
-        It may be called after other steps as well, for the sake of another run or another part of a
+        It may be called after other steps as well, on behalf of another run or another part of a
         Join. So count the steps of the task in `step`, and leave the state as it is
         (``torch.where``) unless the count is a multiple of `pace`.
         """
         return state
 
+    def between(self, learner: Learner, task: Task, phase: Phase) -> None:
+        """Between two phases of a task, `phase` being the one that comes: as `start`.
+
+        Prune and keep the rest, choose exemplars for a second training, take a teacher.
+        """
+
     def finish(self, learner: Learner, task: Task) -> None:
-        """After a task: importance passes, memory, second stages."""
+        """After a task: estimate importances, update the memory, fit a second stage."""
 
     def scores(self, output: Output, state: State) -> Tensor:
         """Pure. [B, C] scores of the classes; the engine masks closed ones afterwards."""
@@ -261,7 +268,7 @@ class Method:
         return getattr(self, "memory", None)
 
     def implements(self, verb: str) -> bool:
-        """Whether the method has its own form of a verb."""
+        """Whether the method overrides a verb."""
         return getattr(type(self), verb) is not getattr(Method, verb)
 
     def describe(self) -> dict[str, Any]:

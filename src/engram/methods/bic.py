@@ -61,30 +61,30 @@ def factors(alpha: Tensor, beta: Tensor, new: Tensor, variant: str) -> tuple[Ten
 
 @dataclass(frozen=True, kw_only=True)
 class BiC(Method):
-    """Distil the old network on all rows; then scale and shift the logits of the new classes.
+    """Distil the old network, then correct the new classes' logits by a fitted scale and shift.
 
     With n old and m new classes the loss is ``n/(n+m) * distillation + m/(n+m) * task``; the
-    teacher's logits are corrected as they were after its own task. After the task two numbers
-    alpha and beta are fitted, the network standing still.
+    teacher's logits include the correction fitted after its own task. After the task, alpha and
+    beta are fitted with the network frozen.
 
     Parameters
     ----------
     memory
-        What is kept; ``softmax`` needs the policy ``random``, since rows are put aside before a
-        task is learnt.
+        Exemplars to keep; ``softmax`` needs the policy ``random``, since rows are held out before
+        the task is trained.
     variant
-        ``softmax``: the original, fitted on exemplars and new rows that never enter a batch; new
-        classes get ``alpha * o + beta``. ``sigmoid``: one yes or no per label, fitted on the whole
-        memory after the task; old classes get ``o / alpha - beta`` as well. ``distil``: the same,
-        but in the fit the targets of old classes are the answers of the network before the task.
+        ``softmax``: the original, fitted on exemplars and new rows that are never trained on; new
+        classes get ``alpha * o + beta``. ``sigmoid``: one binary output per label, fitted on the
+        whole memory after the task; old classes get ``o / alpha - beta`` as well. ``distil``: the
+        same, but the fit's targets for old classes are the outputs of the network before the task.
     temperature
-        Of the distillation, for ``softmax``.
+        Temperature of the distillation, for ``softmax``.
     hold_every
-        For ``softmax``: of each class every so-manieth exemplar is put aside, from the second on.
+        For ``softmax``: hold out one in this many exemplars of each class, from the second on.
     shift_decay
         For ``softmax``: the fit adds ``shift_decay / 2 * beta**2``.
     history
-        Which corrections count: that of the ``latest`` classes, or ``all`` (``softmax`` only).
+        Which corrections apply: that of the ``latest`` classes, or ``all`` (``softmax`` only).
     label_scope
         Classes of the task term of ``sigmoid`` and ``distil``: all seen ones, or the new ones.
 

@@ -30,16 +30,16 @@ def squared(logits: Tensor, then: Tensor, classes: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class DERpp(Method):
-    """Keep the logits of exemplars where they were, and their labels right (DER++).
+    """Replay exemplars with their labels and with the logits stored alongside them (DER++).
 
     L = CE(new rows) + alpha * mean (logits - logits when stored)^2 over one draw of the memory
-    + beta * CE(another draw). The memory is a reservoir that changes with every step; ``beta=0``
+    + beta * CE(another draw). The memory is a reservoir updated at every step; ``beta=0``
     is DER.
 
     Parameters
     ----------
     alpha, beta
-        Weights of the logits' and of the labels' term.
+        Weights of the logit term and of the label term.
     size
         Memory rows of each draw; 0 means as many as the batch size.
     memory
@@ -47,9 +47,9 @@ class DERpp(Method):
 
     Notes
     -----
-    The distance covers all classes seen by now: a class that opened after a row was stored is held
-    where its untrained output was. The defaults were chosen among eight by test accuracy on MNIST
-    in five tasks.
+    The distance covers all classes seen so far: the output of a class that opened after a row was
+    stored is pulled to its untrained value. The defaults were chosen among eight settings by test
+    accuracy on MNIST in five tasks.
 
     Examples
     --------

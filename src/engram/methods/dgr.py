@@ -49,11 +49,11 @@ def hard_rows(student: Tensor, teacher: Tensor, heads: Tensor, rivals: Tensor) -
 
 @dataclass(frozen=True, kw_only=True)
 class DGR(Method):
-    """Replay what a generator draws, labelled by the network before the task.
+    """Replay samples from a generator, labelled by the network as it was before the task.
 
     A scholar is the network and a variational autoencoder of its inputs. From the second task on,
-    every step draws as many samples as the batch has rows from the generator of the last scholar,
-    and its network labels them. Both networks learn ``r * new + (1 - r) * replayed``.
+    every step draws as many samples as the batch has rows from the generator of the previous
+    scholar, whose network labels them. Both networks minimise ``r * new + (1 - r) * replayed``.
 
     With known tasks (multi-head) every replayed row goes through every old head, and the loss is
     averaged over heads; otherwise replayed rows compete with the new classes too.
@@ -61,13 +61,13 @@ class DGR(Method):
     Parameters
     ----------
     distill
-        Soft labels: softmax of old logits over `temperature` (DGR+D), instead of the best class.
+        Soft labels: softmax of old logits over `temperature` (DGR+D), instead of the top class.
     temperature
         Of soft labels; their term is multiplied by its square.
     ratio
         The share r of the new rows; None: ``1 / t`` at task t.
     kd_new_classes
-        Soft labels give new classes the probability 0 (``zero_pad``), or say nothing about them.
+        Soft labels give new classes the probability 0 (``zero_pad``), or leave them out.
     size
         Replayed rows per step; 0: as many as the batch has.
     passes
@@ -75,15 +75,15 @@ class DGR(Method):
         sees both; ``apart``: one after the other.
     order
         ``interleaved``: both networks learn in every step; ``generator_first``: the generator
-        learns the task first, as long as the recipe says, then the network does.
+        is trained on the task first, for as long as the recipe says, then the network.
     width, noise
-        Widths of the generator's layers and of its code. Width 0: as many as a sample has
-        numbers, between 64 and 1600.
+        Widths of the generator's layers and of its code. Width 0: the number of values in a
+        sample, but between 64 and 1600.
     likelihood
         ``bernoulli``: samples in [0, 1], binary cross-entropy; ``gaussian``: squared error;
         ``auto``: bernoulli where the data are images of bytes.
     generator_lr, generator_optimizer
-        How the generator learns; 0 and ``same``: as the recipe says.
+        How the generator is trained; 0 and ``same``: as in the recipe.
 
     Notes
     -----

@@ -40,12 +40,12 @@ def replay_terms(net: Net, batch: Batch, reduce: str) -> Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class ER(Method):
-    """Train on the current task and on exemplars of earlier ones.
+    """Experience replay: train on the current task and on exemplars of earlier tasks.
 
     Parameters
     ----------
     memory
-        How much is kept, and which rows.
+        How many rows are kept, and which.
     mix
         ``paired``: memory rows, drawn with replacement, join every batch of the task;
         ``union``: every epoch goes once over the task and the whole memory, shuffled.
@@ -53,10 +53,10 @@ class ER(Method):
         ``mean``: one mean over all rows of a batch; ``sum``: the mean over the new rows plus the
         mean over the memory rows.
     size
-        Memory rows per step where paired; 0 means as many as the batch size.
+        Memory rows per step when paired; 0 means as many as the batch size.
     renew
-        ``task``: the memory changes after each task; ``step``: it is a reservoir (policy) that
-        changes with every step, so that batches replay rows of the current task, too.
+        ``task``: the memory is updated after each task; ``step``: it is a reservoir (policy)
+        updated at every step, so that batches replay rows of the current task, too.
 
     Notes
     -----

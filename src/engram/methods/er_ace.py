@@ -33,10 +33,10 @@ def shown(batch: Batch) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class ERACE(Method):
-    """Replay whose new rows compete among the classes of their batch only (ER-ACE).
+    """Replay in which new rows compete only among the classes in their batch (ER-ACE).
 
     L = CE over the classes present in the incoming batch (new rows) + CE over all classes seen
-    (memory rows). The memory is a reservoir that changes with every step.
+    (memory rows). The memory is a reservoir updated at every step.
 
     Parameters
     ----------

@@ -19,11 +19,11 @@ EVERYTHING = Memory(fraction=1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class ERInfinite(Method):
-    """`ER` with an unlimited memory: nothing is lost but the labels that were hidden.
+    """`ER` with unlimited memory: every past row is replayed, with the labels visible in its task.
 
-    Rows keep the labels that were visible in their own task, so a sample met first under its
-    superclass is replayed under that alone, and one met twice is replayed twice. It tells how much
-    of `ER`'s loss is due to the size of its memory (Abdelsalam et al. 2021, CVPR).
+    A sample first seen under its superclass is therefore replayed with that label alone, and one
+    seen in two tasks is replayed twice. It shows how much of `ER`'s loss in accuracy is due to the
+    size of its memory (Abdelsalam et al. 2021, CVPR).
 
     Parameters
     ----------

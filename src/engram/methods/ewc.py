@@ -14,7 +14,7 @@ from engram.streams.core import Task
 
 @dataclass(frozen=True, kw_only=True)
 class EWC(Anchored):
-    """Hold each parameter near its value after every past task, by its Fisher information there.
+    """Penalise moving from the weights after each past task, weighted by Fisher information.
 
     loss = task + strength / 2 * sum over past tasks t, parameters i of F_ti (theta_i - theta*_ti)^2
 
@@ -25,12 +25,12 @@ class EWC(Anchored):
     strength
         Lambda.
     half
-        Multiply by strength / 2; False for codes without the half (CGLB).
+        Multiply by strength / 2; False for implementations without the half (CGLB).
     labels, group, term, batch_statistics
         How the Fisher information is estimated, see `engram.methods.fisher.fisher`. The skeleton
-        benchmark has ``half=False, group="full", term="objective"``, ConFER ``labels="pred"``.
+        benchmark uses ``half=False, group="full", term="objective"``, ConFER ``labels="pred"``.
     memory
-        Exemplars to train on as well.
+        Exemplars to train on as well (optional).
 
     Examples
     --------

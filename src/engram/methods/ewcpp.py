@@ -31,7 +31,7 @@ def moving(old: Tensor, new: Tensor, alpha: float | Tensor, on: str = "batch") -
 
 @dataclass(frozen=True, kw_only=True)
 class EWCpp(Anchored):
-    """EWC with a Fisher information that runs along with training, over all tasks.
+    """EWC with one Fisher estimate for all tasks: a moving average updated during training.
 
     F <- alpha g^2 + (1 - alpha) F after every step, g the gradient of the data terms on the batch
     loss = task + strength / 2 * sum over parameters i of F_i (theta_i - theta*_i)^2
@@ -47,10 +47,10 @@ class EWCpp(Anchored):
     half
         Multiply by strength / 2.
     normalize
-        Bring F to [0, 1] over all parameters at the end of a task (the authors' code).
+        Rescale F to [0, 1] over all parameters at the end of a task (the authors' code).
     update, every
-        ``step``: after every step. ``interval``: with the mean of g^2 over `every` steps; what is
-        left over at the end of a task counts with its own mean.
+        ``step``: after every step. ``interval``: with the mean of g^2 over `every` steps; an
+        incomplete interval at the end of a task counts with its own mean.
     memory
         Exemplars to train on as well (EWC-S).
 

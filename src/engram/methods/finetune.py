@@ -1,4 +1,4 @@
-"""Finetuning: learn the current task, protect nothing."""
+"""Finetuning: train on the current task, with nothing to prevent forgetting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engram.methods.base import EITHER, Method
 
 @dataclass(frozen=True, kw_only=True)
 class Finetune(Method):
-    """Minimise the current loss only, from the previous weights.
+    """Train on the current task only, starting from the previous weights.
 
     The lower bound of every comparison (Vanilla, BARE, LB in the papers).
 

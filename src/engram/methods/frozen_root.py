@@ -1,4 +1,4 @@
-"""What methods above a frozen root share: where the root has its weights from."""
+"""What methods with a frozen root share: where the root gets its weights."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ ROOTS = ("heldout", "first_task", "none", "external")
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenRoot(Method):
-    """A root that stands still while tasks are learnt.
+    """A root that is frozen while tasks are trained.
 
     Parameters
     ----------
     root
-        ``heldout``: before the first task, the whole network learns from a share of the training
-        rows, with all classes open, and the top begins afresh; no task has those rows.
-        ``first_task``: the whole network learns the first task, then the root stands still.
+        ``heldout``: before the first task, the whole network is trained on a share of the training
+        rows, with all classes open, and the top is reinitialised; no task contains those rows.
+        ``first_task``: the whole network is trained on the first task, then the root is frozen.
         ``none``: the root keeps its initial weights, or those the model came with.
-        ``external``: it has those of a file.
+        ``external``: the weights are read from a file.
     root_share, root_iterations, root_batch_size, root_lr
-        Of ``heldout``: the share of each task's rows, the number of steps and their rows, and the
+        For ``heldout``: the share of each task's rows, the number of steps, rows per step, and the
         learning rate (0: the recipe's).
     root_file, root_sha256
-        Of ``external``: safetensors or a saved ``state_dict``, and its checksum.
+        For ``external``: safetensors or a saved ``state_dict``, and its checksum.
     """
 
     root: str = "heldout"

@@ -13,14 +13,14 @@ from engram.streams.core import Task
 
 @dataclass(frozen=True, kw_only=True)
 class GDumb(Method):
-    """Train the initial network on the exemplars alone, at every task anew.
+    """Retrain from the initial weights on the exemplars alone, at every task.
 
-    What it reaches says how much of a stream the memory itself explains.
+    Its accuracy shows how much of a stream the memory alone explains.
 
     Parameters
     ----------
     memory
-        What is kept; by default balanced over all classes seen.
+        Exemplars to keep; by default balanced over all classes seen.
     epochs
         Passes over the memory at each task.
 

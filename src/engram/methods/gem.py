@@ -73,7 +73,7 @@ def project(
 
 @dataclass(frozen=True, kw_only=True)
 class GEM(Method):
-    """Project every gradient so that no past task's memory loss grows, to first order.
+    """Project each gradient so that no past task's memory loss increases, to first order.
 
     g~ = g + M' v, v = argmin over v >= margin of v' (M M' + eps I) v / 2 + (M g)' v,
     whenever some m_t' g < 0; the rows m_t of M are the gradients on each past task's exemplars.
@@ -83,7 +83,7 @@ class GEM(Method):
     margin
         Lower bound of v (memory strength in the authors' code).
     eps
-        Keeps the problem solvable where past gradients depend on each other.
+        Keeps the problem solvable where past gradients are linearly dependent.
     size
         Exemplars drawn per past task and step; 0 takes all of them.
     counted
@@ -91,9 +91,9 @@ class GEM(Method):
         that batch normalisation sees them: ``GEM(counted=0.2, memory=Memory(fraction=1.0))`` keeps
         whole tasks for that, as CGLB does.
     redraw
-        Draw the rows that count at every step anew; else they are the first ones of the memory.
+        Redraw the rows that count at every step; otherwise they are the first ones of the memory.
     memory
-        What is kept of each task.
+        Exemplars to keep of each task.
 
     Examples
     --------

@@ -64,13 +64,14 @@ def distances(features: Tensor, means: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class ICaRL(Method):
-    """Binary cross-entropy per output, on the task and all exemplars.
+    """Exemplars by herding, sigmoid distillation, and classification by the nearest class mean.
 
-    The target of a new class is whether it is among the labels; that of an old class is the old
-    network's sigmoid, for every row. Where a task shows classes that are not new (another domain,
-    further instances), its own rows have their labels as targets for all classes it shows, and the
-    exemplars the old network's answers. After a task, exemplars are chosen by herding, and class
-    means of their features are taken with the present network.
+    The loss is binary cross-entropy per output, on the task and all exemplars. The target of a new
+    class is whether it is among the labels; that of an old class is the old network's sigmoid, for
+    every row. Where a task shows classes that are not new (another domain, further instances), its
+    own rows have their labels as targets for all classes it shows, and the exemplars the old
+    network's outputs. After a task, exemplars are chosen by herding, and class means of their
+    features are computed with the current network.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ class ICaRL(Method):
         20 exemplars per class by herding.
     variant
         How to predict. ``nme``: the nearest class mean (between normalised features), once a task
-        is finished; the outputs while it is being learnt. ``hb1``, ``cnn``: the network's outputs.
+        is finished; the outputs while it is being trained. ``hb1``, ``cnn``: the network's outputs.
         ``norm``: the same with a cosine head, scaled by a learnt number. Rows with sets of labels
         need ``cnn`` or ``norm``: the nearest mean, and hb1's largest output, are one label.
     bce_reduction
@@ -86,12 +87,12 @@ class ICaRL(Method):
     nme_flip
         Class means over exemplars and their mirror images (images only).
     scale
-        ``norm``: what cosines are multiplied with at first; it is learnt from there on. IIRC begins
-        at 1 and trains for long with a large rate; in few or small steps a scale of 1 ends in
-        saying no to every label, because a loss that is a mean over many classes gains more there.
+        ``norm``: initial factor of the cosines, which is then learnt. IIRC starts at 1 and trains
+        for long with a large learning rate; with few or small steps, a scale of 1 ends up
+        rejecting every label, which is what lowers a mean over many classes most.
     reset_scale
-        ``norm``: the scale begins anew wherever classes are added, as the released code of IIRC has
-        it; otherwise it carries over.
+        ``norm``: reset the scale whenever classes are added, as the released code of IIRC does;
+        otherwise it carries over.
 
     Notes
     -----

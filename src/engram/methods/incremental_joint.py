@@ -10,7 +10,7 @@ from engram.methods.base import EITHER, Method, ReplaySpec
 
 @dataclass(frozen=True, kw_only=True)
 class IncrementalJoint(Method):
-    """Train at task k on all rows of tasks 1..k, each once, with all its labels opened so far.
+    """Train at task k on all rows of tasks 1..k, each once, with every label opened so far.
 
     The upper bound of streams that hide labels (Abdelsalam et al. 2021, CVPR): the superclass of a
     row of this task, and the subclass of a row of an earlier one, are both shown.

@@ -40,12 +40,12 @@ SINGLE = {
 
 @dataclass(frozen=True, init=False)
 class Join(Method):
-    """Methods that work together: their loss terms add up, each keeps its own state.
+    """Combine methods: their loss terms add up, and each keeps its own state.
 
-    The task term counts once: that of the part with a memory, else that of the first part that
-    has one. Other terms of equal name all count; the later ones get the part's number. At most one
-    part may bring a memory, one a gradient, one scores, and parts that need a head must need the
-    same one. Joins inside a Join are taken apart.
+    The task term counts once: that of the part with a memory, or else of the first part that has
+    one. Other terms with equal names all count; the later ones are numbered by part. At most one
+    part may have a memory, one `gradient` and one `scores`, and parts that need a particular head
+    must need the same one. Nested Joins are flattened.
 
     Examples
     --------
@@ -130,17 +130,20 @@ class Join(Method):
     def _owner(self, verb: str) -> int | None:
         return next((i for i, part in enumerate(self.parts) if _brings(part, verb)), None)
 
-    def _host(self, verb: str, learner: Learner, task: Task) -> None:
-        """Every part's start or finish, with its own state in the learner's place."""
+    def _host(self, verb: str, learner: Learner, *more: Any) -> None:
+        """Every part's start, between or finish, with its own state in the learner's place."""
         states = {str(i): part_state(learner.state, i) for i in range(len(self.parts))}
         for i, part in enumerate(self.parts):
             learner.state = states[str(i)]
-            getattr(part, verb)(learner, task)
+            getattr(part, verb)(learner, *more)
             states[str(i)] = learner.state
         learner.state = states
 
     def start(self, learner: Learner, task: Task) -> None:
         self._host("start", learner, task)
+
+    def between(self, learner: Learner, task: Task, phase: Phase) -> None:
+        self._host("between", learner, task, phase)
 
     def finish(self, learner: Learner, task: Task) -> None:
         self._host("finish", learner, task)

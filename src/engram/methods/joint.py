@@ -25,11 +25,11 @@ class Joint(Method):
     Parameters
     ----------
     init
-        ``continue`` from the weights of the task before, or ``scratch``: every task starts from
-        the run's first weights, with a fresh optimiser.
+        ``continue`` from the weights of the previous task, or ``scratch``: every task starts from
+        the run's initial weights, with a fresh optimiser.
     skip
-        So many tasks at the beginning are not trained. From scratch the later ones come out the
-        same without them, which saves most of the time where only the last model matters.
+        Do not train the first `skip` tasks. With ``scratch`` the later ones are unaffected, which
+        saves most of the time when only the last model matters.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Latent replay: a root that stands still, and exemplars kept as what it answers."""
+"""Latent replay: a frozen root, and exemplars stored as its outputs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from engram.methods.naive_rehearsal import NaiveRehearsal
 
 @dataclass(frozen=True, kw_only=True)
 class LatentReplay(FrozenRoot, NaiveRehearsal):
-    """`NaiveRehearsal` above a frozen root: exemplars are latents, inputs are not kept.
+    """`NaiveRehearsal` above a frozen root: latents are stored instead of inputs.
 
     When a task begins, the root encodes its rows once, in eval mode; the top is trained on these
-    latents and as many of the memory's. The model must have a root and a top (all of the library's
-    have).
+    latents and as many from the memory. The model must have a root and a top (all built-in models
+    do).
 
     Parameters
     ----------
     memory
-        1000 latents by default, under the rule of `NaiveRehearsal`.
+        1000 latents by default, updated as in `NaiveRehearsal`.
     weighting
         ``mean``: one mean over new and old rows; ``task_count``: ``new / t + (1 - 1/t) * old``.
     size
         Memory rows per step; 0 means as many as the batch size.
     root, root_share, root_iterations, root_batch_size, root_lr, root_file, root_sha256
-        Where the root has its weights from: ``heldout`` (default; a training on rows set aside from
-        all tasks), ``first_task``, ``none`` or ``external``. See `FrozenRoot`.
+        Where the root gets its weights: ``heldout`` (default; trained on rows set aside from all
+        tasks), ``first_task``, ``none`` or ``external``. See `FrozenRoot`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Latent generative replay: a root that stands still, and a generator of what it answers."""
+"""Latent generative replay: a frozen root, and a generator of its outputs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from engram.streams.outline import StreamOutline
 
 @dataclass(frozen=True, kw_only=True)
 class LGR(FrozenRoot, DGR):
-    """`DGR` above a frozen root: the generator draws latents, and only the top is trained.
+    """`DGR` above a frozen root: the generator produces latents, and only the top is trained.
 
-    When a task begins, the root encodes its rows once, in eval mode. The generator has as many
-    inputs as a latent has numbers, and is so much smaller. The model must have a root and a top
-    (all of the library's have).
+    When a task begins, the root encodes its rows once, in eval mode. The generator models latents,
+    not inputs, and is therefore much smaller. The model must have a root and a top (all built-in
+    models do).
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ class LGR(FrozenRoot, DGR):
     generator_lr, generator_optimizer
         As for `DGR`.
     root, root_share, root_iterations, root_batch_size, root_lr, root_file, root_sha256
-        Where the root has its weights from: ``heldout`` (default; a training on rows set aside from
-        all tasks), ``first_task`` (the generator learns the task's latents after it), ``none`` or
-        ``external``. See `FrozenRoot`.
+        Where the root gets its weights: ``heldout`` (default; trained on rows set aside from all
+        tasks), ``first_task`` (the generator is trained on that task's latents afterwards),
+        ``none`` or ``external``. See `FrozenRoot`.
 
     Notes
     -----

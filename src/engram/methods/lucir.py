@@ -1,4 +1,4 @@
-"""LUCIR: a cosine head, imprinted new rows, features held in place, a margin for old classes."""
+"""LUCIR: a cosine head, imprinted class vectors, feature distillation, a margin for old classes."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def margin_rows(
 
 @dataclass(frozen=True, kw_only=True)
 class LUCIR(Method):
-    """A cosine head whose old rows are frozen, features that keep their direction, and a margin.
+    """A cosine head with frozen old class vectors, feature distillation, and a margin loss.
 
-    Before a task the rows of its classes are imprinted: the mean direction of their features, as
-    long as old rows are on average. Rows of classes that the task does not show stay as they are.
-    The loss is that of the run (softmax for single labels, binary for label sets) plus
+    Before a task the head's vectors of its classes are imprinted: the mean direction of their
+    features, with the mean norm of the old vectors. Vectors of classes that the task does not show
+    are frozen. The loss is that of the run (softmax for single labels, binary for label sets) plus
     ``strength * sqrt(old / new) * (1 - cos(features, old features))`` plus, on memory rows,
     ``max(0, margin - cos of their class + cos of each of the hardest new classes)``.
 
@@ -116,14 +116,15 @@ class LUCIR(Method):
         target of old classes, as `ICaRL` does (and the binary loss on any stream);
         ``distil_no_margin`` both.
     scale
-        What cosines are multiplied with at first; it is learnt from there on. The original begins
-        at 1 and trains for long; in few steps a scale of 1 cannot tell classes apart.
+        Initial factor of the cosines, which is then learnt. The original starts at 1 and trains
+        for long; in few steps a scale of 1 cannot separate the classes.
     strength
-        Weight of the features' term.
+        Weight of the feature term.
     growth
-        ``old_new``: it grows with the classes known; ``new_old``: it falls, as one print has it.
+        ``old_new``: the feature term grows with the number of old classes; ``new_old``: it falls,
+        as one version of the paper prints it.
     margin, hardest, push
-        The margin, how many new classes count, and the weight of that term.
+        The margin, how many of the hardest new classes count, and the weight of the term.
     margin_reduce
         Mean or sum over the hardest classes.
 

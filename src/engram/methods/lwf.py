@@ -54,11 +54,11 @@ def distill_blocks(
 
 @dataclass(frozen=True, kw_only=True)
 class LwF(Method):
-    """Keep the old classes' answers on new inputs: ``task + strength * distillation``.
+    """Distil the old classes' outputs on new inputs: ``task + strength * distillation``.
 
     The distillation is ``-sum_c q_c log p_c`` with q, p the softmax of the old and the present
     logits divided by the temperature, over classes opened before the task. The old network is in
-    eval mode and lives only as long as the task.
+    eval mode and is kept only during the task.
 
     Parameters
     ----------
@@ -78,13 +78,14 @@ class LwF(Method):
         The student's softmax covers the old classes (``slice``), or the new ones as well, with
         probability 0 as their target (``zero_pad``).
     form
-        ``ce``, or ``kl``: the same gradient, less the teacher's entropy. ``sigmoid``: a yes or no
-        for each old class, averaged over them; streams whose rows carry sets of labels need it.
+        ``ce``, or ``kl``: the same gradient, the loss reduced by the teacher's entropy.
+        ``sigmoid``: binary, averaged over the old classes; required for streams whose rows carry
+        sets of labels.
 
     Notes
     -----
-    Li and Hoiem 2016 (ECCV). A softmax says nothing about sets of labels: streams that have them
-    are refused unless the form is ``sigmoid``.
+    Li and Hoiem 2016 (ECCV). A softmax cannot represent sets of labels: streams that have them are
+    refused unless the form is ``sigmoid``.
 
     Examples
     --------

@@ -55,7 +55,7 @@ def last_shown(learner: Learner) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class MAS(Anchored):
-    """Hold parameters to which the length of the output is sensitive.
+    """Penalise changes to parameters by how sensitive the norm of the output is to them.
 
     Omega_i += mean over rows of |d ||f(x)||^2 / d theta_i|, at the end of a task
     loss = task + strength * sum over parameters i of Omega_i (theta_i - theta*_i)^2
@@ -65,8 +65,8 @@ class MAS(Anchored):
     Parameters
     ----------
     importance
-        ``per_sample_abs`` (paper); ``batch_abs`` the size of the mean gradient of groups of rows,
-        averaged over the outputs (code of the novelty benchmark); ``batch_sq`` its square (CGLB).
+        ``per_sample_abs`` (paper); ``batch_abs``: absolute mean gradient of groups of rows,
+        averaged over the outputs (code of the novelty benchmark); ``batch_sq``: its square (CGLB).
     group, batch_statistics
         For the two batch forms: rows per group, or ``"full"``; whether batch normalisation uses a
         group's own statistics in place of the running ones (CGLB).

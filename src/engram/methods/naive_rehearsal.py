@@ -35,10 +35,10 @@ def task_count_terms(new: Tensor, memory: Tensor, now: Tensor) -> Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class NaiveRehearsal(Method):
-    """Pair every batch with memory rows, under a memory shared by tasks.
+    """Add as many memory rows to each batch as it has new ones; tasks share the memory.
 
-    After task t, B // t random rows of the task enter and as many random old rows leave, so that
-    the memory of B items is always full. Every replayed row goes through its own task's head.
+    After task t, B // t random rows of the task replace as many random old ones, so that the
+    memory of B items is always full. Every replayed row goes through its own task's head.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ def decayed(old: Tensor, new: Tensor, gamma: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineEWC(EWC):
-    """EWC with a running sum of Fisher informations around the weights after the last task.
+    """EWC with one decaying sum of Fisher information, anchored at the latest weights.
 
     F_k = gamma F_(k-1) + Fisher of task k
     loss = task + strength / 2 * sum over parameters i of F_i (theta_i - theta*_i)^2
@@ -34,7 +34,7 @@ class OnlineEWC(EWC):
     Parameters
     ----------
     gamma
-        Decay of what earlier tasks left.
+        Decay of the importances of earlier tasks.
     gamma_in_loss
         Multiply the penalty by gamma once more, as the code of van de Ven does.
     strength, half, labels, group, term, batch_statistics, memory

@@ -150,9 +150,9 @@ def check_floats(method: Method, bounds: Mapping[str, tuple[float, float]]) -> N
 
 @dataclass(frozen=True, kw_only=True)
 class Anchored(Method):
-    """Base of methods that hold important parameters near an anchor.
+    """Base of methods that penalise moving important parameters away from an anchor.
 
-    ``finish`` of a subclass leaves ``importance`` and ``anchor`` in the state; the penalty is there
+    ``finish`` of a subclass leaves ``importance`` and ``anchor`` in the state; the penalty applies
     from the next task on. With a `memory` the exemplars are mixed into the task's rows, one plain
     shuffled set (the "-S" rows of the papers).
     """

@@ -24,28 +24,28 @@ DRAWN = ("task", "step")
 
 @dataclass(frozen=True, kw_only=True)
 class Replay(base.Method):
-    """Keep a random share of every task, and train on the task and all that was kept.
+    """Store a random share of each task; train on the current task and everything stored.
 
     The REPLAY of the skeleton benchmark (Wei et al. 2024), there with class-balanced cross-entropy
     (``loss="balanced"`` of the training settings) and full batches. It is
     ``ER(memory=Memory(fraction=0.2), mix="union")``; with a share of 1 it sees what
-    `Joint` sees. The benchmark says of its form no more than that old rows are mixed with new ones;
-    the other options are further readings of that.
+    `Joint` sees. The benchmark says only that old rows are mixed with new ones; the other options
+    are further readings of that.
 
     Parameters
     ----------
     fraction
-        Share of each task's rows, rounded up, never cut later.
+        Share of each task's rows, rounded up; never reduced later.
     mix
         ``union``: every epoch goes over the task and all that was kept; ``paired``: every batch
         holds as many kept rows, drawn with replacement, as rows of the task.
     of
-        Rows of the ``task`` are kept as they come, or every ``class`` of it in proportion.
+        Sample from the whole ``task``, or from each ``class`` in proportion.
     kept
-        ``all`` shares, or the ``newest`` task's alone.
+        Keep the shares of ``all`` tasks, or only that of the ``newest``.
     drawn
-        Once, after the ``task``, or anew in every ``step``: each row of the past takes part with
-        the probability `fraction`. The latter reads what no memory holds, and the ledger says so.
+        Once, after the ``task``, or again at every ``step``: each past row takes part with
+        probability `fraction`. The latter reads rows outside the memory, which the ledger records.
 
     Examples
     --------

@@ -41,23 +41,23 @@ def averaged(old: Tensor | None, new: Tensor, how: str) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class RWalk(Anchored):
-    """Hold parameters by Fisher information and by loss drop per Fisher distance.
+    """Penalise changes by Fisher information plus the drop in loss per unit of Fisher distance.
 
     F <- alpha g^2 + (1 - alpha) F and drop_i += -g_i (theta_i after - theta_i before), every step
     score_i += max(0, drop_i / (F_i moved_i^2 / 2 + eps)), every `every` steps
     score over tasks: the mean of the old one and the task's, at the end of a task
     loss = task + strength * sum over parameters i of (F_i + score_i) (theta_i - theta*_i)^2,
-    F and score each brought to [0, 1]
+    F and score each rescaled to [0, 1]
 
     Parameters
     ----------
     alpha, alpha_on, init
         The running F, as in `engram.methods.ewcpp.EWCpp`.
     every, eps, kl_half, flush
-        Steps per interval; damping; the half in the distance; whether an interval that a task's end
-        cuts short counts.
+        Steps per interval; damping; the half in the distance; whether an interval cut short by the
+        end of a task counts.
     clamp
-        Scores below 0 are cut in every ``interval``, or in the ``task``'s sum.
+        Clamp scores at 0 in every ``interval``, or in the sum over the ``task``.
     avg
         ``mean`` with the first task unhalved; ``agem_accumulate`` adds the mean to the old score
         (the authors' code); ``literal_half_first`` halves the first task's, too.

@@ -31,7 +31,7 @@ def contribution(path: Tensor, moved: Tensor, xi: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class SI(Anchored):
-    """Hold parameters by how much of the loss drop each one's path contributed.
+    """Penalise changes to parameters by how much each contributed to the drop in loss.
 
     omega_i += -g_i (theta_i after - theta_i before), in every step
     Omega_i += omega_i / ((theta_i end - theta_i start)^2 + xi), at the end of a task
@@ -44,8 +44,8 @@ class SI(Anchored):
     xi
         Damping.
     clamp
-        ``none``; ``task_term``: no task's contribution is below 0 (PI in the RWalk paper);
-        ``total``: the sum is not (the SI authors' code).
+        ``none``; ``task_term``: clamp each task's contribution at 0 (PI in the RWalk paper);
+        ``total``: clamp the sum (the SI authors' code).
     grad
         g of the ``task`` loss, or of the ``total`` with its penalty (code of van de Ven).
     memory

@@ -1,4 +1,4 @@
-"""Streaming linear discriminant analysis on the features of a network that stands still."""
+"""Streaming linear discriminant analysis on the features of a frozen network."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def pooled(state: State, features: Tensor, labels: Tensor) -> State:
 
 @dataclass(frozen=True, kw_only=True)
 class SLDA(Method):
-    """Classify by class means and one covariance of features, which are learnt in one pass.
+    """Streaming LDA: class means and a shared covariance of frozen features, in one pass.
 
-    The network learns the first task and stands still from then on; no exemplars are kept.
+    The network is trained on the first task and then frozen; no exemplars are kept.
 
     Parameters
     ----------
     shrinkage
-        Share of the unit matrix in the covariance that is inverted.
+        Weight of the identity matrix in the covariance that is inverted.
     train_first
-        Whether the network learns the first task; if not, it keeps its initial weights.
+        Whether the network is trained on the first task; if not, it keeps its initial weights.
 
     Examples
     --------

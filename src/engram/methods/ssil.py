@@ -36,7 +36,7 @@ def separated(batch: Batch) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class SSIL(Method):
-    """Replay in which old and new classes never compete, with distillation task by task (SS-IL).
+    """Replay with separate softmaxes for old and new classes, and task-wise distillation (SS-IL).
 
     L = CE (rows of new classes among the new ones, of old classes among the old ones; one mean
     over all rows) + the sum over past tasks of T² KL(old network || network) among the task's
@@ -45,13 +45,13 @@ class SSIL(Method):
     Parameters
     ----------
     memory
-        How much is kept, and which rows.
+        How many rows are kept, and which.
     size
         Memory rows per step; 0 means as many as the batch size.
     temperature
         T of the distillation.
     kd_inputs
-        Rows that are distilled on: ``all`` of them, or those of the memory (``replay``).
+        Rows to distil on: ``all``, or those of the memory (``replay``).
 
     Examples
     --------

@@ -30,7 +30,7 @@ def itself(gradient: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class TWP(Anchored):
-    """Hold parameters that matter to the loss or to the attention along the edges of a graph.
+    """Penalise changes to parameters that affect the loss or the attention along graph edges.
 
     I = strength * (d task loss / d theta)^2 + top * (d ||e|| / d theta)^2 on a task's rows at once,
     e_ij = (h_i W)^T tanh(h_j W) over the edges i -> j of the first layer

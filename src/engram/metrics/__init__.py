@@ -58,7 +58,14 @@ from engram.metrics.significance import (
     sign_flip_test,
     wilcoxon_test,
 )
-from engram.metrics.statistics import Interval, bootstrap_interval, mean, std, variance_shares
+from engram.metrics.statistics import (
+    Interval,
+    bootstrap_interval,
+    mean,
+    std,
+    t_interval,
+    variance_shares,
+)
 
 __all__ = [
     "FORGETTING_DEFINITIONS",
@@ -114,6 +121,7 @@ __all__ = [
     "stage_scores",
     "std",
     "subclass_precision",
+    "t_interval",
     "task_accuracy",
     "threshold",
     "top_k_accuracy",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from engram.errors import bad, choose
 
 ENDS = ("features", "classes")
-HOW = "model={'name': ..., 'ends': 'classes'} says so, 'ends': 'features' keeps it"
+HOW = "model={'name': ..., 'ends': 'classes'} confirms this, 'ends': 'features' keeps it"
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def without_head(
         return module, tried.width, None
     head: Any = module.get_submodule(tried.last)
     if ends is None:
-        words = "is taken as the head and begins anew, a row per class"
+        words = "becomes the head and is reinitialised, one row per class"
         _say(f"{_shown(tried, head)} {words} ({HOW})")
     backbone = _taken_out(module, tried.last)
     return backbone, dry_run(backbone, shape).width, head

@@ -16,6 +16,8 @@ from engram.models.classifier import Classifier
 
 PRETRAINED = ("alexnet",)  # models that can begin with the weights of a file
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_STATISTICS = ("mean", "var")  # of our batch normalisation; torch's are running_mean, running_var
+_WRAPPED = "module."  # what torch's data parallelism puts before every name
 
 
 def load_root(net: Classifier, path: str, sha256: str) -> None:
@@ -23,7 +25,9 @@ def load_root(net: Classifier, path: str, sha256: str) -> None:
 
     The file holds tensors by name, as safetensors or as torch saves a ``state_dict``. A name may
     leave out leading parts: ``net.backbone.trunk.conv1.weight`` is found as ``conv1.weight``, too.
-    Every tensor of the root must be there and have its shape; others are not looked at.
+    Statistics of batch normalisation may be called as torch calls them, ``running_mean`` and
+    ``running_var``. Every tensor of the root must be there and have its shape; others are not
+    looked at.
     """
     given = read_weights(path, sha256, "root_file", "root_sha256")
     own = {k: v for k, v in net.state_dict().items() if k.startswith(net.root_prefixes)}
@@ -98,9 +102,9 @@ def starting_weights(model: Any) -> str:
     Examples
     --------
     >>> starting_weights({"name": "alexnet"})
-    'alexnet begins from scratch, without pretrained weights'
+    'alexnet starts from scratch, without pretrained weights'
     >>> starting_weights({"name": "alexnet", "weights": "w/a.pth", "sha256": "7BE5BE79" * 8})
-    'alexnet begins with the weights of a.pth (SHA-256 7be5be79...)'
+    'alexnet starts from the weights of a.pth (SHA-256 7be5be79...)'
     """
     given = {"name": model} if isinstance(model, str) else model
     if not isinstance(given, Mapping):
@@ -108,20 +112,21 @@ def starting_weights(model: Any) -> str:
     if given.get("name") not in PRETRAINED and not str(given.get("name")).startswith("timm/"):
         return ""
     if given.get("weights") is None:
-        return f"{given['name']} begins from scratch, without pretrained weights"
+        return f"{given['name']} starts from scratch, without pretrained weights"
     sums = str(given.get("sha256") or check_sum(str(given["weights"]))).lower()[:8]
     file = Path(str(given["weights"])).name
-    return f"{given['name']} begins with the weights of {file} (SHA-256 {sums}...)"
+    return f"{given['name']} starts from the weights of {file} (SHA-256 {sums}...)"
 
 
 def _matching(name: str, mine: Tensor, given: Mapping[str, Tensor], file: str) -> Tensor:
-    parts = ("net", *name.split("."))
-    for start in range(len(parts)):
-        other = given.get(".".join(parts[start:]))
-        if other is None:
-            continue
-        _same_shape("root_file", name, mine, other, file)
-        return other
+    *front, last = ("net", *name.split("."))
+    for start in range(len(front) + 1):
+        for end in (last, *([f"running_{last}"] if last in _STATISTICS else [])):
+            other = given.get(".".join((*front[start:], end)))
+            if other is None:
+                continue
+            _same_shape("root_file", name, mine, other, file)
+            return other
     raise bad("root_file", f"a tensor called {name} in {file}", sorted(given)[:5])
 
 
@@ -131,15 +136,22 @@ def _same_shape(argument: str, name: str, mine: Tensor, other: Tensor, file: str
 
 
 def _tensors(file: Path, argument: str) -> Mapping[str, Tensor]:
+    try:
+        found = _read(file)
+    except Exception as error:  # of many kinds, all of which say that the file is no such thing
+        expected = "safetensors, or a state_dict that torch saved without other objects"
+        raise bad(argument, expected, f"{file.name} ({type(error).__name__})") from error
+    if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
+        found = found["state_dict"]  # saved beside an epoch, an optimiser
+    if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
+        raise bad(argument, f"tensors by name in {file.name}", type(found).__name__)
+    wrapped = all(str(name).startswith(_WRAPPED) for name in found)
+    return {str(name).removeprefix(_WRAPPED if wrapped else ""): v for name, v in found.items()}
+
+
+def _read(file: Path) -> Any:
     if file.suffix == ".safetensors":
         from safetensors.torch import load_file
 
         return load_file(file)
-    try:
-        found: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # of many kinds, all of which say that the file is no such thing
-        expected = "safetensors, or a state_dict that torch saved without other objects"
-        raise bad(argument, expected, f"{file.name} ({type(error).__name__})") from error
-    if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
-        raise bad(argument, f"tensors by name in {file.name}", type(found).__name__)
-    return found
+    return torch.load(file, map_location="cpu", weights_only=True)

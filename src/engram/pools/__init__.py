@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 POOLS = {
     "together": "runs of equal shapes in lockstep",
     "auto": "in lockstep where it pays",
-    "serial": "one run after the other",
+    "serial": "one run after another",
     "processes": "runs spread over processes",
     "ray": "groups of runs spread over a Ray cluster",
 }

@@ -112,7 +112,7 @@ def run(
     if isinstance(stream, Data):
         stream = class_incremental(stream)
     if not isinstance(stream, Stream):
-        raise bad("stream", "a stream or data, such as engram.load('digits')", stream)
+        raise bad("stream", f"a stream or data, such as {_as_data(stream)}", _kind(stream))
     for words in (repeats_in_words(stream), scales_in_words(stream)):
         if words:  # said, not refused: a benchmark may be so
             warnings.warn(words, stacklevel=2)
@@ -128,6 +128,23 @@ def run(
             plans, out=out, device=device, together=together, compile=compile, callback=follow,
             again=again, deterministic=deterministic, checkpoint_every=checkpoint_every,
         ).result()  # fmt: skip
+
+
+def _as_data(what: Any) -> str:
+    """How something that is no data yet becomes some."""
+    if isinstance(what, str):
+        return f"engram.load({what!r})"
+    if hasattr(what, "columns"):  # a table
+        return "engram.Data.from_frame(frame, label=COLUMN)"
+    if hasattr(what, "__getitem__") and hasattr(what, "__len__"):
+        arrays = isinstance(what, (tuple, list, Mapping)) or hasattr(what, "shape")
+        return f"engram.Data.from_{'arrays(x, y)' if arrays else 'torch(train, test)'}"
+    return "engram.load('digits')"
+
+
+def _kind(what: Any) -> Any:
+    """A name as it is, of all else the type: arrays fill the screen."""
+    return what if what is None or isinstance(what, (str, int)) else type(what).__name__
 
 
 def _several(method: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from engram.engine.backend import determinism, device_of
 from engram.engine.engine import Engine
 from engram.engine.ranks import check_ranks
 from engram.engine.run import Run, check_exemplars, check_validation
-from engram.errors import bad
+from engram.errors import bad, switch
 from engram.parallel import Ranks
 from engram.probes import Probe
 from engram.recipes.callback import Callback
@@ -50,6 +50,10 @@ def execute(
     groups of runs, and with `out` inside a task, which is saved there. `compile`, `deterministic`,
     `checkpoint_every` and `again`: see `engram.run`.
     """
+    for name, value in (("compile", compile), ("deterministic", deterministic), ("again", again)):
+        switch(name, value)
+    if together is not None:
+        switch("together", together)
     plans = distinct(plans)
     _check_runs(plans)
     how = {"device": device, "together": together, "compile": compile, "group_size": group_size}

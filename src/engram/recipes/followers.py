@@ -43,8 +43,8 @@ def ready(log: str | Sequence[str]) -> list[str]:
     from engram.records.export import TOOLS
     from engram.records.export.logs import need
 
-    named = [log] if isinstance(log, str) else list(log)
-    if not all(isinstance(one, str) for one in named):
+    named = [log] if isinstance(log, str) else list(log) if isinstance(log, Sequence) else []
+    if not named or not all(isinstance(one, str) for one in named):
         raise bad("log", f"one or several of {', '.join(TOOLS)}", log)
     for one in named:
         need(choose("log", one, TOOLS))

@@ -12,6 +12,7 @@ from engram.errors import bad, choose, unknown
 from engram.metrics.order import OrderDisparity, order_disparity
 from engram.metrics.statistics import std
 from engram.records import Result
+from engram.records.judging import average_name
 from engram.streams.orders import parse_order
 
 if TYPE_CHECKING:
@@ -149,6 +150,8 @@ class OrderStudy:
             rows = rows[rows["seed"] == seed]
         if rows.empty:
             raise bad("seed", "one with finished runs", seed)
+        if (rows["task"] < 0).any():  # label sets: an image that several tasks test counts once
+            rows = rows[rows["task"] < 0]
         found: pd.DataFrame = rows.astype({"order": str}).pivot_table(
             index=["seed", "order"], columns="cls", values="value"
         )
@@ -188,7 +191,8 @@ class OrderStudy:
     def extremes(self, label: str) -> pd.DataFrame:
         """Average accuracy and forgetting after all tasks under every order, best order first.
 
-        Mean over seeds. The first and the last line are the best and the worst order.
+        Of label sets, their score in place of the accuracy. Mean over seeds. The first and the last
+        line are the best and the worst order.
 
         Examples
         --------
@@ -203,15 +207,11 @@ class OrderStudy:
         import pandas as pd
 
         chosen = self._finished(label)
-        frame = pd.DataFrame(
-            {
-                "order": [run.order for run in chosen.runs],
-                "average_accuracy": chosen.metric("average_accuracy"),
-                "forgetting": chosen.metric("forgetting"),
-            }
-        )
+        names = (average_name(chosen.figures[0]), "forgetting")
+        values = {name: chosen.metric(name) for name in names}
+        frame = pd.DataFrame({"order": [run.order for run in chosen.runs], **values})
         frame = frame.groupby("order", as_index=False).mean()
-        return frame.sort_values("average_accuracy", ascending=False, ignore_index=True)
+        return frame.sort_values(names[0], ascending=False, ignore_index=True)
 
     def by_end(self, label: str, *, place: str = "first") -> pd.DataFrame:
         """Mean accuracy and forgetting by the task that was learnt first, or last.
@@ -231,4 +231,4 @@ class OrderStudy:
         frame = frame[frame["order"].str.startswith(TASK)].copy()
         index = 0 if place == "first" else -1
         frame[f"{place}_task"] = [parse_order(o.removeprefix(TASK))[index] for o in frame["order"]]
-        return frame.groupby(f"{place}_task")[["average_accuracy", "forgetting"]].mean()
+        return frame.drop(columns="order").groupby(f"{place}_task").mean()

@@ -163,8 +163,18 @@ def convert(hint: Any, value: Any, *, path: str) -> Any:
     try:
         return _adapter_of(hint).validate_python(value)
     except ValidationError as error:
-        reason = error.errors()[0]["msg"].lower().removeprefix("input should be ")
-        raise bad(path, reason, value) from None
+        raise bad(path, _expected(error.errors()[0], value), value) from None
+
+
+def _expected(problem: Mapping[str, Any], value: Any) -> str:
+    """What a type wants, in words; of what a list wants, the value that came as one."""
+    kind = str(problem["type"])
+    if kind in ("tuple_type", "list_type", "sequence_str") and len(problem["loc"]) <= 1:
+        return f"a list, such as {[value]!r}"
+    for start, words in (("int_", "a whole number"), ("float_", "a number"), ("string_", "a name")):
+        if kind.startswith(start):
+            return words
+    return str(problem["msg"]).lower().removeprefix("input should be ")
 
 
 def _takes_bool(hint: Any) -> bool:

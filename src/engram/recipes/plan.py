@@ -19,6 +19,7 @@ from engram.recipes.outside import Shelf, plain_outside
 from engram.recipes.plain import to_plain
 from engram.recipes.probing import keyed, plain_probe
 from engram.recipes.recipe import Recipe
+from engram.records.judging import check_average
 from engram.streams.core import Stream
 from engram.streams.orders import ORDER_OPTIONS
 
@@ -73,6 +74,7 @@ class Planner:
         The plans of a study share one id: the recipe's own, unless that has an order, from which
         those of the study count.
         """
+        check_average(one.average, sets=stream.labels == "set")
         if len(one.seeds) > 1 and is_built(one.model):
             warnings.warn(SHARED.format(len(one.seeds)), stacklevel=3)
         own = order_of(stream)

@@ -96,7 +96,7 @@ class Recorder:
         if lost := sum(self.folder.diverged(*plan.key) for plan in self.plans):
             runs = "a run diverged" if lost == 1 else f"{lost} runs diverged"
             self.callback.note(
-                f"{runs} before, which is an end; again=True (engram run --again) runs anew"
+                f"{runs} earlier and count as finished; rerun with again=True (engram run --again)"
             )
 
     # -- while runs train ------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Recorder:
         words = self._busy_in_words(busy)
         if len(busy) == len(self.plans):
             raise RecordError(f"{words}; wait for it, or give another directory")
-        self.callback.note(f"{words}; it is left to it, and missing in the result")
+        self.callback.note(f"{words}; left to it, and missing from the result")
 
     @property
     def ending(self) -> bool:

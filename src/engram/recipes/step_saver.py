@@ -128,7 +128,7 @@ class StepSaver:
     def _pass_over(self, path: Path, problem: RecordError) -> None:
         """Name a file that cannot be gone on from."""
         checkpoint.put_aside(path)
-        self.note(f"{problem}; its runs go on from the state before")
+        self.note(f"{problem}; its runs resume from the previous checkpoint")
 
     def prune(self, finished: Sequence[tuple[int, int]]) -> None:
         """Remove files of stages that are recorded by now: (place, stage) pairs."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from engram.disk import DiskError, make_folders, remove_leftovers
+from engram.disk import DiskError, folder_path, make_folders, remove_leftovers
 from engram.errors import RecordError, bad
 from engram.records.arrays import PREFIX as ARRAYS
 from engram.records.arrays import Arrays, StoredArrays, stands_alone, write_arrays
@@ -47,7 +47,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
-        self.path = Path(path)
+        self.path = folder_path("out" if create else "path", path)
         if create:
             make_folders(self.path)
             make_folders(self.path / "recipes")

@@ -60,6 +60,22 @@ def figure_of(items: Items) -> str:
     return SET_SCORES[-1] if items.multilabel else FIGURES[0]
 
 
+def check_average(average: str, *, sets: bool) -> None:
+    """Refuse a mean over classes where rows carry sets of labels, which are scored row by row.
+
+    Examples
+    --------
+    >>> check_average("macro", sets=True)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: average: expected 'micro', because rows carry sets of labels, which \
+are scored row by row, got 'macro'
+    """
+    if sets and average != "micro":
+        expected = "'micro', because rows carry sets of labels, which are scored row by row"
+        raise bad("average", expected, average)
+
+
 def task_figure(
     predicted: npt.NDArray[Any], items: Items, *, stage: int, figure: str, average: str = "micro"
 ) -> views.Floats:

@@ -10,6 +10,7 @@ from engram.errors import RecordError, bad, choose
 from engram.records import arrange, views
 from engram.records.arrange import Floats, RunKey
 from engram.records.items import Items
+from engram.records.judging import check_average
 from engram.records.label_tree import LABEL_VIEWS
 from engram.records.predictions import Prediction
 from engram.records.stage_rows import StageRows
@@ -67,6 +68,7 @@ def _from_predictions(
     kept = [result.predictions.get(*run, k) for k in stages]
     if items is None or any(p is None for p in kept):
         return False
+    check_average(average, sets=items.multilabel)
     for stage, one in zip(stages, kept, strict=True):
         if one is None:
             continue

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engram.records.arrange import Floats, RunKey
+from engram.records.compared import compare_methods
 from engram.records.run_table import RunTable
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class Result(RunTable):
 
         return summary(self, definition=definition, stage=stage)
 
+    compare = compare_methods
+
     def cost(self) -> pd.DataFrame:
         """Time, steps, parameters and memory of a run, mean over runs, one line per label."""
         from engram.records.summary import cost
@@ -138,11 +141,7 @@ class Result(RunTable):
         return probe_table(self)
 
     def sets(self, run: RunKey | int = 0, stage: int = 0) -> Sets:
-        """Test items of one run after a stage that are inside, forgotten or outside, task by task.
-
-        An item is inside if the model is right about it, forgotten if it was right after the item's
-        own stage and is wrong now, outside if its task is still to come.
-        """
+        """Test items of one run: inside, forgotten or outside after a stage (see `Sets`)."""
         from engram.records.novelty import sets
 
         return sets(self, run, stage)

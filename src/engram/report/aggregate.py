@@ -9,7 +9,9 @@ import pandas as pd
 
 from engram import metrics
 from engram.records.searched import searched_on
+from engram.records.views import SET_SCORES
 from engram.report.digest import RUN, Digest, Floats
+from engram.report.overall import overall_scores
 from engram.report.recipe_facts import data_and_kind
 
 BINS = 240  # points of one line over the whole training
@@ -45,9 +47,11 @@ def about(facts: Digest) -> str:
 
 
 def stage_curves(digest: Digest, names: Sequence[str]) -> pd.DataFrame:
-    """Mean and std over runs: each task (and -1: the mean of the tasks seen) after each stage.
+    """Mean and std over runs: each task (and -1: all tasks seen) after each stage.
 
-    Columns name, head, task, stage, value, std. Tasks appear from the stage that learns them.
+    Columns name, head, task, stage, value, std. Tasks appear from the stage that learns them. All
+    tasks seen are the mean of their accuracies; of label sets, what sums them up: the score over
+    all their test rows, each once.
     """
     pieces = []
     for (name, head), matrix in digest.matrices.items():
@@ -55,8 +59,7 @@ def stage_curves(digest: Digest, names: Sequence[str]) -> pd.DataFrame:
             continue
         stages = matrix.shape[1]
         lower = np.where(np.tril(np.ones((stages, stages), np.bool_)), matrix, np.nan)
-        means = [metrics.average_accuracy(lower, stage=k) for k in range(stages)]
-        seen = np.stack(means, axis=-1)  # [run, stage]
+        seen = _all_seen(digest, name, head, lower)
         every = np.concatenate([lower, seen[..., None]], axis=-1)  # [run, stage, task + 1]
         mean, std = mean_and_std(every)
         stage, task = np.meshgrid(np.arange(stages), [*range(stages), -1], indexing="ij")
@@ -65,6 +68,17 @@ def stage_curves(digest: Digest, names: Sequence[str]) -> pd.DataFrame:
         pieces.append(piece.assign(name=name, head=head).dropna(subset=["value"]))
     columns = ["name", "head", "task", "stage", "value", "std"]
     return pd.concat(pieces)[columns] if pieces else pd.DataFrame(columns=columns)
+
+
+def _all_seen(digest: Digest, name: str, head: str, matrix: Floats) -> Floats:
+    """[run, stage] what sums up the tasks seen, of the runs of a matrix [run, stage, task]."""
+    stages, runs = range(matrix.shape[1]), digest.runs
+    own = runs[runs["finished"] & (runs["name"] == name) & (runs["head"] == head)]
+    if own["figure"].isin(SET_SCORES).all():
+        values = [overall_scores(digest.frame, own, k) for k in stages]
+    else:
+        values = [np.asarray(metrics.average_accuracy(matrix, stage=k)) for k in stages]
+    return np.stack(values, axis=-1)
 
 
 def mean_and_std(values: Floats) -> tuple[Floats, Floats]:
@@ -197,7 +211,7 @@ def _task_performance(digest: Digest, name: str, head: str) -> pd.DataFrame | No
 
 
 def _class_performance(digest: Digest, name: str, head: str) -> pd.DataFrame | None:
-    """Final accuracy `[order, class]`, the mean of the seeds."""
+    """Final accuracy `[order, class]`, the mean of the seeds; of label sets that over all tasks."""
     frame = digest.frame
     rows = frame[
         (frame["metric"] == "class_accuracy") & (frame["name"] == name) & (frame["head"] == head)
@@ -206,6 +220,8 @@ def _class_performance(digest: Digest, name: str, head: str) -> pd.DataFrame | N
     if not len(rows):
         return None
     last = rows[rows["stage"] == rows.groupby(RUN, observed=True)["stage"].transform("max")]
+    if (last["task"] < 0).any():  # where an image that several tasks test counts once
+        last = last[last["task"] < 0]
     return last.pivot_table(index="order", columns="cls", values="value", observed=True)
 
 

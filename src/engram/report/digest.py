@@ -24,6 +24,7 @@ from engram.records.views import FIGURES, SET_SCORES
 from engram.report.access import readers_of_the_past
 from engram.report.costs import BESIDE, COSTS, RUN, costs_of
 from engram.report.inputs import ReportInput
+from engram.report.overall import overall_scores
 from engram.report.recipe_facts import is_reference, names_past, stream_name
 
 __all__ = [
@@ -229,13 +230,8 @@ def _with_overall(runs: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
     sets = runs["finished"] & runs["figure"].isin(SET_SCORES)
     if not sets.any():
         return runs
-    rows = frame[frame["metric"].isin(SET_SCORES) & (frame["step"] == -1) & (frame["task"] == -1)]
-    keys = [*RUN, "head", "metric", "stage"]
-    rows = rows.astype({"name": str, "order": str, "head": str, "metric": str})
-    known = rows.drop_duplicates(keys, keep="last").set_index(keys)["value"]
     chosen = runs[sets]
-    place = chosen.assign(metric=chosen["figure"], stage=chosen["tasks"] - 1)[keys]
-    values = known.reindex(pd.MultiIndex.from_frame(place)).to_numpy()
+    values = overall_scores(frame, chosen, chosen["tasks"] - 1)
     return runs.assign(average_accuracy=runs["average_accuracy"].where(~sets)).fillna(
         {"average_accuracy": pd.Series(values, index=chosen.index)}
     )

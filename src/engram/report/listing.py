@@ -12,6 +12,7 @@ from engram.report.access import totals
 from engram.report.aggregate import about, final_accuracies, order_disparities
 from engram.report.calibration import calibration_table
 from engram.report.classes import class_table
+from engram.report.comparison import comparison_tables
 from engram.report.digest import BESIDE, COSTS, Digest
 from engram.report.doctor import diagnose
 from engram.report.findings import Finding
@@ -202,6 +203,7 @@ def all_tables(inputs: ReportInput, digest: Digest) -> list[Table]:
     found = [
         summary(digest),
         per_task(digest),
+        *comparison_tables(digest),
         findings(diagnose(own_view(digest.frame, inputs.recipes), inputs.classes)),
         *(reproduction(i, t) for i, t in enumerate(inputs.reproductions)),
         orders(digest),

@@ -101,6 +101,7 @@ def page(inputs: ReportInput, *, title: str | None = None) -> str:
         contents=_contents(sections, rows, inputs),
         summary=rows["summary"],
         final=rows.get("final-accuracy"),
+        compared=[rows[name] for name in ("intervals", "differences") if name in rows],
         figure=facts.figure,
         average=facts.average,
         doctor=rows["doctor"],

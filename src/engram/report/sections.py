@@ -80,11 +80,14 @@ def _title(words: str) -> str:
 
 
 def stages(digest: Digest, cast: DrawnMethods) -> Section:
-    """Curves over stages: the mean of the tasks seen, then each task."""
+    """Curves over stages: all tasks seen, then each task."""
+    several = (
+        "" if digest.only_accuracy else " (of label sets: over all their test rows, each once)"
+    )
     text = (
-        "Left to right: after each stage. The first figure is the mean over all tasks seen so far; "
-        "the others follow one task each from the stage that learns it. A flat line forgets "
-        "nothing. Bars are one standard deviation over runs."
+        f"Left to right: after each stage. The first figure is the mean over all tasks seen so "
+        f"far{several}; the others follow one task each from the stage that learns it. A flat line "
+        "forgets nothing. Bars are one standard deviation over runs."
     )
     curves = aggregate.stage_curves(digest, cast.names)
     heading = f"{_title(digest.figure)} over stages"

@@ -15,6 +15,7 @@ import pandas as pd
 
 from engram.errors import choose
 from engram.metrics.ties import tied
+from engram.records.compared import p_text
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,9 @@ class Column:
     Parameters
     ----------
     kind
-        ``text``, ``number``, ``spread`` (a mean with its standard deviation in `<key>_std`), or
-        ``rank`` and ``count`` (texts that sort by the columns `rank` and `number`).
+        ``text``, ``number``, ``p`` (a p value), ``spread`` (a mean with its standard deviation in
+        `<key>_std`), or ``rank`` and ``count`` (texts that sort by the columns `rank` and
+        `number`).
     best
         ``max`` or ``min`` marks the best value of each group; empty marks none.
     """
@@ -88,6 +90,8 @@ def cell_text(table: Table, column: Column, row: int, sign: str = " ± ") -> str
         return "" if is_missing(value) else str(value)
     if is_missing(value):
         return "–"
+    if column.kind == "p":
+        return p_text(float(value))
     text = _number(float(value), column.digits)
     if column.kind == "spread":
         spread = table.values[f"{column.key}_std"][row]

@@ -35,6 +35,26 @@ def draw_schedule(
         raise bad("first", f"at most {len(tops)}, the number of superclasses at the top", first)
     below = (c for members in families.values() for c in members)
     everything = list(dict.fromkeys([*families, *below, *(c for c in fine if c not in parent)]))
+    for size in range(step, 0, -1):  # the last always does
+        found = _draw(everything, tops, parent, start, size, seed)
+        if found and size == step:
+            return found
+        if found:
+            break
+    raise bad("classes_per_task", f"{size}, the largest with which some of {_ATTEMPTS} draws put "
+              "superclasses before their subclasses and fill all tasks, or `tasks` of your own",
+              classes_per_task)  # fmt: skip
+
+
+def _draw(
+    everything: Sequence[int],
+    tops: set[int],
+    parent: Mapping[int, int],
+    start: int,
+    step: int,
+    seed: int,
+) -> list[list[int]] | None:
+    """The first of some draws in which all tasks but the last are full."""
     for attempt in range(_ATTEMPTS):
         drawn = keys.order(keys.fold(seed, "schedule", attempt), len(everything), len(everything))
         mixed = [everything[i] for i in drawn.tolist()]
@@ -42,8 +62,7 @@ def draw_schedule(
         later = _fill([c for c in mixed if c not in opening], opening, parent, step)
         if all(len(group) == step for group in later[:-1]):
             return [opening, *later]
-    raise bad("classes_per_task", "a size with which superclasses can come before their subclasses "
-              f"(none of {_ATTEMPTS} draws could fill all tasks)", classes_per_task)  # fmt: skip
+    return None
 
 
 def _fill(

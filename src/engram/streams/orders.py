@@ -15,6 +15,7 @@ from engram.errors import bad, whole
 from engram.streams._classes import class_id, cut
 from engram.streams._rows import rows_with
 from engram.streams.core import ROWS, Stream, Task
+from engram.streams.tree import parents_in
 
 Order = tuple[int, ...]
 _MOST_TASKS = 9  # 362,880 orders
@@ -152,6 +153,8 @@ def reorder(
         Ids or names of the stream's classes, each once. Tasks keep their sizes; every class keeps
         its training, validation and test rows.
 
+    Superclasses must still come in an earlier task than their subclasses.
+
     Examples
     --------
     >>> from engram.data.core import Data
@@ -165,14 +168,30 @@ def reorder(
         raise bad("task_order", "either a task_order or a class_order", (task_order, class_order))
     if task_order is not None:
         _permutation("task_order", task_order, list(range(len(stream))))
-        return stream.pick(task_order)
+        return _superclasses_first("task_order", stream.pick(task_order))
     wanted = [class_id("class_order", c, stream.data) for c in class_order or ()]
     _permutation("class_order", wanted, list(stream.order))
     if stream.view is not None or any(set(task.shown) != set(task.new) for task in stream):
         raise bad("class_order", "None, since in this stream a class is not bound to one task "
                   "(give a task_order)", class_order)  # fmt: skip
     groups = cut(wanted, [len(task.new) for task in stream])
-    return replace(stream, tasks=tuple(_rebuilt(stream, group) for group in groups))
+    moved = replace(stream, tasks=tuple(_rebuilt(stream, group) for group in groups))
+    return _superclasses_first("class_order", moved)
+
+
+def _superclasses_first(argument: str, stream: Stream) -> Stream:
+    """The stream, refused where a superclass comes no sooner than its subclass.
+
+    Rows were shared out between the two for that order: in any other they would tell labels twice.
+    """
+    name = stream.data.classes
+    for child, above in parents_in(stream.data).items():
+        first, then = (stream.position[c] for c in (above, child))
+        if min(first, then) >= 0 and stream.opening[first] >= stream.opening[then]:
+            expected = f"{name[above]!r} in an earlier task than its subclass {name[child]!r}"
+            found = [int(stream.opening[place]) for place in (first, then)]
+            raise bad(argument, expected, f"tasks {found[0]} and {found[1]}")
+    return stream
 
 
 def _rebuilt(stream: Stream, group: Sequence[int]) -> Task:

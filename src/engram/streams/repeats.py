@@ -11,7 +11,7 @@ from engram.streams.core import Stream
 
 
 def repeated_test_rows(stream: Stream) -> int:
-    """How many test rows have the input of a training row, in whatever tasks.
+    """How many test rows have the same input as a training row, in whatever tasks.
 
     Examples
     --------

@@ -15,7 +15,7 @@ def scales_in_words(stream: Stream) -> str:
     >>> from engram.streams import class_incremental
     >>> x = [[i, 1e5 * i] for i in range(20)]
     >>> scales_in_words(class_incremental(Data.from_arrays(x, [0, 1] * 10)))
-    'features on wild scales: 1 (root mean square 1...e+06); standardize=True, on the command ...
+    'features with extreme scales: 1 (root mean square 1...e+06); standardize=True, on the ...
     """
     known = stream.data.__dict__.setdefault("_scales", {})
     rows = stream.tasks[0].train

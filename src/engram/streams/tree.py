@@ -76,6 +76,23 @@ class Tree:
         return torch.tensor([path + [-1] * (deep - len(path)) for path in paths])
 
 
+def parents_in(data: Data) -> dict[int, int]:
+    """The superclass right above each class of data that `hierarchical_data` made; empty for other.
+
+    Examples
+    --------
+    >>> data = Data.from_arrays([[0.0]] * 4, [[1, 0], [1, 0], [2], [2]],
+    ...                         classes=["fine/cat", "superclass/pet", "fine/oak"])
+    >>> parents_in(data)
+    {0: 1}
+    """
+    if not all(str(name).startswith((FINE, SUPER)) for name in data.classes):
+        return {}
+    above, below = data.y[:, :-1].flatten(), data.y[:, 1:].flatten()
+    pairs = (above * data.n_classes + below)[below >= 0].unique().tolist()
+    return {pair % data.n_classes: pair // data.n_classes for pair in pairs}
+
+
 def read_tree(data: Data, hierarchy: Hierarchy) -> Tree:
     """The tree that a mapping, a file or an attribute of the data describes, checked.
 

@@ -17,6 +17,7 @@ from engram.learner.learner import Learner
 from engram.methods.base import Method
 
 Tables = dict[str, Tensor]
+Held = tuple[Tensor, Tensor, Tables]  # rows and stages of exemplars, their values
 ROWS_AT_ONCE = 4096
 
 
@@ -72,15 +73,22 @@ def write_(table: Tensor, into: Tensor, values: Tensor) -> None:
     table.scatter_(into.ndim - 1, index, values.to(table.dtype))
 
 
-def complete(learner: Learner, method: Method, before: tuple[Tensor, Tensor, Tables]) -> None:
-    """Let every exemplar have its values: those it had `before`, or fresh ones.
+def held(learner: Learner) -> Held:
+    """The memory as it is, for `complete` after a verb that may change it."""
+    rows, stages = (part.clone() for part in learner.exemplars[:2])  # verbs may write into them
+    return rows, stages, learner.values
 
-    `before` holds rows, stages and values of the memory when its task began.
+
+def complete(learner: Learner, method: Method, before: Held) -> None:
+    """Let every exemplar have its values after a verb: those it had `before`, or fresh ones.
+
+    Whatever verb fills the memory, values and exemplars go together: batches find them by slot.
     """
-    if not method.implements("remember") or method.replay(learner.stage).renew == "step":
+    exemplars, (rows, stages, values) = learner.exemplars, before
+    same = torch.equal(exemplars.rows, rows) and torch.equal(exemplars.stages, stages)
+    if same or not method.implements("remember"):
         return
-    exemplars, span = learner.exemplars, len(learner.stream.data)
-    rows, stages, values = before
+    span = len(learner.stream.data)
     code, known = exemplars.stages * span + exemplars.rows, stages * span + rows
     order = known.argsort()
     place = torch.searchsorted(known[order], code).clamp(max=max(len(known) - 1, 0))

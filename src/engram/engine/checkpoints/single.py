@@ -170,7 +170,7 @@ def load(learner: Learner, folder: Path, finished: Collection[int], note: Note =
             take(learner, path, {name: file.get(name) for name in file.keys()}, facts)  # noqa: SIM118
         except RecordError as problem:
             put_aside(path)
-            note(f"{problem}; the state before it is taken")
+            note(f"{problem}; using the previous checkpoint")
             continue
         return learner.stage + 1
     return 0

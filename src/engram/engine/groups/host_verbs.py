@@ -1,10 +1,10 @@
 """Host verbs of many learners, with their heavy passes mapped together.
 
-``start`` and ``finish`` are plain Python for one learner. Run one after the other, their importance
-passes would dominate a study of hundreds of runs. So verbs run in a thread, one after the other,
-until one requests an average gradient: it pauses with its thread, and another thread goes on with
-the rest. When all wait (or are done), one mapped pass answers them together. Method code does
-not notice, and verbs that request nothing cost no thread of their own.
+``start``, ``between`` and ``finish`` are plain Python for one learner. Run one after the other,
+their importance passes would dominate a study of hundreds of runs. So verbs run in a thread, one
+after the other, until one requests an average gradient: it pauses with its thread, and another
+thread goes on with the rest. When all wait (or are done), one mapped pass answers them together.
+Method code does not notice, and verbs that request nothing cost no thread of their own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from engram import keys
+from engram.engine.batches.values import complete, held
 from engram.learner.batch import NOTHING, Batch
 from engram.learner.gradients import Term, Transform, Weights, average_gradient
 from engram.learner.items import Items
@@ -50,11 +51,13 @@ class _Worker:
     `rest`, (learner, verb) pairs, is shared by all workers, of which only one runs at a time.
     """
 
-    def __init__(self, rest: deque[tuple[Learner, Callable[..., None]]]) -> None:
+    def __init__(
+        self, rest: deque[tuple[Learner, Callable[..., None]]], more: tuple[Any, ...]
+    ) -> None:
         self.request: _Request | None = None
         self.answer: Tensor | None = None
         self._error: BaseException | None = None
-        self._rest = rest
+        self._rest, self._more = rest, more
         # each lock is taken by one thread and freed by the other; cheaper than semaphores
         self._go, self._back = threading.Lock(), threading.Lock()
         self._go.acquire()
@@ -85,7 +88,7 @@ class _Worker:
             while self._rest:
                 learner, verb = self._rest.popleft()
                 learner._average = self._request
-                call(verb, learner)
+                call(verb, learner, *self._more)
         except BaseException as error:  # handed to the caller of `start` or `resume`
             self._error = error
         self._back.release()
@@ -102,12 +105,22 @@ class _Worker:
         return answer
 
 
-def each(learners: Sequence[Learner], methods: Sequence[Method], verb: str) -> None:
-    """Call ``method.start`` or ``method.finish`` for every learner."""
+def with_values(
+    learners: Sequence[Learner], methods: Sequence[Method], verb: str, *more: Any
+) -> None:
+    """As `each`; then all exemplars have what `Method.remember` says of them, new ones too."""
+    before = [held(one) for one in learners]
+    each(learners, methods, verb, *more)
+    for learner, method, memory in zip(learners, methods, before, strict=True):
+        complete(learner, method, memory)
+
+
+def each(learners: Sequence[Learner], methods: Sequence[Method], verb: str, *more: Any) -> None:
+    """Call a host verb for every learner, with the task and, of ``between``, the phase."""
     if not any(m.implements(verb) for m in methods):
         return
     if len(learners) == 1:
-        call(getattr(methods[0], verb), learners[0])
+        call(getattr(methods[0], verb), learners[0], *more)
         return
     # methods may differ: a term that reads their fields holds them, and is like no other then
     pairs = zip(learners, methods, strict=True)
@@ -115,7 +128,7 @@ def each(learners: Sequence[Learner], methods: Sequence[Method], verb: str) -> N
     waiting: list[_Worker] = []
     try:
         while rest:
-            waiting.append(_Worker(rest))
+            waiting.append(_Worker(rest, more))
             waiting[-1].start()
         while waiting := [worker for worker in waiting if worker.request is not None]:
             for part in _alike(waiting):

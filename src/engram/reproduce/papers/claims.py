@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from engram.records import Result
     from engram.reproduce.table import Measure
 
-COLUMNS = ("finding", "row", "first", "first_value", "second", "second_value", "paper_first",
-           "paper_second", "holds")  # fmt: skip
+COLUMNS = ("finding", "row", "first", "first_value", "second", "second_value", "repetitions",
+           "paper_first", "paper_second", "holds")  # fmt: skip
 NAN = float("nan")
 
 
@@ -26,6 +26,13 @@ class Claim:
     >>> one = Claim("more is more", "", ("three", constant(3.0)), ("two", constant(2.0)))
     >>> one.tried(None)["holds"]
     'yes'
+
+    Means are those over the repetitions that both have, here the first alone:
+
+    >>> few, all = ("few", constant(0.5, NAN, NAN)), ("all", constant(0.6, 0.1, 0.2))
+    >>> found = Claim("few are better", "", few, all).tried(None)
+    >>> found["second_value"], found["repetitions"], found["holds"]
+    (0.6, 1, 'no')
     """
 
     finding: str
@@ -37,14 +44,20 @@ class Claim:
     slack: float = 0.0  # how far the first may stay below
 
     def tried(self, result: Result) -> dict[str, Any]:
-        """The claim with both numbers, means over repetitions, and whether it holds."""
-        a, b = (_mean(measure(result)) for _, measure in (self.first, self.second))
-        larger = a + self.slack >= b if self.ties else a + self.slack > b
+        """The claim with both numbers and whether it holds.
+
+        Where no repetition has both, nothing is compared, and each number is its own mean.
+        """
+        a, b = np.broadcast_arrays(self.first[1](result), self.second[1](result))
+        shared = ~(np.isnan(a) | np.isnan(b))
+        count = int(shared.sum())
+        one, two = (_mean(values[shared] if count else values) for values in (a, b))
+        larger = one + self.slack >= two if self.ties else one + self.slack > two
         return {
-            "finding": self.finding, "row": self.row, "first": self.first[0], "first_value": a,
-            "second": self.second[0], "second_value": b, "paper_first": self.paper[0],
-            "paper_second": self.paper[1],
-            "holds": "not run" if np.isnan(a) or np.isnan(b) else "yes" if larger else "no",
+            "finding": self.finding, "row": self.row, "first": self.first[0], "first_value": one,
+            "second": self.second[0], "second_value": two, "repetitions": count,
+            "paper_first": self.paper[0], "paper_second": self.paper[1],
+            "holds": "not run" if not count else "yes" if larger else "no",
         }  # fmt: skip
 
 

@@ -131,7 +131,7 @@ def _against_last(made: Recipe, task: int) -> Measure:
 
 
 def _norm(row: Row, made: Recipe, name: str) -> Measure:
-    """Mean over the stages in which something is forgotten."""
+    """Mean over the stages in which something is forgotten, and over the runs: once for each."""
 
     def measure(result: Result) -> Any:
         runs = measures.runs_of(result, [made], HEAD[row.setting])
@@ -142,6 +142,7 @@ def _norm(row: Row, made: Recipe, name: str) -> Measure:
                                                           values="mean")  # fmt: skip
         if "forgotten" not in norms:
             return np.array([NAN])
-        return norms.dropna(subset=["forgotten"])[[name]].mean().to_numpy(np.float64)
+        value = norms.dropna(subset=["forgotten"])[name].mean()
+        return np.full(len(runs), float(value))
 
     return measure

@@ -135,11 +135,11 @@ class Findings:
 
 
 def _distance(measure: Measure, value: float) -> Measure:
-    """How far the mean over class orders is from a printed number."""
+    """How far the mean over class orders is from a printed number, for each order that is in it."""
 
     def found(result: Result) -> np.ndarray:
         values = measure(result)
-        known = values[~np.isnan(values)]
-        return np.array([abs(known.mean() - value) if len(known) else NAN])
+        known = ~np.isnan(values)
+        return np.where(known, abs(values[known].mean() - value) if known.any() else NAN, NAN)
 
     return found
