@@ -50,7 +50,7 @@ def test_files_that_were_passed_over_and_labels_that_command_a_terminal(engram):
     content = bytearray(first.read_bytes())
     content[300] ^= 1
     first.write_bytes(content)
-    assert f"not read: {first}: is damaged" in engram("metrics", "out").stderr
+    assert f"could not read: {first}: is damaged" in engram("metrics", "out").stderr
 
 
 def test_metrics_where_all_runs_diverged_are_dashes(engram):
@@ -265,7 +265,7 @@ def test_demo_in_small(engram, monkeypatch):
     lost = result.summary().loc["Finetune", "forgetting"]
     assert f"(Finetune) loses {100 * lost:.0f} points" in done.stdout
     assert "<title>Engram demo" in Path("out/report.html").read_text(encoding="utf-8")
-    assert "finished before and kept: 6 of 6 runs" in engram("demo", "--out", "out").stderr
+    assert "already finished: 6 of 6 runs" in engram("demo", "--out", "out").stderr
 
 
 def test_every_definition_and_the_definition_all(engram):

@@ -40,9 +40,9 @@ def test_run_compares_methods_and_keeps_everything(engram):
 
 def test_the_same_question_is_not_trained_twice(engram):
     first = engram("run", *SMALL, "--seeds", 2)
-    assert "finished before" not in first.stderr
+    assert "already finished" not in first.stderr
     again = engram("run", *SMALL, "--seeds", 3)
-    assert "finished before and kept: 2 of 3 runs" in again.stderr
+    assert "already finished: 2 of 3 runs" in again.stderr
     assert len(list(Path("runs").iterdir())) == 1
 
 
@@ -203,7 +203,7 @@ def test_interrupted_run_goes_on(engram, monkeypatch):
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     resumed = engram("resume", "../part")
-    assert "finished before and kept: 1 of 2 runs" in resumed.stderr
+    assert "already finished: 1 of 2 runs" in resumed.stderr
     monkeypatch.chdir("..")
     whole, part = package.read("whole"), package.read("part")
     np.testing.assert_array_equal(part.full_matrix, whole.full_matrix)
@@ -249,10 +249,10 @@ def test_resume_knows_all_requests(engram, tmp_path):
 def test_resume_of_what_python_wrote(engram):
     recipe = {"stream": {"data": "blobs", "classes_per_task": 5}, "method": "Finetune"}
     package.sweep([recipe], out="swept")
-    assert "finished before and kept: 1 of 1 run" in engram("resume", "swept").stderr
+    assert "already finished: 1 of 1 run" in engram("resume", "swept").stderr
     stream = package.class_incremental(package.load("blobs"), classes_per_task=5)
     package.run(stream, out="made")
-    assert "finished before and kept: 1 of 1 run" in engram("resume", "made").stderr
+    assert "already finished: 1 of 1 run" in engram("resume", "made").stderr
     assert "existing run directory" in engram("resume", "nowhere", code=2).stderr
     Path("empty").mkdir()
     assert "holds no recipes" in engram("resume", "empty", code=2).stderr
@@ -278,7 +278,7 @@ def test_resume_says_what_only_python_can_go_on_with(engram):
         out="study",
     )
     for out, why in {
-        "memory": "the data ('mine') was in memory there", "own": "was made there",
+        "memory": "its data ('mine') was in memory", "own": "was built in code",
         "sliced": "the stream was put together there", "study": "a study of orders",
     }.items():  # fmt: skip
         said = engram("resume", out, code=2).stderr
@@ -378,7 +378,7 @@ def test_one_identity_for_every_way_to_ask(engram):
     content = {"stream": {"data": "blobs", "classes_per_task": 5}, "method": "ER"}
     Path("r.yaml").write_text(yaml.safe_dump(content))
     engram("run", *SMALL, "-m", "ER", "-o", "out")
-    assert "finished before and kept: 1 of 1" in engram("run", "r.yaml", "-o", "out").stderr
+    assert "already finished: 1 of 1" in engram("run", "r.yaml", "-o", "out").stderr
     stream = package.class_incremental(package.load("blobs"), classes_per_task=5)
     runs = {
         *package.read("out").runs, *package.run(stream, method="ER").runs,
@@ -389,12 +389,12 @@ def test_one_identity_for_every_way_to_ask(engram):
 
 def test_again_runs_anew(engram, tmp_path):
     engram("run", *SMALL, "-o", "out")
-    assert "finished before" not in engram("run", *SMALL, "-o", "out", "--again").stderr
+    assert "already finished" not in engram("run", *SMALL, "-o", "out", "--again").stderr
     assert len(list(tmp_path.glob("out/superseded-*.json"))) == 1
-    assert "finished before and kept: 1 of 1" in engram("resume", "out").stderr
+    assert "already finished: 1 of 1" in engram("resume", "out").stderr
     Path("r.yaml").write_text(yaml.safe_dump({"stream": "blobs", "method": "Finetune"}))
     engram("sweep", "r.yaml", "-o", "swept")
-    assert "finished before" not in engram("sweep", "r.yaml", "-o", "swept", "--again").stderr
+    assert "already finished" not in engram("sweep", "r.yaml", "-o", "swept", "--again").stderr
     assert len(package.read("swept")) == 1
 
 
@@ -451,7 +451,7 @@ def test_diverged_runs_are_said(engram):
 def test_the_exit_code_says_that_all_runs_diverged(engram):
     wild = (*SMALL, "-s", "lr=1e10", "-m", "Finetune", "-m", "ER", "--seeds", "2")
     done = engram("run", *wild, "-o", "out", code=1)
-    assert "engram: all 4 runs diverged, try a smaller learning rate" in done.stderr.splitlines()
+    assert "engram: all 4 runs diverged; try a smaller learning rate" in done.stderr.splitlines()
     assert len(package.read("out").diverged) == 4
     engram("resume", "out", code=1)
     engram("run", *SMALL, "-o", "out")  # this call's run is sound
@@ -501,7 +501,7 @@ def test_processes_meet_in_one_directory(engram):
 def test_a_budget_stops_and_resume_goes_on(engram, tmp_path, command):
     (tmp_path / "r.yaml").write_text("{stream: blobs, method: Finetune, training: {epochs: 1}}")
     stopped = engram(*command, "--budget", "0s", "-o", "out").stderr
-    assert "The budget is spent. Kept in out: 0 of 1 run complete" in stopped
+    assert "The time budget is used up. Kept in out: 0 of 1 run complete" in stopped
     assert "engram resume out" in stopped
     assert "budget" not in engram("resume", "out", "--budget", "10m").stderr
     assert len(package.read(tmp_path / "out")) == 1

@@ -84,7 +84,7 @@ def test_options_that_are_not_near_are_not_offered(engram):
 
 def test_an_option_that_was_renamed_names_the_new_one(engram):
     said = engram("reproduce", "--together", "4", code=2).stderr
-    assert "--together, it is called --group-size now" in said
+    assert "--together, it is now called --group-size" in said
 
 
 def test_version_and_help(engram):

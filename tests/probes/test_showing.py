@@ -84,7 +84,7 @@ def test_probes_on_the_command_line(tmp_path, cli):
     cli(*words, cwd=tmp_path)
     recipes = [path.name for path in (tmp_path / "runs" / "recipes").iterdir()]
     said = cli(*words, "--probe", "mine:Entropy", "--probe", "mine.py:Silent", cwd=tmp_path)
-    assert "finished before and kept: 1 of 1 run" in said
+    assert "already finished: 1 of 1 run" in said
     assert [path.name for path in (tmp_path / "runs" / "recipes").iterdir()] == recipes
     assert "entropy/mean" in cli("metrics", "runs", cwd=tmp_path)
     done = command_line(tmp_path, "resume", "runs", "--trust")  # a new process

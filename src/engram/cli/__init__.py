@@ -37,7 +37,7 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="engram",
     cls=Shell,
-    help="Measures, and helps to fix, what a neural network forgets.",
+    help="Measure what a neural network forgets, and find out how to prevent it.",
     epilog="Start with: engram demo",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -58,30 +58,30 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere on the line.")
+        bool, typer.Option("--debug", help="Show tracebacks; may appear anywhere on the line.")
     ] = False,
 ) -> None:
-    """Measures, and helps to fix, what a neural network forgets."""
+    """Measure what a neural network forgets, and find out how to prevent it."""
 
 
 # In the order of the help: make results, read them, look around.
 COMMANDS = (
-    ("demo", demo.command, "A complete example, from data to a report."),
-    ("run", run.command, "Train methods on a stream; show what they remember."),
-    ("sweep", sweep.command, "Run many recipes, or one over a grid of values."),
-    ("search", search.command, "Choose hyper-parameters on validation rows."),
+    ("demo", demo.command, "Run a complete example, from data to report."),
+    ("run", run.command, "Train methods on a stream and show the results."),
+    ("sweep", sweep.command, "Run several recipes, or one over a grid of values."),
+    ("search", search.command, "Tune hyper-parameters on validation data."),
     ("resume", resume.command, "Continue an interrupted run."),
-    ("reproduce", reproduce.command, "Run a paper's table; our numbers beside its own."),
-    ("metrics", metrics.command, "Every metric of run directories, side by side."),
-    ("novelty", novelty.command, "What detectors find familiar, new or forgotten."),
-    ("open-world", open_world.command, "Flag what is novel, spend labels on it, learn it."),
-    ("predict", predict.command, "Ask a trained model about new inputs."),
-    ("serve", serve.command, "A model behind HTTP: predict, novelty, learn."),
-    ("report", report.command, "Write one HTML page about run directories."),
-    ("diff", diff.command, "How two protocols differ."),
+    ("reproduce", reproduce.command, "Rerun a paper's table and compare the numbers."),
+    ("metrics", metrics.command, "Show every metric of one or more run directories."),
+    ("novelty", novelty.command, "Evaluate novelty detectors, forgotten data included."),
+    ("open-world", open_world.command, "Detect novel inputs, have them labelled, learn them."),
+    ("predict", predict.command, "Predict labels with a trained model."),
+    ("serve", serve.command, "Serve a model over HTTP: predict, novelty, learn."),
+    ("report", report.command, "Write an HTML report on run directories."),
+    ("diff", diff.command, "Show how two protocols differ."),
     ("list", listing.command, "List methods, models, data sets and more."),
-    ("new", new.command, "Begin an own method, detector or policy."),
-    ("check", check.command, "Check a method against the contract."),
+    ("new", new.command, "Create a template for your own method or detector."),
+    ("check", check.command, "Test your own method, detector or network."),
 )
 for name, function, line in COMMANDS:
     app.command(name, short_help=line)(function)

@@ -16,7 +16,7 @@ DATA_FOR = {  # by which a scenario is shown, where digits will not do
 }  # fmt: skip
 EMPTY: dict[str, str] = {}
 MORE = {
-    "recipes": "Run one with: engram reproduce NAME. A recipe of your own is a YAML file:\n\n"
+    "recipes": "Run one with: engram reproduce NAME. Your own recipes are YAML files:\n\n"
     "  stream: {data: digits, kind: class_incremental, classes_per_task: 2}\n"
     "  method: {name: ER, memory: {total: 200}}\n"
     "  model: mlp\n"
@@ -38,7 +38,7 @@ def entries(kind: str, root: Path | None = None) -> dict[str, str]:
         from engram.data import datasets
 
         known = {one.name: one for one in datasets(root)}
-        return {k: v.summary + ("" if v.available else "; not here") for k, v in known.items()}
+        return {k: v.summary + ("" if v.available else "; not found") for k, v in known.items()}
     return _READERS[kind]()
 
 

@@ -12,7 +12,7 @@ from engram.cli.options import Label, Root
 from engram.cli.shell import BAD_INPUT, FAILED, emit
 from engram.errors import EngramError, bad
 
-ABOUT_DATA = "the data that --set and --label are about"
+ABOUT_DATA = "the data that --set and --label apply to"
 
 
 def command(
@@ -24,22 +24,25 @@ def command(
     ],
     data: Annotated[
         str | None,
-        typer.Option("--data", "-d", metavar="NAME|PATH", help="Data that a network is to read."),
+        typer.Option(
+            "--data", "-d", metavar="NAME|PATH",
+            help="Data that a network should accept.",
+        ),
     ] = None,
     root: Root = None,
     options: Annotated[
         list[str] | None,
         typer.Option(
             "--set", "-s", metavar="KEY=VALUE",
-            help="With --data, an option of that data; without, another value of a method's field: "
-            "strength=10, memory.total=200. Repeatable.",
+            help="With --data: an option of that data. Otherwise: a field of the method, such as "
+            "strength=10 or memory.total=200. Repeatable.",
         ),
     ] = None,
     label: Label = None,
 ) -> None:  # fmt: skip
-    """Check a method, policy, probe, detector or network of your own against the contract.
+    """Test your own method, policy, probe, detector or network against the contract.
 
-    Exit code 1: a rule is broken; 2: the method's own code raised an error.
+    Exit code 1: a check failed; 2: the code under test raised an error.
     """
     if find_spec("engram.checks") is None:
         raise EngramError("this version has no contract suite (engram.checks)")

@@ -18,7 +18,12 @@ app = typer.Typer(help="List, add, pack, verify and inspect data sets.", no_args
 Source = Annotated[str, typer.Argument(metavar="NAME|PATH", help="A name, file or folder.")]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Option of the set: resize=[32,32]."),
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="KEY=VALUE",
+        help="Option of the data set: resize=[32,32]. Repeatable.",
+    ),
 ]
 
 
@@ -26,10 +31,10 @@ Options = Annotated[
 def list_(
     root: Root = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also sets that are known but not here.")
+        bool, typer.Option("--all", help="Also list known data sets that are not installed.")
     ] = False,
 ) -> None:
-    """List the data sets that can be loaded here."""
+    """List the data sets that can be loaded."""
     from engram.cli.shell import screen
     from engram.cli.show import plain_table
     from engram.data import datasets
@@ -39,18 +44,20 @@ def list_(
         column.justify = "left"
     for one in datasets(root):
         if one.available or everything:
-            table.add_row(one.name, one.summary, one.place or "not here")
+            table.add_row(one.name, one.summary, one.place or "not found")
     screen().print(table)
     if root is None:
-        say("Further sets are looked for under --root DIR or ENGRAM_DATA.", style="dim")
+        say("Use --root DIR or ENGRAM_DATA to look for more in a folder of yours.", style="dim")
 
 
 @app.command("add")
 def add(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="File or folder of the set.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name it shall have.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="File or folder to read.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name to store it under.")],
     root: Root = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a set of that name.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace a data set of that name.")
+    ] = False,
     options: Options = None,
     label: Label = None,
 ) -> None:
@@ -70,7 +77,7 @@ def pack(
     options: Options = None,
     label: Label = None,
 ) -> None:
-    """Write a data set as one packed file."""
+    """Write a data set to a single packed file."""
     from engram import data
 
     say(f"wrote {data.pack(source, out, root=root, **parsed(options, label))}")
@@ -78,7 +85,7 @@ def pack(
 
 @app.command("verify")
 def verify(source: Source, root: Root = None, options: Options = None, label: Label = None) -> None:
-    """Verify checksums, and look for what breaks runs."""
+    """Verify checksums and look for problems in the data."""
     from engram import data
     from engram.data.catalogue import search_root
 
@@ -96,7 +103,7 @@ def verify(source: Source, root: Root = None, options: Options = None, label: La
 def inspect(
     source: Source, root: Root = None, options: Options = None, label: Label = None
 ) -> None:
-    """Shape, rows per class and split, duplicates, imbalance, constant columns, scales, notes."""
+    """Show shape, rows per class and split, duplicates, imbalance, scales and notes."""
     from engram import data
     from engram.cli.shell import screen
     from engram.cli.show import plain_table

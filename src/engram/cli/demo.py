@@ -30,13 +30,13 @@ def command(
         Path, typer.Option("--out", "-o", metavar="DIR", help="Run directory.")
     ] = Path("runs/demo"),
 ) -> None:  # fmt: skip
-    """Handwritten digits in five tasks, several methods, three seeds, a table and a report."""
+    """Train six methods on handwritten digits in five tasks; print a table and write a report."""
     from engram.cli import arguments, show
     from engram.cli.request import Request
     from engram.cli.train import train
     from engram.report import build, from_result
 
-    say("Ten handwritten digits arrive two at a time. What is left of the first ones at the end?")
+    say("Ten handwritten digits, learnt two at a time. How well are the first ones remembered?")
     recipes = [
         {
             "stream": {"data": DATA}, "method": method, "training": dict(TRAINING),

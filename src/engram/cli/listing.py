@@ -18,14 +18,14 @@ KINDS = (
 def command(
     kind: Annotated[str | None, typer.Argument(metavar="KIND", help=", ".join(KINDS))] = None,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of them, in full.")
+        str | None, typer.Argument(metavar="NAME", help="One of them, shown in full.")
     ] = None,
     root: Root = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="As lines of a Markdown table.")
+        bool, typer.Option("--markdown", help="Print rows of a Markdown table.")
     ] = False,
 ) -> None:
-    """List what can be named in recipes and commands; with a NAME, its fields and defaults."""
+    """List the names that recipes and commands accept; with NAME, its fields and defaults."""
     from engram.cli import catalogue
     from engram.errors import choose, unknown
 

@@ -23,41 +23,53 @@ def command(
     definition: Annotated[
         str, typer.Option(
             metavar="NAME|every",
-            help="Which forgetting: max, diagonal, all, first, ...; every: side by side.",
+            help="Definition of forgetting: max, diagonal, all, first, ...; every: all of them.",
         ),
     ] = EVERY,
     head: Annotated[
-        str | None, typer.Option(metavar="single|multi", help="Head view (default: the stream's).")
+        str | None,
+        typer.Option(
+            metavar="single|multi",
+            help="Head view (default: that of the stream).",
+        ),
     ] = None,
     stage: Annotated[
         int | None, typer.Option(help="After which task, from 1 (default: the last).")
     ] = None,
     matrix: Annotated[bool, typer.Option("--matrix", help="Scores by stage and task.")] = False,
-    classes: Annotated[bool, typer.Option("--classes", help="Accuracy of each class.")] = False,
+    classes: Annotated[bool, typer.Option("--classes", help="Accuracy per class.")] = False,
     by: Annotated[
         str | None, typer.Option(
-            "--by", metavar="ATTRIBUTE", help="Accuracy of each group: gender, subject, view, ..."
+            "--by", metavar="ATTRIBUTE", help="Accuracy per group: gender, subject, view, ..."
         ),
     ] = None,
     confusion: Annotated[
-        bool, typer.Option("--confusion", help="True by predicted class, summed over runs.")
+        bool, typer.Option("--confusion", help="Confusion matrix, summed over runs.")
     ] = False,
     curves: Annotated[
-        bool, typer.Option("--curves", help="After every task: all so far, and the newest.")
+        bool,
+        typer.Option(
+            "--curves",
+            help="Accuracy after every task: on all tasks so far, and on the newest.",
+        ),
     ] = False,
     refinement: Annotated[
-        bool, typer.Option("--refinement", help="Superclasses and subclasses, pair by pair.")
+        bool,
+        typer.Option(
+            "--refinement",
+            help="Confusion of superclasses with subclasses, pair by pair.",
+        ),
     ] = False,
     calibration: Annotated[
         bool, typer.Option("--ece", help="Expected calibration error.")
     ] = False,
-    f1: Annotated[bool, typer.Option("--f1", help="F1 of the classes, mean over them.")] = False,
+    f1: Annotated[bool, typer.Option("--f1", help="F1 score, averaged over classes.")] = False,
     top: Annotated[
-        int | None, typer.Option("--top-k", metavar="K", help="Right if among the K highest.")
+        int | None, typer.Option("--top-k", metavar="K", help="Top-K accuracy.")
     ] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="As CSV, for other programs.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:  # fmt: skip
-    """Every metric of run directories, all definitions of forgetting side by side."""
+    """Show every metric of one or more run directories, with all definitions of forgetting."""
     from engram.cli.show import how_seen
     from engram.errors import choose, whole
     from engram.metrics import FORGETTING_DEFINITIONS

@@ -17,20 +17,21 @@ KINDS = ("method", "detector", "policy")
 
 
 def command(
-    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to begin.")],
+    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to create.")],
     file: Annotated[
-        Path, typer.Argument(metavar="FILE.py", help="Where to write it; never overwritten.")
+        Path, typer.Argument(metavar="FILE.py", help="File to write; must not exist yet.")
     ],
     name: Annotated[
-        str | None, typer.Option(metavar="CLASS", help="Its class (default: after the file).")
+        str | None,
+        typer.Option(metavar="CLASS", help="Name of the class (default: from the file name)."),
     ] = None,
 ) -> None:
-    """Write a method, detector or policy that works, with comments on what to change."""
+    """Write a working method, detector or policy, with comments on what to change."""
     choose("kind", kind, KINDS)
     path = python_file(file)
     label = class_name(path.stem) if name is None else name
     if not label.isidentifier() or keyword.iskeyword(label):
-        raise bad("--name", "a name for a class, such as MyMethod", label)
+        raise bad("--name", "a valid class name, such as MyMethod", label)
     if not path.parent.is_dir():
         raise bad("FILE", "a file in an existing folder", str(path))
     text = template(kind).replace("{{ name }}", label)
@@ -39,8 +40,8 @@ def command(
         with path.open("x", encoding="utf-8") as written:
             written.write(text)
     except FileExistsError:
-        raise bad("FILE", "a file that is not there yet", str(path)) from None
-    emit(f"Written: {path}\nCheck:   engram check {path}:{label}\nMore:    the lines at its top")
+        raise bad("FILE", "a file that does not exist yet", str(path)) from None
+    emit(f"Written: {path}\nCheck:   engram check {path}:{label}\nMore:    see the top of the file")
 
 
 def template(kind: str) -> str:

@@ -26,7 +26,9 @@ def command(
     directories: Directories,
     detectors: Annotated[
         str | None, typer.Option(
-            metavar="A,B", help="Let these detectors score finished runs first (engram list)."
+            metavar="A,B",
+            help="Score finished runs with these detectors first (engram list "
+            "detectors).",
         ),
     ] = None,
     stage: Annotated[
@@ -34,12 +36,14 @@ def command(
     ] = None,
     false_alarms: Annotated[
         float | None, typer.Option(
-            metavar="RATE", help="Instead: how often inside items are called novel, at this rate."
+            metavar="RATE",
+            help="Show instead how often known items are flagged as novel at this "
+            "rate.",
         ),
     ] = None,
     outside: Annotated[
         str | None, typer.Option(
-            metavar="NAME|PATH", help="Data by which --detectors are tuned (default: as before)."
+            metavar="NAME|PATH", help="Data used to tune --detectors (default: as before)."
         ),
     ] = None,
     tune: Annotated[
@@ -54,12 +58,18 @@ def command(
         ),
     ] = None,
     device: Device = "auto",
-    csv: Annotated[bool, typer.Option("--csv", help="As CSV: every stage and metric.")] = False,
+    csv: Annotated[
+        bool,
+        typer.Option(
+            "--csv",
+            help="Print every stage and metric as CSV.",
+        ),
+    ] = False,
     trust: Trust = False,
 ) -> None:  # fmt: skip
-    """How well detectors tell what a model knows from what is new, and from what it forgot.
+    """Show how well detectors separate what a model knows from new and from forgotten data.
 
-    Detectors that are named here score finished runs from what was kept of them
+    With --detectors, finished runs are scored from their saved parameters
     (engram run --keep parameters); nothing is trained.
     """
     from engram.records import read
@@ -109,7 +119,7 @@ class _More:
 
         for option, given in (("--tune", tune), ("--outside", outside), ("--set", assignments)):
             if given and detectors is None:
-                raise bad(option, "--detectors beside it, which it is about", "none")
+                raise bad(option, "--detectors with it", "none")
         self.outside = outside
         self.words = [*(["--detectors", detectors] if detectors else ())]
         self.words += [*(["--outside", outside] if outside else ()), *(["--tune"] if tune else ())]
@@ -165,7 +175,7 @@ def _at_stage(table: pd.DataFrame, stage: int | None) -> pd.DataFrame:
         return table
     known = sorted({int(one) + 1 for one in table["stage"]})
     if whole("--stage", stage, 1) not in known:
-        expected = f"a task after which detectors scored, {known[0]} to {known[-1]}"
+        expected = f"a task after which detectors were evaluated, {known[0]} to {known[-1]}"
         raise bad("--stage", expected, stage)
     return table[table["stage"] == stage - 1]
 

@@ -17,32 +17,36 @@ def command(
     ],
     label: Label = None,
     detector: Annotated[
-        str, typer.Option(metavar="NAME", help="Who flags (engram list detectors).")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Detector that flags novel rows (engram list detectors).",
+        ),
     ] = "Softmax",
     method: Annotated[
-        str, typer.Option("--method", "-m", metavar="NAME", help="Who learns.")
+        str, typer.Option("--method", "-m", metavar="NAME", help="Method that learns them.")
     ] = "ER",
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Network.")] = None,
-    known: Annotated[int, typer.Option(help="Classes that are known at the start.")] = 4,
-    classes_per_round: Annotated[int, typer.Option(help="New classes in each round.")] = 2,
+    known: Annotated[int, typer.Option(help="Number of classes known at the start.")] = 4,
+    classes_per_round: Annotated[int, typer.Option(help="Number of new classes per round.")] = 2,
     novel_share: Annotated[
-        float, typer.Option(help="Share of the rows of new classes that arrive.")
+        float, typer.Option(help="Fraction of the rows of new classes that arrive.")
     ] = 1.0,
-    budget: Annotated[int, typer.Option(help="Labels that may be spent in a round.")] = 40,
-    rate: Annotated[float, typer.Option(help="False alarms that the threshold allows.")] = 0.1,
+    budget: Annotated[int, typer.Option(help="Labels available per round.")] = 40,
+    rate: Annotated[float, typer.Option(help="False alarm rate of the threshold.")] = 0.1,
     assignments: Assignments = None,
     seeds: Seeds = None,
     outside: Annotated[
-        str | None, typer.Option(metavar="NAME|PATH", help="Data by which the detector is tuned.")
+        str | None, typer.Option(metavar="NAME|PATH", help="Data used to tune the detector.")
     ] = None,
     root: Root = None,
     device: Device = "auto",
-    csv: Annotated[bool, typer.Option("--csv", help="As CSV: every round.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print every round as CSV.")] = False,
 ) -> None:  # fmt: skip
-    """Let a learner find new classes by itself, and compare with labels spent at random.
+    """Let a learner discover new classes, and compare with labelling random rows.
 
-    In every round rows arrive without labels; those that the detector finds novel are labelled, as
-    far as the budget goes, and learnt.
+    In each round, unlabelled rows arrive; those that the detector flags as novel are labelled,
+    within the budget, and learnt.
     """
     from dataclasses import asdict
 

@@ -16,29 +16,29 @@ Out = Annotated[
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")]
 Compile = Annotated[
     bool,
-    typer.Option("--compile", help="Fuse a step's operations; pays in long runs."),
+    typer.Option("--compile", help="Compile training steps; pays off in long runs."),
 ]
 Deterministic = Annotated[
     bool,
-    typer.Option("--deterministic", help="The same bits every time on CUDA, too; slower."),
+    typer.Option("--deterministic", help="Bitwise reproducible on CUDA as well; slower."),
 ]
 CheckpointEvery = Annotated[
     str,
-    typer.Option(metavar="TIME", help="How often runs are saved inside a task: 90s, 5m."),
+    typer.Option(metavar="TIME", help="Time between checkpoints within a task: 90s, 5m."),
 ]
 Again = Annotated[
     bool,
-    typer.Option("--again", help="Run anew what is finished; the old numbers no longer count."),
+    typer.Option("--again", help="Rerun finished runs; the new results replace the old."),
 ]
 Budget = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Stop after 90s, 10m, 1h30m; engram resume continues."),
+    typer.Option(metavar="TIME", help="Stop after 90s, 10m, 1h30m; continue with engram resume."),
 ]
 Log = Annotated[
     list[str] | None,
     typer.Option(
         "--log", metavar="tensorboard|wandb|mlflow",
-        help="Tell another tool of every stage when it is done. Repeatable.",
+        help="Also log the results of each stage to another tool. Repeatable.",
         autocompletion=complete.tools,
     ),
 ]  # fmt: skip
@@ -46,20 +46,18 @@ Address = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT|auto",
-        help="Ray cluster of which this machine is a node (default: one is started here).",
+        help="Ray cluster that this machine belongs to (default: start one here).",
     ),
 ]
 Root = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR", help="Folder in which data sets are found by name (default: ENGRAM_DATA)."
-    ),
+    typer.Option(metavar="DIR", help="Folder that contains the data sets (default: ENGRAM_DATA)."),
 ]
 Assignments = Annotated[
     list[str] | None,
     typer.Option(
         "--set", "-s", metavar="KEY=VALUE",
-        help="Change one value: epochs=5, lr=0.01, EWC.strength=10, memory.total=200, "
+        help="Set a value: epochs=5, lr=0.01, EWC.strength=10, memory.total=200, "
         "model.hidden=[64], stream.seed=1. Repeatable.",
     ),
 ]  # fmt: skip
@@ -68,44 +66,46 @@ DataSet = Annotated[
     str | None,
     typer.Option(
         "--data", "-d", metavar="NAME|PATH", autocompletion=complete.data_sets,
-        help="Data set: a name, file or folder, or module:function.",
+        help="Data set: a name, a file, a folder or module:function.",
     ),
 ]  # fmt: skip
 Model = Annotated[
     str | None,
     typer.Option(
         metavar="NAME", autocompletion=complete.models,
-        help="Network by name, own one as module:Class (or file.py:Class), timm/NAME.",
+        help="Network: a name, timm/NAME, or your own as module:Class or file.py:Class.",
     ),
 ]  # fmt: skip
 Scenario = Annotated[
     str | None,
     typer.Option(
         metavar="KIND", autocompletion=complete.streams,
-        help="Scenario (default: class_incremental, 2 per task).",
+        help="Scenario (default: class_incremental, 2 classes per task).",
     ),
 ]  # fmt: skip
 Label = Annotated[
     list[str] | None,
     typer.Option(
         "--label", metavar="COLUMN",
-        help="Column of a table (.csv, .parquet) with the classes, or the file of labels of an "
-        ".npy; repeated: a column of 0 and 1 for each class.",
+        help="Label column of a table (.csv, .parquet), or label file of an .npy. Repeat it for "
+        "multi-label data: one column of 0s and 1s per class.",
     ),
 ]  # fmt: skip
 Methods = Annotated[
     list[str] | None,
     typer.Option(
         "--method", "-m", metavar="NAME", autocompletion=complete.methods,
-        help="Method by name, own one as module:Class, or A+B. Repeatable, to compare.",
+        help="Method: a name, A+B, or your own as module:Class. Repeat it to compare methods.",
     ),
 ]  # fmt: skip
 Seeds = Annotated[
     str | None,
-    typer.Option("--seeds", "-n", metavar="N|LIST", help="Number of seeds, or a list: 4,5,6."),
+    typer.Option(
+        "--seeds", "-n", metavar="N|LIST", help="Number of seeds, or a list of seeds: 4,5,6."
+    ),
 ]
 Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run directories.")]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Run own methods and probes (module:Class) of the directory."),
+    typer.Option("--trust", help="Run the custom code (module:Class) named in the directory."),
 ]

@@ -23,41 +23,46 @@ def command(
         str,
         typer.Option(
             "--data", "-d", metavar="PATH|NAME",
-            help="Folder of images, image, .npy, .npz, .csv, .parquet, or a data set's test rows.",
+            help="A folder of images, an image, .npy, .npz, .csv or .parquet file, or a data "
+            "set (its test rows).",
         ),
     ],
     label: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which method, where there are several.")
+        str | None, typer.Option(metavar="NAME", help="Which method, if there are several.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Which seed (default: the first).")] = None,
-    order: Annotated[str | None, typer.Option(help="Which order, of a study of orders.")] = None,
+    order: Annotated[str | None, typer.Option(help="Which order, in an order study.")] = None,
     task: Annotated[
-        int | None, typer.Option(help="Task of the inputs, from 1, where each has its own head.")
+        int | None, typer.Option(help="Task of the inputs, from 1, if each task has its own head.")
     ] = None,
     novelty: Annotated[
-        bool, typer.Option("--novelty", help="Also how novel each input is to the model.")
+        bool, typer.Option("--novelty", help="Also print how novel each input is to the model.")
     ] = False,
     detector: Annotated[
-        str | None, typer.Option(metavar="NAME", help="By which detector (default: the first).")
+        str | None, typer.Option(metavar="NAME", help="Detector to use (default: the first).")
     ] = None,
     probabilities: Annotated[
-        bool, typer.Option("--proba", help="Also the probability of every class.")
+        bool, typer.Option("--proba", help="Also print the probability of every class.")
     ] = False,
     drop: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN", help="Column of a table that is no input. Repeatable."),
+        typer.Option(metavar="COLUMN", help="Column of a table to ignore. Repeatable."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="CSV file (default: print).")
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE",
+            help="CSV file to write (default: print).",
+        ),
     ] = None,
     root: Root = None,
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:  # fmt: skip
-    """Predict labels of new inputs with the model that a run, or a learner, has left.
+    """Predict labels of new inputs with the model of a run, or a saved learner.
 
     Prints CSV: one line per input with its name, the label and how probable it is.
-    Images that cannot be read are named and have no line. Exit code 1 then.
+    Images that cannot be read are reported and left out; the exit code is then 1.
     """
     from engram.cli.shell import FAILED, emit, say
     from engram.deploy.inputs import read_inputs
@@ -81,10 +86,10 @@ def command(
     if asked.truth is not None and learner.published.facts["labels"] == "single":
         _say_accuracy(learner, table, where)
     for problem in asked.lost:
-        say(f"not read: {problem}", style="yellow")
+        say(f"could not read: {problem}", style="yellow")
     if asked.lost:
         some = "1 image has" if len(asked.lost) == 1 else f"{len(asked.lost):,} images have"
-        say(f"{some} no prediction, {len(table):,} have one")
+        say(f"{some} no prediction, {len(table):,} do")
         raise typer.Exit(FAILED)
 
 
@@ -95,7 +100,7 @@ def _task(learner: Learner, task: int | None) -> int | None:
     last = learner.tasks
     if task is None:
         if learner.published.facts["head"] == "multi":
-            expected = f"the task of the inputs, 1 to {last}: each has a head of its own"
+            expected = f"the task of the inputs, 1 to {last}: each task has its own head"
             raise bad("--task", expected, None)
         return None
     if whole("--task", task, 1) > last:
@@ -113,9 +118,9 @@ def _say_accuracy(learner: Learner, table: Any, task: int | None) -> None:
         known = table[table["truth"].isin(own)]
     if len(known):
         right = (known["label"].astype(str) == known["truth"]).mean()
-        of = "" if task is None else f" of classes of task {task + 1}"
-        rows = plural(len(known), "row")
-        say(f"accuracy {right:.4f} on {rows}{of} whose labels are known")
+        of = "" if task is None else f" of the classes of task {task + 1}"
+        rows = plural(len(known), "labelled row")
+        say(f"accuracy {right:.4f} on {rows}{of}")
 
 
 def open_model(

@@ -18,7 +18,7 @@ PAGES = (".html", ".htm")
 def command(
     directories: Directories,
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")
+        Path, typer.Option("--out", "-o", metavar="FILE", help="HTML file to write.")
     ] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     tables: Annotated[
@@ -30,7 +30,7 @@ def command(
         typer.Option(metavar="DIR", help="Also write figures as SVG, PNG, PDF (needs Chromium)."),
     ] = None,
 ) -> None:  # fmt: skip
-    """Write one self-contained page about run directories; it opens without a network."""
+    """Write a self-contained HTML report on run directories; it works offline."""
     from engram.report import build, from_directories, write_images, write_tables
 
     if out.suffix.lower() not in PAGES:

@@ -22,7 +22,8 @@ def command(
         str | None,
         typer.Argument(
             metavar="PAPER/TABLE",
-            help="rwalk/1, say. rwalk: its tables and how far they are made. Nothing: all tables.",
+            help="A table, such as rwalk/1. A paper (rwalk): progress on its tables. Nothing: "
+            "list all tables.",
         ),
     ] = None,
     root: Annotated[
@@ -34,42 +35,49 @@ def command(
     ] = None,
     cells: Annotated[
         str,
-        typer.Option(metavar="EXPR", help='Some cells, or rows of a figure: "method=Vanilla|PI*".'),
+        typer.Option(
+            metavar="EXPR",
+            help='Only some cells, or rows of a figure: "method=Vanilla|PI*".',
+        ),
     ] = "",
     budget: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Stop after 90s, 10m, 1h30m; repeat to continue. Of --dry-run: of its timing.",
+            help="Stop after 90s, 10m, 1h30m; repeat to continue. With --dry-run: limit on timing.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the cells, what would run, how long it takes.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Show the cells, what would run and how long it would take.",
+        ),
     ] = False,
     embedded: Annotated[
-        bool, typer.Option("--embedded", help="On embedded data: offline, in minutes.")
+        bool, typer.Option("--embedded", help="Use embedded data: offline, in minutes.")
     ] = False,
     on: Annotated[
         str | None,
         typer.Option(
-            metavar="DATA", help="On another data set of the same kind, embedded ones included."
+            metavar="DATA", help="Use another data set of the same kind, such as an embedded one."
         ),
     ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option(
             "--set", "-s", metavar="KEY=VALUE",
-            help="Change a choice of the preset: seeds=3, mnist.epochs=5. Repeatable.",
+            help="Change a setting of the preset: seeds=3, mnist.epochs=5. Repeatable.",
         ),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", metavar="table|csv|latex|markdown", help="How to print.")
+        str, typer.Option("--format", metavar="table|csv|latex|markdown", help="Output format.")
     ] = "table",
     save: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Also write it: .tex or .md these cells alone, .csv beside those it has.",
+            help="Also write the cells to a file: .tex and .md are replaced, .csv is merged.",
         ),
     ] = None,
     group_size: Annotated[
@@ -87,9 +95,9 @@ def command(
     compile: Compile = False,
     again: Again = False,
 ) -> None:  # fmt: skip
-    """Run a paper's table and put our numbers beside its own.
+    """Rerun a paper's table and show the numbers next to the published ones.
 
-    Only what is missing is run; the same command continues a stopped reproduction.
+    Only missing runs are trained; repeat the command to continue an interrupted one.
     """
     from engram.cli import reproduce_plan as plans
     from engram.engine.backend import device_of
@@ -140,7 +148,7 @@ def _check_save(save: Path | None, dry_run: bool) -> None:
     if save is None:
         return
     if dry_run:
-        raise bad("--save", "nothing beside --dry-run, which has no numbers (use --format)", save)
+        raise bad("--save", "no value with --dry-run, which has no numbers (use --format)", save)
     if save.suffix not in ENDINGS:
         raise bad("--save", "a file that ends in .csv, .tex or .md", str(save))
     if save.suffix == ".csv":
@@ -164,7 +172,7 @@ def _run(
             )  # fmt: skip
     except KeyboardInterrupt as error:
         why = why_stopped(error)
-        say(f"\n{why}. Finished tasks are kept; the same command continues.", style="yellow")
+        say(f"\n{why}. Finished tasks are kept; repeat the command to continue.", style="yellow")
         raise typer.Exit(exit_code(error)) from None
 
 
@@ -178,8 +186,8 @@ def _refuse_nothing(planned: ReproductionPlan) -> None:
     why = dict.fromkeys(entry.missing for entry in planned.entries)
     reasons = "; ".join(text[:MOST_WHY] for text in (*why, *planned.missing_figures.values()))
     raise EngramError(
-        f"nothing of {planned.table.name} can be made here: {reasons}. Name the folder of the data "
-        "sets with --root DIR or ENGRAM_DATA, or try it on embedded data with --embedded"
+        f"nothing of {planned.table.name} can be reproduced: {reasons}. Give the folder of the "
+        "data sets with --root DIR or ENGRAM_DATA, or use --embedded to try it on embedded data"
     )
 
 
@@ -230,7 +238,7 @@ def _close(made: Reproduction) -> None:
         say(f"wrote {path}")
     if made.open_runs:
         left = "1 run is" if made.open_runs == 1 else f"{made.open_runs} runs are"
-        say(f"{left} still open; the same command continues", style="yellow")
+        say(f"{left} unfinished; repeat the command to continue", style="yellow")
     if made.plan.runs:
         say(f"Results:  {made.out}")
         say(f"Report:   engram report {shlex.quote(str(made.out))} -o report.html")

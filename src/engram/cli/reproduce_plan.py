@@ -71,11 +71,13 @@ def list_paper(paper: str, folder: Path | None, *, end: str, form: str) -> None:
         table.add_row(*(Text(row[name]) for name in names))
     screen().print(table)
     if not any(one.made or one.drawn for one in lines):
-        return say(f"nothing is recorded in {where}; engram reproduce {paper}/TABLE makes a table")
+        return say(
+            f"nothing recorded in {where} yet; to make a table: engram reproduce {paper}/TABLE"
+        )
     changed = total(lines).changed
     if changed:
-        say(f"{changed} of these cells were made with other settings than the preset's only")
-    return say(f"counted in {where}; engram reproduce {paper}/TABLE makes one")
+        say(f"{changed} of these cells exist only with settings other than the preset's")
+    return say(f"counted in {where}; to make a table: engram reproduce {paper}/TABLE")
 
 
 def _counts(one: Tally) -> dict[str, str]:
@@ -89,7 +91,7 @@ def _counts(one: Tally) -> dict[str, str]:
 def question(planned: ReproductionPlan, folder: Path) -> None:
     """What is about to be made, where, and what is not as in the paper."""
     say(f"{planned.table.name}: {planned.table.title}")
-    say(f"{_possible(planned)}, {planned.done} finished before; in {folder}")
+    say(f"{_possible(planned)}, {planned.done} of them already finished; in {folder}")
     others = dict.fromkeys(filter(None, map(stand_in, planned.entries)))
     if others:
         say(f"note: made on {', '.join(others)}, not on the paper's data", style="yellow")
@@ -106,7 +108,7 @@ def _possible(planned: ReproductionPlan) -> str:
     parts = [f"{len(planned.runnable)} of {len(planned.cells)} cells"] if planned.cells else []
     if figures:
         parts.append(f"{drawn} of {plural(figures, 'figure')}")
-    return f"{' and '.join(parts)} can be made here, from {plural(len(planned.runs), 'run')}"
+    return f"{' and '.join(parts)} can be reproduced here, from {plural(len(planned.runs), 'run')}"
 
 
 def show_cells(planned: ReproductionPlan, form: str) -> None:
@@ -141,7 +143,7 @@ def _short(why: str) -> str:
 def show_costs(planned: ReproductionPlan, form: str) -> None:
     """What would run, group by group, and how long it would take."""
     if not planned.costs:
-        return say("nothing is left to be trained" if planned.done else "nothing would be trained")
+        return say("nothing left to train" if planned.done else "nothing to train")
     table = plain_table("runs that train together", "runs", "steps", "ms/step", "how", "time")
     for cost in planned.costs:
         more = f" and {len(cost.labels) - 1} more" if len(cost.labels) > 1 else ""
@@ -154,12 +156,12 @@ def show_costs(planned: ReproductionPlan, form: str) -> None:
     if form == "table":
         screen().print(table)
     shared = f" in {planned.processes} processes" if planned.processes > 1 else ""
-    how = "from a few steps of each kind on this device"
+    how = "estimated from a few steps of each kind on this device"
     say(f"about {words(planned.seconds)} in all{shared}, {how}")
     if untimed := sum(not cost.timed for cost in planned.costs):
         say(
-            f"~ {untimed} of {len(planned.costs)} groups were not timed, but guessed from others "
-            "of the same network; --budget 1m times more of them",
+            f"~ {untimed} of {len(planned.costs)} groups were not timed but estimated from others "
+            "with the same network; use --budget 1m to time more of them",
             style="yellow",
         )
 

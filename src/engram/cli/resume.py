@@ -27,13 +27,13 @@ def command(
         bool | None,
         typer.Option(
             "--deterministic/--no-deterministic",
-            help="The same bits every time on CUDA, too (default: as before).",
+            help="Bitwise reproducible on CUDA as well (default: as before).",
         ),
     ] = None,
     checkpoint_every: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="How often runs are saved inside a task (default: as before)."
+            metavar="TIME", help="Time between checkpoints within a task (default: as before)."
         ),
     ] = None,
     address: Address = None,
@@ -43,8 +43,8 @@ def command(
 ) -> None:  # fmt: skip
     """Continue an interrupted run: only what is missing is trained.
 
-    What was asked of the directory in several commands is continued one by one; one that cannot be
-    is said, and the others go on. Exit code 2 then.
+    If several commands wrote to the directory, each is continued in turn. Any that cannot be
+    continued are reported, and the exit code is 2.
     """
     from engram.cli.train import trusted
 
@@ -102,7 +102,7 @@ def from_recipes(directory: Path) -> list[Request]:
         root = content["identity"].get("data_root")
         roots.setdefault(root, []).extend(_in_orders(directory, plain, orders.get(name, set())))
     if not roots:
-        raise RecordError(f"{directory}: holds no recipes; not a run directory?")
+        raise RecordError(f"{directory}: contains no recipes; is it a run directory?")
     return [Request(recipes=recipes, root=root) for root, recipes in roots.items()]
 
 
@@ -113,14 +113,16 @@ def _plain(directory: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 
     stream = {k: v for k, v in content["stream"].items() if k != "head"}
     if "kind" not in stream:
-        raise _only_python(directory, "the stream was put together there")
+        raise _only_python(directory, "its stream was built in code")
     if content["identity"].get("data_in_memory"):
-        raise _only_python(directory, f"the data ({stream['data']!r}) was in memory there")
+        raise _only_python(directory, f"its data ({stream['data']!r}) was in memory")
     plain = {k: v for k, v in content.items() if k != "identity"} | {"stream": stream}
     if ":" in str(plain["model"]):
-        raise _only_python(directory, f"the model ({plain['model']}) was made there")
+        raise _only_python(directory, f"its model ({plain['model']}) was built in code")
     if "in_memory" in (plain.get("outside") or {}):
-        raise _only_python(directory, f"the outside set ({plain['outside']['data']!r}) was there")
+        raise _only_python(
+            directory, f"its outside data ({plain['outside']['data']!r}) was in memory"
+        )
     try:
         Recipe.of(plain)
     except Untrusted:
@@ -143,6 +145,6 @@ def _in_orders(directory: Path, plain: dict[str, Any], orders: set[str]) -> list
 
 def _only_python(directory: Path, why: str) -> RecordError:
     return RecordError(
-        f"{directory}: was written from Python, and {why}; make the same call again with "
-        f"out={str(directory)!r} and it continues"
+        f"{directory}: was written from Python, and {why}; to continue it, make the same call "
+        f"again with out={str(directory)!r}"
     )

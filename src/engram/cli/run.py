@@ -44,23 +44,30 @@ def command(
         typer.Option(metavar="WHAT", help="Predictions to keep: counts|labels|scores|parameters."),
     ] = None,
     together: Annotated[
-        bool, typer.Option("--together/--no-together", help="Train runs in lockstep where it pays.")
+        bool,
+        typer.Option(
+            "--together/--no-together",
+            help="Train runs in lockstep where that is faster.",
+        ),
     ] = True,
     probe: Annotated[
         list[str] | None,
         typer.Option(
             metavar="MODULE:CLASS",
-            help="Own measurement after every stage; finished runs are measured, not trained.",
+            help="Your own measurement after every stage; finished runs are not retrained.",
         ),
     ] = None,
     detectors: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Novelty detectors, fitted and asked after every stage."),
+        typer.Option(
+            metavar="A,B",
+            help="Novelty detectors, fitted and evaluated after every stage.",
+        ),
     ] = None,
     outside: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|PATH", help="Data never trained on, by which detectors are tuned."
+            metavar="NAME|PATH", help="Data never trained on, used to tune detectors."
         ),
     ] = None,
     tune: Annotated[
@@ -74,10 +81,10 @@ def command(
     budget: Budget = None,
     log: Log = None,
 ) -> None:  # fmt: skip
-    """Train one method or several on a stream and show what they remember.
+    """Train one or more methods on a stream and show the results.
 
-    Finished stages are kept: the same command, or engram resume, continues where it stopped.
-    Exit code 1: all runs diverged.
+    Finished stages are kept: repeat the command, or use engram resume, to continue an
+    interrupted run. Exit code 1: all runs diverged.
     """
     from engram.cli import arguments
     from engram.cli.request import Request

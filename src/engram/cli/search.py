@@ -36,7 +36,7 @@ def command(
         str | None,
         typer.Option(
             "--method", "-m", metavar="NAME", autocompletion=complete.methods,
-            help="Method by name, own one as module:Class, or A+B.",
+            help="Method: a name, A+B, or your own as module:Class.",
         ),
     ] = None,
     model: Model = None,
@@ -49,23 +49,33 @@ def command(
             "Repeatable.",
         ),
     ] = None,
-    trials: Annotated[int, typer.Option(help="How many settings are tried.")] = 30,
+    trials: Annotated[int, typer.Option(help="Number of settings to try.")] = 30,
     tasks: Annotated[
-        int | None, typer.Option(help="How many of the first tasks are seen (default: 3).")
+        int | None, typer.Option(help="Number of tasks to tune on, from the first (default: 3).")
     ] = None,
     on: Annotated[
-        str, typer.Option(metavar="valid|test", help="Rows to choose by; test is marked.")
+        str,
+        typer.Option(
+            metavar="valid|test",
+            help="Rows to select on; a choice made on test is marked as such.",
+        ),
     ] = "valid",
     metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What to choose by (default: accuracy).")
+        str | None, typer.Option(metavar="NAME", help="Metric to select by (default: accuracy).")
     ] = None,
     batch: Annotated[
-        int, typer.Option(help="Settings that are tried side by side (0: up to 32).")
+        int, typer.Option(help="Settings to try in parallel (0: up to 32).")
     ] = 0,
-    sampler: Annotated[str, typer.Option(metavar="tpe|random", help="Who proposes them.")] = "tpe",
-    search_seed: Annotated[int, typer.Option(help="What the sampler draws from.")] = 0,
+    sampler: Annotated[
+        str,
+        typer.Option(
+            metavar="tpe|random",
+            help="How settings are proposed.",
+        ),
+    ] = "tpe",
+    search_seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
     run: Annotated[
-        bool, typer.Option("--run", help="Run the chosen setting on the whole stream, too.")
+        bool, typer.Option("--run", help="Then run the best setting on the whole stream.")
     ] = False,
     pool: Pool = "together",
     workers: Workers = 0,
@@ -81,10 +91,10 @@ def command(
     budget: Budget = None,
     log: Log = None,
 ) -> None:  # fmt: skip
-    """Choose hyper-parameters on validation rows of the first tasks; equal shapes in lockstep.
+    """Tune hyper-parameters on validation rows of the first tasks.
 
-    Trials are kept: the same command, or engram resume, goes on where it stopped, and with more
-    --trials further ones are added. Test rows and later tasks are not read.
+    Trials are kept: repeat the command, or use engram resume, to continue an interrupted search;
+    more --trials add further ones. Test rows and later tasks are not read.
     """
     from engram.cli import arguments
     from engram.cli.request import Request

@@ -44,7 +44,7 @@ def search_request(
     folder = out if out is not None else _default_out(Recipe.of(content))
     target = folder.absolute()
     if same and not any((target / FOLDER).glob("*.json")):
-        raise RecordError(f"{folder}: holds no search that could be continued")
+        raise RecordError(f"{folder}: contains no search to continue")
     home = chdir(request.folder) if Path(request.folder).is_dir() else nullcontext()
     with home:
         find_modules(request.folder)
@@ -53,7 +53,7 @@ def search_request(
             _show(found, folder)
             result = _run_chosen(request, found, target, folder)
         except KeyboardInterrupt as error:
-            say(f"\n{why_stopped(error)}. Kept in {folder}: all trials that were begun.",
+            say(f"\n{why_stopped(error)}. All trials begun so far are kept in {folder}.",
                 style="yellow")  # fmt: skip
             say(_go_on(folder))
             raise typer.Exit(exit_code(error)) from None
@@ -98,7 +98,10 @@ def _show(found: Search, folder: Path) -> None:
     for line in str(found).splitlines():
         say(line.strip(), style="bold" if "chosen:" in line else "dim")
     if found.on == "test":
-        say(f"warning: {ON_TEST}: its test accuracy is no measurement any more", style="yellow")
+        say(
+            f"warning: {ON_TEST}: its test accuracy is no longer an unbiased estimate",
+            style="yellow",
+        )
     if not found.complete:
         say("Not finished.", style="yellow")
         say(_go_on(folder))

@@ -27,29 +27,32 @@ def command(
         typer.Option(metavar="TEXT", help="Access token (default: the variable ENGRAM_TOKEN)."),
     ] = None,
     open_to_all: Annotated[
-        bool, typer.Option("--open", help="No token, though other machines can reach it.")
+        bool, typer.Option("--open", help="Require no token, even if other machines can connect.")
     ] = False,
     most_bytes: Annotated[int, typer.Option(help="Largest request, in bytes.")] = 16 << 20,
     read_seconds: Annotated[
-        float, typer.Option(help="Time in which a request must have arrived.")
+        float, typer.Option(help="Time within which a request must arrive.")
     ] = 10.0,
-    queue: Annotated[int, typer.Option(help="How many tasks may wait to be learnt.")] = 100,
-    threads: Annotated[int, typer.Option(help="Threads of one prediction.")] = 1,
+    queue: Annotated[int, typer.Option(help="Number of tasks that may wait to be learnt.")] = 100,
+    threads: Annotated[int, typer.Option(help="Threads per prediction.")] = 1,
     label: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which method of a run directory.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Which seed of a run directory.")] = None,
     to: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where the model of a run directory is saved first."),
+        typer.Option(
+            metavar="FILE",
+            help="File to which the model of a run directory is saved first.",
+        ),
     ] = None,
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:  # fmt: skip
-    """Serve a model: predict, novelty, learn, metrics, health, and a page to try it.
+    """Serve a model over HTTP: predict, novelty, learn, metrics, health, and a page to try it.
 
-    Tasks that are sent to it are learnt by a process of their own, one after the other; the file
-    always holds the last one that was learnt.
+    Tasks sent to it are learnt one at a time in a separate process; the file always holds the
+    latest model.
     """
     from engram.cli.predict import open_model
     from engram.cli.shell import say
@@ -58,14 +61,14 @@ def command(
     _need_extra()
     token = token if token is not None else os.environ.get("ENGRAM_TOKEN", "")
     if host not in LOCAL and not token and not open_to_all:
-        expected = f"a token, because {host} can be reached from other machines (or --open)"
+        expected = f"a token, because other machines can reach {host} (or --open)"
         raise bad("--token", expected, "none")
     whole("--threads", threads, 1)
     if whole("--port", port) > LAST_PORT:
         raise bad("--port", f"a port from 0 to {LAST_PORT}", port)
     given = {"--to": to, "--label": label, "--seed": seed}
     if model.is_file() and (first := next((k for k, v in given.items() if v is not None), "")):
-        raise bad(first, "nothing beside a model file: it is for run directories", given[first])
+        raise bad(first, "no value with a model file: it is for run directories", given[first])
 
     import torch
 
@@ -76,7 +79,7 @@ def command(
 
     if to is not None and model.is_dir():
         if to.exists():
-            raise bad("--to", "a file that is not there yet", str(to))
+            raise bad("--to", "a file that does not exist yet", str(to))
         model = open_model(model, label, seed, None, device, trust).save(to)
     limits = Limits(most_bytes=most_bytes, read_seconds=read_seconds)
     torch.set_num_threads(threads)
@@ -87,7 +90,7 @@ def command(
         hosts = LOOPBACK if host in LOCAL else ()
         app = create_app(service, limits=limits, token=token, hosts=hosts)
         port = at.getsockname()[1]  # where 0 was asked for, one that was free
-        say(f"{model} on http://{host}:{port} (its interface: /docs); Ctrl-C ends it")
+        say(f"{model} on http://{host}:{port} (API: /docs); press Ctrl-C to stop")
         server(app, host=host, port=port, limits=limits).run(sockets=[at])
 
 

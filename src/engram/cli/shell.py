@@ -65,7 +65,7 @@ def say(text: str, *, style: str = "") -> None:
 def say_unread(result: Any) -> None:
     """Files that a result passed over: what they hold is missing in it."""
     for problem in result.problems:
-        say(f"not read: {problem}", style="yellow")
+        say(f"could not read: {problem}", style="yellow")
 
 
 def emit(text: str) -> None:
@@ -143,7 +143,7 @@ def offer_options(error: Any) -> None:
     near = nearest(name, [one.removeprefix("--") for one in known if one.startswith("--")])
     error.possibilities = None
     if moved := MOVED.get((error.ctx.command.name, error.option_name)):
-        error.message += f", it is called {moved} now"
+        error.message += f", it is now called {moved}"
     elif near:
         error.message += f", did you mean --{near}?"
     elif "--device" in known and nearest(name, ("cuda",)):

@@ -186,15 +186,18 @@ def footnotes(result: Result) -> None:
     """How the numbers of the table are meant."""
     say(f"{how_seen(result)}; forgetting: definition max", style="dim")
     if any(figure != "accuracy" for figure in result.figures):
-        say("pw-Jaccard: precision-weighted Jaccard score of predicted label sets, over all test "
-            "rows of the tasks so far, each once", style="dim")  # fmt: skip
+        say("pw-Jaccard: precision-weighted Jaccard score of the predicted label sets, over all "
+            "distinct test rows of the tasks so far", style="dim")  # fmt: skip
     for words in searched_in_words(result.recipes):
         say(words, style="yellow")
     models = (one.get("model") for one in result.recipes.values())
     for line in dict.fromkeys(filter(None, map(starting_weights, models))):
         say(line, style="dim")
     if reads_past(result):
-        say("* reads the training data of earlier tasks: a ceiling, not a competitor", style="dim")
+        say(
+            "* trains on data of earlier tasks as well: an upper bound, not a competitor",
+            style="dim",
+        )
 
 
 def findings(found: Iterable[Finding]) -> None:

@@ -42,7 +42,7 @@ def command(
         list[str] | None,
         typer.Option(
             "--grid", "-g", metavar="KEY=V1,V2,...",
-            help="Run every value, and every combination when repeated: lr=0.1,0.01.",
+            help="Values to try: lr=0.1,0.01. Repeat it to run every combination.",
         ),
     ] = None,
     pool: Pool = "together",
@@ -60,7 +60,7 @@ def command(
     budget: Budget = None,
     log: Log = None,
 ) -> None:  # fmt: skip
-    """Run many recipes, or one over a grid of values; equal shapes train in lockstep."""
+    """Run several recipes, or one over a grid of values, in lockstep where shapes are equal."""
     from engram.cli import arguments
     from engram.cli.request import Request
     from engram.cli.train import refuse_diverged, run_request

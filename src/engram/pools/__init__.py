@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from engram.pools.base import Pool
 
 POOLS = {
-    "together": "runs of equal shapes in lockstep",
-    "auto": "in lockstep where it pays",
-    "serial": "one run after the other",
+    "together": "runs of the same shape in lockstep",
+    "auto": "in lockstep where that is faster",
+    "serial": "one run at a time",
     "processes": "runs spread over processes",
     "ray": "groups of runs spread over a Ray cluster",
 }
