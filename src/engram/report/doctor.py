@@ -83,7 +83,7 @@ def impossible_accuracies(table: pd.DataFrame) -> list[Finding]:
     rows = table[table["metric"].isin([*FIGURES, "class_accuracy"])]
     wrong = rows[(rows["value"] < 0) | (rows["value"] > 1)]
     return [
-        Finding("error", str(name), f"{len(group)} accuracies lie outside 0 to 1 "
+        Finding("error", str(name), f"{len(group)} accuracies are outside 0 to 1 "
                 f"(for example {group['value'].iloc[0]:.4g}).")
         for name, group in wrong.groupby("name", observed=True)
     ]  # fmt: skip
@@ -115,7 +115,7 @@ def loss_terms(table: pd.DataFrame) -> list[Finding]:
         if term in ("task", "total"):
             continue
         if mean == 0:
-            text = f"The loss term “{term}” is zero after the first stage: it does nothing."
+            text = f"The loss term “{term}” is zero after the first stage: it has no effect."
             found.append(Finding("warning", str(name), text))
         elif task > 0 and mean / task > DWARFS:
             text = f"The loss term “{term}” is {mean / task:,.0f} times the task loss on average."
@@ -140,8 +140,8 @@ def silent_classes(table: pd.DataFrame, names: Mapping[int, str]) -> list[Findin
         classes = sorted(int(c) for c in group["cls"].unique())
         view = f" ({head}-head view)" if head else ""
         text = (
-            f"In {plural(runs, 'run')} some learnt class is never predicted after the last stage"
-            f"{view}: {listed([names.get(c, c) for c in classes])}."
+            f"In {plural(runs, 'run')}, some learnt classes are never predicted after the last "
+            f"stage{view}: {listed([names.get(c, c) for c in classes])}."
         )
         found.append(Finding("warning", str(name), text))
     return found
@@ -152,8 +152,8 @@ def repeated_samples(table: pd.DataFrame) -> list[Finding]:
     rows = of_metric(table, "repeated_samples")
     worst = rows[rows["value"] > 0].groupby("name", observed=True)["value"].max()
     return [
-        Finding("warning", str(name), f"{int(count):,} test rows have the input of a training row: "
-                "accuracies tell of memory there, not of learning.")
+        Finding("warning", str(name), f"{int(count):,} test rows have the same input as a training "
+                "row: accuracy on them measures memorisation, not generalisation.")
         for name, count in worst.items()
     ]  # fmt: skip
 
@@ -195,8 +195,11 @@ def label_counts(table: pd.DataFrame) -> list[Finding]:
         labels = opened.reindex(pd.MultiIndex.from_frame(group[RUN])).to_numpy()
         counts = group["value"].to_numpy()
         for many, what in (
-            (counts < NOTHING, "predict nothing: hardly any label lies above the threshold"),
-            ((labels > 2) & (counts > EVERYTHING * labels), "name every label for every image"),
+            (counts < NOTHING, "predicting nothing: hardly any label is above the threshold"),
+            (
+                (labels > 2) & (counts > EVERYTHING * labels),
+                "predicting every label for every image",
+            ),
         ):
             if many.any():
                 text = f"{plural(int(many.sum()), 'run')} {what} ({counts[many].mean():.2g} labels "
