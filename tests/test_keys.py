@@ -101,5 +101,5 @@ def test_a_kernel_that_draws_something_else_is_given_up_in_words(wrong, monkeypa
     other = {**right, wrong: lambda key, *rest: torch.zeros_like(right[wrong](key, *rest))}
     monkeypatch.setattr("engram.key_kernels", SimpleNamespace(**other), raising=False)
     monkeypatch.setitem(sys.modules, "engram.key_kernels", SimpleNamespace(**other))
-    with pytest.warns(UserWarning, match="without kernels of their own: they differ"):
+    with pytest.warns(UserWarning, match="without custom kernels: they differ"):
         assert not keys._try_kernel(torch.device("cpu"))

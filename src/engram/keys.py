@@ -176,7 +176,7 @@ def _try_kernel(device: torch.device) -> bool:
         if all(map(torch.equal, found, expected)):
             return True
         said = "they differ from torch's"
-    warnings.warn(f"keys and masks go without kernels of their own: {said}", stacklevel=2)
+    warnings.warn(f"keys and masks are computed without custom kernels: {said}", stacklevel=2)
     return False
 
 

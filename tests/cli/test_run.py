@@ -163,7 +163,7 @@ def test_own_method_from_a_file(engram):
         assert f"expected an existing file in '{missing}'" in said
     own = ("run", *SMALL, "-m", "own/quiet.py:Quiet", "-o", "out", "-s")
     said = engram("run", *SMALL, "-m", "own/quiet.py", code=2).stderr
-    assert "method: expected own/quiet.py:NAME, a name that it defines (Quiet)" in said
+    assert "method: expected own/quiet.py:NAME with a name defined there (Quiet)" in said
     said = engram("run", *SMALL, "-m", "own/quiet.py:Loud", code=2).stderr
     assert said.strip().endswith("Valid: Quiet")  # not what it imports
     assert "did you mean 'size'" in engram(*own, "Quiet.siz=4", code=2).stderr

@@ -92,7 +92,7 @@ def test_models_that_are_not_there(six, runs, tmp_path):
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     broken.write_bytes(content)
-    with pytest.raises(engram.RecordError, match="checksums differ"):
+    with pytest.raises(engram.RecordError, match="checksum mismatch"):
         engram.Learner.load(broken)
 
 

@@ -120,7 +120,9 @@ def test_a_step_that_does_not_compile_runs_as_it_is(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", broken)
     monkeypatch.setattr(compiled, "_KNOWN", {})
-    with pytest.warns(UserWarning, match="a step was not compiled and runs as it is: KeyError"):
+    with pytest.warns(
+        UserWarning, match="a step could not be compiled and runs uncompiled: KeyError"
+    ):
         same_numbers(runs_of(methods.Finetune(), streams()[:1]), together=False)
 
 

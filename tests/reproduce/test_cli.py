@@ -133,7 +133,10 @@ def test_budget_of_nothing_says_how_to_go_on():
         (["reproduce", "rwalk/1", "--budget", "soon"], "budget: expected a duration"),
         (["reproduce", "rwalk/1", "--format", "pdf"], "--format"),
         (["reproduce", "rwalk/1", "--save", "x.pdf"], "--save"),
-        (["reproduce", "rwalk/1", "--save", "/dev/null/x.csv"], "/dev/null: is a file, no folder"),
+        (
+            ["reproduce", "rwalk/1", "--save", "/dev/null/x.csv"],
+            "/dev/null: is a file, not a folder",
+        ),
         (["reproduce", "rwalk/1", "--dry-run", "--workers", "-1"], "--workers: expected a whole"),
         (["reproduce", "rwalk/1", "--dry-run", "--group-size", "-2"], "--group-size: expected"),
         (["reproduce", "rwalk/1", "--cells", "metod=F"], "did you mean 'method'"),

@@ -108,12 +108,12 @@ def test_an_attribute_of_the_data_is_a_tree():
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"a": ["b"], "b": ["a"]}, "hierarchy: expected no circle, got 'a < b < a'"),
-        ({"a": ["a"]}, "hierarchy: expected no circle, got 'a < a'"),
-        ({"a": ["cat", "b"], "b": ["c"], "c": ["b"]}, "subclasses that 'a' does not have"),
-        ({"t": ["a"], "a": ["b"], "b": ["superclass/t", "cat"]}, "no circle"),
-        ({"a": ["cat"], "b": ["cat"]}, "subclasses that 'a' does not have, got 'cat'"),
-        ({"a": ["c"], "b": ["c"], "c": ["cat"]}, "subclasses that 'a' does not have, got 'c'"),
+        ({"a": ["b"], "b": ["a"]}, "hierarchy: expected no cycle, got 'a < b < a'"),
+        ({"a": ["a"]}, "hierarchy: expected no cycle, got 'a < a'"),
+        ({"a": ["cat", "b"], "b": ["c"], "c": ["b"]}, "subclasses other than those of 'a'"),
+        ({"t": ["a"], "a": ["b"], "b": ["superclass/t", "cat"]}, "no cycle"),
+        ({"a": ["cat"], "b": ["cat"]}, "subclasses other than those of 'a', got 'cat'"),
+        ({"a": ["c"], "b": ["c"], "c": ["cat"]}, "subclasses other than those of 'a', got 'c'"),
         ({"a": ["cat", "dgo"]}, "unknown name 'dgo', did you mean 'dog'"),
         ({"cat": ["dog"], "a": ["cat"]}, "either 'fine/cat' or 'superclass/cat'"),
         ({1: ["cat"]}, "hierarchy: expected names of superclasses as keys, got 1"),
@@ -131,7 +131,7 @@ def test_trees_that_are_none_are_refused(tree, message):
         (("cat,pet", "cat,pet"), "line 3: expected one parent for 'cat'"),
         (("cat,pets", "pet,", "dog,pet"), "parent: unknown name 'pets', did you mean 'pet'"),
         (("cat,pet", "pet,cat"), "either 'fine/cat' or 'superclass/cat'"),
-        (("cat,a", "a,b", "b,a"), "expected no circle"),
+        (("cat,a", "a,b", "b,a"), "expected no cycle"),
         (("cta,pet",), "unknown name 'cta', did you mean 'cat'"),
         (("cat,pet", "dgo,"), "unknown name 'dgo', did you mean 'dog'"),
         ((",pet",), "line 2: expected a child"),
@@ -150,7 +150,7 @@ def test_files_that_are_none_are_refused(tmp_path):
     with pytest.raises(engram.BadArgument, match=r"the columns child,parent, got 'a,b'"):
         read_tree(zoo(), written(tmp_path, *LINES, head="a,b"))
     (tmp_path / "tree.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(engram.BadArgument, match="text with commas"):
+    with pytest.raises(engram.BadArgument, match="comma-separated text"):
         read_tree(zoo(), tmp_path / "tree.csv")
 
 

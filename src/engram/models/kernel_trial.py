@@ -31,7 +31,7 @@ def works(gap: Callable[[], float], most: float, *, what: str, broken: list[str]
         if found < most:
             return True
         said = f"they differ from torch's by {found:.1e}"
-    text = f"{what} go without kernels of their own, more slowly: {said}"
+    text = f"{what} run without custom kernels, more slowly: {said}"
     warnings.warn(text, stacklevel=3)
     broken.append(said)
     return False

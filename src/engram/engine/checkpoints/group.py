@@ -142,7 +142,7 @@ class GroupFiles:
 
     def _pass_over(self, path: Path, problem: RecordError) -> None:
         checkpoint.put_aside(path)
-        self.note(f"{problem}; the state before it is taken")
+        self.note(f"{problem}; using the checkpoint before it")
 
     def remove_finished(self, finished: Collection[str]) -> None:
         """Remove files none of whose runs will be gone on with."""

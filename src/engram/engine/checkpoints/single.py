@@ -170,7 +170,7 @@ def load(learner: Learner, folder: Path, finished: Collection[int], note: Note =
             take(learner, path, {name: file.get(name) for name in file.keys()}, facts)  # noqa: SIM118
         except RecordError as problem:
             put_aside(path)
-            note(f"{problem}; the state before it is taken")
+            note(f"{problem}; using the checkpoint before it")
             continue
         return learner.stage + 1
     return 0
@@ -187,7 +187,7 @@ def facts_of(file: TensorFile) -> Any:
 def check_place(path: Path, facts: dict[str, Any], *, run: str, stage: int) -> None:
     """Refuse a file that was put in the place of another one."""
     if facts.get("run", run) != run or facts.get("stage") != stage:
-        raise RecordError(f"{path}: is the checkpoint of another run or stage")
+        raise RecordError(f"{path}: belongs to another run or stage")
 
 
 def put_aside(path: Path) -> None:
@@ -206,4 +206,4 @@ def take(learner: Learner, path: Path, tensors: dict[str, Tensor], facts: dict[s
         with read_as(path, "checkpoint"):
             load_state_dict(learner, tensors, facts)
     except BadArgument as problem:  # of a ledger with kinds that there are not
-        raise RecordError(f"{path}: is not a whole checkpoint ({problem})") from problem
+        raise RecordError(f"{path}: is not a valid checkpoint ({problem})") from problem

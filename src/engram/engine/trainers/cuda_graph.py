@@ -75,7 +75,10 @@ class Captured:
             raise
         except RuntimeError as error:  # a host decision, say: nothing was computed yet
             reason = str(error).strip().splitlines()[0]
-            warnings.warn(f"a step was not captured and runs as it is: {reason}", stacklevel=2)
+            warnings.warn(
+                f"a step could not be captured and runs without a CUDA graph: {reason}",
+                stacklevel=2,
+            )
             torch.cuda.synchronize()
             self._warm, self._refused = 0, True
             self._step()

@@ -82,7 +82,9 @@ class Compiled:
                     run(*inputs)  # torch compiles here, before anything is computed
             except _compiler_errors() as error:
                 reason = str(error).strip().splitlines()[0]
-                warnings.warn(f"a step was not compiled and runs as it is: {reason}", stacklevel=2)
+                warnings.warn(
+                    f"a step could not be compiled and runs uncompiled: {reason}", stacklevel=2
+                )
                 run, inputs = self._step, list(self._places())
                 self._traces[self._key(inputs)] = None
                 run(*inputs)
