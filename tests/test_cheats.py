@@ -19,19 +19,19 @@ from engram.streams.outline import StreamOutline
 from tests import cheats
 
 REFUSED = {
-    cheats.ReadsTheData: "stream.data.x is closed",
-    cheats.ReadsTheLabels: "stream.targets is closed",
-    cheats.ReadsTheRawLabels: "stream.data.y is closed",
-    cheats.FeedsItself: "learner.feed is closed",
+    cheats.ReadsTheData: "stream.data.x is not available",
+    cheats.ReadsTheLabels: "stream.targets is not available",
+    cheats.ReadsTheRawLabels: "stream.data.y is not available",
+    cheats.FeedsItself: "learner.feed is not available",
     cheats.ReplacesTheGuard: "learner.guard is the engine's",
     cheats.ReplacesTheLedger: "learner.ledger is the engine's",
-    cheats.WipesTheLedger: "learner.ledger is closed",
+    cheats.WipesTheLedger: "learner.ledger is not available",
     cheats.DeclaresThePastLate: "learner.reads is the engine's",
-    cheats.CompletesLabels: "learner.complete_items is closed",
-    cheats.EntersTheNextTask: "learner.open_classes is closed",
+    cheats.CompletesLabels: "learner.complete_items is not available",
+    cheats.EntersTheNextTask: "learner.open_classes is not available",
     cheats.RewritesItsTask: "written into",
-    cheats.NetworkOfTheData: "stream.data.x is closed",
-    cheats.PolicyWithAView: "stream.targets is closed",
+    cheats.NetworkOfTheData: "stream.data.x is not available",
+    cheats.PolicyWithAView: "stream.targets is not available",
     cheats.BatchOfTestRows: "a test row of task 0",
     cheats.OutputsOfTestRows: "a test row of task 0",
     cheats.ImportanceOfTestRows: "a test row of task 0",
@@ -39,7 +39,7 @@ REFUSED = {
     cheats.KeepsTestRows: "exemplars hold row .* a test row of task 0",
     cheats.KeepsPastRows: "exemplars hold row .* not in the memory",
     cheats.KeepsFutureRows: "exemplars hold row .* a train row of task 1",
-    cheats.InventsStages: "exemplars hold row .* yet to come",
+    cheats.InventsStages: "exemplars hold row .* a future task",
     cheats.WritesIntoItsMemory: "exemplars hold row .* a test row of task 0",
     cheats.BorrowsItsMemory: "exemplars hold row .* a test row of task 0",
 }  # fmt: skip
@@ -91,7 +91,7 @@ class TestChecks:
 
     def test_a_door_that_refuses_is_a_finding(self):
         found = finding(data_access.check_reads_only_what_it_may, cheats.FeedsItself())
-        assert "learner.feed is closed to methods" in found.message
+        assert "learner.feed is not available to methods" in found.message
 
     def test_twenty_cheats_and_more(self):
         assert len(REFUSED) + len(CAUGHT) > 20

@@ -165,4 +165,4 @@ def test_data_is_for_networks_alone(tmp_path, monkeypatch):
     assert asked.exit_code == 2
     assert "EWC is no network" in asked.stderr
     asked = CliRunner().invoke(app, ["check", "EWC", "--label", "kind"])
-    assert "--data: expected the data that --set and --label are about" in asked.stderr
+    assert "--data: expected the data that --set and --label apply to" in asked.stderr

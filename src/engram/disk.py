@@ -21,15 +21,15 @@ _counter = itertools.count()  # two threads of one process may write the same na
 
 _WORDS = {
     errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
+    errno.EDQUOT: "the disk quota is exceeded",
     errno.EROFS: "the disk is read-only",
-    errno.EACCES: "this user may not write there",
-    errno.EPERM: "this user may not write there",
-    errno.ENOENT: "the directory has vanished",
-    errno.ENOTDIR: "the directory has vanished",
-    errno.ESTALE: "the directory has vanished",
-    errno.EFBIG: "the file is larger than this disk or process may have",
-    errno.EIO: "the disk does not work (input/output error)",
+    errno.EACCES: "no permission to write there",
+    errno.EPERM: "no permission to write there",
+    errno.ENOENT: "the directory no longer exists",
+    errno.ENOTDIR: "the directory no longer exists",
+    errno.ESTALE: "the directory no longer exists",
+    errno.EFBIG: "the file exceeds the size limit of this disk or process",
+    errno.EIO: "the disk is failing (input/output error)",
 }
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
@@ -47,7 +47,7 @@ class DiskError(RecordError, OSError):
 
     def __init__(self, cause: OSError, path: str | os.PathLike[str], why: str = "") -> None:
         usual = _WORDS.get(cause.errno or 0) or cause.strerror or str(cause)
-        said = why or f"{usual}; what was written before is kept"
+        said = why or f"{usual}; everything written before is kept"
         super().__init__(f"{os.fspath(path)}: {said}")
         self.errno = cause.errno
 
@@ -220,10 +220,10 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 def _in_the_way(problem: OSError, target: Path) -> str:
     files = (one for one in (target, *target.parents) if os.path.lexists(one) and not one.is_dir())
     if file := next(files, None):
-        same = "is a file, no folder"
-        return same if file == target else f"no folder can be made there, {file} is a file"
+        same = "is a file, not a folder"
+        return same if file == target else f"cannot create a folder there: {file} is a file"
     known = None if problem.errno in _GONE else _WORDS.get(problem.errno or 0)
-    return f"no folder can be made there, {known or problem.strerror or problem}"
+    return f"cannot create a folder there: {known or problem.strerror or problem}"
 
 
 def make_folder(path: Path, inside: Path) -> None:

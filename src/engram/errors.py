@@ -177,7 +177,7 @@ def number(
         inside = end if math.isinf(high) else f"in {bracket}{low:g}, {high:g}]"
         raise bad(argument, f"a number {inside}", value)
     if isinstance(value, int) and abs(value) > MOST:
-        raise bad(argument, f"a whole number within {MOST}, or one with a point", value)
+        raise bad(argument, f"a whole number of at most {MOST} in size, or a float", value)
     if math.isinf(value):
         raise bad(argument, "a finite number", value)
     result: float = value
@@ -216,7 +216,7 @@ def read_as(source: object, what: str, kind: type[EngramError] = RecordError) ->
     ...     {}["runs"]
     Traceback (most recent call last):
     ...
-    engram.errors.RecordError: run/ledger.json: is not a whole ledger (KeyError: 'runs')
+    engram.errors.RecordError: run/ledger.json: is not a valid ledger (KeyError: 'runs')
     """
     try:
         yield
@@ -227,7 +227,7 @@ def read_as(source: object, what: str, kind: type[EngramError] = RecordError) ->
             raise
         words = " ".join(str(problem).split())[:200]
         said = f"{type(problem).__name__}: {words}" if words else type(problem).__name__
-        raise kind(f"{source}: is not a whole {what} ({said})") from problem
+        raise kind(f"{source}: is not a valid {what} ({said})") from problem
 
 
 def own_place(error: BaseException) -> str:

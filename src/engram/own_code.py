@@ -101,7 +101,7 @@ def unknown_name(what: str, name: object, valid: Iterable[str]) -> BadArgument:
         written = []
     made = [one.name for one in written if isinstance(one, (ast.ClassDef, ast.FunctionDef))]
     listed = ", ".join(one for one in made if one[0] != "_") or "nothing"
-    return bad(what, f"{name}:NAME, a name that it defines ({listed})", name)
+    return bad(what, f"{name}:NAME with a name defined there ({listed})", name)
 
 
 def _own_names(module: ModuleType) -> list[str]:
@@ -122,5 +122,5 @@ def _make_way(module_name: str, path: Path, what: str) -> None:
     if file is not None and Path(file).resolve() == path.resolve():
         return
     if module_name not in OWN_MODULES:
-        raise bad(what, f"a file that is not named as the module {module_name!r}", str(path))
+        raise bad(what, f"a file that is not named like the module {module_name!r}", str(path))
     del sys.modules[module_name]

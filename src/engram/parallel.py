@@ -106,7 +106,7 @@ class Ranks:
             yield
         except RuntimeError as problem:
             text = str(problem).strip().splitlines()[:1] or [repr(problem)]
-            raise LostRank(f"rank {self.rank} lost another: {text[0]}") from problem
+            raise LostRank(f"rank {self.rank} lost contact with another: {text[0]}") from problem
 
 
 _NOW: Ranks | None = None
@@ -127,7 +127,7 @@ def ranks_on(device: torch.device) -> Iterator[Ranks | None]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         if int(os.environ["LOCAL_RANK"]) >= torch.cuda.device_count():
-            wanted = f"at most {torch.cuda.device_count()} processes, one for each CUDA device"
+            wanted = f"at most {torch.cuda.device_count()} processes, one per CUDA device"
             raise bad("--nproc-per-node", wanted, os.environ["LOCAL_WORLD_SIZE"])
         torch.cuda.set_device(device)
     if not dist.is_initialized():  # once for the life of the process: a script may run often

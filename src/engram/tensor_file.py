@@ -99,14 +99,14 @@ class TensorFile:
 
         self.path, self.what = Path(path), what
         if not self.path.is_file():
-            found = "is no ordinary file" if self.path.exists() else "is not there"
+            found = "is not a regular file" if self.path.exists() else "does not exist"
             raise RecordError(f"{path}: {found}, expected a {what}")
         try:
             file: Any = safe_open(str(path), framework=framework)
             self.facts: dict[str, str] = file.metadata() or {}
             self._sums = json.loads(self.facts.get(SUMS, "{}"))
         except (SafetensorError, OSError, ValueError) as problem:
-            raise RecordError(f"{path}: is not a whole {what} ({problem})") from problem
+            raise RecordError(f"{path}: is not a valid {what} ({problem})") from problem
         self._file = file
         if SUMS in self.facts and self.facts.get(_OWN) != _header_sum(self.facts):
             raise self._damaged("its header")
@@ -122,12 +122,10 @@ class TensorFile:
         try:
             found = self._file.get_tensor(name)
         except (SafetensorError, OSError, ValueError) as problem:
-            raise RecordError(f"{self.path}: is not a whole {self.what} ({problem})") from problem
+            raise RecordError(f"{self.path}: is not a valid {self.what} ({problem})") from problem
         if SUMS in self.facts and self._sums.get(name) != checksum(name, found):
             raise self._damaged(repr(name))
         return found
 
     def _damaged(self, part: str) -> RecordError:
-        return RecordError(
-            f"{self.path}: is damaged, {part} is not as it was written (checksums differ)"
-        )
+        return RecordError(f"{self.path}: is damaged (checksum mismatch in {part})")

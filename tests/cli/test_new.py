@@ -44,7 +44,7 @@ def test_what_is_written_passes_the_check(engram, tmp_path, kind):
     command = next(one for one in written.splitlines() if one.startswith("Check:"))
     assert "failed" not in engram(*shlex.split(command)[2:]).output
     again = engram("new", kind, file, code=2).output
-    assert "a file that is not there yet" in again
+    assert "a file that does not exist yet" in again
     module = file.removesuffix(".py")
     how = {
         "method": ("-m", f"{module}:Begun"),

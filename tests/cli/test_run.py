@@ -40,7 +40,7 @@ def test_run_compares_methods_and_keeps_everything(engram):
 
 def test_the_same_question_is_not_trained_twice(engram):
     first = engram("run", *SMALL, "--seeds", 2)
-    assert "finished before" not in first.stderr
+    assert "already finished" not in first.stderr
     again = engram("run", *SMALL, "--seeds", 3)
     assert "already finished: 2 of 3 runs" in again.stderr
     assert len(list(Path("runs").iterdir())) == 1
@@ -163,7 +163,7 @@ def test_own_method_from_a_file(engram):
         assert f"expected an existing file in '{missing}'" in said
     own = ("run", *SMALL, "-m", "own/quiet.py:Quiet", "-o", "out", "-s")
     said = engram("run", *SMALL, "-m", "own/quiet.py", code=2).stderr
-    assert "method: expected own/quiet.py:NAME, a name that it defines (Quiet)" in said
+    assert "method: expected own/quiet.py:NAME with a name defined there (Quiet)" in said
     said = engram("run", *SMALL, "-m", "own/quiet.py:Loud", code=2).stderr
     assert said.strip().endswith("Valid: Quiet")  # not what it imports
     assert "did you mean 'size'" in engram(*own, "Quiet.siz=4", code=2).stderr
@@ -389,12 +389,12 @@ def test_one_identity_for_every_way_to_ask(engram):
 
 def test_again_runs_anew(engram, tmp_path):
     engram("run", *SMALL, "-o", "out")
-    assert "finished before" not in engram("run", *SMALL, "-o", "out", "--again").stderr
+    assert "already finished" not in engram("run", *SMALL, "-o", "out", "--again").stderr
     assert len(list(tmp_path.glob("out/superseded-*.json"))) == 1
     assert "already finished: 1 of 1" in engram("resume", "out").stderr
     Path("r.yaml").write_text(yaml.safe_dump({"stream": "blobs", "method": "Finetune"}))
     engram("sweep", "r.yaml", "-o", "swept")
-    assert "finished before" not in engram("sweep", "r.yaml", "-o", "swept", "--again").stderr
+    assert "already finished" not in engram("sweep", "r.yaml", "-o", "swept", "--again").stderr
     assert len(package.read("swept")) == 1
 
 
@@ -451,7 +451,7 @@ def test_diverged_runs_are_said(engram):
 def test_the_exit_code_says_that_all_runs_diverged(engram):
     wild = (*SMALL, "-s", "lr=1e10", "-m", "Finetune", "-m", "ER", "--seeds", "2")
     done = engram("run", *wild, "-o", "out", code=1)
-    assert "engram: all 4 runs diverged, try a smaller learning rate" in done.stderr.splitlines()
+    assert "engram: all 4 runs diverged; try a smaller learning rate" in done.stderr.splitlines()
     assert len(package.read("out").diverged) == 4
     engram("resume", "out", code=1)
     engram("run", *SMALL, "-o", "out")  # this call's run is sound
@@ -501,7 +501,7 @@ def test_processes_meet_in_one_directory(engram):
 def test_a_budget_stops_and_resume_goes_on(engram, tmp_path, command):
     (tmp_path / "r.yaml").write_text("{stream: blobs, method: Finetune, training: {epochs: 1}}")
     stopped = engram(*command, "--budget", "0s", "-o", "out").stderr
-    assert "The budget is spent. Kept in out: 0 of 1 run complete" in stopped
+    assert "The time budget is used up. Kept in out: 0 of 1 run complete" in stopped
     assert "engram resume out" in stopped
     assert "budget" not in engram("resume", "out", "--budget", "10m").stderr
     assert len(package.read(tmp_path / "out")) == 1

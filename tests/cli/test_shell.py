@@ -148,9 +148,9 @@ finally: assert "torch" not in sys.modules  # a key stroke must not take seconds
 def test_an_unwritable_directory_is_one_line(engram, tmp_path):
     (tmp_path / "file").write_text("")
     said = engram("run", *SMALL, "-o", "file", code=2).stderr.strip().splitlines()[-1]
-    assert said.endswith("/file: is a file, no folder")
+    assert said.endswith("/file: is a file, not a folder")
     said = engram("run", *SMALL, "-o", "file/below", code=2).stderr.strip().splitlines()[-1]
-    assert "/file/below: no folder can be made there, " in said
+    assert "/file/below: cannot create a folder there: " in said
     assert said.endswith("/file is a file")
 
 

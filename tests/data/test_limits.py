@@ -70,9 +70,9 @@ def test_an_archive_of_gigabytes_is_not_read_through(tmp_path):
 
 def test_pipes_are_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.png")
-    with pytest.raises(BadArgument, match="no ordinary file"):
+    with pytest.raises(BadArgument, match="not a regular file"):
         decode([tmp_path / "a.png"])
-    with pytest.raises(BadArgument, match="no ordinary file"):
+    with pytest.raises(BadArgument, match="not a regular file"):
         cut_face(tmp_path / "a.png", 8)
     folder = RunDirectory(tmp_path / "run")
     folder.append(rows_of([0]), ledger={})

@@ -92,7 +92,7 @@ def test_models_that_are_not_there(six, runs, tmp_path):
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     broken.write_bytes(content)
-    with pytest.raises(engram.RecordError, match="checksums differ"):
+    with pytest.raises(engram.RecordError, match="checksum mismatch"):
         engram.Learner.load(broken)
 
 
@@ -231,5 +231,5 @@ def test_heads_by_task_are_counted_from_one_on_the_command_line(tmp_path):
     assert "--task: expected the task of the inputs, 1 to 2" in shell.invoke(app, asked).stderr
     assert "a task from 1 to 2, got 3" in shell.invoke(app, [*asked, "--task", "3"]).stderr
     told = shell.invoke(app, [*asked, "--task", "2"])
-    assert "on 100 rows of classes of task 2 whose labels" in told.stderr, told.output
+    assert "on 100 labelled rows of the classes of task 2" in told.stderr, told.output
     assert float(told.stderr.split()[1]) > 0.8  # of rows that this head can get right

@@ -134,7 +134,7 @@ class TestChoice:
         engine, path = folder
         other = path.parent / "other"
         path.rename(other)
-        with pytest.warns(UserWarning, match="is the checkpoint of another run or stage"):
+        with pytest.warns(UserWarning, match="belongs to another run or stage"):
             assert checkpoint.load(engine.learner(engine.runs[0]), other, {0, 1, 2}) == 0
         other.rename(path)
 

@@ -229,7 +229,7 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is():
 
     run = images()[0]
     hosted = Run(stream=run.stream, method=run.method, model=Synced, training=run.training)
-    with pytest.warns(UserWarning, match="not captured"):
+    with pytest.warns(UserWarning, match="not be captured"):
         found = trained([hosted], device="cuda")
     assert apart(found, trained([run], device="cpu")) < CLOSE
 

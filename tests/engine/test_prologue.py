@@ -399,5 +399,5 @@ class TestErrors:
 
     def test_a_task_with_a_single_row(self):
         stream = class_incremental(toys.clouds((1, 1, 9)), classes_per_task=1)
-        with pytest.raises(BadArgument, match="share: expected a share that takes some rows"):
+        with pytest.raises(BadArgument, match="share: expected a fraction that takes some rows"):
             first_of(run_of(METHOD, stream))

@@ -147,7 +147,7 @@ def test_a_lost_rank_leaves_a_checkpoint_from_which_one_process_goes_on(tmp_path
     first, second = on_ranks(losing, tmp_path)
     assert second is None
     assert first[0] == LOST, first
-    assert "A process of the job is gone" in first[1]
+    assert "A process of the job was lost" in first[1]
     assert len(list((tmp_path / "lost" / "checkpoint" / "steps").glob("*.safetensors"))) == 1
     run = CliRunner().invoke(app, ["resume", str(tmp_path / "lost")])
     assert run.exit_code == 0, run.output

@@ -44,7 +44,7 @@ class TestDoor:
 
     @pytest.mark.parametrize(("rows", "stage", "why"), [
         (STREAM[1].test[:1], 1, "test row"), (STREAM[0].train[:1], 0, "not in the memory"),
-        (STREAM[2].train[:1], 2, "yet to come"), (STREAM[2].train[:1], 1, "train row of task 2"),
+        (STREAM[2].train[:1], 2, "a future task"), (STREAM[2].train[:1], 1, "train row of task 2"),
     ])  # fmt: skip
     def test_other_rows_are_refused(self, rows, stage, why):
         one = made()

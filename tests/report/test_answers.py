@@ -83,7 +83,7 @@ def test_sections_have_a_trace_for_each_method_and_view(facts):
 def test_response_to_the_memory(result, facts):
     section = response_section(facts, choose_cast(facts))
     assert [p.title for p in section.panels] == [
-        "Average accuracy by memory.total", "Forgetting by memory.total",
+        "Average accuracy against memory.total", "Forgetting against memory.total",
     ]  # fmt: skip
     rows = response_table(facts)
     rows = rows[rows["head"] == "single"].sort_values("x")

@@ -65,7 +65,7 @@ def test_streams_are_judged_by_the_view_they_are_about():
 @pytest.mark.parametrize("counts, complains", [((50, 25), False), ((50, 24), True), ((5, 0), True)])
 def test_memory_balance(counts, complains):
     frame = pd.concat([rows("memory_count", [n], cls=c) for c, n in enumerate(counts)])
-    assert ["out of balance in 3 of 3 runs" in t for t in texts(frame)] == [True] * complains
+    assert ["unbalanced in 3 of 3 runs" in t for t in texts(frame)] == [True] * complains
 
 
 def test_a_memory_need_not_hold_classes_to_come():
@@ -121,6 +121,6 @@ def test_what_holds_for_many_is_said_once():
 def test_what_lies_outside_the_memory_is_seen_to_grow(sizes, items, complains):
     parts = [rows("state_bytes", [n], stage=k) for k, n in enumerate(sizes)]
     parts += [rows("memory_items", [items], stage=k) for k in range(len(sizes))]
-    found = [text for text in texts(pd.concat(parts)) if "holds grows" in text]
+    found = [text for text in texts(pd.concat(parts)) if "stores grows" in text]
     assert len(found) == complains
     assert all("method state from 100 B to 300 B" in text for text in found)

@@ -120,7 +120,7 @@ def test_a_directory_with_neither_is_refused(tmp_path):
         (b"", "expected the columns paper, table"),
         (b"paper,ours\nrwalk,0.5\n", "got paper, ours"),
         (f"{HEADER}\n{LINE[:30]}".encode(), "row 1 has 6 of 11 values"),
-        (f'{HEADER}\nrwalk,1,"EWC'.encode(), "not a whole CSV file"),
+        (f'{HEADER}\nrwalk,1,"EWC'.encode(), "not a valid CSV file"),
         (f"{HEADER}\n{LINE.replace('0.558', 'high')}\n".encode(), "column paper_value: .*'high'"),
         (b"\xff\xfe\x00", "is not UTF-8 text"),
     ],

@@ -148,7 +148,7 @@ def test_many_methods_are_capped_in_figures_not_in_tables(tmp_path, frame_of):
     assert "ER size=59" in cast.names  # the best is drawn
     out = build(inputs, tmp_path / "r.html")
     assert set(labels) <= set(outline(out).cells)
-    assert "36 more, in tables only" in out.read_text(encoding="utf-8")
+    assert "36 more, only in tables" in out.read_text(encoding="utf-8")
 
 
 def test_ten_thousand_rows_of_points_are_sampled(frame_of):

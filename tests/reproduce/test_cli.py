@@ -41,9 +41,9 @@ def test_runs_prints_and_saves(tmp_path):
     folder = tmp_path / "runs" / "reproduce" / "rwalk-1-embedded"
     assert len(pd.read_csv(folder / "reproduction.csv")) == 2
     again = call("reproduce", "rwalk/1", *QUICK, *SOME, "--format", "csv")
-    assert "1 run, 1 finished before" in again.stderr
+    assert "1 run, 1 of them already finished" in again.stderr
     assert again.stdout.splitlines()[0].startswith("paper,table,cell")
-    assert "nothing is recorded in" in call("reproduce", "rwalk").stderr
+    assert "nothing recorded in" in call("reproduce", "rwalk").stderr
     counts = call("reproduce", "rwalk", "--embedded", "--format", "csv").stdout.splitlines()
     assert counts[-1].endswith(",-,no,-,-,-,-")
     assert counts[0] == "table,what,cells,made,agree,differ,not comparable,not run"
@@ -99,7 +99,7 @@ def test_dry_run_says_what_is_missing(monkeypatch):
     assert done.exit_code == 0, done.output
     assert "0 of 78 cells" in done.stderr
     assert "39 cells: data: mnist is not part of the package" in done.stderr
-    assert "nothing would be trained" in done.stderr
+    assert "nothing to train" in done.stderr
     assert "runs that train together" not in done.stdout
     plain = call("reproduce", "rwalk/2", "--dry-run", "--device", "cpu", "--format", "csv")
     rows = plain.stdout.splitlines()
@@ -113,10 +113,10 @@ def test_dry_run_says_what_is_missing(monkeypatch):
 def test_figures_are_counted_as_figures():
     quick = [*QUICK, "--set", "mnist.samples=[5]", "--budget", "0s"]
     done = call("reproduce", "rwalk/fig4", *quick)
-    assert "1 of 1 figure can be made here, from 4 runs" in done.stderr, done.output
+    assert "1 of 1 figure can be reproduced here, from 4 runs" in done.stderr, done.output
     assert "cells" not in done.stderr
     some = call("reproduce", "rwalk/fig4", *quick, "--cells", "method=EWC-S|PI-S")
-    assert "1 of 1 figure can be made here, from 2 runs" in some.stderr, some.output
+    assert "1 of 1 figure can be reproduced here, from 2 runs" in some.stderr, some.output
     other = call("reproduce", "rwalk/fig6", *quick)
     assert "note: digits in place of CIFAR-100" in other.stderr
 
@@ -133,7 +133,10 @@ def test_budget_of_nothing_says_how_to_go_on():
         (["reproduce", "rwalk/1", "--budget", "soon"], "budget: expected a duration"),
         (["reproduce", "rwalk/1", "--format", "pdf"], "--format"),
         (["reproduce", "rwalk/1", "--save", "x.pdf"], "--save"),
-        (["reproduce", "rwalk/1", "--save", "/dev/null/x.csv"], "/dev/null: is a file, no folder"),
+        (
+            ["reproduce", "rwalk/1", "--save", "/dev/null/x.csv"],
+            "/dev/null: is a file, not a folder",
+        ),
         (["reproduce", "rwalk/1", "--dry-run", "--workers", "-1"], "--workers: expected a whole"),
         (["reproduce", "rwalk/1", "--dry-run", "--group-size", "-2"], "--group-size: expected"),
         (["reproduce", "rwalk/1", "--cells", "metod=F"], "did you mean 'method'"),
@@ -144,7 +147,7 @@ def test_budget_of_nothing_says_how_to_go_on():
         (["reproduce", "walk"], "did you mean 'rwalk'"),
         (["reproduce", "rwalk", "--dry-run"], "table: expected rwalk/TABLE"),
         (["reproduce", "rwalk", "--out", "x"], "--out: expected a folder with run directories"),
-        (["reproduce", "rwalk/1", "--dry-run", "--save", "x.csv"], "--save: expected nothing"),
+        (["reproduce", "rwalk/1", "--dry-run", "--save", "x.csv"], "--save: expected no value"),
         (["reproduce", "rwalk/1", "--on", "skeletons"], "expected grey images or colour images"),
         (["reproduce", "cgl/2", "--on", "digits"], "got 'digits: grey images'"),
         (["reproduce", "cgl/5", "--on", "digits"], "cgl/5 needs no data"),
@@ -179,7 +182,7 @@ def test_nothing_to_reproduce_is_not_success(monkeypatch, tmp_path):
     assert done.exit_code == 2
     assert done.stdout == ""
     said = done.stderr.splitlines()[-1]
-    for part in ("nothing of rwalk/1 can be made here", "mnist is not part of the package",
+    for part in ("nothing of rwalk/1 can be reproduced", "mnist is not part of the package",
                  "cifar100 is not part", "--root DIR", "ENGRAM_DATA", "--embedded"):  # fmt: skip
         assert part in said
     assert not (tmp_path / "runs").exists()
@@ -207,7 +210,7 @@ def test_on_other_data_of_the_same_kind(tmp_path):
     quick = ["--set", "mnist.epochs=1", "--set", "seeds=1", "--device", "cpu", "--on", "digits"]
     done = call("reproduce", "rwalk/1", *quick, *SOME)
     assert done.exit_code == 0, done.output
-    assert "2 of 2 cells can be made here" in done.stderr
+    assert "2 of 2 cells can be reproduced here" in done.stderr
     assert "note: made on digits" in done.stderr
     found = pd.read_csv(tmp_path / "runs" / "reproduce" / "rwalk-1-on-digits" / "reproduction.csv")
     assert set(found["cell"]) == {"digits single-head Vanilla lambda=0"}

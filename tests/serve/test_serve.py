@@ -175,7 +175,7 @@ def test_the_command_refuses_what_cannot_work(saved, tmp_path):
 
     assert "a token" in said(saved, "--host", "0.0.0.0")
     assert "--port: expected a port from 0 to 65535" in said(saved, "--port", 99_999_999)
-    assert "--to: expected nothing beside a model file" in said(saved, "--to", tmp_path / "x")
+    assert "--to: expected no value with a model file" in said(saved, "--to", tmp_path / "x")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"127.0.0.1:{port}: cannot be listened on" in said(saved, "--port", port)

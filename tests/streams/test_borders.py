@@ -154,5 +154,5 @@ def test_bad_online_options_are_refused():
         online(DATA)
     with pytest.raises(ValueError, match="task_labels: expected True or False"):
         online(class_incremental(DATA), task_labels=1)
-    with pytest.raises(ValueError, match="a multi head needs to know the task"):
+    with pytest.raises(ValueError, match="a multi-head stream needs the task id"):
         online(task_incremental(DATA), task_labels=False)

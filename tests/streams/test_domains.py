@@ -80,7 +80,7 @@ def test_domains_without_rows_are_refused_by_name():
     with pytest.raises(ValueError, match="camera=6 has no test rows"):
         domain_incremental(data, by="camera")
     assert len(domain_incremental(data, by="camera", order=[5])) == 1
-    with pytest.raises(ValueError, match="'data', which has none"):
+    with pytest.raises(ValueError, match="'data' has none"):
         domain_incremental(toy(), by="camera")
 
 

@@ -36,12 +36,12 @@ def test_the_current_task_may_be_read_and_is_counted():
         (STREAM[0].train, 1, "is a train row of task 0. A method"),
         (STREAM[1].train, 0, "a train row of task 1 and not in the memory"),
         (STREAM[2].train, 1, "is a train row of task 2"),
-        (STREAM[2].train, 2, "belongs to a task that is yet to come"),
+        (STREAM[2].train, 2, "belongs to a future task"),
         (STREAM[1].test, 1, "is a test row of task 1"),
-        (torch.tensor([-1]), 1, "does not exist, rows run from 0 to 119"),
-        (torch.tensor([120]), 1, "does not exist, rows run from 0 to 119"),
-        (STREAM[1].train, -1, "does not exist, tasks run from 0 to 2"),
-        (STREAM[1].train, 3, "does not exist, tasks run from 0 to 2"),
+        (torch.tensor([-1]), 1, "does not exist: rows go from 0 to 119"),
+        (torch.tensor([120]), 1, "does not exist: rows go from 0 to 119"),
+        (STREAM[1].train, -1, "does not exist: tasks go from 0 to 2"),
+        (STREAM[1].train, 3, "does not exist: tasks go from 0 to 2"),
     ],
 )
 def test_everything_else_is_refused_and_not_counted(rows, stage, message):
@@ -104,7 +104,7 @@ def test_declared_readers_of_the_past_are_counted_as_such():
     for rows, stage in ((STREAM[0].test, 0), (STREAM[1].train, 0)):
         with pytest.raises(AccessError, match='with reads = "past" those of earlier tasks'):
             view.allow(rows, at(rows, stage))
-    with pytest.raises(AccessError, match="yet to come"):
+    with pytest.raises(AccessError, match="a future task"):
         MethodView(STREAM, 1, reads="past").allow(STREAM[2].train, at(STREAM[2].train, 2))
 
 

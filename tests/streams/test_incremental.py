@@ -143,14 +143,14 @@ def test_task_sizes(options, sizes):
         ({"order": [0, -1]}, r"order\[1\]"),
         ({"order": [0, True]}, r"order\[1\]"),
         ({"order": [0, 1.0]}, r"order\[1\]"),
-        ({"order": [0, 1, "class a"]}, r"order: expected every class once"),
+        ({"order": [0, 1, "class a"]}, r"order: expected every class only once"),
         ({"order": []}, "order: expected a list"),
         ({"order": "class a"}, "order: expected a list"),
         ({"seed": -1}, "seed: expected a whole number"),
         ({"seed": 0.5}, "seed: expected a whole number"),
-        ({"valid": 1.0}, r"valid: expected a share in \[0, 1\)"),
+        ({"valid": 1.0}, r"valid: expected a fraction in \[0, 1\)"),
         ({"valid": -0.1}, "valid: expected a number"),
-        ({"valid": 0.01}, "valid: expected a share that holds out at least one row of task 0"),
+        ({"valid": 0.01}, "valid: expected a fraction that holds out at least one row of task 0"),
     ],
 )
 def test_bad_options_are_refused(scenario, options, message):
@@ -244,6 +244,6 @@ def test_rows_of_two_labels_come_with_both_tasks_but_on_one_side():
 
 def test_two_classes_of_one_name_need_ids():
     data = replace(DATA, classes=("x", "x", "c", "d", "e", "f", "g"))
-    with pytest.raises(ValueError, match=r"an id, since the classes \[0, 1\] share this name"):
+    with pytest.raises(ValueError, match=r"an id, since classes \[0, 1\] share this name"):
         class_incremental(data, order=["x", "c"])
     assert class_incremental(data, order=[1, "c"]).order == (1, 2)

@@ -184,5 +184,5 @@ def test_bad_orders_are_refused(options, message):
 
 def test_classes_of_a_domain_stream_have_no_order():
     data = Data.from_arrays(torch.rand(20, 6), [0, 1] * 10)
-    with pytest.raises(ValueError, match="a class is not bound to one task"):
+    with pytest.raises(ValueError, match="classes of this stream are not tied to one task"):
         reorder(permuted(data, tasks=2), class_order=[1, 0])

@@ -132,7 +132,7 @@ def test_trees_that_are_none_are_refused(tree, message):
         (("cat,pet", "cat,pet"), "line 3: expected one parent for 'cat'"),
         (("cat,pets", "pet,", "dog,pet"), "parent: unknown name 'pets', did you mean 'pet'"),
         (("cat,pet", "pet,cat"), "either 'fine/cat' or 'superclass/cat'"),
-        (("cat,a", "a,b", "b,a"), "expected no circle"),
+        (("cat,a", "a,b", "b,a"), "expected no cycle"),
         (("cta,pet",), "unknown name 'cta', did you mean 'cat'"),
         (("cat,pet", "dgo,"), "unknown name 'dgo', did you mean 'dog'"),
         ((",pet",), "line 2: expected a child"),
@@ -151,7 +151,7 @@ def test_files_that_are_none_are_refused(tmp_path):
     with pytest.raises(engram.BadArgument, match=r"the columns child,parent, got 'a,b'"):
         read_tree(zoo(), written(tmp_path, *LINES, head="a,b"))
     (tmp_path / "tree.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(engram.BadArgument, match="text with commas"):
+    with pytest.raises(engram.BadArgument, match="comma-separated text"):
         read_tree(zoo(), tmp_path / "tree.csv")
 
 

@@ -51,7 +51,7 @@ def test_own_validation_rows_come_first():
     ("options", "complaint"),
     [
         ({}, "no validation rows"),
-        ({"by": "who"}, "a share of the values of 'who'"),
+        ({"by": "who"}, "a fraction of the values of 'who'"),
         ({"share": 0.2, "by": "whom"}, "did you mean 'who'"),
         ({"share": 1.0}, "rows on both sides"),
         ({"share": 0.01}, "rows on both sides"),

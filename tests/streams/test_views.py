@@ -150,7 +150,7 @@ def test_there_and_back_is_close_in_the_middle():
         (lambda: Permuted(tasks=0, pixels=3), "tasks: expected"),
         (lambda: Permuted(tasks=2, pixels=3, seed=-1), "seed: expected"),
         (lambda: view_from({"kind": "rotate"}), "did you mean 'rotated'"),
-        (lambda: view_from({"kind": "restaged", "stages": [0], "view": {}}), "view inside"),
+        (lambda: view_from({"kind": "restaged", "stages": [0], "view": {}}), "inner view"),
     ],
 )
 def test_bad_input_is_refused(make, message):

@@ -85,7 +85,7 @@ def detector_specs(names: str | None, tune: bool = False) -> list[Any]:
 
     known, found = detectors(), [name.strip() for name in (names or "").split(",") if name.strip()]
     if names is not None and not found:
-        raise bad("--detectors", "names with commas between (engram list detectors)", names)
+        raise bad("--detectors", "comma-separated names (engram list detectors)", names)
     if not tune:
         return list(found)
     able = [name for name in found if name in known and known[name].searched]
@@ -105,7 +105,7 @@ def parse_seeds(text: str) -> int | list[int]:
     """
     parts = text.split(",")
     if not all(part.strip().isdigit() for part in parts):
-        raise bad("--seeds", "a number of seeds, or seeds separated by commas", text)
+        raise bad("--seeds", "a number of seeds, or a comma-separated list of seeds", text)
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else numbers
 

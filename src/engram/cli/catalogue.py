@@ -40,7 +40,7 @@ def entries(kind: str, root: Path | None = None) -> dict[str, str]:
         from engram.data import datasets
 
         known = {one.name: one for one in datasets(root)}
-        return {k: v.summary + ("" if v.available else "; not here") for k, v in known.items()}
+        return {k: v.summary + ("" if v.available else "; not found") for k, v in known.items()}
     return _READERS[kind]()
 
 

@@ -12,7 +12,7 @@ from engram.cli.options import Label, Root
 from engram.cli.shell import BAD_INPUT, FAILED, emit
 from engram.errors import EngramError, bad
 
-ABOUT_DATA = "the data that --set and --label are about"
+ABOUT_DATA = "the data that --set and --label apply to"
 
 
 def command(
@@ -37,9 +37,9 @@ def command(
     ] = None,
     label: Label = None,
 ) -> None:  # fmt: skip
-    """Check a method, policy, probe, detector or network of your own against the contract.
+    """Test your own method, policy, probe, detector or network against the contract.
 
-    Exit code 1: a rule is broken; 2: the method's own code raised an error.
+    Exit code 1: a check failed; 2: the code under test raised an error.
     """
     if find_spec("engram.checks") is None:
         raise EngramError("this version has no contract suite (engram.checks)")

@@ -31,7 +31,7 @@ def list_(
         bool, typer.Option("--all", help="Include data sets whose files are missing.")
     ] = False,
 ) -> None:
-    """List the data sets that can be loaded here."""
+    """List the data sets that can be loaded."""
     from engram.cli.shell import screen
     from engram.cli.show import plain_table
     from engram.data import datasets
@@ -41,7 +41,7 @@ def list_(
         column.justify = "left"
     for one in datasets(root):
         if one.available or everything:
-            table.add_row(one.name, one.summary, one.place or "not here")
+            table.add_row(one.name, one.summary, one.place or "not found")
     screen().print(table)
     if root is None:
         say("Other data sets are looked up in --root DIR or ENGRAM_DATA.", style="dim")
@@ -74,7 +74,7 @@ def pack(
     options: Options = None,
     label: Label = None,
 ) -> None:
-    """Write a data set as one packed file."""
+    """Write a data set to a single packed file."""
     from engram import data
 
     say(f"wrote {data.pack(source, out, root=root, **parsed(options, label))}")

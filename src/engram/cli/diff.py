@@ -18,7 +18,7 @@ def command(
         str, typer.Argument(metavar="PRESET|RUN", help="PAPER/TABLE, or another run directory.")
     ],
 ) -> None:
-    """Show how the protocol of a run differs from a paper's or another run's.
+    """Show how the protocol of a run differs from that of a paper or another run.
 
     Every recipe is compared with the nearest one of the other side; the most important
     differences come first.

@@ -28,7 +28,11 @@ def command(
         ),
     ] = EVERY,
     head: Annotated[
-        str | None, typer.Option(metavar="single|multi", help="Head view (default: the stream's).")
+        str | None,
+        typer.Option(
+            metavar="single|multi",
+            help="Head view (default: that of the stream).",
+        ),
     ] = None,
     stage: Annotated[
         int | None, typer.Option(help="After which task, from 1 (default: the last).")
@@ -37,11 +41,11 @@ def command(
     classes: Annotated[bool, typer.Option("--classes", help="Accuracy of each class.")] = False,
     by: Annotated[
         str | None, typer.Option(
-            "--by", metavar="ATTRIBUTE", help="Accuracy of each group: gender, subject, view, ..."
+            "--by", metavar="ATTRIBUTE", help="Accuracy per group: gender, subject, view, ..."
         ),
     ] = None,
     confusion: Annotated[
-        bool, typer.Option("--confusion", help="True by predicted class, summed over runs.")
+        bool, typer.Option("--confusion", help="Confusion matrix, summed over runs.")
     ] = False,
     curves: Annotated[
         bool, typer.Option("--curves", help="After every task: all tasks so far, and the newest.")

@@ -34,7 +34,7 @@ def command(
     path = python_file(file)
     label = class_name(path.stem) if name is None else name
     if not label.isidentifier() or keyword.iskeyword(label):
-        raise bad("--name", "a name for a class, such as MyMethod", label)
+        raise bad("--name", "a valid class name, such as MyMethod", label)
     if not path.parent.is_dir():
         raise bad("FILE", "a file in an existing folder", str(path))
     text = template(kind).replace("{{ name }}", label)

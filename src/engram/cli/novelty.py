@@ -109,7 +109,7 @@ class _More:
 
         for option, given in (("--tune", tune), ("--outside", outside), ("--set", assignments)):
             if given and detectors is None:
-                raise bad(option, "--detectors beside it, which it is about", "none")
+                raise bad(option, "--detectors with it", "none")
         self.outside = outside
         self.words = [*(["--detectors", detectors] if detectors else ())]
         self.words += [*(["--outside", outside] if outside else ()), *(["--tune"] if tune else ())]
@@ -165,7 +165,7 @@ def _at_stage(table: pd.DataFrame, stage: int | None) -> pd.DataFrame:
         return table
     known = sorted({int(one) + 1 for one in table["stage"]})
     if whole("--stage", stage, 1) not in known:
-        expected = f"a task after which detectors scored, {known[0]} to {known[-1]}"
+        expected = f"a task after which detectors were evaluated, {known[0]} to {known[-1]}"
         raise bad("--stage", expected, stage)
     return table[table["stage"] == stage - 1]
 

@@ -41,8 +41,8 @@ def command(
 ) -> None:  # fmt: skip
     """Let a learner discover new classes, and compare with labelling at random.
 
-    In every round rows arrive without labels; those that the detector finds novel are labelled, as
-    far as the budget goes, and learnt.
+    In each round, unlabelled rows arrive; those that the detector flags as novel are labelled,
+    within the budget, and learnt.
     """
     from dataclasses import asdict
 

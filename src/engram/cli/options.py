@@ -32,7 +32,7 @@ Again = Annotated[
 ]
 Budget = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Stop after 90s, 10m, 1h30m; engram resume continues."),
+    typer.Option(metavar="TIME", help="Stop after 90s, 10m, 1h30m; continue with engram resume."),
 ]
 Log = Annotated[
     list[str] | None,
@@ -57,7 +57,7 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option(
         "--set", "-s", metavar="KEY=VALUE",
-        help="Change one value: epochs=5, lr=0.01, EWC.strength=10, memory.total=200, "
+        help="Set a value: epochs=5, lr=0.01, EWC.strength=10, memory.total=200, "
         "model.hidden=[64], stream.seed=1. Repeatable.",
     ),
 ]  # fmt: skip
@@ -66,7 +66,7 @@ DataSet = Annotated[
     str | None,
     typer.Option(
         "--data", "-d", metavar="NAME|PATH", autocompletion=complete.data_sets,
-        help="Data set: a name, file or folder, or module:function.",
+        help="Data set: a name, a file, a folder or module:function.",
     ),
 ]  # fmt: skip
 Model = Annotated[
@@ -100,7 +100,9 @@ Methods = Annotated[
 ]  # fmt: skip
 Seeds = Annotated[
     str | None,
-    typer.Option("--seeds", "-n", metavar="N|LIST", help="Number of seeds, or a list: 4,5,6."),
+    typer.Option(
+        "--seeds", "-n", metavar="N|LIST", help="Number of seeds, or a list of seeds: 4,5,6."
+    ),
 ]
 Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run directories.")]
 Trust = Annotated[

@@ -13,7 +13,10 @@ Pool = Annotated[
     str, typer.Option(metavar="|".join(POOLS), help=f"How to run: {'; '.join(POOLS.values())}.")
 ]
 Workers = Annotated[
-    int, typer.Option(help="Processes, or groups at once on a cluster (0: one per core).")
+    int,
+    typer.Option(
+        help="Number of processes, or of concurrent groups on a cluster (0: one per core)."
+    ),
 ]
 
 
@@ -22,4 +25,4 @@ def check_pool(pool: str, workers: int, address: str | None) -> None:
     find_pool(pool, "--pool")
     whole("--workers", workers)
     if address is not None and pool != "ray":
-        raise bad("--address", f"--pool ray beside it, {pool!r} has no cluster", address)
+        raise bad("--address", f"--pool ray with it ({pool!r} does not use a cluster)", address)

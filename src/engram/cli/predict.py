@@ -23,7 +23,8 @@ def command(
         str,
         typer.Option(
             "--data", "-d", metavar="PATH|NAME",
-            help="Folder of images, image, .npy, .npz, .csv, .parquet, or a data set's test rows.",
+            help="A folder of images, an image, .npy, .npz, .csv or .parquet file, or a data "
+            "set (its test rows).",
         ),
     ],
     label: Annotated[
@@ -48,7 +49,11 @@ def command(
         typer.Option(metavar="COLUMN", help="Column to leave out. Repeatable."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="CSV file (default: print).")
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE",
+            help="CSV file to write (default: print).",
+        ),
     ] = None,
     root: Root = None,
     device: Device = "auto",
@@ -81,10 +86,10 @@ def command(
     if asked.truth is not None and learner.published.facts["labels"] == "single":
         _say_accuracy(learner, table, where)
     for problem in asked.lost:
-        say(f"not read: {problem}", style="yellow")
+        say(f"could not read: {problem}", style="yellow")
     if asked.lost:
         some = "1 image has" if len(asked.lost) == 1 else f"{len(asked.lost):,} images have"
-        say(f"{some} no prediction, {len(table):,} have one")
+        say(f"{some} no prediction, {len(table):,} do")
         raise typer.Exit(FAILED)
 
 
@@ -95,7 +100,7 @@ def _task(learner: Learner, task: int | None) -> int | None:
     last = learner.tasks
     if task is None:
         if learner.published.facts["head"] == "multi":
-            expected = f"the task of the inputs, 1 to {last}: each has a head of its own"
+            expected = f"the task of the inputs, 1 to {last}: each task has its own head"
             raise bad("--task", expected, None)
         return None
     if whole("--task", task, 1) > last:
@@ -113,9 +118,9 @@ def _say_accuracy(learner: Learner, table: Any, task: int | None) -> None:
         known = table[table["truth"].isin(own)]
     if len(known):
         right = (known["label"].astype(str) == known["truth"]).mean()
-        of = "" if task is None else f" of classes of task {task + 1}"
-        rows = plural(len(known), "row")
-        say(f"accuracy {right:.4f} on {rows}{of} whose labels are known")
+        of = "" if task is None else f" of the classes of task {task + 1}"
+        rows = plural(len(known), "labelled row")
+        say(f"accuracy {right:.4f} on {rows}{of}")
 
 
 def open_model(

@@ -59,7 +59,7 @@ def command(
         list[str] | None,
         typer.Option(
             "--set", "-s", metavar="KEY=VALUE",
-            help="Change a choice of the preset: seeds=3, mnist.epochs=5. Repeatable.",
+            help="Change a setting of the preset: seeds=3, mnist.epochs=5. Repeatable.",
         ),
     ] = None,
     form: Annotated[
@@ -89,7 +89,7 @@ def command(
 ) -> None:  # fmt: skip
     """Run a paper's table and compare our numbers with the published ones.
 
-    Only what is missing is run; the same command continues a stopped reproduction.
+    Only missing runs are trained; repeat the command to continue an interrupted one.
     """
     from engram.cli import reproduce_plan as plans
     from engram.engine.backend import device_of
@@ -140,7 +140,7 @@ def _check_save(save: Path | None, dry_run: bool) -> None:
     if save is None:
         return
     if dry_run:
-        raise bad("--save", "nothing beside --dry-run, which has no numbers (use --format)", save)
+        raise bad("--save", "no value with --dry-run, which has no numbers (use --format)", save)
     if save.suffix not in ENDINGS:
         raise bad("--save", "a file that ends in .csv, .tex or .md", str(save))
     if save.suffix == ".csv":
@@ -164,7 +164,7 @@ def _run(
             )  # fmt: skip
     except KeyboardInterrupt as error:
         why = why_stopped(error)
-        say(f"\n{why}. Finished tasks are kept; the same command continues.", style="yellow")
+        say(f"\n{why}. Finished tasks are kept; repeat the command to continue.", style="yellow")
         raise typer.Exit(exit_code(error)) from None
 
 
@@ -178,8 +178,8 @@ def _refuse_nothing(planned: ReproductionPlan) -> None:
     why = dict.fromkeys(entry.missing for entry in planned.entries)
     reasons = "; ".join(text[:MOST_WHY] for text in (*why, *planned.missing_figures.values()))
     raise EngramError(
-        f"nothing of {planned.table.name} can be made here: {reasons}. Name the folder of the data "
-        "sets with --root DIR or ENGRAM_DATA, or try it on embedded data with --embedded"
+        f"nothing of {planned.table.name} can be reproduced: {reasons}. Give the folder of the "
+        "data sets with --root DIR or ENGRAM_DATA, or use --embedded to try it on embedded data"
     )
 
 

@@ -89,7 +89,7 @@ def _counts(one: Tally) -> dict[str, str]:
 def question(planned: ReproductionPlan, folder: Path) -> None:
     """What is about to be made, where, and what is not as in the paper."""
     say(f"{planned.table.name}: {planned.table.title}")
-    say(f"{_possible(planned)}, {planned.done} finished before; in {folder}")
+    say(f"{_possible(planned)}, {planned.done} of them already finished; in {folder}")
     others = dict.fromkeys(filter(None, map(stand_in, planned.entries)))
     if others:
         say(f"note: made on {', '.join(others)}, not on the paper's data", style="yellow")
@@ -106,7 +106,7 @@ def _possible(planned: ReproductionPlan) -> str:
     parts = [f"{len(planned.runnable)} of {len(planned.cells)} cells"] if planned.cells else []
     if figures:
         parts.append(f"{drawn} of {plural(figures, 'figure')}")
-    return f"{' and '.join(parts)} can be made here, from {plural(len(planned.runs), 'run')}"
+    return f"{' and '.join(parts)} can be reproduced here, from {plural(len(planned.runs), 'run')}"
 
 
 def show_cells(planned: ReproductionPlan, form: str) -> None:
@@ -154,7 +154,7 @@ def show_costs(planned: ReproductionPlan, form: str) -> None:
     if form == "table":
         screen().print(table)
     shared = f" in {planned.processes} processes" if planned.processes > 1 else ""
-    how = "from a few steps of each kind on this device"
+    how = "estimated from a few steps of each kind on this device"
     say(f"about {words(planned.seconds)} in all{shared}, {how}")
     if untimed := sum(not cost.timed for cost in planned.costs):
         say(

@@ -102,7 +102,7 @@ def from_recipes(directory: Path) -> list[Request]:
         root = content["identity"].get("data_root")
         roots.setdefault(root, []).extend(_in_orders(directory, plain, orders.get(name, set())))
     if not roots:
-        raise RecordError(f"{directory}: holds no recipes; not a run directory?")
+        raise RecordError(f"{directory}: contains no recipes; is it a run directory?")
     return [Request(recipes=recipes, root=root) for root, recipes in roots.items()]
 
 
@@ -115,12 +115,14 @@ def _plain(directory: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     if "kind" not in stream:
         raise _only_python(directory, "the stream was built there")
     if content["identity"].get("data_in_memory"):
-        raise _only_python(directory, f"the data ({stream['data']!r}) was in memory there")
+        raise _only_python(directory, f"its data ({stream['data']!r}) was in memory")
     plain = {k: v for k, v in content.items() if k != "identity"} | {"stream": stream}
     if ":" in str(plain["model"]):
         raise _only_python(directory, f"the model ({plain['model']}) was built there")
     if "in_memory" in (plain.get("outside") or {}):
-        raise _only_python(directory, f"the outside set ({plain['outside']['data']!r}) was there")
+        raise _only_python(
+            directory, f"its outside data ({plain['outside']['data']!r}) was in memory"
+        )
     try:
         Recipe.of(plain)
     except Untrusted:
@@ -143,6 +145,6 @@ def _in_orders(directory: Path, plain: dict[str, Any], orders: set[str]) -> list
 
 def _only_python(directory: Path, why: str) -> RecordError:
     return RecordError(
-        f"{directory}: was written from Python, and {why}; make the same call again with "
-        f"out={str(directory)!r} and it continues"
+        f"{directory}: was written from Python, and {why}; to continue it, make the same call "
+        f"again with out={str(directory)!r}"
     )

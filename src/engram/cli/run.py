@@ -44,7 +44,11 @@ def command(
         typer.Option(metavar="WHAT", help="What to keep: counts|labels|scores|parameters."),
     ] = None,
     together: Annotated[
-        bool, typer.Option("--together/--no-together", help="Train runs in lockstep where it pays.")
+        bool,
+        typer.Option(
+            "--together/--no-together",
+            help="Train runs in lockstep where that is faster.",
+        ),
     ] = True,
     probe: Annotated[
         list[str] | None,
@@ -76,8 +80,8 @@ def command(
 ) -> None:  # fmt: skip
     """Train one or more methods on a stream and show accuracy and forgetting.
 
-    Finished stages are kept: the same command, or engram resume, continues where it stopped.
-    Exit code 1: all runs diverged.
+    Finished stages are kept: repeat the command, or use engram resume, to continue an
+    interrupted run. Exit code 1: all runs diverged.
     """
     from engram.cli import arguments
     from engram.cli.request import Request

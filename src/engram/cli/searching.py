@@ -44,7 +44,7 @@ def search_request(
     folder = out if out is not None else _default_out(Recipe.of(content))
     target = folder.absolute()
     if same and not any((target / FOLDER).glob("*.json")):
-        raise RecordError(f"{folder}: holds no search that could be continued")
+        raise RecordError(f"{folder}: contains no search to continue")
     home = chdir(request.folder) if Path(request.folder).is_dir() else nullcontext()
     with home:
         find_modules(request.folder)

@@ -46,7 +46,7 @@ def command(
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:  # fmt: skip
-    """Serve a model: predict, novelty, learn, metrics, health, and a page to try it.
+    """Serve a model over HTTP: predict, novelty, learn, metrics, health, and a page to try it.
 
     Tasks sent to it are trained in a separate process, one after another; the file always holds the
     model after the last finished task.
@@ -58,14 +58,14 @@ def command(
     _need_extra()
     token = token if token is not None else os.environ.get("ENGRAM_TOKEN", "")
     if host not in LOCAL and not token and not open_to_all:
-        expected = f"a token, because {host} can be reached from other machines (or --open)"
+        expected = f"a token, because other machines can reach {host} (or --open)"
         raise bad("--token", expected, "none")
     whole("--threads", threads, 1)
     if whole("--port", port) > LAST_PORT:
         raise bad("--port", f"a port from 0 to {LAST_PORT}", port)
     given = {"--to": to, "--label": label, "--seed": seed}
     if model.is_file() and (first := next((k for k, v in given.items() if v is not None), "")):
-        raise bad(first, "nothing beside a model file: it is for run directories", given[first])
+        raise bad(first, "no value with a model file: it is for run directories", given[first])
 
     import torch
 
@@ -76,7 +76,7 @@ def command(
 
     if to is not None and model.is_dir():
         if to.exists():
-            raise bad("--to", "a file that is not there yet", str(to))
+            raise bad("--to", "a file that does not exist yet", str(to))
         model = open_model(model, label, seed, None, device, trust).save(to)
     limits = Limits(most_bytes=most_bytes, read_seconds=read_seconds)
     torch.set_num_threads(threads)
@@ -87,7 +87,7 @@ def command(
         hosts = LOOPBACK if host in LOCAL else ()
         app = create_app(service, limits=limits, token=token, hosts=hosts)
         port = at.getsockname()[1]  # where 0 was asked for, one that was free
-        say(f"{model} on http://{host}:{port} (its interface: /docs); Ctrl-C ends it")
+        say(f"{model} on http://{host}:{port} (API: /docs); press Ctrl-C to stop")
         server(app, host=host, port=port, limits=limits).run(sockets=[at])
 
 

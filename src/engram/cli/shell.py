@@ -70,7 +70,7 @@ def say(text: str, *, style: str = "") -> None:
 def say_unread(result: Any) -> None:
     """Files that a result passed over: what they hold is missing in it."""
     for problem in result.problems:
-        say(f"not read: {problem}", style="yellow")
+        say(f"could not read: {problem}", style="yellow")
 
 
 def emit(text: str) -> None:

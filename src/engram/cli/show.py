@@ -186,8 +186,8 @@ def footnotes(result: Result) -> None:
     """How the numbers of the table are meant."""
     say(f"{how_seen(result)}; forgetting: definition max", style="dim")
     if any(figure != "accuracy" for figure in result.figures):
-        say("pw-Jaccard: precision-weighted Jaccard score of predicted label sets, over all test "
-            "rows of the tasks so far, each once", style="dim")  # fmt: skip
+        say("pw-Jaccard: precision-weighted Jaccard score of the predicted label sets, over all "
+            "distinct test rows of the tasks so far", style="dim")  # fmt: skip
     for words in searched_in_words(result.recipes):
         say(words, style="yellow")
     models = (one.get("model") for one in result.recipes.values())

@@ -60,7 +60,7 @@ def refuse_diverged(results: Sequence[Result]) -> None:
     lost = sum(len(result.diverged) for result in results)
     if lost and lost == sum(map(len, results)):
         what = "the run" if lost == 1 else f"all {lost} runs"
-        say(f"engram: {what} diverged, try a smaller learning rate", style="red")
+        say(f"engram: {what} diverged; try a smaller learning rate", style="red")
         raise typer.Exit(ALL_DIVERGED)
 
 
@@ -104,12 +104,12 @@ def train(
             _stopped(why_stopped(error), _stages(plans, target), folder)
             raise typer.Exit(exit_code(error)) from None
         except LostRank as error:
-            _stopped(f"A process of the job is gone ({error})", _stages(plans, target), folder)
+            _stopped(f"A process of the job was lost ({error})", _stages(plans, target), folder)
             raise typer.Exit(LOST) from None
     late = work.deadline is not None and time.monotonic() > work.deadline
     stages = _stages(plans, target) if late else []
     if any(n < len(plan.run.stream) for plan, n in stages):
-        _stopped("The budget is spent", stages, folder)
+        _stopped("The time budget is used up", stages, folder)
     else:
         say(f"{plural(len(plans), 'run')} in {_duration(time.monotonic() - began)}")
     return result

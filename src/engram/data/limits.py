@@ -92,4 +92,4 @@ def array_header(file: IO[bytes], size: int, label: str) -> ArrayHeader:
 def check_regular(file: Path) -> None:
     """Refuse what is not a file: to open a pipe would be to wait for ever."""
     if file.exists() and not file.is_file():
-        raise OSError(f"{file} is no ordinary file")
+        raise OSError(f"{file} is not a regular file")

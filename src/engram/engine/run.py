@@ -92,7 +92,7 @@ def check_validation(stream: Stream, training: Training, stages: Iterable[int]) 
         task = stream.tasks[stage]
         if len(task.valid) == 0:
             wanted = "in-task validation rows for plateau, patience or restore_best"
-            how = "build it with valid=0.1, say; of few rows that may be none"
+            how = "such as valid=0.1; a small share of few rows may be none"
             raise bad("stream", f"{wanted} ({how})", f"{len(task.train)} rows, all for training, "
                       f"in task {stage}")  # fmt: skip
 

@@ -121,7 +121,7 @@ def _on(name: str, *args: Any) -> Any:
         raise
     except Exception as error:
         _proven[name] = False
-        text = f"the graph network trains without its kernels, more slowly: {error!r}"
+        text = f"the graph network trains without custom kernels, more slowly: {error!r}"
         warnings.warn(text, stacklevel=2)
         return PLAINLY[name](*args)
     _proven[name] = True

@@ -70,7 +70,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """The content of a file; `RecordError` with its name if it cannot be read."""
     try:
         if not Path(path).is_file() and Path(path).exists():  # a pipe would be waited for, for ever
-            raise RecordError(f"{path}: is no ordinary file")
+            raise RecordError(f"{path}: is not a regular file")
         return Path(path).read_bytes()
     except OSError as problem:
         raise RecordError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
@@ -90,7 +90,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise RecordError(f"{path}: is not whole JSON ({problem})") from problem
+        raise RecordError(f"{path}: is not valid JSON ({problem})") from problem
 
 
 def read_yaml(path: str | os.PathLike[str]) -> Any:

@@ -109,7 +109,7 @@ def read_part(path: str | os.PathLike[str]) -> pa.Table:
         content = memoryview(source.read_buffer())
         place = _place_of_sum(content)
         if place is not None and content[place : place + 8] != _sum_around(content, place):
-            raise RecordError(f"{path}: is damaged, not as it was written (checksums differ)")
+            raise RecordError(f"{path}: is damaged (checksum mismatch)")
         source.seek(0)
         file = pq.ParquetFile(source)
         if file.metadata.num_rows > _DENSE * len(content) + _SMALL:
@@ -118,9 +118,9 @@ def read_part(path: str | os.PathLike[str]) -> pa.Table:
         table = file.reader.read_all(use_threads=False)
         table.validate(full=True)  # text that is none would fail in whoever takes it for text
     except (pa.ArrowException, OSError, ValueError) as problem:
-        raise RecordError(f"{path}: is not a whole results file ({problem})") from problem
+        raise RecordError(f"{path}: is not a valid results file ({problem})") from problem
     if not table.schema.equals(schema(), check_metadata=False):
-        raise RecordError(f"{path}: has other columns than a results file")
+        raise RecordError(f"{path}: does not have the columns of a results file")
     return table
 
 

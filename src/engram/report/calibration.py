@@ -18,7 +18,7 @@ def calibration_section(digest: Digest, cast: DrawnMethods) -> Section | None:
     table = table[table["name"].isin(cast.names)]
     if not len(table):
         return None
-    figure = figures.lines(table, cast.looks, x="confidence", y="share right", height=400)
+    figure = figures.lines(table, cast.looks, x="confidence", y="accuracy", height=400)
     for (_, rows), trace in zip(table.groupby(["name", "head"], sort=False), figure.data,
                                 strict=True):  # fmt: skip
         trace.marker.size = (4 + 10 * np.sqrt(rows["share"])).round(1).to_numpy()
@@ -26,17 +26,17 @@ def calibration_section(digest: Digest, cast: DrawnMethods) -> Section | None:
     figure.update_xaxes(range=[-0.02, 1.04])
     figure.add_trace(
         go.Scatter(
-            x=[0, 1], y=[0, 1], mode="lines", name="as sure as right", hoverinfo="skip",
+            x=[0, 1], y=[0, 1], mode="lines", name="perfect calibration", hoverinfo="skip",
             line={"color": "#8A8A8A", "width": 1.5, "dash": "longdash"},
             meta={"label": None, "head": ""},
         )
     )  # fmt: skip
     text = (
-        "Test rows of all tasks after the last stage, gathered by the probability of the class "
-        "that is named; the larger a marker, the more rows. On the dashed line a method is right "
-        "as often as it is sure; below, it is surer than it should be. Probabilities are a "
-        "softmax of the scores of the classes that compete; scores of methods that classify by "
-        "distance were not made for it. Pooled over runs."
+        "Reliability diagram: test rows of all tasks after the last stage, binned by the "
+        "probability of the predicted class; larger markers stand for more rows. On the dashed "
+        "line, confidence equals accuracy; below it, a method is overconfident. Probabilities are "
+        "the softmax of the scores of all competing classes, which is not meaningful for methods "
+        "that classify by distance. Pooled over runs."
     )
     return Section("calibration", "Calibration", text, (Panel("calibration", "", figure),))
 
@@ -80,11 +80,11 @@ def calibration_table(digest: Digest) -> Table | None:
     columns += [
         Column("error", "Calibration error", "spread", best="min"),
         Column("sure", "Mean confidence", "number"),
-        Column("right", "Share right", "number"),
+        Column("right", "Accuracy", "number"),
         Column("runs", "Runs", "number", 0),
     ]
     note = (
-        "Expected calibration error over 15 bins of confidence, mean ± standard deviation over "
-        "runs; rows of all tasks count alike, so the share that is right is no average over tasks."
+        "Expected calibration error over 15 confidence bins, mean ± standard deviation over runs. "
+        "Every row has equal weight, so accuracy here is not the average over tasks."
     )
     return Table("calibration", "Calibration", tuple(columns), frame, note)

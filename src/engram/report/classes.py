@@ -71,16 +71,15 @@ def class_section(digest: Digest, cast: DrawnMethods) -> Section | None:
     order = class_order(table)
     place = {number: i + 1 for i, number in enumerate(order)}
     table = table.assign(x=[place[int(c)] for c in table["cls"]]).sort_values("x")
-    figure = figures.lines(table, cast.looks, x="class", y="share found", height=340)
+    figure = figures.lines(table, cast.looks, x="class", y="accuracy", height=340)
     figure.update_traces(mode="markers")
     _name_ticks(figure.update_xaxes, _class_names(digest, order), start=1)
     text = (
-        "The share of each class's test rows that is recognised after the last stage; classes "
-        "from left to right in the order in which tasks bring them. A slope to the right is "
-        "forgetting, one class far below its neighbours is another matter. Bars are one standard "
-        "deviation over runs."
+        "Accuracy on the test rows of each class after the last stage; classes from left to right "
+        "in the order in which they were learnt. A rise to the right is forgetting; a single class "
+        "far below its neighbours has another cause. Error bars: one standard deviation over runs."
     )
-    return Section("classes", "Class by class", text, (Panel("classes", "", figure),))
+    return Section("classes", "Accuracy per class", text, (Panel("classes", "", figure),))
 
 
 def _name_ticks(axis: object, names: list[str], *, start: int) -> None:
@@ -116,10 +115,10 @@ def class_table(digest: Digest) -> Table | None:
         Column(f"class {number}", name, "spread", best="max")
         for number, name in zip(shown, names, strict=True)
     ]
-    note = "Share of each class's test rows that is recognised after the last stage."
+    note = "Accuracy on the test rows of each class after the last stage."
     if len(shown) < len(order):
         note += f" The first {len(shown)} of {len(order)} classes."
-    return Table("classes", "Accuracy by class", tuple(columns), wide, note)
+    return Table("classes", "Accuracy per class", tuple(columns), wide, note)
 
 
 def confusion_section(digest: Digest, cast: DrawnMethods) -> Section | None:
@@ -130,17 +129,17 @@ def confusion_section(digest: Digest, cast: DrawnMethods) -> Section | None:
         if mine:
             size = max(len(one.names) for one in mine)
             height = 150 + min(420, max(160, 22 * size))
-            drawn = figures.blank("taken for", "true", height=height)
+            drawn = figures.blank("predicted", "true", height=height)
             for place, one in enumerate(mine):
                 _add_confusion(drawn, name, one.head, one.confusion, one.names, place == 0)
             panels.append(Panel(f"confusion-{number + 1}", name, drawn, label=name))
     if not panels:
         return None
     text = (
-        "Rows are true classes, columns what their test rows are taken for after the last stage; "
-        "every row sums to 1. What is right lies on the diagonal; a dark column is a class that "
-        "swallows others, most often one of the newest. With more classes than a figure can "
-        "carry, tasks stand for their classes. Mean over runs."
+        "Confusion matrices after the last stage: rows are true classes, columns predicted ones; "
+        "every row sums to 1. Correct predictions are on the diagonal; a dark column is a class "
+        "that attracts rows of other classes, most often one of the newest. If there are too many "
+        "classes to show, they are grouped by task. Mean over runs."
     )
     return Section("confusion", "Confusion", text, tuple(panels))
 
@@ -158,7 +157,7 @@ def _add_confusion(
             showscale=False, xgap=1, ygap=1, hoverongaps=False, visible=visible,
             meta={"label": name, "head": head},
             customdata=np.stack([true, true.T], axis=-1).tolist(),
-            hovertemplate="%{customdata[0]} taken for %{customdata[1]}: %{z:.3f}<extra></extra>",
+            hovertemplate="%{customdata[0]} predicted as %{customdata[1]}: %{z:.3f}<extra></extra>",
         )
     )  # fmt: skip
     _name_ticks(drawn.update_xaxes, list(names), start=0)

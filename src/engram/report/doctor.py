@@ -83,7 +83,7 @@ def impossible_accuracies(table: pd.DataFrame) -> list[Finding]:
     rows = table[table["metric"].isin([*FIGURES, "class_accuracy"])]
     wrong = rows[(rows["value"] < 0) | (rows["value"] > 1)]
     return [
-        Finding("error", str(name), f"{len(group)} accuracies lie outside 0 to 1 "
+        Finding("error", str(name), f"{len(group)} accuracies are outside 0 to 1 "
                 f"(for example {group['value'].iloc[0]:.4g}).")
         for name, group in wrong.groupby("name", observed=True)
     ]  # fmt: skip

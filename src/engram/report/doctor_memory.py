@@ -30,7 +30,7 @@ def memory_balance(table: pd.DataFrame) -> list[Finding]:
     found = []
     for name, group in skewed.reset_index().groupby("name", observed=True):
         text = (
-            f"The memory is out of balance in {len(group)} of {runs[name]} runs: "
+            f"The memory is unbalanced in {len(group)} of {runs[name]} runs: "
             f"between {group['min'].min():g} and {group['max'].max():g} items per class."
         )
         found.append(Finding("warning", str(name), text))
@@ -55,8 +55,8 @@ def growth_outside_the_memory(table: pd.DataFrame) -> list[Finding]:
             if last[kind] > first[kind]
         ]
         text = (
-            f"It has no memory, and what it holds grows with every task: {', '.join(grown)}. "
-            "Try `engram check`: it looks for samples there."
+            f"It has no memory, yet what it stores grows with every task: {', '.join(grown)}. "
+            "`engram check` can tell whether samples are hidden there."
         )
         found.append(Finding("warning", str(name), text))
     return found

@@ -41,13 +41,13 @@ def generated_section(digest: Digest, cast: DrawnMethods) -> Section | None:
     if not panels:
         return None
     text = (
-        "What the generator of each method draws after each stage, from the same codes every time; "
-        "below each picture what the method's network calls it, and which share of many samples it "
-        "calls so. What a generator no longer draws is not replayed. Latents have no pictures: no "
-        "network turns them into any, and real images, which are not drawn, are not shown in their "
-        "place. First seed and order."
+        "Samples from the generator of each method after each stage, always from the same latent "
+        "codes. Below each image: the class that the method's network predicts, and the fraction "
+        "of a large sample that it assigns to that class. Classes that a generator no longer "
+        "produces are not replayed. Generators of latents have no images to show. First seed and "
+        "order."
     )
-    return Section("generated", "Generated pictures", text, tuple(panels))
+    return Section("generated", "Generated images", text, tuple(panels))
 
 
 def _some(own: Sequence[GeneratedPictures]) -> list[GeneratedPictures]:

@@ -148,7 +148,7 @@ def read_reproduction(path: str | PathLike[str]) -> list[pd.DataFrame]:
     try:
         lines = list(csv.reader(io.StringIO(read_text(path), newline=""), strict=True))
     except csv.Error as problem:
-        raise RecordError(f"{path}: is not a whole CSV file ({problem})") from problem
+        raise RecordError(f"{path}: is not a valid CSV file ({problem})") from problem
     header = lines[0] if lines else []
     if [name for name in header if name not in OPTIONAL] != [*REPRODUCTION_COLUMNS]:
         expected = f"expected the columns {', '.join(REPRODUCTION_COLUMNS)}"

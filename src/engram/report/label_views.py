@@ -13,10 +13,10 @@ from engram.report.section import DrawnMethods, Panel, Section
 TITLES = {
     "precision_weighted_jaccard": "All tasks so far (R_j)",
     "current": "The task just learnt (R_jj)",
-    "labels_per_image": "Labels per image", "superclass_score": "Superclasses alone",
+    "labels_per_image": "Labels per image", "superclass_score": "Superclasses only",
     "subclass_precision": "Precision of subclasses",
     "orphan_precision": "Precision of classes without superclass",
-    "hierarchical_f1": "Hierarchical F1", "mistake_depth": "Depth of mistakes",
+    "hierarchical_f1": "Hierarchical F1", "mistake_depth": "Mistake depth",
 }  # fmt: skip
 
 
@@ -34,9 +34,9 @@ def label_section(digest: Digest, cast: DrawnMethods) -> Section | None:
             figure = figures.lines(rows, cast.looks, x="stage", y=title, shares=shares, height=280)
             panels.append(Panel(f"labels-{metric.replace('_', '-')}", title, figure))
     text = (
-        "Rows carry sets of labels. R_j is the score over the test rows of all tasks so far, each "
-        "counted once; R_jj that of the task just learnt. A precision counts 1 where none of its "
-        "labels is named. Mistakes of depth 0 have nothing in common with the truth. Bars are one "
+        "Rows have sets of labels. R_j is the score over the distinct test rows of all tasks so "
+        "far, R_jj that of the task just learnt. Precision counts as 1 where none of its labels is "
+        "predicted. Mistakes of depth 0 share no superclass with the truth. Error bars: one "
         "standard deviation over runs."
     )
     return Section("labels", "Label sets over stages", text, tuple(panels))

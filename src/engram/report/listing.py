@@ -27,7 +27,7 @@ MOST_TASKS = 20
 
 METHOD = Column("name", "Method")
 KINDS = ("State, MiB", "Networks, MiB", "Buffers, MiB", "Optimiser, MiB")
-VIEW = Column("head", "View", help="single: all classes compete; multi: the task is known")
+VIEW = Column("head", "View", help="single: all classes compete; multi: the task id is given")
 
 
 def _title(words: str) -> str:
@@ -64,9 +64,9 @@ def summary(digest: Digest) -> Table:
         columns.append(Column("unfinished", "Unfinished", "number", 0))
     told = about(digest)
     note = f"{told}. " if told else ""
-    note += "Mean ± standard deviation over finished runs. Bold: best of its view and stream."
+    note += "Mean ± standard deviation over finished runs. Bold: best per view and stream."
     if len(frame) and frame["reads_past"].any():
-        note += " “ref.”: trains on past data as well, a reference that takes no rank."
+        note += " “ref.”: also trains on past data; an unranked reference."
     return Table("summary", "Summary", tuple(columns), frame, note)
 
 
@@ -82,7 +82,7 @@ def per_task(digest: Digest) -> Table | None:
     note = f"{_title(digest.figure)} on each task's test set after the last stage."
     if len(shown) < len(titles):
         note += f" The first {len(shown)} of {len(titles)} tasks."
-    title = f"Final {digest.figure} by task"
+    title = f"Final {digest.figure} per task"
     return Table("final-accuracy", title, tuple(columns), frame, note)
 
 
@@ -102,9 +102,9 @@ def orders(digest: Digest) -> Table | None:
                 Column(f"{level}_mopd", f"{title} MOPD", "number", best="min"),
             ]
     note = (
-        f"Disparity of one task or class: its best minus its worst final {digest.figure} over all "
-        "orders. AOPD is the mean over tasks or classes, MOPD the largest. 0 means the order is "
-        "irrelevant."
+        f"The disparity of a task or class is its best minus its worst final {digest.figure} over "
+        "all orders. AOPD is the mean over tasks or classes, MOPD the maximum. 0 means that the "
+        "order does not matter."
     )
     return Table("orders", "Order disparity", tuple(columns), frame, note)
 
@@ -127,9 +127,9 @@ def costs(digest: Digest) -> Table | None:
         Column("parameters", "Parameters", "number", 0),
     )
     note = (
-        "Kept: exemplars, the method's own state and further networks after the last stage, in "
-        "MiB. State, networks, buffers and optimiser lie outside the memory. "
-        "What a method reads of earlier tasks counts as kept, since it must be at hand."
+        "Kept: exemplars, the method's own state and additional networks after the last stage, in "
+        "MiB. State, networks, buffers and optimiser are not part of the replay memory. "
+        "Past data that a method reads counts as kept, since it has to be available."
     )
     return Table("costs", "Costs", columns, frame, note)
 
@@ -152,8 +152,8 @@ def ledger(content: Mapping[str, Any], digest: Digest) -> Table | None:
     frame = pd.DataFrame(rows, columns=["name", "entry", "value", "number"])
     columns = (METHOD, Column("entry", "Entry"), Column("value", "Value", "count"))
     note = (
-        "Rows read and kept as the engine counted them, summed over stages and runs. “past”: rows "
-        "of earlier tasks that no memory held, open only to references."
+        "Rows read and kept, as counted by the engine and summed over stages and runs. “past”: "
+        "rows of earlier tasks outside the memory, which only references may read."
     )
     return Table("ledger", "Data access", columns, frame, note)
 

@@ -17,9 +17,9 @@ LISTED = {
 }  # fmt: skip
 MOST_DETECTORS = 8
 TEXT = (
-    "How well each detector tells items that a method gets right (inside) from tasks to come "
-    "(outside), after each stage: C.AUC over all items, R.AUC for the newest task, P.AUC for "
-    "earlier ones; 0.5 is chance. The table has means over stages."
+    "How well each detector separates items that a method classifies correctly (inside) from "
+    "items of future tasks (outside) after each stage: C.AUC over all items, R.AUC for the newest "
+    "task, P.AUC for earlier ones; 0.5 is chance. The table shows means over stages."
 )
 
 
@@ -30,7 +30,7 @@ def detectors_of(digest: Digest) -> list[str]:
 
 def left_out(what: str, total: int, most: int) -> str:
     """A sentence on what is not drawn, "" if all is."""
-    return f" {total - most} of {total} {what} are not drawn." if total > most else ""
+    return f" {total - most} of {total} {what} are not shown." if total > most else ""
 
 
 def novelty_section(digest: Digest, cast: DrawnMethods) -> Section | None:

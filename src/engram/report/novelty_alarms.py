@@ -9,10 +9,10 @@ from engram.report.section import DrawnMethods, Panel, Section
 
 KINDS = {"frozen": "threshold of the task's own stage", "renewed": "threshold of the newest stage"}
 TEXT = (
-    f"How often a detector calls inside items of earlier tasks novel, with a threshold set for "
-    f"{ALARM_RATE:.0%} false alarms (dotted) on validation rows: those of the task's own stage, or "
-    "those of the newest task. A line that leaves the dotted one is a drift of scores, which no "
-    "AUC can show. Mean over earlier tasks and runs."
+    f"How often a detector flags inside items of earlier tasks as novel, with a threshold set for "
+    f"{ALARM_RATE:.0%} false alarms (dotted) on validation rows: those of the task's own stage or "
+    "those of the newest task. A line that departs from the dotted one means that scores have "
+    "drifted, which AUC cannot show. Mean over earlier tasks and runs."
 )
 
 

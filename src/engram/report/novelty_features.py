@@ -19,11 +19,11 @@ MOST_MAPS = 4
 SHADES = dict(zip(DRAWN, ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#8A8A8A"), strict=True))
 DASHES = dict(zip(DRAWN, ("solid", "dash", "dot", "solid", "solid"), strict=True))
 TEXT = (
-    "Norm, mean and standard deviation of what the last layer sees, means over the items of a set: "
-    "inside items of the first task, of the newest and of those between, forgotten and outside "
-    "ones. Features of unknown items tend to be shorter; where the lines meet, a detector that "
-    "lives on length has nothing left. Maps (t-SNE, first seed and order) put items next to each "
-    "other whose features are alike; distances between clusters mean little."
+    "Norm, mean and standard deviation of the features before the last layer, averaged over sets "
+    "of items: inside items of the first task, of the newest and of those in between, forgotten "
+    "and outside items. Features of unknown items tend to have a smaller norm; where the lines "
+    "meet, a detector based on the norm cannot work. The t-SNE maps (first seed and order) place "
+    "items with similar features next to each other; distances between clusters mean little."
 )
 
 

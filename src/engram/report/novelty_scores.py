@@ -21,11 +21,12 @@ FEW = 10  # items of a set that do not decide how high a figure is
 POINTS = 100  # of a curve
 COLOURS = {"inside": "#0072B2", "forgotten": "#E69F00", "outside": "#8A8A8A"}
 TEXT = (
-    "After the last stage that has tasks to come, first seed and order. Curves: the share of "
-    "inside items that lie above a threshold against that of outside items, over all thresholds; "
-    "the area below is C.AUC. Below, how familiar each detector finds inside, forgotten and "
-    "outside items (shares of each set; outside items count under every head). Ends hold what "
-    f"lies beyond; sets of less than {FEW} items may leave the figure at its top."
+    "After the last stage that is followed by another task; first seed and order. ROC curves: the "
+    "fraction of inside items above a threshold against that of outside items, over all "
+    "thresholds; the area under the curve is C.AUC. Histograms: the familiarity scores of inside, "
+    "forgotten and outside items (fractions of each set; outside items count under every head). "
+    f"The outermost bins hold all values beyond; bars of sets with fewer than {FEW} items may be "
+    "cut off at the top."
 )
 
 

@@ -36,12 +36,12 @@ MOST_RECIPES = 200
 DEFINITION_TEXTS = {
     "max": "best accuracy since a task was learnt, minus the final one; mean over earlier tasks",
     "diagonal": "accuracy right after learning a task, minus the final one",
-    "all": "as diagonal, averaged over all stages instead of the last one",
-    "mean_T": "as diagonal, divided by all tasks, the last one included with its 0",
-    "mammoth": "the number Mammoth prints: never negative, the last stage counts as past too",
-    "libcontinual": "the number LibContinual prints: the newest earlier task is not summed",
-    "cglb": "the number CGLB prints: diagonal with the sign turned, forgetting is negative",
-    "pyclad": "the number pyCLAD prints: the best of all stages before, the first one included",
+    "all": "as diagonal, but averaged over all stages instead of the last one only",
+    "mean_T": "as diagonal, but averaged over all tasks, the last one counting as 0",
+    "mammoth": "as reported by Mammoth: never negative, the last stage counts as past too",
+    "libcontinual": "as reported by LibContinual: leaves out the newest of the earlier tasks",
+    "cglb": "as reported by CGLB: diagonal with the opposite sign, so forgetting is negative",
+    "pyclad": "as reported by pyCLAD: from the best of all earlier stages, even before learning",
 }
 
 

@@ -44,10 +44,10 @@ def probe_section(digest: Digest, cast: DrawnMethods) -> Section | None:
         )
         panels.append(Panel(f"probe-{number + 1}", metric, figure))
     text = (
-        "What own probes measured after each stage. The first part of a name is the probe, the "
-        "second what it measures. Bars are one standard deviation over runs."
+        "Measurements of your own probes after each stage. The first part of a name is the probe, "
+        "the second what it measures. Error bars: one standard deviation over runs."
     )
-    note = "" if panels else "All numbers belong to single tasks or classes: see the table."
+    note = "" if panels else "All values are per task or per class: see the table."
     return Section("probes", "Probes", text, tuple(panels), note)
 
 

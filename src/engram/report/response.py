@@ -24,8 +24,8 @@ MOST_TICKS = 8  # values that are all written down
 LOG_FROM = 20.0  # largest over smallest value from which an axis is logarithmic
 PARTS = ("method", "training", "model", "stream")  # of a recipe, in which numbers are looked for
 COLUMNS = ["parameter", "line", "head", "x", "value", "std", "joined"]
-ON_TEST = "Results are those on test rows: a value that is chosen here has been chosen on them."
-ON_VALID = "Results are those on validation rows of the first tasks: a value may be chosen here."
+ON_TEST = "Results are on test rows: picking a value here means selecting on the test set."
+ON_VALID = "Results are on validation rows of the first tasks, so values may be picked here."
 MEASURES = {"average_accuracy": "", "forgetting/max": "Forgetting"}
 
 
@@ -173,14 +173,14 @@ def response_section(digest: Digest, cast: DrawnMethods) -> Section | None:
             words += " on validation rows" * on_valid
             figure = response_figure(rows, parameter=parameter, y=words.lower())
             name = f"response-{number + 1}{'-forgetting' if kind else ''}"
-            panels.append(Panel(name, f"{words} by {parameter}", figure))
+            panels.append(Panel(name, f"{words} against {parameter}", figure))
     if not panels:
         return None
     text = (
-        "Recipes that differ in one number lie on one line. A flat line means that the number "
-        "hardly matters, an end that still rises that the range was too narrow. Points without "
-        "a line differ in several numbers at once. "
+        "Recipes that differ in a single hyper-parameter are joined by a line. A flat line means "
+        "that the hyper-parameter hardly matters; a line still rising at its end means that the "
+        "range was too narrow. Isolated points differ in several hyper-parameters at once. "
         + (ON_VALID if on_valid else ON_TEST)
-        + " Bars are one standard deviation over runs."
+        + " Error bars: one standard deviation over runs."
     )
-    return Section("response", "Response to what was varied", text, tuple(panels))
+    return Section("response", "Effect of hyper-parameters", text, tuple(panels))

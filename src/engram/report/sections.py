@@ -58,8 +58,9 @@ def _cast_rows(table: pd.DataFrame, cast: DrawnMethods) -> pd.DataFrame:
 def matrices(digest: Digest, cast: DrawnMethods) -> Section:
     """A heat map per method."""
     text = (
-        "Each row is a moment: after stage 1, 2, … Each column is a task. The diagonal is a task "
-        "just learnt; reading down a column shows how it is forgotten. Mean over runs."
+        "Rows are points in time (after stage 1, 2, …), columns are tasks. The diagonal shows each "
+        "task just after it was learnt; read down a column to see it being forgotten. Mean over "
+        "runs."
     )
     panels = []
     for number, name in enumerate(cast.names):
@@ -122,9 +123,9 @@ def _some_tasks(tasks: pd.Series[int]) -> list[int]:
 def iterations(digest: Digest, cast: DrawnMethods) -> Section:
     """Curves within stages, where accuracies were taken during training."""
     text = (
-        "The same figures, taken while training. The axis counts stages: 1.5 is the middle of "
-        "the second stage. Dotted lines are the borders of stages; a drop right after one is "
-        "forgetting in the making."
+        "The same curves, evaluated during training. The x axis counts stages: 1.5 is halfway "
+        "through the second stage. Dotted lines mark stage boundaries; a drop right after one is "
+        "forgetting as it happens."
     )
     every = [aggregate.progress_curves(digest, name, cast.names) for name in FIGURES]
     found = [curves for curves in every if len(curves)]
@@ -152,9 +153,9 @@ def trade_off(digest: Digest, cast: DrawnMethods) -> Section:
         "1 − k/(k−1) · accuracy + 1/(k−1). "
     )
     text = (
-        "Right is accurate, down is faithful: the best methods sit at the lower right. "
-        f"{bound if digest.only_accuracy else ''}"
-        f"Forgetting is taken from the best past {digest.figure}. Small dots are single runs."
+        "Further right is more accurate, further down is less forgetting: the best methods are at "
+        f"the lower right. {bound if digest.only_accuracy else ''}"
+        f"Forgetting is measured from the best past {digest.figure}. Small dots are single runs."
     )
     heading = f"{_title(digest.figure)} and forgetting"
     table = _cast_rows(digest.methods, cast).rename(
@@ -163,7 +164,7 @@ def trade_off(digest: Digest, cast: DrawnMethods) -> Section:
     )  # fmt: skip
     table = table.dropna(subset=["x", "y"]) if len(table) else table
     if not len(table):
-        note = "Needs a finished run of two stages or more."
+        note = "Needs a finished run with at least two stages."
         return Section("trade-off", heading, text, note=note)
     figure = figures.points(table, cast.looks, x=digest.average, y="forgetting")
     runs = _cast_rows(digest.runs[digest.runs["finished"]], cast)
@@ -185,10 +186,11 @@ def trade_off(digest: Digest, cast: DrawnMethods) -> Section:
 def plane(digest: Digest, cast: DrawnMethods) -> Section:
     """Forgetting against intransigence."""
     text = (
-        "Left of the middle, learning new tasks improved old ones; right, they were forgotten. "
-        "Below the middle, the last task is learnt better than by joint training; above, worse. "
-        "The origin is joint training itself: the closer, the better. Runs are compared with the "
-        "joint run of their seed, or with the mean over its seeds where these differ."
+        "Left of the centre, learning new tasks improved old ones; right of it, old tasks were "
+        "forgotten. Below the centre, the last task is learnt better than by joint training; above "
+        "it, worse. Joint training itself is at the origin: the closer, the better. Each run is "
+        "compared with the joint run of the same seed, or with the mean over joint runs if there "
+        "is none."
     )
     title = "Forgetting and intransigence"
     table = _cast_rows(digest.methods, cast)
@@ -196,7 +198,7 @@ def plane(digest: Digest, cast: DrawnMethods) -> Section:
         table = table.dropna(subset=["forgetting/max", "intransigence"])
     if not len(table):
         note = (
-            "Intransigence compares with joint training: add a run of Joint on the same stream, "
+            "Intransigence is relative to joint training: add a run of Joint on the same stream, "
             "order and view."
         )
         return Section("plane", title, text, note=note)
@@ -211,8 +213,9 @@ def plane(digest: Digest, cast: DrawnMethods) -> Section:
 def order_section(digest: Digest, cast: DrawnMethods) -> Section:
     """Violins over orders."""
     text = (
-        "One dot is one order of the tasks or classes, its seeds averaged; the width of a violin "
-        "shows where orders gather. A tall violin means that luck with the order decides."
+        "Each dot is one order of the tasks or classes, averaged over seeds; a violin is wide "
+        "where many orders give similar results. A tall violin means that results depend strongly "
+        "on the order."
     )
     table = _cast_rows(aggregate.order_accuracies(digest), cast)
     if not len(table):
@@ -227,8 +230,8 @@ def order_section(digest: Digest, cast: DrawnMethods) -> Section:
 def cost_section(digest: Digest, cast: DrawnMethods) -> Section:
     """Time and memory against accuracy."""
     text = (
-        "Up is accurate, left is cheap. A method earns its price unless another one lies above it "
-        "and to its left."
+        "Further up is more accurate, further left is cheaper. A method is worth its cost unless "
+        "another one is above it and to its left."
     )
     table = _cast_rows(digest.methods, cast)
     panels = []
@@ -251,8 +254,8 @@ def cost_section(digest: Digest, cast: DrawnMethods) -> Section:
 def losses(digest: Digest, cast: DrawnMethods) -> Section:
     """Loss terms over training."""
     text = (
-        "What was minimised, term by term, mean over runs. A penalty that stays at zero does "
-        "nothing; one that towers over the task loss keeps the network from learning."
+        "Each term of the training loss, mean over runs. A penalty that stays at zero has no "
+        "effect; one far larger than the task loss keeps the network from learning."
     )
     curves = _cast_rows(aggregate.progress_curves(digest, "loss/", cast.names), cast)
     curves = curves[np.isfinite(curves["value"].astype(float))] if len(curves) else curves

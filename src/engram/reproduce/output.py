@@ -84,7 +84,7 @@ def read_lines(path: Path) -> pd.DataFrame | None:
     try:
         found = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
     except ValueError as error:
-        raise RecordError(f"{path}: is not a whole CSV file ({error})") from error
+        raise RecordError(f"{path}: is not a valid CSV file ({error})") from error
     return found.assign(**{name: found.get(name, "") for name in LATER})[list(COLUMNS)]
 
 

@@ -23,7 +23,7 @@ def class_id(argument: str, wanted: Any, data: Data) -> int:
         if not found:
             raise unknown(argument, wanted, data.classes)
         if len(found) > 1:
-            raise bad(argument, f"an id, since the classes {found} share this name", wanted)
+            raise bad(argument, f"an id, since classes {found} share this name", wanted)
         return found[0]
     try:
         number = -1 if isinstance(wanted, bool) else operator.index(wanted)
@@ -39,9 +39,7 @@ def check_seed(seed: int | None) -> int:
     return 0 if seed is None else whole("seed", seed)
 
 
-def all_classes(
-    data: Data, way_out: str = "labels that count only the classes there are"
-) -> list[int]:
+def all_classes(data: Data, way_out: str = "label counts of existing classes only") -> list[int]:
     """Every class of the data; refused if one has no training rows, since results would not say."""
     present = classes_in(data, data.train)
     empty = [name for i, name in enumerate(data.classes) if i not in present]
@@ -67,7 +65,7 @@ def ordered_classes(data: Data, order: Sequence[Any] | None, seed: int | None) -
     ids = [class_id(f"order[{i}]", wanted, data) for i, wanted in enumerate(order)]
     twice = sorted({data.classes[c] for c in ids if ids.count(c) > 1})
     if twice:
-        raise bad("order", "every class once", f"{twice} more than once")
+        raise bad("order", "every class only once", f"{twice} more than once")
     empty = [data.classes[c] for c in ids if c not in present]
     if empty:
         raise bad("order", "classes that have training rows", empty)
@@ -123,7 +121,7 @@ def check_tasks(tasks: Sequence[Task], valid: float) -> None:
         if not len(task.test):
             raise bad("data", f"test rows for {what}", "none")
         if valid and not len(task.valid):
-            raise bad("valid", f"a share that holds out at least one row of {what}", valid)
+            raise bad("valid", f"a fraction that holds out at least one row of {what}", valid)
 
 
 def in_order(classes: set[int], order: Sequence[int]) -> tuple[int, ...]:

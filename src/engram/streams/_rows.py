@@ -107,10 +107,10 @@ def check_valid(data: Data, valid: float) -> float:
     """The share to hold out, refused where the data already has its validation rows."""
     number("valid", valid, 0.0, 1.0)
     if valid >= 1:
-        raise bad("valid", "a share in [0, 1)", valid)
+        raise bad("valid", "a fraction in [0, 1)", valid)
     if valid > 0 and len(data.valid):
         raise bad("valid", f"0.0, since {data.name!r} has {len(data.valid)} validation rows of its "
-                  "own, which are used", valid)  # fmt: skip
+                  "own", valid)  # fmt: skip
     return valid
 
 

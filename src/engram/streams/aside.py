@@ -32,7 +32,7 @@ def set_aside(stream: Stream, share: float, seed: int) -> tuple[Stream, Stream]:
     for number, task in enumerate(stream.tasks):
         mine = chosen[task.train]
         if not mine.any() or mine.all():
-            expected = f"a share that takes some rows of task {number}, and leaves some"
+            expected = f"a fraction that takes some rows of task {number} and leaves some"
             raise bad("share", expected, f"{share:g} of {len(task.train)} rows")
         rest.append(replace(task, train=task.train[~mine]))
         own, none = task.train[mine], task.valid[:0]

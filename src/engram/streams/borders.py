@@ -148,7 +148,7 @@ def online(stream: Stream, *, task_labels: bool = True) -> Stream:
     if not isinstance(task_labels, bool):
         raise bad("task_labels", "True or False", task_labels)
     if not task_labels and stream.head == "multi":
-        raise bad("task_labels", "True, since a multi head needs to know the task", task_labels)
+        raise bad("task_labels", "True, since a multi-head stream needs the task id", task_labels)
     once = replace(stream, online=True, task_labels=task_labels)
     if stream.origin is None:
         return once

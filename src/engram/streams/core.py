@@ -158,7 +158,7 @@ class Stream:
         for setting in _SETTINGS:
             if getattr(self, setting) != getattr(other, setting):
                 mine, theirs = getattr(self, setting), getattr(other, setting)
-                raise bad("other", f"a stream with {setting}={mine!r}, as the first", theirs)
+                raise bad("other", f"a stream with {setting}={mine!r}, like the first one", theirs)
         tasks = renewed([*self.tasks, *other.tasks], [*self.order, *other.order])
         view = joined(self.view, len(self), other.view, len(other))
         return replace(self, data=unfitted(self.data), tasks=tasks, view=view)

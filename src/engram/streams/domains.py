@@ -51,7 +51,7 @@ def domain_incremental(
     """
     if by not in data.attributes:
         if not data.attributes:
-            raise bad("by", f"an attribute of {data.name!r}, which has none", by)
+            raise bad("by", f"data with attributes ({data.name!r} has none)", by)
         raise unknown("by", by, data.attributes)
     check_valid(data, valid)
     start = check_seed(seed)

@@ -220,11 +220,11 @@ earlier tasks it must declare reads = "past".
 
     def _fault(self, row: int, stage: int) -> str:
         if not 0 <= row < len(self.stream.data):
-            return f"does not exist, rows run from 0 to {len(self.stream.data) - 1}"
+            return f"does not exist: rows go from 0 to {len(self.stream.data) - 1}"
         if not 0 <= stage < len(self.stream):
-            return f"does not exist, tasks run from 0 to {len(self.stream) - 1}"
+            return f"does not exist: tasks go from 0 to {len(self.stream) - 1}"
         if stage > self.stage:
-            return "belongs to a task that is yet to come"
+            return "belongs to a future task"
         found = _uses(self.stream, row)
         lost = " and not in the memory" if stage < self.stage else ""
         return f"is {found}{lost}"

@@ -189,7 +189,7 @@ class _Rows:
         for c in group:
             if not any(len(part) for part in self.train.get(c, ())):
                 raise bad("data", f"enough training rows to leave some for {labelled.classes[c]!r}",
-                          "none after sharing out")  # fmt: skip
+                          "none left after the split")  # fmt: skip
         rows: dict[str, Any] = {}
         for kind, parts in (("train", self.train), ("valid", self.valid)):
             rows[kind] = torch.cat([part for c in group for part in parts[c]]).sort().values
@@ -213,7 +213,11 @@ def _given(data: Data, tree: Tree, tasks: Sequence[Sequence[str | int]],
         groups.append([_either_id(f"tasks[{k}]", wanted, data) for wanted in group])
         for c in groups[-1]:
             if c in met:
-                raise bad(f"tasks[{k}]", f"every class once, task {met[c]} has it", data.classes[c])
+                raise bad(
+                    f"tasks[{k}]",
+                    f"every class only once, it is already in task {met[c]}",
+                    data.classes[c],
+                )
             met[c] = k
     for child, above in tree.parent.items():
         if child in met and met.get(above, len(groups)) >= met[child]:

@@ -172,8 +172,8 @@ def reorder(
     wanted = [class_id("class_order", c, stream.data) for c in class_order or ()]
     _permutation("class_order", wanted, list(stream.order))
     if stream.view is not None or any(set(task.shown) != set(task.new) for task in stream):
-        raise bad("class_order", "None, since in this stream a class is not bound to one task "
-                  "(give a task_order)", class_order)  # fmt: skip
+        raise bad("class_order", "None, since classes of this stream are not tied to one task "
+                  "(use task_order)", class_order)  # fmt: skip
     groups = cut(wanted, [len(task.new) for task in stream])
     moved = replace(stream, tasks=tuple(_rebuilt(stream, group) for group in groups))
     return _superclasses_first("class_order", moved)

@@ -23,7 +23,7 @@ def refuse(owner: str, name: str, closed: tuple[str, ...], known: tuple[str, ...
     if name.startswith("__"):  # python itself is asking: copy, pickle, inspect
         raise AttributeError(name)
     if name in closed:
-        raise Forbidden(f"{owner}.{name} is closed to methods: {DOOR}")
+        raise Forbidden(f"{owner}.{name} is not available to methods: {DOOR}")
     near = nearest(name, known)
     hint = f", did you mean {near!r}?" if near else "."
     raise AttributeError(f"{owner} has no {name!r}{hint} It has {', '.join(sorted(known))}.")
@@ -78,7 +78,7 @@ class StreamOutline:
     >>> stream.data.x
     Traceback (most recent call last):
     ...
-    engram.errors.Forbidden: stream.data.x is closed to methods: inputs and visible labels ...
+    engram.errors.Forbidden: stream.data.x is not available to methods: inputs and ...
     """
 
     __slots__ = ("data", "features", "head", "labels", "latents", "name", "online", "opening",

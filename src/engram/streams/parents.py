@@ -49,7 +49,7 @@ def _lines(path: str, where: str) -> list[tuple[str, str]]:
             reader.fieldnames = found
             rows = list(reader)
     except (UnicodeDecodeError, csv.Error) as problem:
-        raise bad(where, "text with commas between columns", str(problem)) from None
+        raise bad(where, "comma-separated text", str(problem)) from None
     for number, row in enumerate(rows, start=2):
         if None in row:
             raise bad(f"{where}, line {number}", "two columns", "more")

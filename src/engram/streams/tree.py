@@ -134,7 +134,7 @@ def _check_data(data: Data) -> None:
     if data.y.shape[1] != 1:
         raise bad("data", "one (fine) label for each row", f"{data.y.shape[1]} labels")
     if len(data.valid):
-        raise bad("data", "no validation rows of its own, the protocol splits the training rows",
+        raise bad("data", "no validation rows of its own: the protocol splits the training rows",
                   f"{len(data.valid)} validation rows")  # fmt: skip
 
 
@@ -182,6 +182,6 @@ def _refuse_circles(tree: Tree) -> None:
             walk.append(tree.parent[walk[-1]])
             if walk[-1] == start:
                 shown = " < ".join(tree.names[c - tree.fine] for c in walk)
-                raise bad("hierarchy", "no circle", shown)
+                raise bad("hierarchy", "no cycle", shown)
             if walk[-1] in walk[:-1]:
                 break  # a circle further up, which its own members report

@@ -43,9 +43,11 @@ def for_tuning(data: Data, *, share: float = 0.0, by: str | None = None, seed: i
     whole("seed", seed)
     if share == 0:
         if by is not None:
-            raise bad("share", f"a share of the values of {by!r}", share)
+            raise bad("share", f"a fraction of the values of {by!r}", share)
         if not len(data.valid):
-            raise bad("share", f"a share to hold out: {data.name!r} has no validation rows", share)
+            raise bad(
+                "share", f"a fraction to hold out: {data.name!r} has no validation rows", share
+            )
         return replace(data, test=data.valid, valid=data.valid[:0])
     if by is None:
         kept, held = hold_out(data, data.train, share, seed)
@@ -78,10 +80,10 @@ def for_search(stream: Stream, *, tasks: int = 3, on: str = "valid") -> Stream:
     if not isinstance(stream, Stream):
         raise bad("stream", "a Stream", type(stream).__name__)
     if stream.judged_on != "test":
-        raise bad("stream", "one that is judged on its test rows", f"on {stream.judged_on} rows")
+        raise bad("stream", "one that is evaluated on its test rows", f"on {stream.judged_on} rows")
     choose("on", on, SEARCH_ON)
     if whole("tasks", tasks, 1) > len(stream):
-        raise bad("tasks", f"at most {len(stream)}, as many as the stream has", tasks)
+        raise bad("tasks", f"at most {len(stream)}, the number of tasks of the stream", tasks)
     first = stream[:tasks]
     if on == "valid":
         first = _judged_on(first)
@@ -98,7 +100,7 @@ def _judged_on(stream: Stream) -> Stream:
             pairs = zip(stream, rows, strict=True)
             judged = [replace(task, test=own, post_valid=own[:0]) for task, own in pairs]
             return replace(stream, tasks=tuple(judged), judged_on=kind)
-    expected = "validation rows in each of these tasks, such as valid=0.1 (--set valid=0.1) gives"
+    expected = "validation rows in each of these tasks, as with valid=0.1 (--set valid=0.1)"
     raise bad("stream", f"{expected}; on='test' (--on test) selects on test rows", "none")
 
 

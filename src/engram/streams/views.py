@@ -160,7 +160,7 @@ def view_from(description: Mapping[str, Any]) -> View | None:
         return Rotated(**options)
     inner = view_from(options["view"])
     if inner is None:
-        raise bad("view", "a description of the view inside", options["view"])
+        raise bad("view", "a description of the inner view", options["view"])
     return Restaged(inner, options["stages"])
 
 

@@ -87,7 +87,7 @@ class TrialFile:
         try:
             return [Trial(**one) for one in content["trials"]], float(content["seconds"])
         except (KeyError, TypeError, ValueError) as problem:
-            raise RecordError(f"{self.path}: is not a whole search ({problem})") from problem
+            raise RecordError(f"{self.path}: is not a valid search ({problem})") from problem
 
     def write(self, trials: Sequence[Trial], seconds: float, **found: Any) -> None:
         """Keep what is known by now."""

@@ -187,7 +187,7 @@ def facts_of(file: TensorFile) -> Any:
 def check_place(path: Path, facts: dict[str, Any], *, run: str, stage: int) -> None:
     """Refuse a file that was put in the place of another one."""
     if facts.get("run", run) != run or facts.get("stage") != stage:
-        raise RecordError(f"{path}: is the checkpoint of another run or stage")
+        raise RecordError(f"{path}: belongs to another run or stage")
 
 
 def put_aside(path: Path) -> None:
@@ -206,4 +206,4 @@ def take(learner: Learner, path: Path, tensors: dict[str, Tensor], facts: dict[s
         with read_as(path, "checkpoint"):
             load_state_dict(learner, tensors, facts)
     except BadArgument as problem:  # of a ledger with kinds that there are not
-        raise RecordError(f"{path}: is not a whole checkpoint ({problem})") from problem
+        raise RecordError(f"{path}: is not a valid checkpoint ({problem})") from problem

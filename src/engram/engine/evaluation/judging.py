@@ -34,7 +34,7 @@ def check_judging(run: Run) -> None:
         expected = "'bce' (or 'auto'), because rows of this stream carry sets of labels"
         raise bad("loss", expected, training.loss)
     if kind == "set" and run.stream.head == "multi":
-        expected = "a single head: a row with a set of labels belongs to several tasks"
+        expected = "a single head: a row with several labels may belong to several tasks"
         raise bad("stream.head", expected, run.stream.head)
     if training.plateau_watch not in ("loss", "score", FIGURES[kind]):
         expected = f"'loss' or 'score', which is {FIGURES[kind]!r} for this stream"

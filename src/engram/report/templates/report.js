@@ -33,7 +33,7 @@
   function setTheme(name) {
     root.dataset.theme = name;
     const button = document.getElementById("theme");
-    button.textContent = name === "dark" ? "Light page" : "Dark page";
+    button.textContent = name === "dark" ? "Light mode" : "Dark mode";
     button.setAttribute("aria-pressed", String(name === "dark"));
     return Promise.all(every(".js-plotly-plot").map((plot) => Plotly.relayout(plot, themed(plot.layout))));
   }
