@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 from scipy.special import stdtrit
 
+from engram.records import reference
+
 ROOT = Path(__file__).parents[2]
 KINDS = ("paper_value", "ours")
 
@@ -43,9 +45,17 @@ def steps(lines: pd.DataFrame, cell: str, kind: str) -> list[float]:
     return [float(value) for value in row.sort_values("stage")[kind]]
 
 
+SMALL = "fer.options.resize=32; seeds=1"
+
+
+def photographs(settings: str) -> pd.DataFrame:
+    lines = recorded("confer-fer-2013").astype({"stage": int})
+    return lines[lines["settings"] == settings]
+
+
 def test_confer_on_photographs():
-    lines = recorded("confer-fer-2013")
-    lines = lines[lines["metric"] == "Acc"].astype({"stage": int})
+    lines = photographs("")
+    lines = lines[lines["metric"] == "Acc"]
     head = ("row", "Task-IL, paper", "ours", "Class-IL, paper", "ours")
     tables = page_tables("docs/protocols/confer.md", *head)
     for half, table in zip(("without", "with"), tables, strict=True):
@@ -62,8 +72,56 @@ def test_confer_on_photographs():
                     agree(text.split(), steps(lines, cell, KINDS[column % 2]))
 
 
+@pytest.mark.parametrize(
+    ("setting", "orders"), [("Task-IL", ("O1", "O2", "O3")), ("Class-IL", ("O2", "O3"))]
+)
+def test_confer_in_other_orders(setting, orders):
+    lines = photographs(SMALL)
+    lines = lines[lines["metric"] == "Acc"]
+    head = ("row", *(text for order in orders for text in (f"{order}, paper", "ours")))
+    (table,) = page_tables("docs/protocols/confer.md", *head)
+    shown = 0
+    for row, *cells in table:
+        for column, text in enumerate(cells):
+            cell = f"FER-2013 {setting} {orders[column // 2]} with {row}"
+            if "not run" in cells[column // 2 * 2 : column // 2 * 2 + 2]:
+                assert not steps(lines, cell, "ours")
+            else:
+                agree(text.split(), steps(lines, cell, KINDS[column % 2]))
+                shown += column % 2
+    assert shown == lines[lines["cell"].str.contains(setting)]["cell"].nunique()
+
+
+def test_what_is_said_of_other_orders():
+    small, whole = photographs(SMALL), photographs("")
+    page = (ROOT / "docs/protocols/confer.md").read_text()
+    part = " ".join(page.split("### FER-2013 in orders O2 and O3")[1].split("\n### ")[0].split())
+    others = small[~small["cell"].str.contains(" O1 ")]
+    agreeing = (others["verdict"] == "agrees").sum()
+    assert f"{agreeing} of the {len(others)} cells of these orders agree" in part
+    both = small.merge(whole, on=["cell", "stage", "metric"], suffixes=("", "_100"))
+    both = both[both["metric"] == "Acc"]
+    away = (both["ours"].astype(float) - both["ours_100"].astype(float)).abs()
+    said = f"differ by {away.mean():.2f} on average and by {away.max():.2f} at most"
+    assert said.replace("0.", ".") in part
+    printed = reference("confer")
+    printed = printed[(printed["dataset"] == "FER-2013") & (printed["setting"] == "Task-IL")]
+    printed = printed[(printed["metric"] == "Acc") & (printed["augmentation"] == "with")]
+    each = printed.pivot_table(index=["method", "stage"], columns="order", values="value")
+    apart = each.sub(each["O1"], axis=0).abs().max().max()
+    assert f"within {apart:.2f} of those of O1".replace("0.", ".") in part
+    for order in ("O2", "O3"):
+        ends = {
+            row: steps(
+                small[small["metric"] == "Acc"], f"FER-2013 Class-IL {order} with {row}", "ours"
+            )[-1]
+            for row in ("UB", "LR", "LGR+D", "LGR")
+        }
+        assert sorted(ends, key=ends.get, reverse=True) == list(ends)
+
+
 def test_counts_of_confer():
-    lines = recorded("confer-fer-2013")
+    lines = photographs("")
     page = " ".join((ROOT / "docs/protocols/confer.md").read_text().split())
     agreeing = lines[lines["verdict"] == "agrees"]
     assert f"{len(agreeing)} of the {len(lines)} cells agree" in page
