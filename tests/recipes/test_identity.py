@@ -95,10 +95,10 @@ def test_other_data_under_the_same_name_is_another_run(tmp_path):
 
 @pytest.mark.parametrize("part", ["x", "y", "train", "classes", "attributes", "mean"])
 def test_everything_a_run_reads_is_in_the_fingerprint(part):
-    data = replace(blobs(), mean=(0.0,), std=(1.0,), attributes={"a": torch.zeros(80)})
+    data = replace(blobs(), mean=(0.0,), std=(1.0,), attributes={"a": torch.zeros(80).long()})
     other = {
         "x": data.x + 1, "y": data.y.flip(0), "train": data.train[:-1], "mean": (0.5,),
-        "classes": ("a", "b", "c", "d"), "attributes": {"a": torch.ones(80)},
+        "classes": ("a", "b", "c", "d"), "attributes": {"a": torch.ones(80).long()},
     }[part]  # fmt: skip
     assert replace(data, **{part: other}).fingerprint() != data.fingerprint()
     assert replace(data, name="other", notes=("x",)).fingerprint() == data.fingerprint()
