@@ -143,3 +143,12 @@ def test_values_that_fit_together_only_when_all_are_set(key):
     assert made.memory.total == 50
     with pytest.raises(BadArgument, match="root_file: expected a text where root is"):
         build_method({"name": "LatentReplay", "root": "external"})
+
+
+@pytest.mark.parametrize(("value", "meant"), [(True, "true"), ("pred", "pred")])
+def test_a_word_that_yaml_takes_for_a_truth(value, meant):
+    recipe = {"stream": {"data": "blobs"}, "method": {"name": "EWC", "labels": value}}
+    assert Recipe.of(recipe).method.labels == meant
+    recipe["method"]["labels"] = False
+    with pytest.raises(BadArgument, match="labels: unknown name 'false'"):
+        Recipe.of(recipe)

@@ -146,7 +146,13 @@ def test_borders_may_be_blurred_in_class_il():
     stream = recipe(preset, block(setting=CLASS), "NR").stream
     assert (stream["kind"], stream["tasks"], stream["mix"]) == ("blurry", 7, 0.2)
     assert stream["order"][:2] == ["Neutral", "Anger"]
-    assert recipe(preset, block(), "NR").stream["kind"] == "task_incremental"
+    with pytest.raises(BadArgument, match="blur: expected 0 in Task-IL: only steps of Class-IL"):
+        recipe(preset, block(), "NR")  # it would be as without, under another name
+
+
+def test_fisher_information_of_the_true_labels():
+    preset = assign(PAPER, ["ewc.labels=true"])  # as the page has it; YAML reads no word there
+    assert recipe(preset, block(), "EWC").method.labels == "true"
 
 
 def test_tables_and_figures_of_a_set_share_runs_and_directory():

@@ -160,6 +160,8 @@ def convert(hint: Any, value: Any, *, path: str) -> Any:
         raise bad(path, f"a mapping of the fields of {nested.__name__}{such}", value)
     if isinstance(value, bool) and not _takes_bool(hint):
         raise bad(path, "a value that is not true or false", value)
+    if isinstance(value, bool) and str in (kinds := (hint, *get_args(hint))) and bool not in kinds:
+        value = str(value).lower()  # the word: EWC has labels=true, which YAML reads otherwise
     try:
         return _adapter_of(hint).validate_python(value)
     except ValidationError as error:

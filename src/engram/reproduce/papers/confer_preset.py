@@ -109,8 +109,8 @@ class Preset(PaperPreset[Protocol]):
         Where it is not 0, memories hold as many images (NR, A-GEM) or latents (LR) as fit into so
         many bytes, for a comparison at equal cost: the generator of LGR has 884,800.
     blur
-        Class-IL: the share of each class's training rows that turns up in other steps than its
-        own. 0 has sharp borders, as in the paper.
+        The share of each class's training rows that turns up in other steps than its own, in
+        Class-IL; Task-IL has none. 0 has sharp borders, as in the paper.
     precision
         ``tf32`` makes products and convolutions quicker on CUDA; elsewhere it is float32.
     """

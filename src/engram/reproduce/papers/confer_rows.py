@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engram.errors import choose, unknown
+from engram.errors import bad, choose, unknown
 from engram.recipes import Recipe
 from engram.reproduce.papers.confer_preset import (
     CLASS,
@@ -100,7 +100,9 @@ def model_spec(preset: Preset, row: str) -> dict[str, Any]:
 def _borders(preset: Preset, block: Block, tasks: Sequence[Sequence[str]]) -> dict[str, Any]:
     """How the classes are cut into tasks."""
     order = {"order": [name for task in tasks for name in task]}
-    if block.setting == CLASS and preset.blur:
+    if preset.blur and block.setting != CLASS:
+        raise bad("blur", f"0 in {block.setting}: only steps of {CLASS} are blurred", preset.blur)
+    if preset.blur:
         return {"kind": "blurry", "tasks": len(tasks), "mix": preset.blur, **order}
     sizes = {"classes_per_task": [len(task) for task in tasks]}
     return {"kind": KIND[block.setting], **sizes, **order}
