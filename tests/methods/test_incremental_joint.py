@@ -21,6 +21,7 @@ def test_complete_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {tuple(y) for b in seen.of(1) for y in b.y.tolist()} == {(0, 1)}
     rows = torch.cat([b.x for b in seen.of(1)])
     assert len(rows) == 10 == len(rows.unique(dim=0))
+    assert {int(k) for b in seen.of(1) for k in b.stage} == {1}  # as of its latest task
 
 
 def test_without_hidden_labels_it_is_joint_training() -> None:
