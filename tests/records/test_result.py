@@ -390,6 +390,12 @@ def test_saved_results_come_back(folder: RunDirectory, tmp_path: Path) -> None:
     np.testing.assert_array_equal(copy.recompute().full_matrix, result.full_matrix)
 
 
+def test_a_directory_in_which_nothing_is_finished_says_so(tmp_path: Path) -> None:
+    RunDirectory(tmp_path / "a").write_recipe("aaaaaaaaaaaa", {"method": {"name": "ER"}})
+    with pytest.raises(RecordError, match="a: no task of any run is finished yet; engram resume"):
+        read(tmp_path / "a")
+
+
 def test_several_directories_are_read_as_one(tmp_path: Path) -> None:
     fill(tmp_path / "a", seeds=1)
     fill(tmp_path / "b", seeds=2)

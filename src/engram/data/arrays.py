@@ -55,7 +55,10 @@ def inputs(argument: str, x: Any, *, gaps: bool = False) -> Inputs:
     wrong = tensor.isinf() if gaps else ~tensor.isfinite()
     if bool(wrong.any()):
         row = int(wrong.flatten(1).any(1).nonzero()[0])
-        raise bad(argument, "finite numbers of float32 range", f"nan or inf in row {row}")
+        gap = bool(tensor[row].isnan().any())
+        how = ' (missing values: Data.from_frame(frame, label=..., missing="mean"))' if gap else ""
+        expected = f"finite numbers of float32 range{how}"
+        raise bad(argument, expected, f"nan or inf in row {row}")
     return tensor
 
 

@@ -121,7 +121,10 @@ def as_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") -> Tens
 
 def _filled(x: Any, about: dict[str, Any]) -> Any:
     """Inputs with training's means in place of nan."""
-    array = np.asarray(x, np.float32)
+    try:
+        array = np.asarray(x, np.float32)
+    except (TypeError, ValueError):  # text, or rows of unequal length
+        return x  # which is complained of later
     if array.shape[1:] != tuple(about["shape"]):
         return array  # which is complained of later
     means = np.float32(about["fill"]).reshape(broadcast(about))

@@ -18,7 +18,8 @@ def image(model: str, shape: tuple[int, ...], *, least: int = 1) -> tuple[int, i
     engram.errors.BadArgument: sample_shape: expected images [C, H, W] for cnn, got (20,)
     """
     if len(shape) != 3:
-        raise bad("sample_shape", f"images [C, H, W] for {model}", shape)
+        grey = " (grey ones have one channel: x[:, None])" if len(shape) == 2 else ""
+        raise bad("sample_shape", f"images [C, H, W] for {model}{grey}", shape)
     if min(shape[1:]) < least:
         raise bad("sample_shape", f"images of at least {least} x {least} for {model}", shape)
     return shape[0], shape[1], shape[2]

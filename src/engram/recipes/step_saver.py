@@ -157,9 +157,7 @@ class StepSaver:
         return on_ending(self._told, keys=True)
 
     def _told(self, number: int) -> None:
-        if (
-            self._signal and number == signal.SIGINT
-        ):  # once more: whoever it is does not want to wait
+        if self._signal and number == signal.SIGINT:  # once more: no time to save
             raise KeyboardInterrupt
         self._signal = number
 

@@ -47,6 +47,10 @@ def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None)
     problems = list(parts.problems)
     if not parts.files and not problems:
         shown = ", ".join(str(folder.path) for folder in folders)
+        if any(any((folder.path / "recipes").glob("*.yaml")) for folder in folders):
+            raise RecordError(
+                f"{shown}: no task of any run is finished yet; engram resume goes on with them"
+            )
         raise RecordError(f"{shown}: no results-*.parquet file is there; not a run directory?")
     contents: dict[str, Any] = {}
     for folder in folders:

@@ -108,18 +108,24 @@ def class_tasks(data: Data, groups: Sequence[Sequence[int]], valid: float, seed:
              test=rows_with(data, data.test, group), new=tuple(group), visible=tuple(group))
         for group in groups
     ]  # fmt: skip
-    check_tasks(tasks, valid)
+    check_tasks(tasks, valid, data.classes)
     return tasks
 
 
-def check_tasks(tasks: Sequence[Task], valid: float) -> None:
-    """Refuse tasks that cannot be trained, validated as asked, or tested."""
+def check_tasks(tasks: Sequence[Task], valid: float, names: Sequence[str] = ()) -> None:
+    """Refuse tasks that cannot be trained, validated as asked, or tested; `names` of classes."""
     for k, task in enumerate(tasks):
-        what = f"task {k} ({task.domain or f'classes {list(task.shown)}'})"
+        named = dict(enumerate(names))
+        shown = [one if named.get(one, str(one)) == str(one) else named[one] for one in task.shown]
+        what = f"task {k} ({task.domain or f'classes {shown}'})"
         if not len(task.train):
             raise bad("data", f"training rows for {what}", "none")
         if not len(task.test):
-            raise bad("data", f"test rows for {what}", "none")
+            how = (
+                " (every fifth row of a class is held out where no test rows are given, so a class "
+                "of fewer than 5 has none), or an `order` that leaves such classes out"
+            )
+            raise bad("data", f"test rows for {what}{how if names else ''}", "none")
         if valid and not len(task.valid):
             raise bad("valid", f"a fraction that holds out at least one row of {what}", valid)
 
