@@ -272,6 +272,7 @@ def test_check_takes_fields_of_a_method(engram, monkeypatch):
     assert (asked[0].variant, asked[0].memory.per_class) == ("distil", 3)
     for wrong, words in (
         ("varint=distil", "did you mean 'variant'"), ("epochs=3", "epochs"),
+        ("training.epochs=3", "unknown name 'training'"),
         ("variant=all", "variant: unknown name 'all'"), ("variant", "expected key=value"),
     ):  # fmt: skip
         assert words in engram("check", "LUCIR", "--set", wrong, code=2).stderr

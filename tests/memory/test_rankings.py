@@ -10,6 +10,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from engram.errors import BadArgument
+from engram.memory import Memory
 from engram.memory.entropy import entropy, entropy_weights
 from engram.memory.herding import Herding, herding
 from engram.memory.plane import Plane, plane_weights
@@ -183,3 +184,19 @@ def test_several_random_orders_are_the_single_ones(sizes: list[int]) -> None:
     several = random_orders(range(10, 10 + len(sizes)), sizes)
     single = [random_order(10 + i, n) for i, n in enumerate(sizes)]
     assert [o.tolist() for o in several] == [o.tolist() for o in single]
+
+
+def test_a_ranking_with_other_arguments_is_refused_at_once() -> None:
+    def newest(learner: object, rows: Tensor, count: int) -> Tensor:
+        return rows.flip(0)[:count]
+
+    class Late:
+        def rank(self, rows: Tensor) -> Tensor:
+            return rows
+
+    wanted = r"takes \(learner, rows, column, count\), got "
+    with pytest.raises(BadArgument, match=wanted + r".newest\(learner.*rows.*count"):
+        Memory(total=9, policy=newest)
+    with pytest.raises(BadArgument, match=wanted + r".rank\(rows"):
+        Memory(total=9, policy=Late())
+    Memory(total=9, policy=lambda *given: given[1])

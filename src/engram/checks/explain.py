@@ -20,7 +20,8 @@ HINTS = (
     (("dynamic shape", "nonzero", "masked_select"),
      "its shape depends on values: multiply by weights in place of boolean indexing"),
     (("called random operation",),
-     "it draws from torch's generator: draw with engram.keys and batch.key"),
+     "it draws from torch's generator: draw with engram.keys and batch.key, and in a network let "
+     "nn.Dropout do it"),
     (("one_hot",),
      "F.one_hot does not map: compare with torch.arange"),
     (("same dtype", "expected scalar type", "must have the same dtype", "Found dtype"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from importlib.util import find_spec
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from engram.cli.data import parsed
 from engram.cli.options import Label, Root
 from engram.cli.shell import BAD_INPUT, FAILED, emit
-from engram.errors import EngramError, bad
+from engram.errors import EngramError, bad, unknown
 
 ABOUT_DATA = "the data that --set and --label apply to"
 
@@ -84,5 +85,9 @@ def method_with(target: str, assignments: list[str]) -> Any:
     content: dict[str, Any] = {"stream": {"data": "blobs"}, "method": {"name": target}}
     for assignment in assignments:
         key, value = key_value(assignment)
-        put(content, f"method.{option_of(key, target) or key.removeprefix('method.')}", value)
+        option = option_of(key, target) or key.removeprefix("method.")
+        known, first = [field.name for field in fields(kind)], option.partition(".")[0]
+        if first != option and first not in known:  # a section of a recipe, training say
+            raise unknown("--set", first, known)
+        put(content, f"method.{option}", value)
     return build_method(content["method"])

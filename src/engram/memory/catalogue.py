@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 from engram.errors import bad, choose, unknown
 from engram.memory.entropy import Entropy
 from engram.memory.groups import checked
@@ -11,6 +13,7 @@ from engram.memory.random import Random
 from engram.memory.source import Policy, Ranking
 from engram.memory.stratified import Stratified
 
+ARGUMENTS = ("learner", "rows", "column", "count")  # of a ranking
 _LINES = {
     "random": "uniform choice without replacement",
     "stratified": "uniform choice in which every class of a task has its share",
@@ -39,6 +42,18 @@ def check_policy(policy: str | Policy | Ranking) -> None:
     elif isinstance(policy, type) or not (isinstance(policy, Policy) or callable(policy)):
         wanted = f"one of {', '.join(_LINES)}, or an object with a method rank"
         raise bad("policy", wanted, policy)
+    else:
+        _check_arguments(policy.rank if isinstance(policy, Policy) else policy)
+
+
+def _check_arguments(rank: Ranking) -> None:
+    """Refuse a ranking of one's own that cannot be called as memories call it."""
+    taken = inspect.signature(rank)
+    try:
+        taken.bind(*ARGUMENTS)
+    except TypeError:
+        wanted = f"a ranking that takes ({', '.join(ARGUMENTS)})"
+        raise bad("policy", wanted, f"{name_of(rank)}{taken}") from None
 
 
 def name_of(policy: str | Policy | Ranking) -> str:

@@ -39,7 +39,7 @@ from engram.methods.answers import direction, named_terms, next_state
 from engram.methods.base import Gradient, Method, Terms, pace_of
 
 
-class StepGradient(NamedTuple):
+class Slopes(NamedTuple):
     """The gradient of one step."""
 
     parts: list[Tensor]  # through the networks, by parameter
@@ -141,9 +141,7 @@ class SingleTrainer:
             self._step(rows, found, rate)
             self._count()
 
-    def _or_as_before(
-        self, gradient: Callable[[Batch], StepGradient], batch: Batch
-    ) -> StepGradient:
+    def _or_as_before(self, gradient: Callable[[Batch], Slopes], batch: Batch) -> Slopes:
         """A gradient of all ranks; if one is lost on the way, the step was never begun."""
         buffers = {name: value.clone() for name, value in self.net.read_buffers().items()}
         sums = dict(self.sums)
@@ -162,7 +160,7 @@ class SingleTrainer:
         if self._pace and self.steps % self._pace == 0:
             self._interval()
 
-    def _step(self, rows: Minibatch, gradient: StepGradient, lr: float | Tensor) -> None:
+    def _step(self, rows: Minibatch, gradient: Slopes, lr: float | Tensor) -> None:
         """Update the weights, and what the method keeps of the step."""
         learner, (parts, penalty, data, flat) = self.learner, gradient
         flattened = penalty is not None or self._follows or self._clip or self._grouped
@@ -203,7 +201,7 @@ class SingleTrainer:
     def _set_state(self, state: Any) -> None:
         self.learner.state = state
 
-    def _gradient(self, batch: Batch, *names: str) -> StepGradient:
+    def _gradient(self, batch: Batch, *names: str) -> Slopes:
         """Of the loss, or of some of its terms."""
         net, state = self.net, self.learner.state
         net.phase = self.phase
@@ -230,15 +228,11 @@ class SingleTrainer:
         if ranks is not None:  # each has followed its own rows; penalties are on the whole vector
             found_parts = ranks.summed(found_parts)
         self._log(terms)
-        return StepGradient(found_parts, parts[-1] if net.touched else None)
+        return Slopes(found_parts, parts[-1] if net.touched else None)
 
-    def _projected(self, batch: Batch) -> StepGradient:
+    def _projected(self, batch: Batch) -> Slopes:
         """What the method makes of gradients of its choice."""
-        vector, layout, state = (
-            self.learner.vector,
-            self.learner.networks.layout,
-            self.learner.state,
-        )
+        vector, layout = self.learner.vector, self.learner.networks.layout
         own: list[Tensor] = []  # of the current batch
 
         def of(which: Batch, names: tuple[str, ...], at: Tensor | None) -> Tensor:
@@ -253,9 +247,9 @@ class SingleTrainer:
             return data if found.penalty is None else data + found.penalty
 
         with torch.no_grad():
-            total = self.method.gradient(Gradient(of, vector, layout), batch, state)
-            total = direction(self.method, total, vector, bool(own))
-        return StepGradient([], None, own[0], total.clone() if total is own[0] else total)
+            found = self.method.gradient(Gradient(of, vector, layout), batch, self.learner.state)
+        total = direction(self.method, found, vector, bool(own))
+        return Slopes([], None, own[0], total.clone() if total is own[0] else total)
 
     def _log(self, terms: Terms) -> None:
         for name, term in terms.items():
