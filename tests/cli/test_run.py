@@ -320,7 +320,7 @@ def test_reading_runs_no_code_and_going_on_needs_a_word(engram, tmp_path):
         del sys.modules["foreign"]
         assert "method.name" in engram("diff", out, "rwalk/1").stdout
         said = engram("resume", out, code=2).stderr
-        assert "foreign:Quiet: the directory names code of its own" in said
+        assert "foreign:Quiet: the directory refers to code outside Engram" in said
         assert said.strip().endswith(f"engram resume {out} --trust")
         said = engram("novelty", out, "--detectors", "Softmax", code=2).stderr
         assert f"allow it to run: engram novelty {out} --detectors Softmax --trust" in said
