@@ -96,7 +96,7 @@ class Recorder:
         if lost := sum(self.folder.diverged(*plan.key) for plan in self.plans):
             runs = "a run diverged" if lost == 1 else f"{lost} runs diverged"
             self.callback.note(
-                f"{runs} earlier and count as finished; rerun with again=True (engram run --again)"
+                f"{runs} before (finished); to rerun: again=True (engram run --again)"
             )
 
     # -- while runs train ------------------------------------------------------------------------
