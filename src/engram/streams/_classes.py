@@ -45,7 +45,7 @@ def all_classes(data: Data, way_out: str = "label counts of existing classes onl
     empty = [name for i, name in enumerate(data.classes) if i not in present]
     if empty:
         ids = all(name == str(i) for i, name in enumerate(data.classes))
-        hint = " (whole numbers are ids from 0; given as text they are names, with gaps)" * ids
+        hint = " (labels are class ids from 0; other numbers: y.astype(str), as names)" * ids
         expected = f"training rows for every class of {data.name!r}, or {way_out}{hint}"
         raise bad("data", expected, f"none for {empty}")
     return sorted(present)
