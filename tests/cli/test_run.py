@@ -550,7 +550,7 @@ def test_own_network_and_own_data_from_the_command_line(engram, tmp_path):
     (tmp_path / "own_things.py").write_text(OWN)
     asked = ("--data", "own_things.py:rows", "--model", "own_things.py:Net", "--out", "out")
     found = engram("run", *asked, "-s", "model.width=5", "-s", "size=60", "-s", "standardize=true")
-    assert "last layer 2 (Linear 5 -> 4) is taken as the head" in found.stderr
+    assert "last layer 2 (Linear 5 -> 4) is replaced by a new head" in found.stderr
     assert "Data('rows': 48 train" in found.stderr
     (recipe,) = package.read("out").recipes.values()
     assert recipe["model"] == {"name": "own_things.py:Net", "width": 5}

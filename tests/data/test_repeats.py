@@ -75,13 +75,13 @@ def test_rows_of_the_stream_count_and_orders_share_the_work(monkeypatch):
 
 
 def test_verify_and_inspect_say_it(twice):
-    words = "40 of 40 test rows have the input of a training row"
+    words = "40 of 40 test rows have the same input as a training row"
     assert inspect(twice).repeated == words
     lines = [(one.verdict, one.found) for one in verify(twice) if "samples" in one.what]
     assert lines == [
         ("note", words),
-        ("ok", "0 of 40 training rows have the input of an earlier one"),
-        ("ok", "0 of 40 test rows have the input of an earlier one"),
+        ("ok", "0 of 40 training rows have the same input as an earlier one"),
+        ("ok", "0 of 40 test rows have the same input as an earlier one"),
     ]
     shown = CliRunner().invoke(app, ["data", "verify", str(twice)])
     assert f"note  samples both for training and test: {words}" in shown.output
@@ -105,7 +105,7 @@ def test_verify_counts_samples_that_a_part_holds_twice(tmp_path):
 def test_a_run_says_it(twice, tmp_path):
     result = engram.run(class_incremental(engram.load(twice)), method="Finetune", epochs=1, seeds=3)
     found = [one.text for one in diagnose(result.frame())]
-    assert any("40 test rows have the input of a training row" in text for text in found)
+    assert any("40 test rows have the same input as a training row" in text for text in found)
     arguments = ["--data", str(twice), "--set", "epochs=1", "--method", "Finetune", "--out"]
     shown = CliRunner().invoke(app, ["run", *arguments, str(tmp_path / "runs")])
     assert "40 of 40 test rows" in shown.output
@@ -119,5 +119,5 @@ def test_honest_data_says_nothing():
 def test_a_python_call_says_it_too():
     x = torch.rand(40, 3)
     data = Data.from_arrays(x, [0, 1, 2, 3] * 10, test=(x[:8], [0, 1, 2, 3] * 2))
-    with pytest.warns(UserWarning, match="8 of 8 test rows have the input of a training row"):
+    with pytest.warns(UserWarning, match="8 of 8 test rows have the same input as a training row"):
         engram.run(data, device="cpu")

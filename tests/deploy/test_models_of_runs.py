@@ -71,7 +71,7 @@ def test_large_moments_stay_behind_and_it_says_so_when_it_goes_on(six, tmp_path,
     assert moments == whole._portable.tensors.keys() - light._portable.tensors.keys() != set()
     assert (whole.predict_proba(test) == light.predict_proba(test)).all()
     rows = stream.tasks[2].train.numpy()
-    with pytest.warns(UserWarning, match="begins anew: moments of the optimiser take 0 MiB"):
+    with pytest.warns(UserWarning, match="starts afresh: moments of the optimiser take 0 MiB"):
         light.learn(x[rows], y[rows])
     assert not light._portable.facts["optimizer_left_out"]  # from now on it has its own
 

@@ -336,7 +336,7 @@ def test_results_say_where_weights_come_from(capsys):
     result = engram.run(joint(data), model={"name": "alexnet", "hidden": 4}, iterations=1)
     footnotes(result)
     said = " ".join(capsys.readouterr().err.split())
-    assert "alexnet begins from scratch, without pretrained weights" in said
+    assert "alexnet is trained from scratch, without pretrained weights" in said
 
 
 def test_no_stock_norm_is_left():

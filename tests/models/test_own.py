@@ -64,7 +64,7 @@ def test_a_classifier_is_recognised_and_keeps_one_head():
 
 
 def test_whatever_the_size_of_the_last_layer():
-    with pytest.warns(UserWarning, match=r"fc \(Linear 8 -> 5\) is taken as the head"):
+    with pytest.warns(UserWarning, match=r"fc \(Linear 8 -> 5\) is replaced by a new head"):
         assert build(Whole(5), **SMALL).features == 8
     assert build({"name": Whole(5), "ends": "features"}, **SMALL).features == 5
     assert build({"name": Whole(5), "ends": "classes"}, **SMALL).features == 8

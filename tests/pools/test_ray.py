@@ -128,7 +128,7 @@ def test_a_node_dies_and_every_run_ends_once_with_the_numbers_of_serial(
     assert set(stages_written(out).values()) == {1}
     assert len(stages_written(out)) == sum(len(one) for one in [result.runs]) * 3
     assert told.killed
-    assert any("another one goes on with it" in note for note in told.notes)
+    assert any("another one continues it" in note for note in told.notes)
     assert told.begun == [(6, 0)]
     assert told.steps
     again = Notes()

@@ -435,6 +435,8 @@ def test_a_file_of_an_older_version_is_passed_over(tmp_path, monkeypatch, every_
                 facts["midway"] = facts.pop("resume")
 
     monkeypatch.setattr(StepSaver, "__init__", older)
-    with pytest.warns(UserWarning, match=r"older version; its runs go on from the state before"):
+    with pytest.warns(
+        UserWarning, match=r"older version; its runs continue from the checkpoint before"
+    ):
         found = run(tmp_path / "cut", "ER")
     same(found, whole)

@@ -98,9 +98,9 @@ def said(count: int, tests: int) -> str:
     Examples
     --------
     >>> said(120, 1000)
-    '120 of 1,000 test rows have the input of a training row'
+    '120 of 1,000 test rows have the same input as a training row'
     """
-    return f"{count:,} of {tests:,} test rows have the input of a training row"
+    return f"{count:,} of {tests:,} test rows have the same input as a training row"
 
 
 def _hashes(data: Data) -> np.ndarray | None:

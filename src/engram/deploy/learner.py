@@ -37,7 +37,7 @@ from engram.recipes.probing import build_detectors
 from engram.recipes.sections import model_section
 
 Progress = Callable[[int, int], None]
-WHY = "it is code that is not Engram's; trust=True runs it, on the command line --trust"
+WHY = "it is not Engram's own code; if you trust it, pass trust=True, on the command line --trust"
 
 
 class Learner(Estimator):
@@ -126,7 +126,7 @@ class Learner(Estimator):
             new = NewTask.of(x, y, valid, about)
             self.refuse(new)
             if found is not None and (missing := found.facts.get("optimizer_left_out")):
-                warnings.warn(f"the optimiser begins anew: {missing}", stacklevel=2)
+                warnings.warn(f"the optimiser starts afresh: {missing}", stacklevel=2)
             stream = extended(found, new, self._settings)
             if found is not None and found.columns < len(stream.order):
                 found = grown(found, self._settings, stream, self._keyed)
@@ -201,7 +201,7 @@ class Learner(Estimator):
         """
         found = self._portable
         if found is None:
-            raise NothingLearnt("nothing was learnt yet: there is nothing to save")
+            raise NothingLearnt("nothing has been learnt yet, so there is nothing to save")
         make_folders(Path(path).parent)
         return save_model(path, found, {**self._made_by(), "notes": self.notes})
 
@@ -264,7 +264,7 @@ def _trained(
     report = None if progress is None else lambda places, stage: progress
     (done,) = engine.stages(resume=resume, progress=report)
     if done.learner.diverged >= 0:
-        raise EngramError("training diverged (try a smaller lr): the learner is as it was before")
+        raise EngramError("training diverged (try a smaller lr): the learner is unchanged")
     return done.learner
 
 

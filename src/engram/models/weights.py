@@ -108,10 +108,10 @@ def starting_weights(model: Any) -> str:
     if given.get("name") not in PRETRAINED and not str(given.get("name")).startswith("timm/"):
         return ""
     if given.get("weights") is None:
-        return f"{given['name']} begins from scratch, without pretrained weights"
+        return f"{given['name']} is trained from scratch, without pretrained weights"
     sums = str(given.get("sha256") or check_sum(str(given["weights"]))).lower()[:8]
     file = Path(str(given["weights"])).name
-    return f"{given['name']} begins with the weights of {file} (SHA-256 {sums}...)"
+    return f"{given['name']} starts from the weights in {file} (SHA-256 {sums}...)"
 
 
 def _matching(name: str, mine: Tensor, given: Mapping[str, Tensor], file: str) -> Tensor:

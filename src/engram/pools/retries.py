@@ -50,13 +50,13 @@ class Retries:
         group, words = attempt.group, f"{attempt.group.words}: {how}"
         tries, nodes = attempt.tries + (not node), attempt.nodes + node
         if tries <= TRIES and nodes <= NODES:
-            self._note(f"{words}; another one goes on with it")
+            self._note(f"{words}; another one continues it")
             self.again(replace(attempt, tries=tries, nodes=nodes, begun=False, node=""))
         elif len(group) > 1:
-            self._note(f"{words}{_repeated()}; its runs are tried apart")
+            self._note(f"{words}{_repeated()}; its runs are split up and retried")
             self._apart(attempt)
         else:
-            kept = "what it had recorded is kept, the same call continues"
+            kept = "what it recorded is kept; repeat the call to continue"
             self.failures.append(f"{words}{_repeated()}; {kept}")
 
     def _apart(self, attempt: Attempt) -> None:

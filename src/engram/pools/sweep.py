@@ -65,7 +65,7 @@ def sweep(
     """
     train = find_pool(pool)
     if address is not None and pool != "ray":
-        raise bad("address", f"none, because the pool {pool!r} has no cluster", address)
+        raise bad("address", f"None, because the pool {pool!r} does not use a cluster", address)
     if isinstance(recipes, (Recipe, Mapping, str, Path)):
         recipes = [recipes]
     built = [_as_recipe(one) for one in recipes]

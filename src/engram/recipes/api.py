@@ -135,7 +135,7 @@ def _several(method: Any) -> list[Any]:
     one = isinstance(method, (Method, str, Mapping, type)) or not isinstance(method, Iterable)
     found = [method] if one else list(method)
     if not found:
-        raise bad("method", "a method, or a list of some", method)
+        raise bad("method", "a method, or a list of methods", method)
     return found
 
 

@@ -58,7 +58,7 @@ class LiveLog(Callback):
                 self._close(plan.key)
         except Exception as error:  # whatever a network, a disk or a server may do
             self._failed = True
-            super().note(f"{self.tool} failed ({error}); the runs go on without it")
+            super().note(f"{self.tool} failed ({error}); the runs continue without it")
 
     def _send(self, plan: Plan, stage: int, frame: pd.DataFrame) -> None:
         if plan.key not in self._frames:

@@ -131,7 +131,7 @@ def open_world(
     number("novel_share", novel_share, 0.0, 1.0, open_low=True)
     (asked,) = build_detectors({"detectors": [detector]})
     if asked.outside and options.get("outside") is None:
-        expected = f"a data set beside the world, which {asked.name!r} is tuned on"
+        expected = f"an outside data set on which to tune {asked.name!r}"
         raise bad("outside", expected, None)
     tables: list[dict[str, Any]] = []
     streams: dict[tuple[str, int], Stream] = {}

@@ -154,5 +154,5 @@ def _listed(argument: str, given: Any) -> list[Sequence[int]]:
         ) from None
     twice = [order for order, times in Counter(found).items() if times > 1]
     if twice:
-        raise bad(argument, "every order once", f"{twice} more than once")
+        raise bad(argument, "every order only once", f"{twice} more than once")
     return found

@@ -96,7 +96,7 @@ class Recorder:
         if lost := sum(self.folder.diverged(*plan.key) for plan in self.plans):
             runs = "a run diverged" if lost == 1 else f"{lost} runs diverged"
             self.callback.note(
-                f"{runs} before, which is an end; again=True (engram run --again) runs anew"
+                f"{runs} before and will not continue; to rerun: again=True (engram run --again)"
             )
 
     # -- while runs train ------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Recorder:
         assert self.claims is not None
         busy = [plan for plan in self.plans if not self.claims.free(run_id(*plan.key))]
         if busy:
-            raise RecordError(f"{self._busy_in_words(busy)}; wait for it before you run it anew")
+            raise RecordError(f"{self._busy_in_words(busy)}; wait for it to end before rerunning")
 
     def _busy_in_words(self, busy: Sequence[Plan]) -> str:
         assert self.folder is not None
@@ -199,8 +199,8 @@ class Recorder:
             return
         words = self._busy_in_words(busy)
         if len(busy) == len(self.plans):
-            raise RecordError(f"{words}; wait for it, or give another directory")
-        self.callback.note(f"{words}; it is left to it, and missing in the result")
+            raise RecordError(f"{words}; wait for it, or use another directory")
+        self.callback.note(f"{words}; these runs are left to it and missing from the result")
 
     @property
     def ending(self) -> bool:

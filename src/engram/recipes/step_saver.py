@@ -117,7 +117,7 @@ class StepSaver:
 
     def _take(self, learner: Learner, path: Path, name: str, facts: dict[str, Any]) -> None:
         if "resume" not in facts:
-            raise RecordError(f"{path}: is of an older version")
+            raise RecordError(f"{path}: was written by an older version")
         file = TensorFile(path, what="checkpoint", framework="pt")
         mine = [key for key in file.keys() if key.startswith(f"{name}/")]  # noqa: SIM118
         tensors = {key.removeprefix(f"{name}/"): file.get(key) for key in mine}
@@ -128,7 +128,7 @@ class StepSaver:
     def _pass_over(self, path: Path, problem: RecordError) -> None:
         """Name a file that cannot be gone on from."""
         checkpoint.put_aside(path)
-        self.note(f"{problem}; its runs go on from the state before")
+        self.note(f"{problem}; its runs continue from the checkpoint before")
 
     def prune(self, finished: Sequence[tuple[int, int]]) -> None:
         """Remove files of stages that are recorded by now: (place, stage) pairs."""

@@ -47,7 +47,7 @@ def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None)
     problems = list(parts.problems)
     if not parts.files and not problems:
         shown = ", ".join(str(folder.path) for folder in folders)
-        raise RecordError(f"{shown}: no results-*.parquet file is there; not a run directory?")
+        raise RecordError(f"{shown}: contains no results-*.parquet file; is it a run directory?")
     contents: dict[str, Any] = {}
     for folder in folders:
         contents |= _recipes(folder, problems, recipes)
