@@ -41,29 +41,29 @@ WHY = "it is not Engram's own code; if you trust it, pass trust=True, on the com
 
 
 class Learner(Estimator):
-    """A classifier that learns one task after another without forgetting, as a method does it.
+    """A classifier that learns one task after another with a continual-learning method.
 
-    What the engine does with a task of a stream happens here with the rows given to `learn`: the
-    method's memory, importances, teachers, phases. Rows are gone afterwards, unless the memory
-    keeps them. New classes may come at any time; there is room for `capacity` of them, which
-    doubles when it is needed and leaves the old ones as they are, bit by bit.
+    `learn` treats the rows it is given as the engine treats a task of a stream, with the method's
+    memory, importances, teachers and phases. Rows are not kept afterwards unless they are in the
+    memory. New classes may appear at any time; there is room for `capacity` of them, which doubles
+    when needed without changing a bit of the weights of old classes.
 
-    The learner that methods get in their verbs is not this one, but the engine's state of a run
-    (`engram.learner`), of which one is trained here for every task.
+    It is not the learner that methods receive in their verbs: that one is the engine's state of a
+    run (`engram.learner`), one of which is trained here for every task.
 
-    An estimator in scikit-learn's manner: `fit` begins anew, `partial_fit` is `learn`. Predictions
-    may be asked for from other threads while it learns, and are those of the last finished task.
+    It follows the scikit-learn estimator API: `fit` starts afresh, `partial_fit` is `learn`. Other
+    threads may predict while it learns; they use the model of the last finished task.
 
     Parameters
     ----------
     method, model
         As for `engram.run`.
     memory
-        In place of the method's own: a `Memory`, or how many exemplars in all.
+        Replaces the method's own memory: a `Memory`, or the total number of exemplars.
     capacity
-        Output columns to begin with.
+        Initial number of output columns.
     detectors
-        Novelty detectors, fitted after every task; the first is the one that `novelty` asks.
+        Novelty detectors, fitted after every task; `novelty` uses the first by default.
     device
         ``auto``, ``cpu`` or ``cuda``.
     training

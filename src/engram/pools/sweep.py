@@ -33,26 +33,26 @@ def sweep(
     again: bool = False,
     log: str | Sequence[str] = (),
 ) -> Result:
-    """Run many recipes; runs of equal shapes train in lockstep with ``pool="together"``.
+    """Run several recipes; with ``pool="together"``, runs of the same shape train in lockstep.
 
     Parameters
     ----------
     recipes
         Recipes, mappings or paths of files; or one of these.
     pool
-        ``together`` lockstep, ``auto`` lockstep where it pays, ``serial`` one run after the other,
-        ``processes`` runs spread over `workers` processes (needs `out`), ``ray`` groups of runs
-        spread over a Ray cluster (``pip install engram[ray]``).
+        ``together``: in lockstep; ``auto``: in lockstep where that is faster; ``serial``: one run
+        at a time; ``processes``: runs spread over `workers` processes (needs `out`); ``ray``:
+        groups of runs spread over a Ray cluster (``pip install engram[ray]``).
     workers
-        Processes, or groups that train at once on a cluster; 0 for as many as there are cores, or
-        room.
+        Number of processes, or of concurrent groups on a cluster; 0 for one per core, or as many
+        as fit on the cluster.
     address
-        With ``ray``: ``HOST:PORT`` of a cluster of which this machine is a node, or ``auto`` for
-        the one that runs here; otherwise one is started here, for the length of the call.
+        With ``ray``: ``HOST:PORT`` of a cluster that this machine belongs to, or ``auto`` for the
+        one running here; otherwise one is started here for the duration of the call.
     data
-        Directory in which data sets are found by name.
+        Folder that contains the data sets.
     deadline
-        ``time.monotonic`` after which no further training is begun; the same call goes on.
+        ``time.monotonic`` after which no further training is started; repeat the call to continue.
     compile, deterministic, checkpoint_every, again, log
         As in `engram.run`; every process of ``processes`` compiles its own steps.
 

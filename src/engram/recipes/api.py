@@ -52,7 +52,7 @@ def run(
     log: str | Sequence[str] = (),
     **training: Any,
 ) -> Result:
-    """Train one method, or several, on a stream and return what they remember.
+    """Train one or more methods on a stream and return their results.
 
     Parameters
     ----------
@@ -67,35 +67,35 @@ def run(
     out
         Run directory; finished stages found there are not run again.
     together
-        Train runs of equal shapes in lockstep: always, never, or (None) where it pays.
+        Train runs of the same shape in lockstep: always, never, or (None) where that is faster.
     compile
-        Fuse the operations of a training step with ``torch.compile``: seconds to a minute of
-        compilation for every kind of step, then steps that are up to three times as fast. Needs a
-        C++ compiler on the CPU and Triton on CUDA, where LeNet and ResNets take kernels of their
-        own instead, made within seconds.
+        Compile training steps with ``torch.compile``: seconds to a minute of compilation for every
+        kind of step, then steps that are up to three times as fast. Needs a C++ compiler on the CPU
+        and Triton on CUDA, where LeNet and ResNets use custom kernels instead, built within
+        seconds.
     deterministic
-        The same bits every time on CUDA, too, at some cost of speed: an interrupted run goes on as
-        if nothing had happened. An operation for which torch has no such algorithm is an error. On
-        the CPU it is so anyway.
+        Make CUDA runs bitwise reproducible, at some cost in speed: an interrupted run then
+        continues exactly as if it had not been interrupted. Operations without a deterministic
+        implementation in torch raise an error. CPU runs are always reproducible.
     checkpoint_every
-        With `out`: how often runs are saved inside a task, as ``"90s"``, ``"5m"``, or in seconds.
-        What a process that dies has done since then is done again.
+        With `out`: time between checkpoints within a task, as ``"90s"``, ``"5m"``, or in seconds.
+        If the process dies, the work since the last checkpoint is repeated.
     again
-        Run anew what is finished in `out`. What was recorded of these runs before stays there, but
-        no longer counts.
+        Rerun finished runs in `out`. Their earlier records stay on disk but no longer count.
     probes
-        Own measurements after every stage (`engram.Probe`), their names ``module:Class``, or
-        mappings with a name and options. They are no part of the experiment: finished runs in `out`
-        are measured from what was kept of them, without training.
+        Your own measurements after every stage (`engram.Probe`), their names ``module:Class``, or
+        mappings with a name and options. They are not part of the experiment's identity: finished
+        runs in `out` are measured from what was kept, without retraining.
     detectors
-        Novelty detectors (`engram.novelty`, names or own ones): fitted and asked after every stage,
-        read with `Result.novelty`. Probes as well, so no part of the experiment either.
+        Novelty detectors (from `engram.novelty`, by name, or your own), fitted and evaluated after
+        every stage; read them with `Result.novelty`. Like probes, they are not part of the
+        experiment's identity.
     outside
-        Data of the stream's shape that is no part of it, or a name, a path or a mapping
-        ``{"data": ..., "data_options": {...}}``: never trained on; detectors are tuned against it.
+        Data with the same shape as the stream but not part of it, or a name, a path or a mapping
+        ``{"data": ..., "data_options": {...}}``. It is never trained on; detectors are tuned on it.
     log
-        ``tensorboard``, ``wandb`` or ``mlflow``, or several: told of every stage when it is done.
-        Their files lie in `out`, or in the working directory.
+        ``tensorboard``, ``wandb`` or ``mlflow``, or several: results are logged there after every
+        stage. Their files are written to `out`, or to the working directory.
     training
         Fields of `Training`: epochs, batch_size, lr, optimizer, ...
 

@@ -88,33 +88,33 @@ def open_world(
     order: Sequence[int | str] | None = None,
     **options: Any,
 ) -> OpenWorld:
-    """Let a learner find new classes by itself: it flags, asks for labels, learns, and goes on.
+    """Let a learner discover new classes: it flags novel rows, gets labels for them, and learns.
 
-    At the start half of the rows of some known classes come with labels. In every round rows arrive
-    without: some of all classes so far, and of a few new ones. The detector's threshold is set at a
-    stated rate of false alarms by rows held aside (conformal p-values); of the rows below it the
-    least familiar are labelled, as many as the budget allows. They are the next task. The same is
-    done with as many rows flagged at random in each round.
+    At the start, half of the rows of some known classes are labelled. In each round, unlabelled
+    rows arrive: some of all classes so far, and some of a few new ones. The detector's threshold is
+    set for a given false alarm rate on held-out rows (conformal p-values); of the rows below it,
+    the least familiar are labelled, as many as the budget allows, and become the next task. For
+    comparison, the same is done with as many rows flagged at random in each round.
 
     Parameters
     ----------
     known, classes_per_round
         Classes at the start, and new ones in each round.
     novel_share
-        Share of the rows of new classes that arrive at all; the smaller, the rarer they are.
+        Fraction of the rows of new classes that arrive; the smaller, the rarer they are.
     budget
-        Labels that may be spent in a round.
+        Labels available per round.
     rate
-        Of false alarms: rows whose p-value is at most this are flagged.
+        False alarm rate: rows with a p-value of at most this are flagged.
     detector, method
         See `engram.run`.
     seeds
-        A number of seeds or the seeds themselves. A seed draws classes, arrivals and weights.
+        A number of seeds or the seeds themselves. A seed determines classes, arrivals and weights.
     valid
-        Share of labelled rows of each class that is held aside for thresholds, and never trained
-        on; rows of earlier tasks stay there.
+        Fraction of the labelled rows of each class that is held out for thresholds and never
+        trained on; rows of earlier tasks stay held out.
     order
-        Classes in the order in which they appear; None: drawn by the seed.
+        Classes in order of appearance; None: random, determined by the seed.
     options
         Further options of `engram.run`: model, device, outside, epochs, batch_size, ...
 

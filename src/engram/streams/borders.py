@@ -35,7 +35,7 @@ def blurry(
     seed: int | None = None,
     valid: float = 0.0,
 ) -> Stream:
-    """Every class has a home task, but a share of its training rows turns up in the other tasks.
+    """Every class has a main task, but a fraction of its training rows appear in other tasks.
 
     A class is new in the first task where one of its rows occurs. Its validation and test rows
     stay in the home task, so the test sets are those of a class-incremental stream.
@@ -97,7 +97,7 @@ def _spread(data: Data, at_home: list[Tensor], mix: float, seed: int) -> list[Te
 
 @scenario
 def new_instances(data: Data, *, tasks: int, seed: int = 0, valid: float = 0.0) -> Stream:
-    """All classes in every task, each time with other rows: the rows are dealt, class by class.
+    """All classes in every task, each time with new rows: each class is split over the tasks.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def new_instances(data: Data, *, tasks: int, seed: int = 0, valid: float = 0.0) 
 
 
 def online(stream: Stream, *, task_labels: bool = True) -> Stream:
-    """The same stream, to be read once: one pass over each task.
+    """The same stream for online learning: a single pass over each task.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ def domain_incremental(
     seed: int | None = None,
     valid: float = 0.0,
 ) -> Stream:
-    """One task for each value of an attribute (subject, camera, domain), all classes in each.
+    """One task per value of an attribute (subject, camera, domain), each with all classes.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def _check_domain(data: Data, by: str, value: int, train: int, test: int) -> Non
 
 @scenario
 def permuted(data: Data, *, tasks: int, seed: int = 0, valid: float = 0.0) -> Stream:
-    """All rows in every task, with the pixels in an order of the task's own (the first: as is).
+    """All rows in every task, with pixels permuted by a fixed order per task (none in the first).
 
     Examples
     --------
@@ -123,7 +123,7 @@ def permuted(data: Data, *, tasks: int, seed: int = 0, valid: float = 0.0) -> St
 def rotated(
     data: Data, *, angles: Sequence[float], valid: float = 0.0, seed: int | None = None
 ) -> Stream:
-    """All rows in every task, turned counter-clockwise by the task's angle in degrees.
+    """All rows in every task, rotated counter-clockwise by the task's angle in degrees.
 
     Examples
     --------

@@ -37,7 +37,7 @@ def hierarchical(
     shuffle: bool = False,
     information: str = "incomplete",
 ) -> Stream:
-    """A stream in which an image is first known by its superclass and later by its own class.
+    """Images are labelled by their superclass first and by their own class in a later task.
 
     Labels are incomplete while training: a task shows only the label it introduces, and a
     superclass and its subclass share only part of their rows. Post-task validation and test rows

@@ -24,7 +24,7 @@ _TINY_CLASSES, _TINY_STEP = 200, 20
 def tinyimagenet_seq(
     data: Data, *, seed: int = 0, valid: float = 0.2, shared_head: bool = False
 ) -> Stream:
-    """Tiny ImageNet in ten tasks of 20 classes each, drawn by the seed.
+    """Tiny ImageNet in ten tasks of 20 classes each, assigned at random by the seed.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def tinyimagenet_seq(
 
 @scenario
 def eight_task(data: Data, *, seed: int = 0, valid: float = 0.2) -> Stream:
-    """Flowers, scenes, birds, cars, aircraft, actions, letters and digits: a set after the other.
+    """Flowers, scenes, birds, cars, aircraft, actions, letters and digits: one task each.
 
     Parameters
     ----------

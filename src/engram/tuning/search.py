@@ -63,31 +63,31 @@ def search(
     before: Callable[[], object] | None = None,
     **experiment: Any,
 ) -> Search:
-    """Try values of hyper-parameters on the first tasks, and choose by their validation rows.
+    """Tune hyper-parameters on the validation rows of the first tasks.
 
-    Trials are runs like all others: those of equal shapes train in lockstep, and those found
-    finished in `out` are not run again, so the same call goes on with a search that was stopped,
-    or with more `trials` extends it. Test rows and later tasks are never read.
+    Trials are ordinary runs: those of the same shape train in lockstep, and those already finished
+    in `out` are not run again, so repeating the call continues an interrupted search, or extends it
+    with more `trials`. Test rows and later tasks are never read.
 
     Parameters
     ----------
     what
-        A recipe (also its file, or a mapping), or a stream or data with what `engram.run` takes
-        beside it: method, model, seeds, epochs, ...
+        A recipe (or its file, or a mapping), or a stream or data together with the arguments of
+        `engram.run`: method, model, seeds, epochs, ...
     ranges
         What to vary, as ``--set`` names it, in ``LOW..HIGH``, ``LOW..HIGH:log`` or a list:
         ``{"lr": "1e-4..1e-1:log", "optimizer": ["sgd", "adam"]}``.
     tasks
-        How many of the stream's tasks are seen (None: three).
+        Number of tasks to tune on, from the first (None: three).
     on
-        ``valid``; ``test`` selects on test rows, and everything that comes of it says so.
+        ``valid``; ``test`` selects on test rows, and all results derived from it are marked.
     metric
-        What to choose by (None: average accuracy, or the score of label sets).
+        Metric to select by (None: average accuracy, or the score of label sets).
     batch
-        Trials asked for at once, which train side by side (0: up to 32, evenly). The first are
-        spread over all of the ranges, later ones are Optuna's (extra ``search``).
+        Number of trials proposed at once, which train in parallel (0: up to 32, evenly). The first
+        batch is spread over the ranges; later ones are proposed by Optuna (extra ``search``).
     sampler, seed
-        ``tpe`` or ``random``, and what it draws from.
+        ``tpe`` or ``random``, and its seed.
     out, device, pool, workers, address, data, compile, deterministic, checkpoint_every, deadline,
     again
         As in `engram.sweep`.
