@@ -243,7 +243,7 @@ def test_verify_fails_on_broken_data(engram):
 
 def test_list_all_shows_what_is_missing(engram):
     assert "mnist" not in engram("data", "list").stdout
-    assert "not here" in engram("data", "list", "--all").stdout
+    assert "not found" in engram("data", "list", "--all").stdout
 
 
 # -- check and demo ------------------------------------------------------------------------------

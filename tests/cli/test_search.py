@@ -21,7 +21,7 @@ def test_a_search_is_shown_kept_and_resumed(engram, tmp_path):
     results = sorted(one.name for one in (tmp_path / "found").glob("results-*"))
     assert "chosen: strength=" in engram("resume", "found").output
     assert sorted(one.name for one in (tmp_path / "found").glob("results-*")) == results
-    assert "no number of them is about test rows" in engram("metrics", "found").output
+    assert "no result here is on test rows" in engram("metrics", "found").output
     # the whole stream, too, with what was found
     again = engram(*ASK, *VARY, "--run")
     assert f"EWC strength={chosen.method.strength:g}" in again.output

@@ -134,7 +134,7 @@ def test_lists_that_cannot_be_meant_are_refused(lists):
     text = file.read_bytes()
     rest = b",5,6,12,10,1,3,0,0"
     for more, told in ((b"0/training0.png" + rest, "training0.png: expected one label"),
-                       (b"/etc/a.png" + rest, "line 35: expected a file inside of the set"),
+                       (b"/etc/a.png" + rest, "line 35: expected a file inside the data set"),
                        (b"a" * 140000 + rest, "training.csv: expected lines of a table"),
                        (b"\xe4.png" + rest, "training.csv: expected text in UTF-8")):  # fmt: skip
         file.write_bytes(text + more)

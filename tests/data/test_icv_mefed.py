@@ -89,7 +89,7 @@ def test_lists_and_labels_that_cannot_be_meant_are_refused(tmp_path):
     file = tmp_path / "icv_mefed" / "training.txt"
     text = file.read_bytes()
     for more, told in ((b"000\\0.JPG N_N", "0.JPG: expected one label"),
-                       (b"/etc/1.jpg N_N", "line 26: expected a file inside of the set"),
+                       (b"/etc/1.jpg N_N", "line 26: expected a file inside the data set"),
                        (b"\xe4.jpg N_N", "training.txt: expected text in UTF-8")):  # fmt: skip
         file.write_bytes(text + more)
         with pytest.raises(ValueError, match=told):

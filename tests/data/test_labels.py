@@ -40,7 +40,7 @@ def rows(*labels):
         (["a", "b"] * 4 + ["a", None], "none in row 9"),
         (["a", "b"] * 4 + ["a", 3], "labels of one type, got int and str"),
         (np.array(["a", 3] * 5, object), "labels of one type, got int and str"),
-        (["cat", "dog"] * 4 + ["cat", "cat "], "differ in more than blanks"),
+        (["cat", "dog"] * 4 + ["cat", "cat "], "differ in more than whitespace"),
         (["cat", "dog"] * 4 + ["cat", " "], "a name for each class"),
         (np.array([object()] * 10), "whole numbers or names"),
     ],
@@ -52,14 +52,14 @@ def test_wrong_labels_of_arrays_are_refused(y, told):
 
 
 def test_names_and_numbers_in_two_parts_are_refused():
-    with pytest.raises(BadArgument, match="names in all parts, or numbers in all"):
+    with pytest.raises(BadArgument, match="either names in all parts or numbers"):
         Data.from_arrays(X, rows(), test=(X, ["0", "1"] * 5))
 
 
 def test_bytes_are_names_and_cases_are_told():
     data = Data.from_arrays(X, [b"cat", b"Cat"] * 5)
     assert data.classes == ("Cat", "cat")
-    assert data.notes == ("the classes 'Cat', 'cat' differ in upper and lower case alone",)
+    assert data.notes == ("the classes 'Cat', 'cat' differ only in upper and lower case",)
     assert Data.from_arrays(X, ["a", "A"] * 5).notes == ()  # letters
 
 

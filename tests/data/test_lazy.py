@@ -113,7 +113,7 @@ def test_what_is_wrong_with_files_is_named(tmp_path):
     with pytest.raises(BadArgument, match=r"1\.png: expected .* bytes, changed at .* as it was"):
         lazy.x[:4]
     (folder / "cat" / "2.png").unlink()
-    with pytest.raises(BadArgument, match=r"2\.png: expected a file that is still there"):
+    with pytest.raises(BadArgument, match=r"2\.png: expected a file that still exists"):
         lazy.x[2]
     with pytest.raises(IndexError):
         lazy.x[np.array([99])]

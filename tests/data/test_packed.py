@@ -214,7 +214,7 @@ def test_verify_and_inspect(tmp_path):
     checks = {check.what: check for check in verify("odd", root=tmp_path)}
     assert not checks["every class has training rows"].good
     assert "never" in checks["every class has training rows"].found
-    assert not checks["no row both for training and test"].good
+    assert not checks["no row in both train and test"].good
     assert checks["finite values"].good
     (checks,) = (verify("nothing", root=tmp_path),)
     assert [check.good for check in checks] == [False]
@@ -227,7 +227,7 @@ def test_names_paths_and_complaints(tmp_path, monkeypatch):
     monkeypatch.delenv("ENGRAM_DATA", raising=False)
     with pytest.raises(ValueError, match="did you mean 'fashion_mnist'"):
         load("fashion_minst")
-    with pytest.raises(ValueError, match="No file or folder is called photos here"):
+    with pytest.raises(ValueError, match="Nor is there a file or folder called photos here"):
         load("photos")
     with pytest.raises(ValueError, match=r"give root= \(--root\) or set ENGRAM_DATA"):
         load("mnist")

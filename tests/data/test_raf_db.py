@@ -111,7 +111,7 @@ def test_lists_that_cannot_be_meant_are_refused(root):
     file = root / "EmoLabel" / "list_patition_label.txt"
     text = file.read_bytes()
     for more, told in ((b"train_00001.jpg 2", "train_00001_aligned.jpg: expected one label"),
-                       (b"train_/../x.jpg 2", "line 30: expected a file inside of the set"),
+                       (b"train_/../x.jpg 2", "line 30: expected a file inside the data set"),
                        (b"train_\xe4.jpg 2", "label.txt: expected text in UTF-8")):  # fmt: skip
         file.write_bytes(text + more)
         with pytest.raises(ValueError, match=told):

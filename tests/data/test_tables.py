@@ -180,7 +180,7 @@ def test_what_inspect_finds(tmp_path):
     frame["one"], frame["pay"] = 5.0, frame["size"] * 1e5
     frame.to_csv(tmp_path / "t.csv", index=False)
     found = inspect(tmp_path / "t.csv", label="kind").findings
-    assert found[0] == "classes are uneven: 49 training rows of 'ant', 4 of 'bee'"
+    assert found[0] == "classes are imbalanced: 49 training rows of 'ant', 4 of 'bee'"
     assert "never changes in training rows: one" in found[1]
     assert "extreme scales: pay" in found[2]
     assert "--set standardize=true" in found[2]

@@ -30,7 +30,7 @@ def test_parameters_and_clones(six):
     check_is_fitted(learner)
     with pytest.raises(NotFittedError):
         check_is_fitted(twin)
-    with pytest.raises(NotFittedError, match="nothing was learnt"):
+    with pytest.raises(NotFittedError, match="nothing has been learnt"):
         twin.predict(test)
     assert twin.set_params(lr=0.02, capacity=32).get_params()["lr"] == 0.02
     with pytest.raises(engram.BadArgument, match="did you mean 'capacity'"):

@@ -165,7 +165,7 @@ def test_validation_rows_are_watched(six):
 def test_what_goes_wrong_leaves_it_as_it_was(six):
     x, y, test, _ = six
     learner = Learner("ER", MODEL, **FAST)
-    with pytest.raises(engram.EngramError, match="nothing was learnt yet"):
+    with pytest.raises(engram.EngramError, match="nothing has been learnt yet"):
         learner.predict(test)
     taught(learner, six, [0])
     before = learner.predict_proba(test)

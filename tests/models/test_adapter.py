@@ -113,7 +113,11 @@ class Noise(HostDecision):
         (nn.InstanceNorm1d(6, track_running_stats=True), "averages running statistics", True),
         (nn.Sequential(nn.Linear(6, 4), nn.AlphaDropout()), "torch's global generator", False),
         (nn.Sequential(nn.Linear(6, 4), nn.RReLU()), "torch's global generator", False),
-        (nn.GRU(6, 4, num_layers=2, dropout=0.5), "drops from torch's global generator", False),
+        (
+            nn.GRU(6, 4, num_layers=2, dropout=0.5),
+            "draws its dropout from torch's global generator",
+            False,
+        ),
         (HostDecision(), "mapping over runs failed", False),
         (Noise(), "mapping over runs failed.*random", False),
     ],

@@ -242,13 +242,13 @@ def test_files_stay_inside_the_directory(tmp_path: Path, name: str) -> None:
 
 # -- addresses -------------------------------------------------------------------------------------
 def test_addresses_belong_to_ray_and_are_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadArgument, match="address: expected none, because the pool 'serial'"):
+    with pytest.raises(BadArgument, match="address: expected None, because the pool 'serial'"):
         engram.sweep([BASE], pool="serial", address="auto")
     pytest.importorskip("ray", reason="ray is not installed: pip install engram[ray]")
     for address, words in {
         "ray://there:10001": "address: expected HOST:PORT of a cluster, auto or local; from out",
         "there": "address: expected HOST:PORT of a cluster, auto or local, got 'there'",
-        "127.0.0.1:1": "address: nobody answers at 127.0.0.1:1",
+        "127.0.0.1:1": "address: no answer from 127.0.0.1:1",
     }.items():
         with pytest.raises(EngramError, match=words), connected(address):
             pass

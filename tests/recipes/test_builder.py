@@ -81,7 +81,7 @@ def test_pieces_and_recipe_become_the_same_plans():
     [
         ({"epoch": 3}, "training: unknown name 'epoch', did you mean 'epochs'"),
         ({"model": "mpl"}, "unknown name 'mpl', did you mean 'mlp'"),
-        ({"seeds": [1, 1]}, "seeds: expected every seed once"),
+        ({"seeds": [1, 1]}, "seeds: expected every seed only once"),
         ({"keep": "all"}, "keep"),
         ({"average": "mean"}, "average"),
         ({"label": ["mine"]}, "label: expected a name"),

@@ -477,7 +477,7 @@ def test_a_study_of_orders_is_identified_once(monkeypatch, way):
 @pytest.mark.parametrize(
     ("seeds", "words"),
     [
-        ([1, 1, 1], "every seed once, got '1 more than once'"),
+        ([1, 1, 1], "every seed only once, got '1 more than once'"),
         ([1.7], r"seeds\[0\]: expected a whole number.*1.7"),
         ([1.0], r"seeds\[0\]: expected a whole number"),
         ([0, True], r"seeds\[1\]: expected a whole number"),

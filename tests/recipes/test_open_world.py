@@ -113,7 +113,7 @@ def test_a_scout_scores_rows_as_its_detector_scores_items():
         ({"out": "here"}, "sets by itself"), ({"classes_per_round": 0}, "classes_per_round"),
         ({"valid": 0.1}, "valid: expected at least 9 rows held aside for a rate of 0.1"),
         ({"rate": 0.0}, "rate"),
-        ({"detector": "Tuned"}, "outside: expected a data set beside the world, which 'tuned"),
+        ({"detector": "Tuned"}, "outside: expected an outside data set on which to tune 'tuned"),
     ],
     ids=str,
 )  # fmt: skip

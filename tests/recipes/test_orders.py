@@ -145,7 +145,7 @@ def test_plans_share_one_id():
         ({"task_orders": -1}, "task_orders"),
         ({"task_orders": None}, "task_orders: expected a number"),
         ({"task_orders": [1]}, "task_orders: expected a number"),
-        ({"task_orders": [(0, 1, 2), [0, 1, 2]]}, "every order once"),
+        ({"task_orders": [(0, 1, 2), [0, 1, 2]]}, "every order only once"),
         ({"class_orders": 0.5}, "class_orders"),
     ],
 )

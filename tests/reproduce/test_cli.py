@@ -170,7 +170,7 @@ def test_diff_of_a_run_and_a_preset():
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert lines[1].split()[:3] == ["stream.data", "blobs", "mnist"]
-    assert "no number carries over" in done.stderr
+    assert "make numbers incomparable" in done.stderr
     assert "Finetune was compared with Vanilla (MNIST, both heads)" in done.stderr
     same = call("diff", "mine", "mine")
     assert "same protocol" in same.stderr

@@ -69,7 +69,7 @@ def test_test_rows_and_later_tasks_are_untouched(searched):
         "tasks": 2,
         "on": "valid",
     }
-    assert "no number of them is about test rows" in str(found.result)
+    assert "no result here is on test rows" in str(found.result)
 
 
 def test_the_best_on_validation_rows_is_chosen_and_run(searched):
@@ -165,7 +165,7 @@ def test_ties_are_said(searched):
 
     assert "equally good" not in str(valued(0.5, 0.4))
     assert "all 3 trials are equally good" in str(valued(0.5, 0.5, 0.5))
-    assert "2 of 3 trials are as good, the first is taken" in str(valued(0.4, 0.5, 0.5))
+    assert "2 of 3 trials are equally good; the first one is chosen" in str(valued(0.4, 0.5, 0.5))
 
 
 def test_forgetting_is_minimised():
@@ -213,7 +213,7 @@ def test_suggestions_follow_what_was_told():
         (SPACE, {"tasks": 9}, "at most 5"),
         (SPACE, {"trials": 0}, "trials"),
         (SPACE, {"sampler": "grid"}, "sampler"),
-        (SPACE, {"epochs": 3}, "nothing beside a recipe"),
+        (SPACE, {"epochs": 3}, "no value with a recipe"),
     ],
 )
 def test_bad_searches_are_refused(space, options, complaint):

@@ -54,7 +54,7 @@ def check_finite_on_constant_features(detector: Detector) -> None:
         dull = [replace(run, scores=run.scores * 0) for run in runs]
         _, states = measured(detector, dull, states)
         found = _asked(detector, dull[0], states[0][KEY], slice(0, 12))
-        require(bool(torch.isfinite(found).all()), "a score is no number, or infinite")
+        require(bool(torch.isfinite(found).all()), "a score is NaN or infinite")
 
 
 def check_beats_chance(detector: Detector) -> None:

@@ -144,7 +144,7 @@ def check_class_ids_do_not_matter(method: Method) -> None:
         equal = same(one.tensors, other.tensors) and (one.scores == other.scores).all()
         require(
             bool(equal),
-            f"numbers after task {key[1]} depend on class ids: use output columns "
+            f"results after task {key[1]} depend on class ids: use output columns "
             "(places in order of introduction), never ids",
         )
 

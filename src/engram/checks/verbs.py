@@ -28,7 +28,7 @@ def check_verbs_are_known(method: Method) -> None:
         require(
             not meant,
             f"{place_of(type(method), word)}the engine never looks at {word!r}, did you mean "
-            f"{meant!r}? If it is a helper of yours, call it '_{word}'",
+            f"{meant!r}? If it is a helper of yours, name it '_{word}'",
         )
     for verb in VERBS:
         fault = wrong_arguments(type(method), verb)

@@ -66,10 +66,10 @@ def _tensor(argument: str, x: Any) -> Tensor:
     try:
         array = np.ascontiguousarray(x)
     except ValueError:  # rows of unequal shape
-        expected = "rows of one shape (series of different lengths: Data.from_series)"
+        expected = "rows of the same shape (for series of different lengths use Data.from_series)"
         raise bad(argument, expected, type(x).__name__) from None
     if array.dtype.kind not in "biuf":
-        hint = " (a table with text in it: Data.from_frame)" if hasattr(x, "columns") else ""
+        hint = " (for a table with text use Data.from_frame)" if hasattr(x, "columns") else ""
         raise bad(argument, f"an array of numbers{hint}", f"dtype {array.dtype}")
     if array.dtype.kind == "u" and array.dtype != np.uint8:
         array = array.astype(np.float32)
@@ -82,7 +82,7 @@ def _refuse_channels_last(argument: str, shape: tuple[int, ...]) -> None:
     if len(shape) == 4 and shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4):
         raise bad(
             argument,
-            "images channels first [N, C, H, W] (move the last axis: x.transpose(0, 3, 1, 2))",
+            "channels-first images [N, C, H, W] (use x.transpose(0, 3, 1, 2))",
             shape,
         )
 
@@ -127,7 +127,11 @@ def _joined(parts: Sequence[Any]) -> Array:
     """[N, L] the labels of all parts, as they were given."""
     raw = [one_type(part) for part in parts]
     if len({one.dtype.kind == "U" for one in raw}) > 1:
-        raise bad("y", "names in all parts, or numbers in all", [str(one.dtype) for one in raw])
+        raise bad(
+            "y",
+            "either names in all parts or numbers in all parts",
+            [str(one.dtype) for one in raw],
+        )
     raw = [one[:, None] if one.ndim == 1 else one for one in raw]
     shapes = [one.shape for one in raw]
     if any(len(shape) != 2 for shape in shapes):
@@ -135,7 +139,7 @@ def _joined(parts: Sequence[Any]) -> Array:
     if any(map(is_ragged, parts)):
         raw = [_widened(one, max(shape[1] for shape in shapes)) for one in raw]
     elif len({shape[1] for shape in shapes}) > 1:
-        raise bad("y", "as many labels per row (-1 pads) in all parts", shapes)
+        raise bad("y", "the same number of labels per row (-1 pads) in all parts", shapes)
     return np.concatenate(raw)
 
 
@@ -156,7 +160,7 @@ def _is_indicator(joined: Array) -> bool:
         return False
     if width == 2:
         expected = (
-            "class ids, or an indicator that cannot be mistaken for them: 0 and 1 in two columns "
+            "class ids, or an unambiguous indicator matrix: 0 and 1 in two columns "
             "may be either (for one-hot rows pass y.argmax(1), for a multi-hot matrix y.astype(bool"
             "))"
         )

@@ -191,7 +191,7 @@ def _not_found(name: str, root: Path | None) -> BadArgument:
         guess = nearest(name, names)
         hint = f", did you mean {guess!r}?" if guess else "."
         where = f" Looked in {root} for {name}/, {name}.npz and {name}_*.npz." if root else ""
-        where += f" No file or folder is called {name} here, either."
+        where += f" Nor is there a file or folder called {name} here."
         return BadArgument(f"data: unknown name {name!r}{hint} Known: {', '.join(names)}.{where}")
     if root is None:
         return BadArgument(

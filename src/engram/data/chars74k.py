@@ -69,7 +69,7 @@ def load_chars74k(
             for i, file in enumerate(files)
         ]
     classes = list(dict.fromkeys(one.label for one in photos))
-    notes = ["no official split of all pictures: every fifth of each class is tested"]
+    notes = ["no official split: every fifth image of each class is held out for testing"]
     return read_photos(name, photos, classes, size=size, broken=broken, packed=packed, notes=notes)
 
 

@@ -125,7 +125,7 @@ class Data(Sources):
             if tuple(values.shape) != (len(self),):
                 raise bad(f"attributes[{key!r}]", f"shape ({len(self)},)", tuple(values.shape))
         if len(self.mean) != len(self.std):
-            raise bad("std", f"{len(self.mean)} numbers, as many as mean", self.std)
+            raise bad("std", f"{len(self.mean)} numbers, as many as in mean", self.std)
         for name in ("standardize", "fill"):
             if not isinstance(getattr(self, name), bool):
                 raise bad(name, "True or False", getattr(self, name))

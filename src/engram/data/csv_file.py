@@ -83,7 +83,7 @@ def read_csv(path: Path, delimiter: str | None = None, header: bool = True) -> A
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError) as error:
         raise bad(str(path), "a table in a text file (CSV)", str(error).splitlines()[0]) from None
     if header and all(_is_number(column) for column in found.columns):
-        expected = "a first line with names of columns (header=False: there is none)"
+        expected = "a first line with column names (header=False if there is none)"
         raise bad(str(path), expected, list(found.columns)[:4])
     return found.set_axis([str(column).strip() for column in found.columns], axis=1)
 

@@ -25,7 +25,7 @@ def findings(data: Data) -> tuple[str, ...]:
     >>> data = Data.from_arrays([[1.0, i * 1e6] for i in range(36)], [0] * 34 + [1] * 2)
     >>> for line in findings(data):
     ...     print(line)
-    classes are uneven: 28 training rows of '0', 2 of '1'
+    classes are imbalanced: 28 training rows of '0', 2 of '1'
     1 of 2 features never changes in training rows: 0
     features with extreme scales: 1 (root mean square 2...e+07); standardize=True, ...
     """
@@ -42,7 +42,7 @@ def imbalance(data: Data) -> str:
         return ""
     most, least = int(counts.argmax()), int(torch.where(counts > 0, counts, counts.max()).argmin())
     return (
-        f"classes are uneven: {int(counts[most]):,} training rows of {data.classes[most]!r}, "
+        f"classes are imbalanced: {int(counts[most]):,} training rows of {data.classes[most]!r}, "
         f"{int(counts[least]):,} of {data.classes[least]!r}"
     )
 

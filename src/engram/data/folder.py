@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 REPAIRS = ("error", "drop")
-REMEDY = "repair='drop' leaves them out, on the command line --set repair=drop"
+REMEDY = "repair='drop' skips them, on the command line --set repair=drop"
 _SHOWN = 5  # files in a note
 _VALID = ("valid", "val", "validation")
 
@@ -135,7 +135,7 @@ def _classes_in(folder: Path, trained: Path, names: list[str]) -> list[str]:
     inside = class_folders(folder)
     extra = sorted(set(inside) - set(names))
     if extra:
-        raise bad(str(folder), f"only classes that {trained} has", extra)
+        raise bad(str(folder), f"only classes that also appear in {trained}", extra)
     return inside
 
 

@@ -81,7 +81,7 @@ def read_frame(
     away = {*left, *special, *chosen.labels}
     features = frame[[one for one in frame.columns if one not in away]]
     if not features.shape[1]:
-        raise bad(name, "at least one column of features beside the label", list(frame.columns))
+        raise bad(name, "at least one feature column besides the label", list(frame.columns))
     table = _numbers(features, others["categories"], name)
     whole = repaired(table, frame[chosen.labels], chosen.missing, name)
     frame, part = frame[whole.kept], part[whole.kept]

@@ -41,7 +41,7 @@ def table_labels(labels: Any, separator: str | None, name: str) -> tuple[list[An
         parted = values.to_numpy(np.float64)
         if not (parted == np.round(parted)).all():
             first = parted[parted != np.round(parted)][0]
-            expected = "classes: whole numbers or names (a number to be predicted is no class)"
+            expected = "classes: whole numbers or names (regression targets are not supported)"
             raise bad(f"column {column!r} of {name}", expected, float(first))
         values = values.astype(np.int64)
     kinds = sorted(values.unique().tolist()) if pd.api.types.is_numeric_dtype(values) \
@@ -58,7 +58,7 @@ def _marked(labels: Any, name: str) -> tuple[list[Any], list[str]]:
         values = labels[column]
         if not pd.api.types.is_numeric_dtype(values) or not values.isin([0, 1]).all():
             got = values[~values.isin([0, 1])].iloc[0] if values.dtype != object else values.iloc[0]
-            expected = "0 and 1, one column of them for each class"
+            expected = "0 and 1, in one column per class"
             raise bad(f"column {column!r} of {name}", expected, got)
     table, classes = labels.to_numpy().astype(bool), list(labels.columns)
     none = np.flatnonzero(~table.any(1))

@@ -71,7 +71,7 @@ def repaired(table: Sequence[Missing], labels: Any, missing: Any, name: str) -> 
         raise bad("label", expected, f"missing values: {counted(without)} of {rows:,} rows")
     if gaps and missing == "error":
         expected = (
-            f"'drop' (leave rows out), 'flag' (0, and a column that says so), 'mean' (of the first "
+            f"'drop' (skip these rows), 'flag' (0, plus an indicator column), 'mean' (of the first "
             f"task) or a number, because {name} has missing values; on the command line --set "
             "missing=drop"
         )
@@ -89,10 +89,12 @@ def _notes(lost: int, gaps: dict[str, int], missing: Any) -> tuple[str, ...]:
         return ()
     ways = {
         "drop": f"{plural(lost, 'row')} left out",
-        "flag": "written as 0, in a column of their own",
-        "mean": "written as the mean of the first task",
+        "flag": "replaced by 0, marked in an extra column",
+        "mean": "replaced by the mean of the first task",
     }
-    return (f"missing values ({counted(gaps)}): {ways.get(str(missing), f'written as {missing}')}",)
+    return (
+        f"missing values ({counted(gaps)}): {ways.get(str(missing), f'replaced by {missing}')}",
+    )
 
 
 def _filled(one: Missing, missing: Any) -> Missing:

@@ -17,9 +17,7 @@ def _graph_class() -> Any:
     try:
         from torch_geometric.data import Data as Graph
     except ImportError:
-        raise EngramError(
-            "torch_geometric is not installed: it comes with the extra engram[graph]"
-        ) from None
+        raise EngramError("torch_geometric is not installed: pip install 'engram[graph]'") from None
     return Graph
 
 

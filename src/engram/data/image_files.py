@@ -96,9 +96,7 @@ class ImageFiles(LazyRows):
                 self.index.check(row, os.fstat(stream.fileno()))
                 return self.decode(stream, label)
         except OSError as problem:
-            raise bad(
-                label, "a file that is still there", problem.strerror or str(problem)
-            ) from None
+            raise bad(label, "a file that still exists", problem.strerror or str(problem)) from None
 
     @property
     def hashes(self) -> Array | None:

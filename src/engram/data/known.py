@@ -33,17 +33,17 @@ class Known:
 
 KNOWN: dict[str, Known] = {
     "digits": Known("1797 real handwritten digits, 8x8, embedded", digits),
-    "blobs": Known("Gaussian classes, made on the spot", blobs),
-    "shapes": Known("kinds of shapes in several variations, drawn on the spot, 16x16", shapes),
-    "skeletons": Known("ten actions of a jointed figure, made on the spot", skeletons),
-    "faces": Known("eight expressions of drawn faces, 32x32 colour, made on the spot", faces),
-    "glyphs": Known("signs of an invented script, written on the spot, 28x28; outside set", glyphs),
+    "blobs": Known("Gaussian clusters, generated on the fly", blobs),
+    "shapes": Known("kinds of shapes in several variations, generated on the fly, 16x16", shapes),
+    "skeletons": Known("ten actions of a jointed figure, generated on the fly", skeletons),
+    "faces": Known("eight expressions of drawn faces, 32x32 colour, generated on the fly", faces),
+    "glyphs": Known("an invented script, generated on the fly, 28x28; outside set", glyphs),
     "mnist": Known(
         "handwritten digits, 28x28", form="idx", rows=(60000, 10000),
         places=("mnist", "MNIST", "MNIST/raw", "mnist/MNIST/raw", "."),
     ),
     "fashion_mnist": Known(
-        "pictures of clothes, 28x28", form="idx", rows=(60000, 10000), classes=10,
+        "images of clothing, 28x28", form="idx", rows=(60000, 10000), classes=10,
         places=("fashion_mnist", "fashion-mnist", "FashionMNIST", "FashionMNIST/raw",
                 "fashion_mnist/FashionMNIST/raw", "."),
     ),
@@ -98,7 +98,7 @@ KNOWN: dict[str, Known] = {
         holds="a list such as Annotations_BAUM1s.csv, and frames",
     ),
     "imagenet": Known(
-        "a thousand kinds of objects by wnid, 224x224 colour; an index unless packed",
+        "a thousand kinds of objects by WordNet id, 224x224 colour; an index unless packed",
         form="ImageNet", places=("imagenet", "ImageNet", "ILSVRC2012", "imagenet/ILSVRC2012"),
     ),
     "tiny_imagenet": Known(

@@ -172,7 +172,7 @@ def refuse_unlabelled(y: Tensor, parts: dict[str, Tensor]) -> None:
         if len(none):
             row = int(rows[none[0]])
             padded = bool((y[row] >= 0).any())
-            expected = "-1 behind the labels of a row" if padded else "a label for each row"
+            expected = "-1 only after the labels of a row" if padded else "a label for each row"
             got = f"row {row}: {y[row].tolist()} (of {len(none)} such rows in {part})"
             raise bad("y", expected, got)
 
@@ -184,20 +184,20 @@ def refuse_alike(names: Sequence[str]) -> None:
         raise bad("y", "a name for each class", "a blank one")
     twice = [name for name in names if often[" ".join(name.split())] > 1]
     if twice:
-        raise bad("y", "class names that differ in more than blanks", twice[:_SHOWN])
+        raise bad("y", "class names that differ in more than whitespace", twice[:_SHOWN])
 
 
 def notes_on_names(names: Sequence[str]) -> tuple[str, ...]:
-    """What to tell about names that differ in upper and lower case alone; letters may.
+    """What to tell about names that differ only in upper and lower case; letters may.
 
     Examples
     --------
     >>> notes_on_names(["cat", "Cat", "a", "A"])
-    ("the classes 'cat', 'Cat' differ in upper and lower case alone",)
+    ("the classes 'cat', 'Cat' differ only in upper and lower case",)
     """
     often = Counter(name.casefold() for name in names if len(name) > 1)
     alike = [name for name in names if often[name.casefold()] > 1]
     if not alike:
         return ()
     shown = ", ".join(map(repr, alike[:_SHOWN]))
-    return (f"the classes {shown} differ in upper and lower case alone",)
+    return (f"the classes {shown} differ only in upper and lower case",)

@@ -50,11 +50,11 @@ def inside(where: str, name: str) -> str:
     >>> inside("list.txt, line 2", "../b.jpg")
     Traceback (most recent call last):
     ...
-    engram.errors.BadArgument: list.txt, line 2: expected a file inside of the set, got '../b.jpg'
+    engram.errors.BadArgument: list.txt, line 2: expected a file inside the data set, got '../b.jpg'
     """
     found = PurePosixPath(PureWindowsPath(name).as_posix())
     if not name.strip() or "\0" in name or found.is_absolute() or ".." in found.parts:
-        raise bad(where, "a file inside of the set", name)
+        raise bad(where, "a file inside the data set", name)
     return str(found)
 
 

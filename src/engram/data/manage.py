@@ -78,10 +78,10 @@ def add(
     if not name.isidentifier():
         raise bad("name", "letters, digits and underscores", name)
     if name in KNOWN and KNOWN[name].make is not None:
-        raise bad("name", "a name other than the embedded sets'", name)
+        raise bad("name", "a name other than those of the embedded data sets", name)
     target = where / f"{name}.npz"
     if target.exists() and not replace:
-        raise bad("name", "one that is free (or replace=True)", f"{target} exists")
+        raise bad("name", "a name that is not taken (or replace=True)", f"{target} exists")
     return pack(Path(path), target, **options)
 
 
@@ -142,7 +142,7 @@ def verify(
         Check("every class has training rows", not empty, f"without: {empty}" if empty else "yes"),
         Check("finite values", finite, "yes" if finite else "nan or inf"),
         *_on_disk(data),
-        Check("no row both for training and test", not shared, f"{len(shared)} shared"),
+        Check("no row in both train and test", not shared, f"{len(shared)} shared"),
         *_repeated(data),
         *_subjects(data),
         Check("notes", True, "; ".join(data.notes) or "none"),

@@ -29,5 +29,5 @@ def normalised(data: Data, mean: Any, std: Any) -> Data:
             low = 0.0 if name == "std" else float("-inf")
             number(name, value, low, open_low=name == "std")
     if len(mean) != len(std):
-        raise bad("std", f"{len(mean)} numbers, as many as mean", std)
+        raise bad("std", f"{len(mean)} numbers, as many as in mean", std)
     return replace(data, mean=tuple(map(float, mean)), std=tuple(map(float, std)))

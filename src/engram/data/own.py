@@ -39,7 +39,7 @@ def load_own(name: str, **options: Any) -> Data:
         try:
             inspect.signature(found).bind(**own)
         except TypeError as error:
-            expected = "a function or class that needs no arguments, or has them as options"
+            expected = "a function or class that needs no arguments, or takes them as options"
             raise bad(name, expected, str(error)) from None
         found = found(**own)
     title = name.partition(":")[2]

@@ -215,7 +215,7 @@ def _rows(parts: list[_Part], y: Tensor, classes: Sequence[str]) -> dict[str, An
     if not all(part.known_split for part in parts) and not len(test):
         kept, held = hold_out(y[train])
         train, test = train[kept], train[held]
-        notes += ("no split in the file: every fifth row of each class is held out for testing",)
+        notes += ("the file has no split: every fifth row of each class is held out for testing",)
     return {"train": train, "test": test, "valid": valid, "notes": notes}
 
 

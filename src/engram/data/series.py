@@ -42,7 +42,9 @@ def read_series(
     for part, series in found.items():
         for i, one in enumerate(series):
             if one.shape[1] != width:
-                raise bad(f"{part}[{i}]", f"{width} features per step, as the first", one.shape[1])
+                raise bad(
+                    f"{part}[{i}]", f"{width} features per step, like the first one", one.shape[1]
+                )
     steps = [len(one) for one in everything]
     longest = max(steps) if length is None else length
     pairs: dict[str, Any] = {part: (padded(series, longest, pad), parts[part][1])

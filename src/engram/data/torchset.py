@@ -25,7 +25,7 @@ def read_pairs(argument: str, dataset: Any) -> tuple[Tensor, Any]:
     (torch.Size([1, 2]), array([2]))
     """
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-        expected = "a map-style dataset with len() and [i] (of an iterable one, list(dataset))"
+        expected = "a map-style dataset with len() and [i] (for an iterable dataset, list(dataset))"
         raise bad(argument, expected, type(dataset).__name__)
     if len(dataset) == 0:
         raise bad(argument, "at least one row", "none")

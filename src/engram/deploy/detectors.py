@@ -63,8 +63,8 @@ def chosen(detectors: Mapping[str, Detector], states: Mapping[str, Any], spec: A
         if key not in detectors and detector.fits:
             known = sorted(one.name for one in detectors.values())
             expected = (
-                f"a detector that was there while tasks were learnt ({', '.join(known) or 'none'}) "
-                "or one that fits nothing"
+                f"a detector in use while tasks were learnt ({', '.join(known) or 'none'}) "
+                "or one that needs no fitting"
             )
             raise bad("detector", expected, detector.name)
         if key not in detectors:

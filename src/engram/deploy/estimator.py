@@ -152,7 +152,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _now(self) -> Published:
         now = self._published  # read once: another thread may publish the next one
         if now is None:
-            raise NothingLearnt("nothing was learnt yet: call learn(x, y), or fit(x, y), first")
+            raise NothingLearnt("nothing has been learnt yet: call learn(x, y) or fit(x, y) first")
         return now
 
 

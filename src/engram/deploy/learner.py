@@ -37,7 +37,7 @@ from engram.recipes.probing import build_detectors
 from engram.recipes.sections import model_section
 
 Progress = Callable[[int, int], None]
-WHY = "it is code that is not Engram's; trust=True runs it, on the command line --trust"
+WHY = "it is not Engram's own code; if you trust it, pass trust=True, on the command line --trust"
 
 
 class Learner(Estimator):
@@ -201,7 +201,7 @@ class Learner(Estimator):
         """
         found = self._portable
         if found is None:
-            raise NothingLearnt("nothing was learnt yet: there is nothing to save")
+            raise NothingLearnt("nothing has been learnt yet, so there is nothing to save")
         make_folders(Path(path).parent)
         return save_model(path, found, {**self._made_by(), "notes": self.notes})
 
@@ -264,7 +264,7 @@ def _trained(
     report = None if progress is None else lambda places, stage: progress
     (done,) = engine.stages(resume=resume, progress=report)
     if done.learner.diverged >= 0:
-        raise EngramError("training diverged (try a smaller lr): the learner is as it was before")
+        raise EngramError("training diverged (try a smaller lr): the learner is unchanged")
     return done.learner
 
 

@@ -115,7 +115,7 @@ class Memory:
                 whole(name, value, low=1)
         choose("shared_by", self.shared_by, SHARERS)
         if self.shared_by == "task" and self.total is None:
-            expected = f"'class' with {self._budget()}, because only a total is shared"
+            expected = f"'class' with {self._budget()}, because only a total can be shared"
             raise bad("shared_by", expected, self.shared_by)
         choose("quota", self.quota, ("floor", "ceil"))
         choose("shrink", self.shrink, ("equal", "random"))

@@ -15,12 +15,12 @@ from engram.memory.stratified import Stratified
 
 ARGUMENTS = ("learner", "rows", "column", "count")  # of a ranking
 _LINES = {
-    "random": "uniform choice without replacement",
-    "stratified": "uniform choice in which every class of a task has its share",
-    "reservoir": "uniform sample of all rows that passed by, classes as they come (total only)",
-    "herding": "mean of features: the running mean of the chosen follows the class mean",
-    "entropy": "chances proportional to the entropy of the prediction over seen classes",
-    "plane": "chances inverse to the distance from the class's decision plane",
+    "random": "uniform sampling without replacement",
+    "stratified": "uniform sampling within each class of a task, in equal shares",
+    "reservoir": "uniform sample of all rows seen so far, not balanced by class (total only)",
+    "herding": "herding: rows whose running feature mean best follows the class mean",
+    "entropy": "sampling weighted by the entropy of the prediction over the classes seen",
+    "plane": "sampling weighted by the inverse distance to the decision plane of the class",
 }
 
 

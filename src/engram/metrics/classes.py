@@ -29,7 +29,7 @@ def _pair(y: Any, p: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 def accuracy(y: Any, p: Any) -> Reduced:
-    """Fraction of samples whose class was predicted; NaN without samples.
+    """Fraction of samples whose class was predicted correctly; NaN without samples.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def task_accuracy(y: Any, p: Any, *, average: str = "micro", classes: Any = None
 
 
 class PrecisionRecall(NamedTuple):
-    """Of each class `[..., class]`: precision, recall and their harmonic mean."""
+    """Precision, recall and their harmonic mean for each class, `[..., class]`."""
 
     precision: Floats
     recall: Floats
@@ -185,7 +185,7 @@ def top_k_accuracy(scores: Any, y: Any, *, k: int = 5) -> Reduced:
 
 
 def confusion_matrix(y: Any, p: Any, *, classes: Any = None, normalize: bool = False) -> Floats:
-    """Counts (or row fractions) of samples of each true class by predicted class.
+    """Number (or fraction per row) of samples of each true class by predicted class.
 
     Parameters
     ----------

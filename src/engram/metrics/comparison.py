@@ -16,7 +16,7 @@ from engram.metrics.ties import centre, levelled, slack_of, variance
 
 @dataclass(frozen=True)
 class Comparison:
-    """Difference of means (first minus second), its t interval, and whether it beats the noise."""
+    """Difference of means (first minus second), its t interval, and whether it exceeds noise."""
 
     difference: float
     low: float

@@ -87,7 +87,7 @@ class Cost:
 
 
 def total_cost(costs: Iterable[Cost]) -> Cost:
-    """The cost of stages that ran one after the other.
+    """Total cost of stages that ran one after another.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def bytes_held(tree: Any) -> int:
 
 
 def human_bytes(count: float) -> str:
-    """A size for readers.
+    """A number of bytes as readable text.
 
     Examples
     --------

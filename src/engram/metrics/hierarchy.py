@@ -14,7 +14,7 @@ from engram.metrics._arrays import Bools, Floats, multi_hot
 
 
 def ancestors(parent: Any) -> Bools:
-    """[C, C] whether the class of a column is the class of a row, or above it.
+    """[C, C] whether the class of a column is the class of a row or one of its ancestors.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def _completed(labels: Bools, lines: Bools) -> Bools:
 
 
 def hierarchical_f1(y: Any, p: Any, parent: Any) -> float:
-    """F1 over all labels of all samples, both sets completed by the labels above them.
+    """F1 over all labels of all samples, with the ancestors of both label sets added.
 
     A wrong class beneath the right superclass is half right, one from another branch is not
     (Kiritchenko et al. 2006). NaN where there is no label at all.
@@ -74,7 +74,7 @@ def hierarchical_f1(y: Any, p: Any, parent: Any) -> float:
 
 
 def mistake_depth(y: Any, p: Any, parent: Any) -> float:
-    """Mean depth of the lowest class above both a wrong label and what the sample is.
+    """Mean depth of the lowest common ancestor of a wrong label and the true class.
 
     The higher, the nearer mistakes are to the truth: 0 means that they have nothing in common, 1
     that both are beneath the same class of the top. NaN where nothing wrong is said.

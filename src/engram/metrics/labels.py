@@ -133,7 +133,7 @@ def micro_recall(y: Any, p: Any) -> Reduced:
 
 
 def subclass_precision(y: Any, p: Any, within: Any, *, samples: str = "all") -> Reduced:
-    """Mean precision among the classes `within`; a sample with none of them predicted counts 1.
+    """Mean precision over the classes `within`; a sample with none predicted counts as 1.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def confusion(y: Any, p: Any, *, order: Sequence[int] | None = None) -> Floats:
 
 
 def label_calibration_error(y: Any, scores: Any, *, within: Any = None, bins: int = 15) -> float:
-    """Mean gap between the probability of a label and how often it is there, weighted by size.
+    """Mean gap between the probability of a label and its frequency, weighted by bin size.
 
     Every label of every sample is one yes or no; they are gathered by probability in bins of equal
     width, ``(i / bins, (i + 1) / bins]``.

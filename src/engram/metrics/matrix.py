@@ -128,7 +128,7 @@ def per_task_forgetting(
 def backward_transfer(
     matrix: Any, *, definition: str = "last", stage: int | None = None
 ) -> Reduced:
-    """Mean change of earlier tasks since they were learnt; negative when they were forgotten.
+    """Mean change in accuracy of earlier tasks since they were learnt; negative is forgetting.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def learning_accuracy(matrix: Any, *, stage: int | None = None) -> Reduced:
 
 
 def intransigence(matrix: Any, reference: Any, *, stage: int | None = None) -> Reduced:
-    """How far the newest task stays below a jointly trained reference; negative is a gain.
+    """How far the newest task falls short of a jointly trained reference; negative is a gain.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def intransigence(matrix: Any, reference: Any, *, stage: int | None = None) -> R
 
 
 def forgetting_bound(matrix: Any, *, line: bool = False, stage: int | None = None) -> Reduced:
-    """The most forgetting (definition ``max``) that the average accuracy allows (CGL theorem 1).
+    """Largest forgetting (definition ``max``) that the average accuracy allows (CGL theorem 1).
 
     Parameters
     ----------

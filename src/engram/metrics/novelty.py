@@ -32,7 +32,7 @@ def _rates(inside: Any, outside: Any) -> tuple[Floats, Floats, int, int]:
 
 
 def auroc(inside: Any, outside: Any) -> float:
-    """Chance that a familiar sample scores above a foreign one, ties counting half.
+    """Probability that a familiar sample scores above a foreign one; ties count half.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def aupr_in(inside: Any, outside: Any, *, definition: str = "ap") -> float:
 
 
 def detection_error(inside: Any, outside: Any) -> float:
-    """Smallest mean of missed familiar and accepted foreign fractions over all thresholds (DER).
+    """Lowest mean of rejected familiar and accepted foreign fractions over thresholds (DER).
 
     Examples
     --------

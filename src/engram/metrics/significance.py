@@ -59,7 +59,7 @@ def paired_differences(a: Any, b: Any) -> Floats:
 def sign_flip_test(
     a: Any, b: Any, *, resamples: int = 20_000, seed: int | np.random.Generator = 0
 ) -> PairedTest:
-    """Permutation test of the mean paired difference, whose signs are arbitrary for equal methods.
+    """Permutation test of the mean paired difference, by flipping the signs of differences.
 
     Exact for up to 16 pairs; beyond that `resamples` random sign patterns are drawn.
 
@@ -107,7 +107,7 @@ def paired_t_test(a: Any, b: Any) -> PairedTest:
 
 
 def wilcoxon_test(a: Any, b: Any) -> PairedTest:
-    """Wilcoxon's signed-rank test of paired differences; pairs without difference are dropped.
+    """Wilcoxon signed-rank test of paired differences; pairs with no difference are dropped.
 
     Exact for up to 200 pairs that differ, ties included; normal approximation beyond.
 
@@ -154,7 +154,7 @@ def _rank_sums(ranks: Floats) -> Floats:
 
 
 def holm(p_values: Any) -> Floats:
-    """Holm's adjusted p values: the chance of any false finding stays below the level.
+    """Holm-adjusted p values, which bound the probability of any false positive.
 
     Examples
     --------
@@ -170,7 +170,7 @@ def holm(p_values: Any) -> Floats:
 
 
 def benjamini_hochberg(p_values: Any) -> Floats:
-    """Adjusted p values that keep the expected share of false findings below the level.
+    """Benjamini-Hochberg adjusted p values, which bound the false discovery rate.
 
     Examples
     --------
@@ -200,7 +200,7 @@ class Ranking(NamedTuple):
 
 
 def rank_methods(scores: Any, *, alpha: float = 0.05, higher_is_better: bool = True) -> Ranking:
-    """Rank methods over blocks (seeds, orders, datasets) and say which differ.
+    """Rank methods over blocks (seeds, orders, data sets) and test which ones differ.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from engram.metrics.ties import centre, variance
 
 
 def mean(values: Any, *, axis: int = 0) -> Reduced:
-    """Mean over runs (the first axis unless told otherwise); NaN without runs.
+    """Mean over runs (by default the first axis); NaN without runs.
 
     Examples
     --------
@@ -25,7 +25,7 @@ def mean(values: Any, *, axis: int = 0) -> Reduced:
 
 
 def std(values: Any, *, ddof: int = 1, axis: int = 0) -> Reduced:
-    """Standard deviation over runs; NaN for fewer than two runs, which say nothing about spread.
+    """Standard deviation over runs; NaN for fewer than two runs.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def bootstrap_interval(
     resamples: int = 10_000,
     seed: int | np.random.Generator = 0,
 ) -> Interval:
-    """Bootstrap interval of a statistic over runs; NaN ends for fewer than two runs.
+    """Bootstrap interval of a statistic over runs; its ends are NaN for fewer than two runs.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def _residual(values: Floats, tables: list[Floats]) -> float:
 
 
 def variance_shares(value: Any, /, **factors: Any) -> dict[str, float]:
-    """Share of the variance that each factor explains on its own (eta squared), and the residual.
+    """Fraction of the variance explained by each factor alone (eta squared), and the residual.
 
     Interactions are part of the residual. If the design is unbalanced the factors overlap: a
     factor's share is then what it explains beyond the others, and the entry ``shared`` holds what

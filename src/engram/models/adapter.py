@@ -88,13 +88,13 @@ def _left_over(module: nn.Module) -> tuple[list[str], list[str]]:
     for path, layer in module.named_modules():
         what = f"{path or 'the module'} ({type(layer).__name__})"
         if isinstance(layer, _BatchNorm):
-            mixing.append(f"{what} takes batch statistics in a way that cannot be swapped")
+            mixing.append(f"{what} uses batch statistics in a way that cannot be replaced")
         elif isinstance(layer, _InstanceNorm) and layer.track_running_stats:
             mixing.append(f"{what} averages running statistics over padding rows")
         elif isinstance(layer, _NOISY):
             others.append(f"{what} draws from torch's global generator")
         elif isinstance(layer, nn.RNNBase) and layer.dropout > 0:
-            others.append(f"{what} drops from torch's global generator")
+            others.append(f"{what} draws its dropout from torch's global generator")
         elif isinstance(layer, nn.RNNBase):
             others.append(f"torch cannot map {what} over runs")
     return mixing, others

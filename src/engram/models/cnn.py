@@ -9,7 +9,7 @@ from engram.models.shapes import image
 
 
 class CNN(nn.Module):
-    """Four 3x3 convolutions (32, 32, 64, 64) with two poolings and dropout.
+    """Four 3x3 convolutions (32, 32, 64, 64) with two pooling layers and dropout.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ class GraphLayer(nn.Module):
 
 
 class GCN(WithConstants):
-    """Graph network on skeletons: sum aggregation, gated sum and max readout, a layer of 64.
+    """Graph network for skeletons: sum aggregation, gated sum and max readout, a layer of 64.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ def made(
     """
     if isinstance(maker, nn.Module):
         if options:
-            raise bad("options", "none for a module that is built already", sorted(options))
+            raise bad("options", "none for a module that has already been built", sorted(options))
         return copy.deepcopy(maker)  # the dry run sizes lazy layers, the user's stay as they are
     known = _parameters(maker)
     told = {name: shape for name in SHAPES if name in known and name not in options}

@@ -49,7 +49,7 @@ def dry_run(module: nn.Module, shape: tuple[int, ...]) -> DryRun:
             layer.training = training
     if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2:
         what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise bad("model", "a network that answers features [B, F]", what)
+        raise bad("model", "a network that returns features [B, F]", what)
     return DryRun(found, _linear_at_the_end(module, outputs, found))
 
 

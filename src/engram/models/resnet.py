@@ -213,7 +213,7 @@ def resnet18_slim(
 
 
 class ResNet50(Staged):
-    """ResNet-50: a 7x7 stem that quarters the map, 3, 4, 6 and 3 bottlenecks, 2048 features.
+    """ResNet-50: a 7x7 stem with 4x downsampling; 3, 4, 6, 3 bottlenecks; 2048 features.
 
     Parameters
     ----------

@@ -153,7 +153,7 @@ class STGCNBlock(nn.Module):
 
 
 class STGCN(WithConstants):
-    """Spatio-temporal graph network on skeletons: 2 blocks of 64 channels, mean over all.
+    """Spatio-temporal graph network for skeletons: 2 blocks of 64 channels, mean pooling.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from engram.novelty.outputs import OutputDetector
 
 @dataclass(frozen=True)
 class B1(OutputDetector):
-    """Mean cosine between features and class rows, weighed with the softmax probabilities.
+    """Mean cosine between features and class vectors, weighted by the softmax probabilities.
 
     Norms of features shrink when a network forgets; the angle stays. Needs a last layer without
     bias (``model={"name": ..., "head": {"name": "linear", "bias": False}}``).

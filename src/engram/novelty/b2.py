@@ -18,7 +18,7 @@ from engram.novelty.outputs import OutputDetector
 
 @dataclass(frozen=True)
 class B2(OutputDetector):
-    """B1, and how far the features stay with their class after a step towards its neighbour.
+    """B1, plus how well features keep their class after a step towards the neighbouring one.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Detector(Probe):
-    """Scores every test item after every stage; higher is more familiar.
+    """Base class: scores every test item after every stage; higher means more familiar.
 
     Write `score`, and `fit` where something is fitted to training rows: pure, for one run, row by
     row. Everything else is done here: all runs of a group at once, head by head, state over the

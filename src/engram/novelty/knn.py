@@ -20,7 +20,7 @@ from engram.novelty.outputs import OutputDetector
 
 @dataclass(frozen=True)
 class KNN(OutputDetector):
-    """Minus the distance of normalised features to the k-th nearest kept training row.
+    """Minus the distance of normalised features to the k-th nearest stored training row.
 
     Features of earlier tasks stay as they were when their task was learnt.
 

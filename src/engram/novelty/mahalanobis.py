@@ -24,7 +24,7 @@ from engram.probes.view import StageView
 
 @dataclass(frozen=True)
 class Mahalanobis(Detector):
-    """Minus half the squared distance of features to the nearest class mean of those seen so far.
+    """Minus half the squared Mahalanobis distance of features to the nearest class mean.
 
     Means stay as they were when their class was learnt; the covariance, shared by all classes, runs
     over all rows seen so far, as if all residuals had been stored. All classes compete, whatever

@@ -17,7 +17,7 @@ from engram.novelty.facts import Facts, among
 
 @dataclass(frozen=True)
 class ODIN(Detector):
-    """Largest softmax probability at a temperature, after a step that makes the class likelier.
+    """Largest temperature-scaled softmax probability after perturbing the input towards it.
 
     Familiar inputs gain more from the step than foreign ones.
 

@@ -14,7 +14,7 @@ from engram.novelty.outputs import OutputDetector
 
 @dataclass(frozen=True)
 class Softmax(OutputDetector):
-    """The largest softmax probability of the head: a network is sure of what it knows.
+    """Largest softmax probability of the head: a network is more confident on what it knows.
 
     Examples
     --------

@@ -29,7 +29,7 @@ from engram.records.tuning import best
 
 @dataclass(frozen=True)
 class Tuned(Detector):
-    """Another detector with the options that tell the first task from an outside set best.
+    """Another detector, with options tuned to separate the first task from an outside set.
 
     After the first stage every combination scores the task's validation rows that the network gets
     right, and the validation rows of the recipe's `outside` set; that of the largest area under the

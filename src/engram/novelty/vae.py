@@ -27,7 +27,7 @@ from engram.probes.view import StageView
 
 @dataclass(frozen=True)
 class VAE(Detector):
-    """How well an autoencoder of its own, trained on task after task, knows an input.
+    """How well a separate autoencoder, trained task by task, reconstructs an input.
 
     Nothing keeps it from forgetting: at every task it goes on from its weights with that task's
     rows alone. It costs ``epochs`` times its own step for every batch; the network itself is asked

@@ -27,7 +27,7 @@ GIVEN = ("model", "encoder", "w", "b", "head")  # what a detector of the package
 
 @dataclass(frozen=True, init=False)
 class Wrapped(OutputDetector):
-    """A detector of the package pytorch-ood (an extra: ``pip install engram[ood]``).
+    """A detector from the package pytorch-ood (``pip install engram[ood]``).
 
     Any that reads logits or features: it is made anew after every stage with the present last layer
     and fitted on features and logits as they were when their task was learnt. Those that read

@@ -114,7 +114,7 @@ def _knock(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), KNOCK).close()
     except (OSError, OverflowError) as problem:
-        raise EngramError(f"address: nobody answers at {address} ({problem})") from problem
+        raise EngramError(f"address: no answer from {address} ({problem})") from problem
 
 
 def _check_same(ray: Any, address: str | None) -> None:

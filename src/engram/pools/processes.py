@@ -59,7 +59,7 @@ class Job:
 def train(work: Work) -> Result:
     """See `engram.pools.base.Pool`; needs a run directory."""
     if work.out is None:
-        raise bad("out", "a run directory, because processes meet there", work.out)
+        raise bad("out", "a run directory, through which the processes exchange results", work.out)
     seconds(work.checkpoint_every, "checkpoint_every")  # complains here, not in every process
     device = device_of(work.device)
     if work.compile:

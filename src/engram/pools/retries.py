@@ -56,7 +56,7 @@ class Retries:
             self._note(f"{words}{_repeated()}; its runs are retried separately")
             self._apart(attempt)
         else:
-            kept = "what it had recorded is kept, the same call continues"
+            kept = "what it recorded is kept; repeat the call to continue"
             self.failures.append(f"{words}{_repeated()}; {kept}")
 
     def _apart(self, attempt: Attempt) -> None:

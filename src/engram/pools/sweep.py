@@ -44,11 +44,11 @@ def sweep(
         ``processes`` runs spread over `workers` processes (needs `out`), ``ray`` groups of runs
         spread over a Ray cluster (``pip install engram[ray]``).
     workers
-        Processes, or groups that train at once on a cluster; 0 for as many as there are cores, or
-        room.
+        Number of processes, or of concurrent groups on a cluster; 0 for one per core, or as many
+        as fit on the cluster.
     address
-        With ``ray``: ``HOST:PORT`` of a cluster of which this machine is a node, or ``auto`` for
-        the one that runs here; otherwise one is started here, for the length of the call.
+        With ``ray``: ``HOST:PORT`` of a cluster that this machine belongs to, or ``auto`` for the
+        one running here; otherwise one is started here for the duration of the call.
     data
         Folder with data sets by name.
     deadline
@@ -65,7 +65,7 @@ def sweep(
     """
     train = find_pool(pool)
     if address is not None and pool != "ray":
-        raise bad("address", f"none, because the pool {pool!r} has no cluster", address)
+        raise bad("address", f"None, because the pool {pool!r} does not use a cluster", address)
     if isinstance(recipes, (Recipe, Mapping, str, Path)):
         recipes = [recipes]
     built = [_as_recipe(one) for one in recipes]

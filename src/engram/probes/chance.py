@@ -13,7 +13,7 @@ from engram.records.stage_rows import StageRows
 
 @dataclass(frozen=True)
 class Chance(Probe):
-    """One over the number of competing classes, by task and head view; told once.
+    """One over the number of competing classes, by task and head view; recorded once.
 
     Nobody knows what guessing sets of labels would give.
     """

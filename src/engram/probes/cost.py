@@ -13,7 +13,7 @@ from engram.records.stage_rows import StageRows
 
 @dataclass(frozen=True)
 class Cost(Probe):
-    """Seconds, steps, parameters, and bytes and items that are kept."""
+    """Seconds, steps and parameters, and the bytes and items kept."""
 
     def after_stage(self, view: StageView) -> StageRows:
         rows = view.rows()

@@ -22,7 +22,7 @@ MANY = 256  # samples whose classes are counted
 
 @dataclass(frozen=True)
 class Generated(Probe):
-    """What a generator draws from the same codes after every stage, and what the network calls it.
+    """Samples of a generator from the same codes after every stage, and their predicted classes.
 
     Of runs with a further network that has `decode` (codes to samples), `noise` (the width of a
     code) and `shape` (of a sample), where samples are inputs of the main network or latents of its

@@ -67,7 +67,7 @@ def run(
     out
         Run directory; finished stages found there are not run again.
     together
-        Train runs of equal shapes in lockstep: always, never, or (None) where it pays.
+        Train runs of the same shape in lockstep: always, never, or (None) where that is faster.
     compile
         Fuse the operations of a training step with ``torch.compile``: seconds to a minute of
         compilation for every kind of step, then steps up to three times as fast. Needs a C++
@@ -152,7 +152,7 @@ def _several(method: Any) -> list[Any]:
     one = isinstance(method, (Method, str, Mapping, type)) or not isinstance(method, Iterable)
     found = [method] if one else list(method)
     if not found:
-        raise bad("method", "a method, or a list of some", method)
+        raise bad("method", "a method, or a list of methods", method)
     return found
 
 

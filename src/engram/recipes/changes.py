@@ -42,7 +42,7 @@ def recorded(folder: RunDirectory) -> Recorded:
             raise RecordError(
                 f"{folder.path}: was written by an earlier version, whose ids stand for names, "
                 "not for data and source. It can be read (engram report, engram metrics), but "
-                "nothing can be added to it: give another directory"
+                "nothing can be added to it: use another directory"
             )
     return found
 

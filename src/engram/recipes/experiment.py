@@ -98,5 +98,5 @@ def seeds_of(value: Any) -> tuple[int, ...]:
     found = tuple(whole(f"seeds[{i}]", seed) for i, seed in enumerate(seeds))
     twice = sorted({seed for seed in found if found.count(seed) > 1})
     if twice:  # the same run again, which would count as one more in every mean
-        raise bad("seeds", "every seed once", f"{', '.join(map(str, twice))} more than once")
+        raise bad("seeds", "every seed only once", f"{', '.join(map(str, twice))} more than once")
     return found

@@ -90,31 +90,31 @@ def open_world(
 ) -> OpenWorld:
     """Let a learner discover new classes: it flags novel rows, has them labelled, and learns.
 
-    At the start half of the rows of some known classes come with labels. In every round rows arrive
-    without: some of all classes so far, and of a few new ones. The detector's threshold is set at a
-    stated rate of false alarms by rows held aside (conformal p-values); of the rows below it the
-    least familiar are labelled, as many as the budget allows. They are the next task. The same is
-    done with as many rows flagged at random in each round.
+    At the start, half of the rows of some known classes are labelled. In each round, unlabelled
+    rows arrive: some of all classes so far, and some of a few new ones. The detector's threshold is
+    set for a given false alarm rate on held-out rows (conformal p-values); of the rows below it,
+    the least familiar are labelled, as many as the budget allows, and become the next task. For
+    comparison, the same is done with as many rows flagged at random in each round.
 
     Parameters
     ----------
     known, classes_per_round
         Classes at the start, and new ones in each round.
     novel_share
-        Share of the rows of new classes that arrive at all; the smaller, the rarer they are.
+        Fraction of the rows of new classes that arrive; the smaller, the rarer they are.
     budget
-        Labels that may be spent in a round.
+        Labels available per round.
     rate
-        Of false alarms: rows whose p-value is at most this are flagged.
+        False alarm rate: rows with a p-value of at most this are flagged.
     detector, method
         See `engram.run`.
     seeds
-        A number of seeds or the seeds themselves. A seed draws classes, arrivals and weights.
+        A number of seeds or the seeds themselves. A seed determines classes, arrivals and weights.
     valid
-        Share of labelled rows of each class that is held aside for thresholds, and never trained
-        on; rows of earlier tasks stay there.
+        Fraction of the labelled rows of each class that is held out for thresholds and never
+        trained on; rows of earlier tasks stay held out.
     order
-        Classes in the order in which they appear; None: drawn by the seed.
+        Classes in order of appearance; None: random, determined by the seed.
     options
         Further options of `engram.run`: model, device, outside, epochs, batch_size, ...
 
@@ -131,7 +131,7 @@ def open_world(
     number("novel_share", novel_share, 0.0, 1.0, open_low=True)
     (asked,) = build_detectors({"detectors": [detector]})
     if asked.outside and options.get("outside") is None:
-        expected = f"a data set beside the world, which {asked.name!r} is tuned on"
+        expected = f"an outside data set on which to tune {asked.name!r}"
         raise bad("outside", expected, None)
     tables: list[dict[str, Any]] = []
     streams: dict[tuple[str, int], Stream] = {}

@@ -60,7 +60,7 @@ def orders(
     Parameters
     ----------
     recipe
-        One recipe or several; they may share a label, and differ in their numbers of tasks.
+        One or more recipes; they may share a label and have different numbers of tasks.
     task_orders
         ``"all"`` permutations of the tasks, a number of seeded ones, or the orders themselves.
     class_orders
@@ -68,7 +68,7 @@ def orders(
     compile, deterministic, checkpoint_every, again
         As in `engram.run`.
     group_size
-        Runs trained together at most; 0 for all.
+        Maximum number of runs trained together; 0 for all.
 
     Examples
     --------
@@ -154,5 +154,5 @@ def _listed(argument: str, given: Any) -> list[Sequence[int]]:
         ) from None
     twice = [order for order, times in Counter(found).items() if times > 1]
     if twice:
-        raise bad(argument, "every order once", f"{twice} more than once")
+        raise bad(argument, "every order only once", f"{twice} more than once")
     return found

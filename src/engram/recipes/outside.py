@@ -70,7 +70,7 @@ class Shelf:
         if section is None:
             for probe in probes:
                 if probe.outside:
-                    expected = f"a data set beside the stream, which {probe.name!r} is tuned on"
+                    expected = f"an outside data set on which to tune {probe.name!r}"
                     raise bad("outside", expected, None)
             return None
         key = id(section) if isinstance(section, Data) else repr(section)

@@ -25,7 +25,7 @@ def build_probes(specs: Any) -> tuple[Probe, ...]:
     names = [probe.name for probe in found]
     for name in names:
         if names.count(name) > 1:
-            raise bad("probes", "probes of different names (see Probe.name)", names)
+            raise bad("probes", "probes with different names (see Probe.name)", names)
     return found
 
 

@@ -171,7 +171,7 @@ class Recorder:
         assert self.claims is not None
         busy = [plan for plan in self.plans if not self.claims.free(run_id(*plan.key))]
         if busy:
-            raise RecordError(f"{self._busy_in_words(busy)}; wait for it before you run it anew")
+            raise RecordError(f"{self._busy_in_words(busy)}; wait for it to end before rerunning")
 
     def _busy_in_words(self, busy: Sequence[Plan]) -> str:
         assert self.folder is not None

@@ -34,6 +34,6 @@ def html_of(result: Result) -> str:
     remarks = [
         f"{more} more methods" if more else "", f"{plural(lost, 'run')} diverged" if lost else "",
     ]  # fmt: skip
-    remarks += [f"not read: {problem}" for problem in result.problems]
+    remarks += [f"could not read: {problem}" for problem in result.problems]
     return block(f"<p>{escape(headline(result))}; mean ± standard deviation over runs</p>",
                  table(titles, rows), *(f"<p>{escape(r)}</p>" for r in remarks if r))  # fmt: skip

@@ -80,7 +80,7 @@ def chosen_run(
         if value is not None:
             runs = [one for one in runs if str(_fact(name, *one)) == str(value)]
             if not runs:
-                raise bad(name, "a run that is there, with what else was said", value)
+                raise bad(name, "an existing run with the other values given", value)
     return runs[0][0]  # of several seeds, the first
 
 

@@ -41,6 +41,6 @@ def searched_in_words(recipes: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if on == "test":
             rest = f"on TEST ROWS of {first}: whatever is chosen by {it} has no test accuracy"
         else:
-            rest = f"on validation rows of {first}: no number of {it} is about test rows"
+            rest = f"on validation rows of {first}: no result here is on test rows"
         words.append(f"{who} of a search {rest}")
     return words

@@ -185,7 +185,7 @@ def describe(result: Result) -> str:
         f"  {words}"
         for words in searched_in_words({k: v for k, v in result.recipes.items() if k in used})
     ]
-    lines += [f"  not read: {problem}" for problem in result.problems]
+    lines += [f"  could not read: {problem}" for problem in result.problems]
     return "\n".join(lines)
 
 

@@ -19,15 +19,15 @@ Plain = Mapping[str, Any]
 
 # The kinds of fields, the most important first, and why a difference matters.
 KINDS = {
-    "data": "Other data, classes or task borders are another problem; no number carries over.",
-    "loss": "Which logits compete in training decides how much old classes are pushed down.",
+    "data": "Data, classes and tasks define the problem: other ones make numbers incomparable.",
+    "loss": "Which logits compete in training determines how strongly old classes are suppressed.",
     "length": "Longer training learns the new task better and forgets the old ones more.",
-    "memory": "Accuracy of rehearsal grows with what is kept and how often it is seen.",
-    "method": "Another method, strength or variant is another row of the table.",
-    "optimiser": "Step size, batch size and resets change how far weights move in a task.",
+    "memory": "Rehearsal gains accuracy with the size of the memory and how often it is replayed.",
+    "method": "A different method, strength or variant is a different row of the table.",
+    "optimiser": "Learning rate, batch size and resets change how far weights move in a task.",
     "model": "Capacity and architecture change both accuracy and forgetting.",
-    "seeds": "Fewer or other seeds change the mean by luck and the interval by size.",
-    "other": "It changes how numbers are made, though rarely by much.",
+    "seeds": "Fewer or different seeds change the mean by chance and the width of the interval.",
+    "other": "It affects how results are computed, though rarely by much.",
 }
 _FACTS = {"label", "keep", "stream.head", "stream.name", "stream.tasks", "stream.rows",
           "stream.domains", "stream.view", "stream.new"}  # fmt: skip
@@ -108,7 +108,7 @@ def read_side(name: str | os.PathLike[str]) -> list[Plain]:
         table = find_table(str(name))
     except BadArgument as error:
         raise BadArgument(
-            f"run: {str(name)!r} is no directory, and no table of a paper ({error}); "
+            f"run: {str(name)!r} is neither a directory nor a table of a paper ({error}); "
             "engram reproduce lists the tables"
         ) from None
     return [recipe.plain() for recipe in table.recipes]

@@ -134,7 +134,7 @@ def create_app(
 
     app = FastAPI(
         title="Engram", version=__version__, lifespan=life, docs_url=None, redoc_url=None,
-        description="A model that predicts, says what is novel, and goes on learning.",
+        description="A model that predicts, detects novel inputs, and continues to learn.",
         default_response_class=Safe, dependencies=[Depends(HTTPBearer(auto_error=False))],
     )  # fmt: skip
     _errors(app)

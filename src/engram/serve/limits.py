@@ -101,7 +101,7 @@ class Gate:
             return
         given = headers.get(b"authorization", b"")
         if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
-            raise Refused(401, "a token is needed: Authorization: Bearer TOKEN")
+            raise Refused(401, "a token is required: Authorization: Bearer TOKEN")
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         most, parts, size = self.limits.most_bytes, [], 0

@@ -24,7 +24,7 @@ def domain_incremental(
     seed: int | None = None,
     valid: float = 0.0,
 ) -> Stream:
-    """One task for each value of an attribute (subject, camera, domain), all classes in each.
+    """One task per value of an attribute (subject, camera, domain), each with all classes.
 
     Parameters
     ----------

@@ -88,7 +88,7 @@ def joint(
     valid: float = 0.0,
     seed: int | None = None,
 ) -> Stream:
-    """All classes, or those of `order`, in one task: ordinary training, the ceiling of a stream.
+    """All classes, or those in `order`, in one task: ordinary training, an upper bound.
 
     Examples
     --------

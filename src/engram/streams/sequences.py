@@ -24,7 +24,7 @@ _TINY_CLASSES, _TINY_STEP = 200, 20
 def tinyimagenet_seq(
     data: Data, *, seed: int = 0, valid: float = 0.2, shared_head: bool = False
 ) -> Stream:
-    """Tiny ImageNet in ten tasks of 20 classes each, drawn by the seed.
+    """Tiny ImageNet in ten tasks of 20 classes each, assigned at random by the seed.
 
     Parameters
     ----------

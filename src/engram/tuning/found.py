@@ -68,7 +68,7 @@ class Search:
         """The trial with the best value; of equal ones the first."""
         known = [one for one in self.trials if one.value is not None]
         if not known:
-            raise EngramError("no trial of the search has come to a good end: none can be chosen")
+            raise EngramError("no trial of the search succeeded, so none can be chosen")
         sign = 1 if self.maximize else -1
         return max(known, key=lambda one: (sign * (one.value or 0.0), -one.number))
 
@@ -134,8 +134,10 @@ class Search:
         ended = sum(one.value is not None for one in self.trials)
         equal = sum(one.value == self.best.value for one in self.trials)
         if equal == ended > 1:
-            return [f"  all {ended} trials are equally good: nothing that was tried matters here"]
-        return [f"  {equal} of {ended} trials are as good, the first is taken"] * (equal > 1)
+            return [f"  all {ended} trials are equally good: what was varied makes no difference"]
+        return [f"  {equal} of {ended} trials are equally good; the first one is chosen"] * (
+            equal > 1
+        )
 
     def __str__(self) -> str:
         rows = "TEST ROWS" if self.on == "test" else "validation rows"

@@ -13,7 +13,7 @@ from engram.yaml_text import parse_value, parse_yaml
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})((?::\w+)*)")
-FORMS = "LOW..HIGH, LOW..HIGH:log, LOW..HIGH:int, or values with commas between"
+FORMS = "LOW..HIGH, LOW..HIGH:log, LOW..HIGH:int, or comma-separated values"
 DIGITS = 4  # that values have: enough to tell runs apart, few enough to be read
 
 
@@ -66,7 +66,7 @@ class Range:
         text = "..".join(ends) + marks
         words = marks.split(":")[1:]
         if unknown := [word for word in words if word not in ("log", "int")]:
-            raise bad(where, "log or int behind the colon", unknown[0])
+            raise bad(where, "log or int after the colon", unknown[0])
         low, high = (float(parse_value(where, end)) for end in ends)
         log, whole = "log" in words, "int" in words
         if not low < high or not math.isfinite(high):

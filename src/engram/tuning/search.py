@@ -72,8 +72,8 @@ def search(
     Parameters
     ----------
     what
-        A recipe (also its file, or a mapping), or a stream or data with what `engram.run` takes
-        beside it: method, model, seeds, epochs, ...
+        A recipe (or its file, or a mapping), or a stream or data together with the arguments of
+        `engram.run`: method, model, seeds, epochs, ...
     ranges
         What to vary, as ``--set`` names it, in ``LOW..HIGH``, ``LOW..HIGH:log`` or a list:
         ``{"lr": "1e-4..1e-1:log", "optimizer": ["sgd", "adam"]}``.
@@ -82,7 +82,7 @@ def search(
     on
         ``valid``; ``test`` chooses by test rows, which all results then state.
     metric
-        What to choose by (None: average accuracy, or the score of label sets).
+        Metric to select by (None: average accuracy, or the score of label sets).
     batch
         Trials proposed at once, which train together (0: up to 32, evenly). The first are spread
         over the full ranges, later ones are proposed by Optuna (extra ``search``).

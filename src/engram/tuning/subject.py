@@ -129,7 +129,7 @@ def subject_of(
         rest = {k: v for k, v in given.items() if k not in named}
         return Subject({**content, "training": rest}, what, **cut)
     if given:
-        raise bad(", ".join(given), "nothing beside a recipe, which says it", "something")
+        raise bad(", ".join(given), "no value with a recipe, which already sets it", "something")
     if isinstance(what, Recipe):
         own = what.label != method_label(what.method)
         what = {k: v for k, v in what.plain().items() if own or k != "label"}
