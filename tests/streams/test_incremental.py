@@ -226,7 +226,7 @@ def test_a_class_without_training_rows_is_named(scenario):
 
 
 def test_labels_that_begin_at_one_are_told_how_to_be_names():
-    with pytest.raises(BadArgument, match=r"given as text they are names.*none for \['0'\]"):
+    with pytest.raises(BadArgument, match=r"as names.*none for \['0'\]"):
         class_incremental(Data.from_arrays(torch.rand(20, 2), [1, 2] * 10))
 
 
