@@ -255,7 +255,7 @@ def test_resume_of_what_python_wrote(engram):
     assert "already finished: 1 of 1 run" in engram("resume", "made").stderr
     assert "existing run directory" in engram("resume", "nowhere", code=2).stderr
     Path("empty").mkdir()
-    assert "holds no recipes" in engram("resume", "empty", code=2).stderr
+    assert "contains no recipes" in engram("resume", "empty", code=2).stderr
 
 
 def named():
@@ -279,7 +279,7 @@ def test_resume_says_what_only_python_can_go_on_with(engram):
     )
     for out, why in {
         "memory": "its data ('mine') was in memory", "own": "was built in code",
-        "sliced": "the stream was put together there", "study": "a study of orders",
+        "sliced": "its stream was built in code", "study": "a study of orders",
     }.items():  # fmt: skip
         said = engram("resume", out, code=2).stderr
         assert why in said
@@ -320,10 +320,10 @@ def test_reading_runs_no_code_and_going_on_needs_a_word(engram, tmp_path):
         del sys.modules["foreign"]
         assert "method.name" in engram("diff", out, "rwalk/1").stdout
         said = engram("resume", out, code=2).stderr
-        assert "foreign:Quiet: the directory names code of its own" in said
+        assert "foreign:Quiet: the directory refers to custom code" in said
         assert said.strip().endswith(f"engram resume {out} --trust")
         said = engram("novelty", out, "--detectors", "Softmax", code=2).stderr
-        assert f"say so: engram novelty {out} --detectors Softmax --trust" in said
+        assert f"if you trust it, run: engram novelty {out} --detectors Softmax --trust" in said
         assert not Path("imported").exists()
         engram("resume", out, "--trust")
         assert Path("imported").exists()

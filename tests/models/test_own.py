@@ -50,7 +50,7 @@ def test_a_class_stands_on_its_own_or_asks_for_shape_and_classes():
 
 
 def test_a_classifier_is_recognised_and_keeps_one_head():
-    with pytest.warns(UserWarning, match=r"its last layer fc \(Linear 8 -> 3\) is taken as the he"):
+    with pytest.warns(UserWarning, match=r"its last layer fc \(Linear 8 -> 3\) is replaced by a n"):
         net = build(Whole, **SMALL)
     assert net.features == 8
     assert [name for name, _ in net.named_parameters()] == [

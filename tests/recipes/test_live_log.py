@@ -92,7 +92,9 @@ def test_a_run_that_goes_on_remembers_its_first_stages(book, stream, tmp_path):
 def test_a_tool_that_fails_does_not_stop_the_runs(book, stream, monkeypatch):
     monkeypatch.setattr(book, "open", lambda log: 1 / 0)
     monkeypatch.setattr(live_log, "opener", lambda tool, folder: book.open)
-    with pytest.warns(UserWarning, match="tensorboard failed .division by zero.; the runs go on"):
+    with pytest.warns(
+        UserWarning, match="tensorboard failed .division by zero.; the runs continue"
+    ):
         result = engram.run(stream, log="tensorboard", **QUICK)
     assert np.isfinite(result.metric("average_accuracy")).all()
 

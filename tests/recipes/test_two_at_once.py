@@ -42,7 +42,9 @@ def test_runs_of_another_process_are_left_to_it(tmp_path, together):
     assert [one.seed for one in part.runs] == [0, 2]
     assert {seed for seed, _ in told.stages} == {0, 2}
     assert len(told.notes) == 1
-    assert "another process is training Finetune, seed 1; it is left to it" in told.notes[0]
+    assert (
+        "another process is training Finetune, seed 1; these runs are left to it" in told.notes[0]
+    )
     with pytest.raises(RecordError, match="seed 1; wait for it to end before rerunning"):
         run(tmp_path / "out", seeds=3, again=True)
     with pytest.raises(RecordError, match="seed 1; wait for it, or use another directory"):

@@ -143,7 +143,7 @@ def test_other_thresholds_are_refused_where_only_labels_were_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"), [((), "predict nothing"), ((0, 1, 2, 3), "name every label")]
+    ("said", "told"), [((), "predicting nothing"), ((0, 1, 2, 3), "predicting every label")]
 )
 def test_the_doctor_knows_who_says_nothing_or_everything(said: tuple[int, ...], told: str) -> None:
     texts = [finding.text for finding in diagnose(recorded(*[said] * 4).frame())]
