@@ -78,6 +78,6 @@ def test_files_that_cannot_be_imported_are_refused(engram, tmp_path):
     assert "did you mean 'method'" in engram("new", "methods", "mine.py", code=2).output
     assert "that Python can import" in engram("new", "method", "my-method.py", code=2).output
     assert "that Python can import" in engram("new", "method", "class.py", code=2).output
-    assert "a name for a class" in engram("new", "method", "a.py", "--name", "1", code=2).output
+    assert "a valid class name" in engram("new", "method", "a.py", "--name", "1", code=2).output
     assert "an existing folder" in engram("new", "method", "none/a.py", code=2).output
     assert not list(tmp_path.iterdir())

@@ -255,7 +255,7 @@ def test_resume_of_what_python_wrote(engram):
     assert "already finished: 1 of 1 run" in engram("resume", "made").stderr
     assert "existing run directory" in engram("resume", "nowhere", code=2).stderr
     Path("empty").mkdir()
-    assert "holds no recipes" in engram("resume", "empty", code=2).stderr
+    assert "contains no recipes" in engram("resume", "empty", code=2).stderr
 
 
 def named():

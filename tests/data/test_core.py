@@ -54,8 +54,8 @@ def test_whole_floats_are_ids_and_fractions_are_refused():
         (np.zeros((3, 2)), [0, 1], "3 labels"),
         (np.array([[1.0], [np.nan]]), [0, 1], "nan or inf in row 1"),
         (np.array([[1.0], [1e300]]), [0, 1], "nan or inf in row 1"),
-        (np.zeros((2, 8, 8, 3), np.uint8), [0, 1], "channels first"),
-        ([[1.0], [1.0, 2.0]], [0, 1], "rows of one shape"),
+        (np.zeros((2, 8, 8, 3), np.uint8), [0, 1], "channels-first"),
+        ([[1.0], [1.0, 2.0]], [0, 1], "rows of the same shape"),
         (np.array([["a"], ["b"]]), [0, 1], "array of numbers"),
         (np.zeros((2, 1)), [0, -2], "class ids from 0"),
         (np.zeros((0, 1)), [], "at least one row"),
@@ -196,7 +196,7 @@ def test_label_matrices_that_mean_nothing_are_refused(y, told):
 
 
 def test_parts_with_unlike_numbers_of_labels_are_refused():
-    with pytest.raises(ValueError, match="as many labels per row"):
+    with pytest.raises(ValueError, match="the same number of labels per row"):
         small(test=(np.zeros((2, 2), np.float32), [[0, 1], [1, -1]]))
 
 

@@ -84,7 +84,7 @@ def test_broken_images_and_empty_folders_are_named(tmp_path):
 def test_a_class_that_only_the_test_part_has_is_refused(tmp_path):
     paint(tmp_path / "train" / "a" / "0.png")
     paint(tmp_path / "test" / "b" / "0.png")
-    with pytest.raises(ValueError, match=r"only classes that .*train has"):
+    with pytest.raises(ValueError, match=r"only classes that also appear in .*train"):
         Data.from_folder(tmp_path)
 
 

@@ -31,7 +31,7 @@ def rows(*labels):
         (rows(0, float("inf")), "inf in row 1"),
         (rows(10**12), "class ids below"),
         (np.array(rows(2**63 - 1), np.uint64), "class ids below"),
-        ([[0, 1]] + [[1, -1]] * 8 + [[-1, 0]], "-1 behind the labels"),
+        ([[0, 1]] + [[1, -1]] * 8 + [[-1, 0]], "-1 only after the labels"),
         ([[0, 1]] * 9 + [[]], "a label for each row, got 'row 9"),
         ([["a", "b"]] * 9 + [["a", "b", "a"]], "every label at most once in a row"),
         ([[["a"], ["b", "c"]]] * 10, "a list of labels for each row"),

@@ -188,7 +188,7 @@ def test_add_then_load_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("ENGRAM_DATA", str(root))
     assert load("mine").name == "mine"
     assert load("mine").fingerprint() == full_data_like(source)
-    with pytest.raises(ValueError, match="one that is free"):
+    with pytest.raises(ValueError, match="a name that is not taken"):
         add(source, "mine")
     add(source, "mine", replace=True)
     for name in ("digits", "a/b"):

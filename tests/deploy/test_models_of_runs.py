@@ -217,7 +217,7 @@ def test_images_that_cannot_be_read_are_named_and_the_others_predicted(tmp_path)
     lines = [line.split(",")[:2] for line in told.stdout.splitlines()[1:]]
     assert lines == [[f"{i}.png", str(label)] for i, label in enumerate(model.predict(x[:2]))]
     assert "0b.png: expected a readable image" in told.stderr
-    assert "1 image has no prediction, 2 have one" in told.stderr
+    assert "1 image has no prediction, 2 do" in told.stderr
     alone = shell.invoke(app, ["predict", saved, "--data", str(new / "0b.png")])
     assert alone.exit_code == 2
     assert alone.stdout == ""

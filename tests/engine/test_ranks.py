@@ -180,7 +180,7 @@ def test_what_cannot_be_shared_is_refused_by_name(monkeypatch):
         return Engine([Run(stream=stream, method=ER(), **given)], device="cpu")
 
     check_ranks(engine(), ranks)
-    with pytest.raises(BadArgument, match=r"model: .*norm \(BatchNorm1d\) takes batch statistics"):
+    with pytest.raises(BadArgument, match=r"model: .*norm \(BatchNorm1d\) uses batch statistics"):
         check_ranks(engine(model=Stubborn), ranks)
     with pytest.raises(BadArgument, match="batch_size: expected at least 2 rows"):
         check_ranks(engine(training=Training(batch_size=1)), ranks)

@@ -107,9 +107,9 @@ class Noise(HostDecision):
 @pytest.mark.parametrize(
     ("module", "reason", "mixes"),
     [
-        (nn.Sequential(nn.Linear(6, 4), Custom(4)), r"1 \(Custom\) takes batch statistics", True),
-        (nn.BatchNorm1d(6, momentum=None), r"the module \(BatchNorm1d\) takes batch", True),
-        (nn.BatchNorm1d(6, track_running_stats=False), "takes batch statistics", True),
+        (nn.Sequential(nn.Linear(6, 4), Custom(4)), r"1 \(Custom\) uses batch statistics", True),
+        (nn.BatchNorm1d(6, momentum=None), r"the module \(BatchNorm1d\) uses batch", True),
+        (nn.BatchNorm1d(6, track_running_stats=False), "uses batch statistics", True),
         (nn.InstanceNorm1d(6, track_running_stats=True), "averages running statistics", True),
         (nn.Sequential(nn.Linear(6, 4), nn.AlphaDropout()), "torch's global generator", False),
         (nn.Sequential(nn.Linear(6, 4), nn.RReLU()), "torch's global generator", False),

@@ -93,7 +93,7 @@ def test_heads():
         ("mlp", {"sample_shape": (2.5,)}, "sample_shape: expected whole numbers"),
         ("cnn", {"sample_shape": (3, 8, 8), "dropout": 2}, r"expected a number in \[0, 1\], got 2"),
         (7, {}, "model: expected a name, a dict, a torch.nn.Module, its class or a factory, got 7"),
-        (nn.Identity(), {"hidden": 3}, "options: expected none for a module that is built"),
+        (nn.Identity(), {"hidden": 3}, "options: expected none for a module that has"),
         (lambda shape: 3, {}, "factory that returns a torch.nn.Module, got 3"),
         (lambda a, b: nn.Identity(), {}, r"a factory f\(sample_shape\).*argument: 'b'"),
         (nn.Linear, {}, r"a factory f\(sample_shape\).*argument: 'out_features'"),

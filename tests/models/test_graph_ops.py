@@ -149,7 +149,7 @@ def test_a_kernel_that_cannot_be_made_is_said_once(monkeypatch):
     monkeypatch.setattr(graph_ops, "_kernel", fails)
     monkeypatch.setattr(graph_ops, "_proven", {})
     own = [one[0] for one in mix_inputs(1)]
-    with pytest.warns(UserWarning, match="without its kernels, more slowly: .*no compiler"):
+    with pytest.warns(UserWarning, match="without custom kernels, more slowly: .*no compiler"):
         found = graph_ops.mix(*own, EPS)
     again = graph_ops.mix(*own, EPS)  # a second warning would be an error here
     wanted = graph_ops.plain_mix(*(one[None] for one in own), EPS)

@@ -153,7 +153,9 @@ def test_a_group_whose_workers_die_is_tried_again_then_apart_then_given_up(tmp_p
     team.retries.waiting.clear()
     team._follow(alone, "worker", "")
     assert waiting(team) == []
-    with pytest.raises(EngramError, match="ER: its worker process ended early, again; what it had"):
+    with pytest.raises(
+        EngramError, match="ER: its worker process ended early, again; what it recorded"
+    ):
         team.retries.complain()
 
 

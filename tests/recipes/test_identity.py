@@ -253,7 +253,7 @@ def test_files_of_one_name_in_two_folders_are_two_modules(tmp_path):
         found.append(Recipe.of({"stream": "blobs", "method": f"{file}:Twin"}).method.size)
     assert found == [0, 1]
     (tmp_path / "json.py").write_text(text.format(3))
-    with pytest.raises(BadArgument, match="not named as the module 'json'"):
+    with pytest.raises(BadArgument, match="not named like the module 'json'"):
         Recipe.of({"stream": "blobs", "method": f"{tmp_path / 'json.py'}:Twin"})
 
 

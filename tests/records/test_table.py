@@ -109,7 +109,7 @@ def test_a_foreign_parquet_file_is_a_problem(tmp_path: Path) -> None:
     pd.DataFrame({"x": [1]}).to_parquet(tmp_path / "results-1.parquet")
     parts = read_parts([tmp_path / "results-1.parquet"])
     assert len(parts.problems) == 1
-    assert "other columns" in parts.problems[0].reason
+    assert "does not have the columns" in parts.problems[0].reason
 
 
 def test_of_repeated_numbers_the_later_part_counts(tmp_path: Path) -> None:

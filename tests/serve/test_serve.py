@@ -198,7 +198,7 @@ def test_the_page_in_a_browser(running):
         browser.evaluate(f"document.getElementById('x').value = {row!r};"
                          "document.getElementById('predict').click()")  # fmt: skip
         read = "document.getElementById('said').textContent"
-        until(lambda: "a token is needed" in browser.evaluate(read))
+        until(lambda: "a token is required" in browser.evaluate(read))
         browser.evaluate("document.getElementById('token').value = 'secret';"
                          "document.getElementById('predict').click()")  # fmt: skip
         until(lambda: browser.evaluate(read) == "after 1 task")
