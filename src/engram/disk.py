@@ -42,7 +42,7 @@ class DiskError(RecordError, OSError):
     >>> raise DiskError(OSError(errno.ENOSPC, "No space left on device"), "runs")
     Traceback (most recent call last):
     ...
-    engram.disk.DiskError: runs: the disk is full; what was written before is kept
+    engram.disk.DiskError: runs: the disk is full; everything written before is kept
     """
 
     def __init__(self, cause: OSError, path: str | os.PathLike[str], why: str = "") -> None:
@@ -193,7 +193,7 @@ def make_folders(path: str | os.PathLike[str]) -> Path:
     >>> make_folders(folder / "note" / "runs")
     Traceback (most recent call last):
     ...
-    engram.disk.DiskError: .../note/runs: no folder can be made there, .../note is a file
+    engram.disk.DiskError: .../note/runs: cannot create a folder there: .../note is a file
     """
     target = Path(path)
     try:

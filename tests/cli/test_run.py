@@ -278,7 +278,7 @@ def test_resume_says_what_only_python_can_go_on_with(engram):
         out="study",
     )
     for out, why in {
-        "memory": "the data ('mine') was in memory there", "own": "was built there",
+        "memory": "its data ('mine') was in memory", "own": "was built there",
         "sliced": "the stream was built there", "study": "a study of orders",
     }.items():  # fmt: skip
         said = engram("resume", out, code=2).stderr

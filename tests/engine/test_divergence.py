@@ -77,7 +77,7 @@ def test_a_diverged_run_is_finished(seeds, together, tmp_path):
     first = run(Finetune(), **few)
     assert len(first.diverged) == seeds
     trained = Counting()
-    with pytest.warns(UserWarning, match=f"{seeds} runs diverged earlier.*--again"):
+    with pytest.warns(UserWarning, match=f"{seeds} runs diverged before.*--again"):
         again = run(Finetune(), callback=trained, **few)
     assert (trained.before, trained.stages) == (seeds, 0)
     assert again.diverged == first.diverged

@@ -141,7 +141,7 @@ def test_too_few_rows_are_refused():
 
 
 def test_a_probe_that_reads_it_needs_one():
-    with pytest.raises(BadArgument, match=r"outside: expected a data set.*'looks'"):
+    with pytest.raises(BadArgument, match=r"outside: expected an outside data set.*'looks'"):
         train(probes=[Looks()])
 
 

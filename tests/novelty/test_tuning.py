@@ -186,9 +186,9 @@ def test_refused_before_training(monkeypatch):
     with pytest.raises(BadArgument, match=r"stream\.valid.*validation rows to tune 'odin'"):
         train(odin, valid=0.0)
     stream = engram.task_incremental(blobs(), classes_per_task=2, valid=0.25)
-    with pytest.raises(BadArgument, match="outside: expected a data set"):
+    with pytest.raises(BadArgument, match="outside: expected an outside data set"):
         engram.run(stream, detectors=[odin])
-    with pytest.raises(BadArgument, match="outside: expected a data set"):
+    with pytest.raises(BadArgument, match="outside: expected an outside data set"):
         engram.run(stream, detectors=[{"name": "Mahalanobis", "combine": "logistic"}])
 
 

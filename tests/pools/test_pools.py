@@ -221,7 +221,7 @@ def test_runs_of_another_process_are_left_to_it_and_named_once(tmp_path: Path) -
     assert {one.recipe for one in found.runs} == {ids[1]}
     assert len(told.notes) == 1
     assert "another process is training 2 of these runs (ER, seed 0, ...)" in told.notes[0]
-    with pytest.raises(RecordError, match="wait for it, or use another directory"):
+    with pytest.raises(RecordError, match="wait for it, or give another directory"):
         engram.sweep(RECIPES[:1], pool="processes", out=tmp_path, device="cpu", workers=1)
     others.close()
     assert len(sweep("processes", tmp_path)) == 4

@@ -303,7 +303,7 @@ def test_faults_of_a_probe_are_said(kind, words):
 @pytest.mark.parametrize(
     ("probes", "words"),
     [
-        ([Entropy(), Entropy()], "probes of different names"),
+        ([Entropy(), Entropy()], "probes with different names"),
         (["tests.probes.own_probes:Entropie"], "unknown name 'Entropie', did you mean 'Entropy'"),
         ([{"name": "tests.probes.own_probes:Entropy", "temprature": 2}], "did you mean 'temperat"),
         (["tests.probes.own_probes:auroc"], "a subclass of Probe"),

@@ -400,7 +400,7 @@ def test_several_directories_are_read_as_one(tmp_path: Path) -> None:
     fill(tmp_path / "a", seeds=1)
     fill(tmp_path / "b", seeds=2)
     assert len(read(tmp_path / "a", tmp_path / "b").runs) == 4
-    with pytest.raises(RecordError, match="is it a run directory"):
+    with pytest.raises(RecordError, match="not a run directory"):
         read(RunDirectory(tmp_path / "c").path)
     with pytest.raises(BadArgument, match="existing run directory"):
         read(tmp_path / "d")

@@ -110,7 +110,7 @@ def test_a_table_without_training_needs_no_results(tmp_path):
 
 
 def test_a_directory_with_neither_is_refused(tmp_path):
-    with pytest.raises(RecordError, match="is it a run directory"):
+    with pytest.raises(RecordError, match="not a run directory"):
         from_directories(tmp_path)
 
 

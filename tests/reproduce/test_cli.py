@@ -43,7 +43,7 @@ def test_runs_prints_and_saves(tmp_path):
     again = call("reproduce", "rwalk/1", *QUICK, *SOME, "--format", "csv")
     assert "1 run, 1 of them already finished" in again.stderr
     assert again.stdout.splitlines()[0].startswith("paper,table,cell")
-    assert "nothing recorded in" in call("reproduce", "rwalk").stderr
+    assert "nothing is recorded in" in call("reproduce", "rwalk").stderr
     counts = call("reproduce", "rwalk", "--embedded", "--format", "csv").stdout.splitlines()
     assert counts[-1].endswith(",-,no,-,-,-,-")
     assert counts[0] == "table,what,cells,made,agree,differ,not comparable,not run"
@@ -99,7 +99,7 @@ def test_dry_run_says_what_is_missing(monkeypatch):
     assert done.exit_code == 0, done.output
     assert "0 of 78 cells" in done.stderr
     assert "39 cells: data: mnist is not part of the package" in done.stderr
-    assert "nothing to train" in done.stderr
+    assert "nothing would be trained" in done.stderr
     assert "runs that train together" not in done.stdout
     plain = call("reproduce", "rwalk/2", "--dry-run", "--device", "cpu", "--format", "csv")
     rows = plain.stdout.splitlines()

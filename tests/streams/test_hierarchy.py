@@ -189,7 +189,7 @@ GOOD = {"hierarchy": {"s": ["class a", "class b"], "t": ["class c"]}}
         ({"hierarchy": {"s": []}}, r"hierarchy\['s'\]: expected a list of at least one subclass"),
         ({"hierarchy": {"s": "class a"}}, r"hierarchy\['s'\]: expected a list"),
         ({"hierarchy": {"s": ["clas a"]}}, "did you mean 'class a'"),
-        ({"hierarchy": {"s": [0], "t": [0]}}, "subclasses other than those of 's', got 'class a'"),
+        ({"hierarchy": {"s": [0], "t": [0]}}, "subclasses that 's' does not have, got 'class a'"),
         ({"tasks": []}, "tasks: expected a list of lists"),
         ({"tasks": ["s"]}, r"tasks\[0\]: expected a list of classes"),
         ({"tasks": [["s"], []]}, r"tasks\[1\]: expected a list of classes"),

@@ -108,10 +108,10 @@ def test_an_attribute_of_the_data_is_a_tree():
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"a": ["b"], "b": ["a"]}, "hierarchy: expected no circle, got 'a < b < a'"),
-        ({"a": ["a"]}, "hierarchy: expected no circle, got 'a < a'"),
+        ({"a": ["b"], "b": ["a"]}, "hierarchy: expected no cycle, got 'a < b < a'"),
+        ({"a": ["a"]}, "hierarchy: expected no cycle, got 'a < a'"),
         ({"a": ["cat", "b"], "b": ["c"], "c": ["b"]}, "subclasses that 'a' does not have"),
-        ({"t": ["a"], "a": ["b"], "b": ["superclass/t", "cat"]}, "no circle"),
+        ({"t": ["a"], "a": ["b"], "b": ["superclass/t", "cat"]}, "no cycle"),
         ({"a": ["cat"], "b": ["cat"]}, "subclasses that 'a' does not have, got 'cat'"),
         ({"a": ["cat", "cat"]}, "every subclass once, got 'cat'"),
         ({"a": ["c"], "b": ["c"], "c": ["cat"]}, "subclasses that 'a' does not have, got 'c'"),

@@ -43,7 +43,7 @@ def command(
         with path.open("x", encoding="utf-8") as written:
             written.write(text)
     except FileExistsError:
-        raise bad("FILE", "a file that is not there yet", str(path)) from None
+        raise bad("FILE", "a file that does not exist yet", str(path)) from None
     emit(f"Written: {path}\nCheck:   engram check {path}:{label}\nMore:    see the top of the file")
 
 

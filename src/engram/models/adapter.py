@@ -108,7 +108,7 @@ def cannot_split(module: nn.Module) -> list[str]:
     >>> cannot_split(nn.Sequential(nn.Linear(2, 2), BatchNorm(2), Dropout(0.5)))
     []
     >>> cannot_split(nn.BatchNorm1d(2, momentum=None))
-    ['the module (BatchNorm1d) takes batch statistics in a way that cannot be swapped']
+    ['the module (BatchNorm1d) uses batch statistics in a way that cannot be replaced']
     """
     mixing, others = _left_over(module)
     return mixing + [reason for reason in others if "torch's global generator" in reason]

@@ -55,7 +55,7 @@ def models() -> dict[str, str]:
     Examples
     --------
     >>> models()["cnn"]
-    'Four 3x3 convolutions (32, 32, 64, 64) with two poolings and dropout.'
+    'Four 3x3 convolutions (32, 32, 64, 64) with two pooling layers and dropout.'
     """
     return {name: (inspect.getdoc(make) or "").split("\n")[0] for name, make in _MODELS.items()}
 

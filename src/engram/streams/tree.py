@@ -105,7 +105,7 @@ def read_tree(data: Data, hierarchy: Hierarchy) -> Tree:
     >>> read_tree(data, {"animal": ["cat", "pet"], "pet": ["animal", "dog"]})
     Traceback (most recent call last):
     ...
-    engram.errors.BadArgument: hierarchy: expected no circle, got 'animal < pet < animal'
+    engram.errors.BadArgument: hierarchy: expected no cycle, got 'animal < pet < animal'
     """
     _check_data(data)
     members = _members(data, hierarchy)
