@@ -282,3 +282,12 @@ def test_readme():
         found = lines[lines["cell"].str.match(rf"MNIST single-head {names[row]}(=| lambda|$)")]
         agree([paper, ours], found[list(KINDS)].to_numpy().flatten().tolist())
         assert found["verdict"].tolist() == [verdict]
+
+
+def test_first_task_of_iirc():
+    lines = recorded("iirc-first-task").set_index("order")
+    page = " ".join((ROOT / "docs/protocols/iirc.md").read_text().split())
+    for order, score, epochs in lines[["score", "epochs"]].itertuples():
+        assert f"at {score:.2f} in order {order} ({epochs} epochs)".replace("0.", ".") in page
+    mean = (0.70 + lines["score"].sum()) / 3  # order 0 with the short schedule
+    assert f"the mean is {mean:.2f}".replace("0.", ".") in page
