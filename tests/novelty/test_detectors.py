@@ -341,7 +341,8 @@ def test_by_name_and_from_the_command_line(tmp_path):
     assert engram.read(tmp_path).runs == before
     for words, said in (
         (["--stage", "99"], "--stage: expected a task"), (["--tune"], "--tune: expected"),
-        (["--set", "KNN.k=2"], "--set: expected --detectors"), (["--detectors", ","], "comma-separated"),
+        (["--set", "KNN.k=2"], "--set: expected --detectors"),
+        (["--detectors", ","], "comma-separated names"),
         (["--detectors", "KNN", "--set", "KNM.k=2"], "--set: expected an option of"),
         (["--detectors", "KNN", "--set", "KNN.kk=2"], "unknown name 'kk'"),
     ):  # fmt: skip
