@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,16 @@ from engram.engine.training import Training
 from engram.streams import class_incremental
 
 TRAINING = Training(epochs=1, batch_size=16, optimizer="sgd", lr=0.02)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ahead(methods.Finetune):
+    """The gradient a step ahead: copies of the kernels must follow the weights there."""
+
+    def gradient(self, grad: Any, batch: Any, state: Any) -> Any:
+        return grad(batch, at=grad.vector - 0.5 * grad(batch))
+
+
 LENET = {"name": "lenet", "padding": 2, "hidden": 8}
 
 
@@ -54,7 +64,7 @@ def test_where_they_are_asked_for_on_the_cpu(model, training, together, last):
     "method",
     [
         methods.Finetune(), methods.ER(), methods.EWC(), methods.SI(), methods.LwF(),
-        methods.AGEM(), methods.ICaRL(), methods.LatentReplay(root="none"), methods.DGR(),
+        methods.AGEM(), methods.ICaRL(), methods.LatentReplay(root="none"), methods.DGR(), Ahead(),
     ],
     ids=lambda one: type(one).__name__,
 )  # fmt: skip

@@ -21,7 +21,7 @@ class BoundNet(Net):
     """The module itself, its parameters being views of the one vector: plain autograd.
 
     With `channels_last` the weights of 2d convolutions are copies in that order of memory, which
-    spares CUDA their conversion in every pass; `begin` brings them up to date.
+    spares torch their conversion in every pass; `begin` brings them up to date.
     """
 
     _trains = True
