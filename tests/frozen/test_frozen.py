@@ -1,0 +1,66 @@
+"""Numbers, ids and files that no change of the code may move; the table is in `cases`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.frozen.__main__ import IDS, NUMBERS, compare
+from tests.frozen.cases import FINISHED, RESUMED, STEADY, STOPPED, numbers_of
+from tests.frozen.ids import ids
+from tests.frozen.numbers import differences, exact, robust
+
+KEPT = json.loads(NUMBERS.read_text("utf-8"))
+ONCE = ("matrix", "results", "losses", "scores", "single", "multi", "state", "places")
+
+
+@pytest.mark.parametrize("name", STEADY)
+def test_numbers(name):
+    found = robust(numbers_of(name))
+    assert differences(found, KEPT[name]) == []
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_resumed_run_leaves_what_an_uninterrupted_one_does(name):
+    parts = {part for part in KEPT[name] if part.partition("/")[0] in ONCE}
+    assert len(parts) > 4
+    assert differences(*({part: KEPT[one][part] for part in parts}
+                         for one in (name, f"{name}, resumed"))) == []  # fmt: skip
+
+
+def test_no_case_is_kept_that_is_not_run():
+    assert list(KEPT) == STEADY
+
+
+def test_ids():
+    kept = json.loads(IDS.read_text("utf-8"))
+    found = ids()
+    assert {name: found.get(name) for name in {*kept, *found}} == kept
+
+
+def test_the_command_line_reads_the_directories(tmp_path):
+    shutil.copytree(FINISHED, tmp_path / "finished")
+    shutil.copytree(STOPPED, tmp_path / "stopped")
+
+    def engram(*words):
+        command = [sys.executable, "-m", "engram", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    engram("report", "finished", "-o", "report.html")
+    assert "</html>" in (tmp_path / "report.html").read_text("utf-8")
+    assert "ER" in engram("metrics", "finished").stdout
+    said = {name: engram("resume", name).stdout for name in ("finished", "stopped")}
+    print(said)
+
+
+def test_numbers_tell_small_changes_apart():
+    one = {"scores/0": torch.linspace(0, 1, 50), "scores/1": 1e-6 * torch.ones(3)}
+    other = {**one, "scores/1": one["scores/1"] * torch.tensor([1.0, 1.0, 1.0001])}
+    assert differences(robust(one), robust(one)) == []
+    assert differences(robust(one), robust(other)) == ["scores"]
+    assert compare({"case": exact(one)}, {"case": exact(other)}) == 1
