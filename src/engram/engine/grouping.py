@@ -167,8 +167,7 @@ class Grouping:
     def _compiles_alone(self, group: Sequence[int], stage: int) -> bool:
         """Whether the compiled step of a run alone is mapped; fused layers are not."""
         run = self.runs[group[0]]
-        skeleton = self._factory.skeleton(run)
-        fused = self.kind == "cuda" and skeleton.fusable(run.training.precision)
+        fused = self.kind == "cuda" and self._factory.skeleton(run).fusable
         return self.compile and not (fused and self._convolves(group, stage))
 
     def _ways(self, group: Sequence[int]) -> dict[int, Way]:

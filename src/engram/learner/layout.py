@@ -17,7 +17,7 @@ from engram.errors import choose
 from engram.learner.likeness import likeness
 from engram.learner.network import NetworkSettings
 from engram.learner.objectives import OBJECTIVES
-from engram.models.conv_blocks import Fusable
+from engram.models.conv_blocks import ConvBlocks
 from engram.models.functional import ties
 from engram.models.layers import BatchNorm, Dropout
 
@@ -210,11 +210,10 @@ class Networks:
         """Whether the main network has convolutions of images."""
         return any(isinstance(m, nn.Conv2d) for m in self.train.get_submodule("net").modules())
 
-    def fusable(self, precision: str) -> bool:
+    @property
+    def fusable(self) -> bool:
         """Whether layers of the main network can be done at once (`models.conv_blocks`)."""
-        parts = self.train.get_submodule("net").modules()
-        found = [part.proven(precision) for part in parts if isinstance(part, Fusable)]
-        return bool(found) and all(found)
+        return any(isinstance(m, ConvBlocks) for m in self.train.get_submodule("net").modules())
 
     def to(
         self, device: torch.device, dtype: torch.dtype, *, channels_last: bool = False,
@@ -231,7 +230,7 @@ class Networks:
         for skeleton in (self.train, self.eval):
             skeleton.to(device=device, dtype=dtype)
             for module in skeleton.modules() if self.fused else ():
-                if isinstance(module, Fusable):
+                if isinstance(module, ConvBlocks):
                     module.fused = True
         self._vector = self._vector.to(device, dtype)
         self._buffers = {
