@@ -120,17 +120,6 @@ def test_convolutions_with_channels_last(training):
         assert apart(cuda, cpu) < close, run.method
 
 
-@pytest.mark.parametrize("training", [{}, {"last": "drop"}, {"evaluate_every": 7}], ids=str)
-def test_convolutions_side_by_side(training, monkeypatch):
-    """Each in a stream of its own, with modules of its own."""
-    monkeypatch.setattr("engram.engine.grouping.SIDE_BY_SIDE", 4)
-    for one in images(**training):
-        runs = [replace(one, seed=seed) for seed in range(6)]
-        engine = Engine(runs, device="cuda")
-        assert [len(part) for part, ways in engine.parts() if not ways[0].mapped] == [4, 2]
-        assert apart(trained(runs, device="cuda"), trained(runs, device="cpu")) < CLOSE, one.method
-
-
 def test_blocks_at_once_train_the_same(monkeypatch):
     """Replayed, with kernels of our own for batch norm, ReLU and pooling, against torch's."""
     taken, own = [], norm_pool.train
@@ -217,13 +206,13 @@ def test_a_group_beyond_the_memory_of_the_device_splits(monkeypatch):
             model={"name": "mlp", "hidden": [256, 256]})
         for seed in range(32)
     ]  # fmt: skip
-    sizes, parts_of = [], running.parts_of
+    sizes, train_task = [], running.train_task
 
     def counted(learners, *args, **options):
         sizes.append(len(learners))
-        return parts_of(learners, *args, **options)
+        return train_task(learners, *args, **options)
 
-    monkeypatch.setattr(running, "parts_of", counted)
+    monkeypatch.setattr(running, "train_task", counted)
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
     limit = torch.cuda.memory_reserved() + 0.9 * 2**30  # a step of 32 needs about 2 GiB

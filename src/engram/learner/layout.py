@@ -19,7 +19,7 @@ from engram.learner.network import NetworkSettings
 from engram.learner.objectives import OBJECTIVES
 from engram.models.conv_blocks import ConvBlocks
 from engram.models.functional import ties
-from engram.models.layers import BatchNorm, Dropout
+from engram.models.layers import Dropout
 
 
 class Layout:
@@ -162,19 +162,6 @@ class Networks:
         twin._vector, twin._buffers = own._vector, own._buffers
         twin.__dict__.pop("start", None)  # of other weights
         return twin
-
-    def twin(self) -> Networks:
-        """The same with modules of its own, for a run that trains while others do."""
-        twin = copy.copy(self)
-        twin.train, twin.eval = copy.deepcopy((self.train, self.eval))  # which share weights
-        twin._free = {}
-        return twin
-
-    def train_beside(self, others: bool) -> None:
-        """Say whether other runs train on the device at the same time, in streams of their own."""
-        for module in self.train.modules():
-            if isinstance(module, BatchNorm):
-                module.beside = others
 
     @property
     def nbytes(self) -> int:
