@@ -438,23 +438,3 @@ def test_positions_survive_a_file(tmp_path):
     two = ResumePoint.unpacked(tensors, facts)
     assert replace(one, tensors={}) == replace(two, tensors={})
     assert toys.same(one.tensors, two.tensors)
-
-
-def test_a_file_of_an_older_version_is_passed_over(tmp_path, monkeypatch, every_slice):
-    heal = crash_after(monkeypatch, 2)
-    with pytest.raises(Crash):
-        run(tmp_path / "cut", "ER")
-    heal()
-    whole = run(tmp_path / "whole", "ER")
-    kept = StepSaver.__init__
-
-    def older(self, *args, **options):
-        kept(self, *args, **options)
-        for runs in self._held.values():
-            for facts in runs.values():
-                facts["midway"] = facts.pop("resume")
-
-    monkeypatch.setattr(StepSaver, "__init__", older)
-    with pytest.warns(UserWarning, match=r"older version; its runs resume from the previous"):
-        found = run(tmp_path / "cut", "ER")
-    same(found, whole)
