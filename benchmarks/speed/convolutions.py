@@ -1,14 +1,14 @@
 """Images per second of convolutional networks on CUDA: a hand-written loop and the engine's.
 
     python -m benchmarks.speed.convolutions [--model resnet32 lenet] [--precision float32 tf32 bf16]
-    python -m benchmarks.speed.convolutions --runs 1 2 4 8      # several runs side by side
+    python -m benchmarks.speed.convolutions --model lenet --batch 128
 
 ``resnet32``: images of 32 x 32, batches of 128, SGD with momentum. ``lenet``: 100 x 100, batches of
 24, Adam. The loop is plain PyTorch: torch's own layers, channels last, cuDNN's search, fused
 optimiser, data on the device; eager, and captured as a CUDA graph. The engine's figure goes through
-its loop, with all that it does between steps; fused (``compile=True``), batch norm, ReLU and
-pooling have kernels of their own. All figures of one call come from one process;
-compare ratios within a call, not across calls.
+its loop, with all that it does between steps; LeNet has kernels of its own there for batch norm,
+ReLU and pooling, and ``engine, plain`` is timed without them. All figures of one call come from one
+process; compare ratios within a call, not across calls.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from benchmarks.speed.throughput import ENDLESS, SECONDS, Enough, Stopwatch, fac
 from engram.data import Data
 from engram.engine.backend import numerics
 from engram.engine.engine import Engine
-from engram.engine.groups.streams import Part, side_by_side
 from engram.engine.loop import train_task
 from engram.engine.run import Run
 from engram.engine.trainers.cuda_graph import Captured
 from engram.engine.training import Training
 from engram.methods import Finetune
 from engram.models.build import build
+from engram.models.context import PLAIN
 from engram.models.layers import BatchNorm
 from engram.streams import class_incremental
 
@@ -59,7 +59,7 @@ WORKS = {
 PRECISIONS = ("float32", "tf32", "bf16")
 
 
-def run_of(work: Work, precision: str, seed: int = 0) -> Run:
+def run_of(work: Work, precision: str) -> Run:
     """Finetuning on noise, one task of ten classes, all batches full."""
     generator = torch.Generator().manual_seed(0)
     shape = (work.rows, 3, work.size, work.size)
@@ -68,7 +68,7 @@ def run_of(work: Work, precision: str, seed: int = 0) -> Run:
     data = Data.from_arrays(x, y, test=(x[:100], y[:100]), name="noise")
     stream = class_incremental(data, classes_per_task=10)
     training = Training(batch_size=work.batch, precision=precision, **work.training)
-    return Run(stream=stream, method=Finetune(), model=work.model, training=training, seed=seed)
+    return Run(stream=stream, method=Finetune(), model=work.model, training=training)
 
 
 # -- the loop by hand ------------------------------------------------------------------------------
@@ -130,48 +130,38 @@ def time_plain(run: Run, captured: bool, seconds: float) -> Stopwatch:
 
 
 # -- the engine ------------------------------------------------------------------------------------
-def time_engine(runs: list[Run], seconds: float, fused: bool = False) -> tuple[int, float]:
-    """Steps of each run and seconds; several runs go side by side."""
-    engine, watch = Engine(runs, device="cuda", compile=fused), Stopwatch("cuda", seconds)
-    learners = [engine.learner(run) for run in runs]
-    if len(runs) > 1:  # each binds a module to its own weights
-        for learner in learners:
-            learner.networks = learner.networks.twin()
-    training = replace(runs[0].training, epochs=ENDLESS)
-    parts = []
-    for place, (run, learner) in enumerate(zip(runs, learners, strict=True)):
-        turns = train_task(
-            [learner], [run.method], training, 0, mapped=False, capture=True,
-            progress=None if place else watch, beside=len(runs),
-        )  # fmt: skip
-        parts.append(Part(turns, [place], [learner]))
-    with contextlib.suppress(Enough):
-        side_by_side(parts, engine.device)
-    return watch.last
+def time_engine(run: Run, plain: bool, seconds: float) -> Stopwatch:
+    """A run as the engine trains it, or with torch's layers only."""
+    engine, watch = Engine([run], device="cuda"), Stopwatch("cuda", seconds)
+    learner, training = engine.learner(run), replace(run.training, epochs=ENDLESS)
+    token = PLAIN.set(plain)
+    try:
+        with contextlib.suppress(Enough):
+            train_task(
+                [learner], [run.method], training, 0, mapped=False, capture=True, progress=watch
+            )
+    finally:
+        PLAIN.reset(token)
+    return watch
 
 
 # -- figures ---------------------------------------------------------------------------------------
-def figures(
-    work: Work, precision: str, runs: list[int], seconds: float
-) -> Iterator[dict[str, Any]]:
+def figures(work: Work, precision: str, seconds: float) -> Iterator[dict[str, Any]]:
     """Images per second; `ratio` is to the captured loop of the same precision."""
-    one = run_of(work, precision)
-    base = 0.0
-    cases: list[tuple[str, int, Callable[[], tuple[int, float]]]] = [
-        ("captured loop", 1, lambda: time_plain(one, True, seconds).last),
-        ("eager loop", 1, lambda: time_plain(one, False, seconds).last),
+    run, base = run_of(work, precision), 0.0
+    cases: list[tuple[str, Callable[[], Stopwatch]]] = [
+        ("captured loop", lambda: time_plain(run, True, seconds)),
+        ("eager loop", lambda: time_plain(run, False, seconds)),
+        ("engine, plain", lambda: time_engine(run, True, seconds)),
+        ("engine", lambda: time_engine(run, False, seconds)),
     ]
-    cases.append(("engine, fused", 1, lambda: time_engine([one], seconds, True)))
-    for count in runs:
-        many = [run_of(work, precision, seed) for seed in range(count)]
-        cases.append(("engine", count, lambda many=many: time_engine(many, seconds)))  # type: ignore[misc]
-    for path, count, timed in cases:
+    for path, timed in cases:
         with numerics(precision):
-            steps, spent = timed()
-        rate = count * steps * work.batch / spent
+            steps, spent = timed().last
+        rate = steps * work.batch / spent
         base = base or rate
         yield {
-            "model": work.model, "precision": precision, "path": path, "runs": count,
+            "model": work.model, "precision": precision, "path": path, "batch": work.batch,
             "timed_steps": steps, "images_per_second": round(rate), "ratio": round(rate / base, 3),
         }  # fmt: skip
         gc.collect()
@@ -182,7 +172,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", nargs="+", choices=tuple(WORKS), default=list(WORKS))
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
-    parser.add_argument("--runs", type=int, nargs="*", default=[1, 4], help="runs side by side")
+    parser.add_argument("--batch", type=int, default=0, help="rows of a batch, if not the usual")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="timed per figure")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
@@ -191,11 +181,12 @@ def main(arguments: list[str] | None = None) -> None:
     table: dict[str, Any] = {**facts("cuda"), "cudnn": torch.backends.cudnn.version(), "rows": []}
     print(", ".join(f"{k} {v}" for k, v in table.items() if k != "rows"), flush=True)
     for model in given.model:
+        work = replace(WORKS[model], batch=given.batch or WORKS[model].batch)
         for precision in given.precision:
-            for row in figures(WORKS[model], precision, given.runs, given.seconds):
+            for row in figures(work, precision, given.seconds):
                 print(
                     f"{row['model']:9s} {row['precision']:8s} {row['path']:16s}"
-                    f"{row['runs']:3d} runs {row['images_per_second']:9,d} images/s"
+                    f"{row['images_per_second']:9,d} images/s"
                     f"  x{row['ratio']:6.2f}", flush=True,
                 )  # fmt: skip
                 table["rows"].append(row)

@@ -19,10 +19,10 @@ import torch
 
 from benchmarks.speed.throughput import made_images
 from engram import methods
+from engram.engine.backend import numerics
 from engram.engine.batches.sources import build_sampler
 from engram.engine.engine import Engine
-from engram.engine.groups.streams import run_task
-from engram.engine.loop import open_task
+from engram.engine.loop import open_task, train_task
 from engram.engine.run import Run
 from engram.engine.trainers.compiled import CompiledTrainer
 from engram.engine.trainers.lockstep import LockstepTrainer
@@ -55,7 +55,8 @@ class Timed:
         engine = Engine(specs, device=device)
         learners, many = [engine.learner(s) for s in specs], [s.method for s in specs]
         self.mapped = compile or runs > 1 or device == "cuda"
-        run_task(learners, many, training, 0, mapped=self.mapped)
+        with numerics(training.precision):
+            train_task(learners, many, training, 0, mapped=self.mapped)
         open_task(learners, many, training, 1)
         sampler = build_sampler(learners, method, training)
         self.rows, self.size = sampler.epoch(0), sampler.steps_per_epoch - 1

@@ -32,8 +32,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.data import Data
+from engram.engine.backend import numerics
 from engram.engine.engine import Engine
-from engram.engine.groups.streams import run_task
+from engram.engine.loop import train_task
 from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.methods import Finetune
@@ -234,8 +235,8 @@ class Lockstep:
     def drive(self, progress: Callable[[int, int], None], epochs: int = ENDLESS) -> None:
         """Train until `progress` has seen enough, or for so many epochs."""
         training = replace(self.specs[0].training, epochs=epochs, iterations=0)
-        with contextlib.suppress(Enough):
-            run_task(
+        with contextlib.suppress(Enough), numerics(training.precision):
+            train_task(
                 self.learners, [spec.method for spec in self.specs], training, 0, mapped=True,
                 capture=self.way.capture, compile=self.way.compile, progress=progress,
             )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any
 from engram.disk import appearing
 from engram.errors import RecordError
 
-SUMS = "checksums"  # in the header; files of earlier versions have none
+SUMS = "checksums"  # in the header
 _OWN = "checksum"  # of the header's other entries
 
 
@@ -104,11 +104,13 @@ class TensorFile:
         try:
             file: Any = safe_open(str(path), framework=framework)
             self.facts: dict[str, str] = file.metadata() or {}
-            self._sums = json.loads(self.facts.get(SUMS, "{}"))
+            self._sums = json.loads(self.facts.get(SUMS, "null"))
         except (SafetensorError, OSError, ValueError) as problem:
             raise RecordError(f"{path}: is not a valid {what} ({problem})") from problem
         self._file = file
-        if SUMS in self.facts and self.facts.get(_OWN) != _header_sum(self.facts):
+        if not isinstance(self._sums, dict):
+            raise RecordError(f"{path}: is not a valid {what} (no checksums in its header)")
+        if self.facts.get(_OWN) != _header_sum(self.facts):
             raise self._damaged("its header")
 
     def keys(self) -> list[str]:
@@ -123,7 +125,7 @@ class TensorFile:
             found = self._file.get_tensor(name)
         except (SafetensorError, OSError, ValueError) as problem:
             raise RecordError(f"{self.path}: is not a valid {self.what} ({problem})") from problem
-        if SUMS in self.facts and self._sums.get(name) != checksum(name, found):
+        if self._sums.get(name) != checksum(name, found):
             raise self._damaged(repr(name))
         return found
 

@@ -182,7 +182,7 @@ def test_in_many_processes(tmp_path, monkeypatch):
     [
         ("lenet", methods.Finetune(), {0: (False, 1), 1: (False, 1)}),
         ("cnn", methods.Finetune(), {0: (True, 1), 1: (True, 1)}),  # no layers to fuse
-        ("resnet18_slim", methods.Finetune(), {0: (True, 1), 1: (True, 1)}),  # not proven
+        ("resnet18_slim", methods.Finetune(), {0: (True, 1), 1: (True, 1)}),
         ("mlp", methods.Finetune(), {0: (True, 2), 1: (True, 2)}),
         (
             {"name": "lenet", "latent": 5, "hidden": 6},

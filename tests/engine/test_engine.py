@@ -18,7 +18,7 @@ from engram.checks.toys import EXACT, MODELS, ORDERS, After, clouds, gap, runs_o
 from engram.data import Data
 from engram.engine import engine as running
 from engram.engine.engine import Engine
-from engram.engine.groups.streams import parts_of, run_task
+from engram.engine.loop import train_task
 from engram.engine.run import Run
 from engram.errors import BadArgument
 from engram.memory import Memory
@@ -77,11 +77,11 @@ class TestOutOfMemory:
         def small(learners: Any, methods: Any, training: Any, stage: int, **options: Any) -> Any:
             attempts.append(len(learners))
             if len(learners) > 2:
-                run_task(learners, methods, training, stage, **options)  # half of it was done
+                train_task(learners, methods, training, stage, **options)  # half of it was done
                 raise error
-            return parts_of(learners, methods, training, stage, **options)
+            return train_task(learners, methods, training, stage, **options)
 
-        monkeypatch.setattr(running, "parts_of", small)
+        monkeypatch.setattr(running, "train_task", small)
         halved = train(runs, together=True)
         assert attempts[:3] == [5, 2, 3]
         assert whole.keys() == halved.keys()
@@ -115,7 +115,7 @@ class TestOutOfMemory:
         def never(*_args: Any, **_options: Any) -> Any:
             raise torch.OutOfMemoryError("no more")
 
-        monkeypatch.setattr(running, "parts_of", never)
+        monkeypatch.setattr(running, "train_task", never)
         with pytest.raises(torch.OutOfMemoryError):
             train(runs_of(SMALL, STREAMS), together=True)
 

@@ -50,7 +50,7 @@ def no_training(monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("a stage was trained")
 
-    monkeypatch.setattr("engram.engine.engine.side_by_side", refuse)
+    monkeypatch.setattr("engram.engine.engine.train_task", refuse)
 
 
 def test_a_detector_and_a_metric_in_lockstep_are_those_of_each_alone():

@@ -126,21 +126,6 @@ def test_every_method_goes_on_at_the_step(name, together, tmp_path, monkeypatch,
     assert not list((tmp_path / "cut" / "checkpoint" / "steps").glob("*"))
 
 
-@pytest.mark.parametrize("saves", [1, 4, 9])
-def test_runs_side_by_side(saves, tmp_path, monkeypatch, every_slice):
-    """As convolutional runs on CUDA: they take turns, and are saved at once."""
-    monkeypatch.setattr("engram.engine.engine.Engine.side_by_side", 2)
-    method = methods.DERpp()
-    whole = run(tmp_path / "whole", method, seeds=3, together=False)
-    heal = crash_after(monkeypatch, saves)
-    with pytest.raises(Crash):
-        run(tmp_path / "cut", method, seeds=3, together=False)
-    heal()
-    again = run(tmp_path / "cut", method, seeds=3, together=False)
-    same(whole, again)
-    assert not list((tmp_path / "cut" / "checkpoint" / "steps").glob("*"))
-
-
 @pytest.mark.parametrize(
     "training",
     [
@@ -402,20 +387,13 @@ def time_is_up_after(monkeypatch, asked):
 
 
 @pytest.mark.parametrize(
-    ("name", "beside", "seeds", "asked"),
-    [
-        ("ER", 1, 1, 5),
-        ("RWalk", 1, 3, 14),
-        ("DERpp", 2, 3, 19),
-        ("LGR", 1, 2, 9),
-        ("LGR", 1, 2, 21),
-    ],
+    ("name", "seeds", "asked"),
+    [("ER", 1, 5), ("RWalk", 3, 14), ("DERpp", 3, 19), ("LGR", 2, 9), ("LGR", 2, 21)],
 )
 def test_time_that_is_up_stops_inside_a_task(
-    name, beside, seeds, asked, tmp_path, monkeypatch, every_slice
+    name, seeds, asked, tmp_path, monkeypatch, every_slice
 ):
-    """Alone, in lockstep, in turns, in a prologue and behind one: nothing that was done is lost."""
-    monkeypatch.setattr("engram.engine.engine.Engine.side_by_side", beside)
+    """Alone, in lockstep, in a prologue and behind one: nothing that was done is lost."""
     taken, original = [], StepSlices.took
     monkeypatch.setattr(
         StepSlices, "took", lambda self, steps: (taken.append(steps), original(self, steps))
@@ -460,23 +438,3 @@ def test_positions_survive_a_file(tmp_path):
     two = ResumePoint.unpacked(tensors, facts)
     assert replace(one, tensors={}) == replace(two, tensors={})
     assert toys.same(one.tensors, two.tensors)
-
-
-def test_a_file_of_an_older_version_is_passed_over(tmp_path, monkeypatch, every_slice):
-    heal = crash_after(monkeypatch, 2)
-    with pytest.raises(Crash):
-        run(tmp_path / "cut", "ER")
-    heal()
-    whole = run(tmp_path / "whole", "ER")
-    kept = StepSaver.__init__
-
-    def older(self, *args, **options):
-        kept(self, *args, **options)
-        for runs in self._held.values():
-            for facts in runs.values():
-                facts["midway"] = facts.pop("resume")
-
-    monkeypatch.setattr(StepSaver, "__init__", older)
-    with pytest.warns(UserWarning, match=r"older version; its runs resume from the previous"):
-        found = run(tmp_path / "cut", "ER")
-    same(found, whole)

@@ -122,7 +122,7 @@ def test_the_command_line_shows_groups(directory):
     assert "female" in shown.output
 
 
-def test_files_of_earlier_versions_have_no_attributes(tmp_path):
+def test_items_without_attributes(tmp_path):
     items = Items(rows=[0], task=[0], targets=[0], opening=[0], visible=[[1]], classes=[0])
     file = write_items(tmp_path / "items.safetensors", items, recipe="r", order="")
     assert read_items(file).attributes == {}

@@ -334,21 +334,6 @@ def test_both_kinds_of_labels_in_one_result_keep_their_own_figure() -> None:
     assert not np.isnan(both.metric("forgetting")).any()
 
 
-def test_older_tables_that_call_label_sets_accuracy_are_read_by_the_right_name(
-    tmp_path: Path,
-) -> None:
-    result = label_sets()
-    frame = result.frame().astype({"metric": str})
-    by_task = (frame["metric"] == "precision_weighted_jaccard") & (frame["task"] >= 0)
-    old = frame.assign(metric=frame["metric"].where(~by_task, "accuracy"))
-    single = from_matrix(TRIANGLE).frame().astype({"metric": str})
-    Result(pd.concat([old, single]), recipes=result.recipes).save(tmp_path)
-    found = read(tmp_path)
-    assert sorted(found.figures) == ["accuracy", "precision_weighted_jaccard"]
-    chosen = found.select(label="r")
-    np.testing.assert_array_equal(chosen.full_matrix, result.full_matrix)
-
-
 def test_calibration_of_label_sets_asks_every_open_label() -> None:
     result, items = label_sets(), hierarchy()
     scores = result.predictions.get("r", 0, "", 1).scores.astype(np.float64)

@@ -13,14 +13,13 @@ from engram.errors import RecordError
 from engram.records import Rows, RunDirectory
 from engram.report import build, from_directories
 from engram.report.inputs import (
-    OPTIONAL,
     REPRODUCTION_COLUMNS,
     REPRODUCTION_FILE,
     read_reproduction,
 )
 
 HEADER = ",".join(REPRODUCTION_COLUMNS)
-LINE = 'rwalk,1,"EWC, MNIST",A,0.558,0.5612,0.0032,,,agrees,'
+LINE = 'rwalk,1,"EWC, MNIST",,A,0.558,0.5612,0.0032,,,agrees,,'
 
 
 def trained(path):
@@ -40,9 +39,7 @@ def test_the_file_is_the_one_that_reproductions_write():
     from engram.reproduce import output, run
 
     assert REPRODUCTION_FILE == run.FILE
-    assert tuple(c for c in output.COLUMNS if c not in OPTIONAL) == REPRODUCTION_COLUMNS
-    assert OPTIONAL == output.LATER
-    assert {*OPTIONAL} < {*output.COLUMNS}
+    assert output.COLUMNS == REPRODUCTION_COLUMNS
 
 
 def test_a_reproduction_is_shown_beside_the_results(tmp_path):
@@ -66,9 +63,8 @@ def test_a_reproduction_is_shown_beside_the_results(tmp_path):
 
 def test_settings_are_shown_where_there_are_any(tmp_path):
     folder = trained(tmp_path / "run")
-    head = f"{HEADER},settings"
     for settings, seen in (("mnist.epochs=1", True), ("", False)):
-        (folder / REPRODUCTION_FILE).write_text(f"{head}\n{LINE},{settings}\n", "utf-8")
+        (folder / REPRODUCTION_FILE).write_text(f"{HEADER}\n{LINE}{settings}\n", "utf-8")
         page = build(from_directories(folder), tmp_path / "r.html").read_text("utf-8")
         assert ("mnist.epochs=1" in page) is seen
         assert (">Settings<" in page) is seen
@@ -77,16 +73,16 @@ def test_settings_are_shown_where_there_are_any(tmp_path):
 def test_stages_are_shown_where_lines_differ_in_nothing_else(tmp_path):
     folder = trained(tmp_path / "run")
     for stages, seen in ((("1", "2"), True), (("5",), False)):
-        lines = [f"{LINE},{stage}" for stage in stages]
-        text = "\n".join([f"{HEADER},stage", *lines])
+        lines = [LINE.replace(",,A", f",{stage},A") for stage in stages]
+        text = "\n".join([HEADER, *lines])
         (folder / REPRODUCTION_FILE).write_text(f"{text}\n", "utf-8")
         page = build(from_directories(folder), tmp_path / "r.html").read_text("utf-8")
         assert (">Stage<" in page) is seen
 
 
 def test_every_paper_table_is_a_table_of_its_own(tmp_path):
-    folder = compared(trained(tmp_path / "a"), LINE, "rwalk,3,EWC,F,1,1,0,,,agrees,", LINE)
-    other = compared(trained(tmp_path / "b"), "cgl,2,ER,AA,90.5,,,,,not run,no data")
+    folder = compared(trained(tmp_path / "a"), LINE, "rwalk,3,EWC,,F,1,1,0,,,agrees,,", LINE)
+    other = compared(trained(tmp_path / "b"), "cgl,2,ER,,AA,90.5,,,,,not run,no data,")
     tables = from_directories(folder, other).reproductions
     assert [(t["paper"][0], t["table"][0], len(t)) for t in tables] == [
         ("rwalk", "1", 2),
@@ -119,7 +115,7 @@ def test_a_directory_with_neither_is_refused(tmp_path):
     [
         (b"", "expected the columns paper, table"),
         (b"paper,ours\nrwalk,0.5\n", "got paper, ours"),
-        (f"{HEADER}\n{LINE[:30]}".encode(), "row 1 has 6 of 11 values"),
+        (f"{HEADER}\n{LINE[:30]}".encode(), "row 1 has 7 of 13 values"),
         (f'{HEADER}\nrwalk,1,"EWC'.encode(), "not a valid CSV file"),
         (f"{HEADER}\n{LINE.replace('0.558', 'high')}\n".encode(), "column paper_value: .*'high'"),
         (b"\xff\xfe\x00", "is not UTF-8 text"),

@@ -386,19 +386,6 @@ def test_settings_are_printed_where_there_are_any(table, tmp_path):
     assert "epochs=2" in line
 
 
-@pytest.mark.parametrize("lost", [("stage",), ("stage", "settings")])
-def test_older_files_are_read_and_kept_letter_by_letter(table, tmp_path, lost):
-    path = tmp_path / "reproduction.csv"
-    old = "fake,1,Blobs single-head Old,F,0.10,0.123456789012345678,,,,agrees,"
-    names = [name for name in COLUMNS if name not in lost]
-    path.write_text(f"{','.join(names)}\n{old}{',' * (len(lost) < 2)}\n")
-    reproduce(table, out=tmp_path, cells="method=Quoted")
-    lines = path.read_text().splitlines()
-    now = old.replace("Old,F", "Old,,F")
-    assert lines[:2] == [",".join(COLUMNS), f"{now},"]
-    assert len(lines) == 3
-
-
 def test_stages_of_a_row_are_lines_of_their_own(table, tmp_path):
     path = tmp_path / "reproduction.csv"
     cells = tuple(replace(table.cells[-1], key={**table.cells[-1].key, "stage": str(k)})
@@ -414,22 +401,6 @@ def test_stages_of_a_row_are_lines_of_their_own(table, tmp_path):
     assert pd.read_csv(path)["paper_value"].tolist() == [0.5, 0.75, 0.5]
     reproduce(staged, out=tmp_path, cells="stage=2")
     assert path.read_text() == whole
-
-
-def test_lines_without_stages_make_room_for_those_with(table, tmp_path):
-    path = tmp_path / "reproduction.csv"
-    names = [name for name in COLUMNS if name != "stage"]
-    row = "fake,1,Blobs single-head Quoted,F,0.5,,,,,not run,,"
-    other = row.replace("Quoted", "Other")
-    path.write_text("\n".join([",".join(names), row, other, row]) + "\n")
-    cells = tuple(replace(table.cells[-1], key={**table.cells[-1].key, "stage": k}) for k in "12")
-    reproduce(replace(table, cells=cells), out=tmp_path)
-    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-    assert frame[["cell", "stage"]].to_numpy().tolist() == [
-        ["Blobs single-head Other", ""],
-        ["Blobs single-head Quoted", "1"],
-        ["Blobs single-head Quoted", "2"],
-    ]
 
 
 def test_a_file_of_something_else_is_not_overwritten(table, tmp_path):

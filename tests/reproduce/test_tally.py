@@ -57,13 +57,6 @@ def test_saved_tables_count_and_others_do_not(tmp_path):
     assert len(recorded("cgl", tmp_path)) == 1
 
 
-def test_lines_from_before_there_were_stages(tmp_path):
-    old = HEAD.replace("stage,", "")
-    rows = ["cgl,5,a,x,1,1,0,,,agrees,,", "cgl,5,a,x,2,2,0,,,differs,,"]
-    (tmp_path / "cgl-5.csv").write_text("\n".join([old, *rows]) + "\n")
-    assert counts(tmp_path)[1:4] == (2, 1, 1)
-
-
 def test_figures_are_drawn_or_not(tmp_path):
     """In a run directory of their own or of others, for one data set or several, or saved."""
     assert not any(one.drawn for one in tally("cgl", tmp_path))

@@ -25,7 +25,7 @@ from engram.checks.toys import (
 )
 from engram.data.core import Data
 from engram.engine.engine import Engine
-from engram.engine.groups.streams import run_task
+from engram.engine.loop import train_task
 from engram.errors import AccessError, BadArgument
 from engram.learner.batch import Batch
 from engram.memory import Exemplars
@@ -164,7 +164,7 @@ def _trained_by_host(method: Method) -> bool:
         for stage in range(2):
             if stage and emptied:
                 learner.exemplars = Exemplars.empty()
-            run_task([learner], [run.method], run.training, stage, mapped=False)
+            train_task([learner], [run.method], run.training, stage, mapped=False)
         ends.append(learner.vector)
     return not torch.equal(*ends)
 

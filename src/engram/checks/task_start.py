@@ -17,8 +17,7 @@ from engram.engine.batches.latents import encode
 from engram.engine.batches.sampler import Minibatches
 from engram.engine.batches.sources import build_sampler
 from engram.engine.engine import Engine
-from engram.engine.groups.streams import run_task
-from engram.engine.loop import open_task
+from engram.engine.loop import open_task, train_task
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.training import Training
 from engram.learner.batch import Batch
@@ -77,7 +76,7 @@ def task_start(
     learners, methods = [engine.learner(run) for run in group], [run.method for run in group]
     for past in range(stage):  # one by one: whether the method maps is another question
         for learner in learners:
-            run_task([learner], [method], training, past, mapped=False)
+            train_task([learner], [method], training, past, mapped=False)
     open_task(learners, methods, training, stage)
     encode(learners, method, stage)
     sampler = build_sampler(learners, method, training)

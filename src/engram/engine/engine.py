@@ -18,16 +18,9 @@ from engram.engine.evaluation.evaluate import answers
 from engram.engine.grouping import Grouping, Way
 from engram.engine.groups.prefixes import Prefixes, copy_learner
 from engram.engine.groups.rollback import Rollback
-from engram.engine.groups.streams import Part, parts_of, side_by_side
 from engram.engine.history import StageOutcome
-from engram.engine.loop import Progress
-from engram.engine.prologue import (
-    PROLOGUE,
-    is_before,
-    pass_on,
-    prologue_parts,
-    with_prologue,
-)
+from engram.engine.loop import Progress, train_task
+from engram.engine.prologue import PROLOGUE, is_before, pass_on, train_prologue, with_prologue
 from engram.errors import is_memory
 from engram.learner.learner import Learner
 from engram.learner.tree import shapes
@@ -83,33 +76,43 @@ class Engine(Grouping):
         and may end the training there; what others have finished by then is yielded.
         """
         spent: dict[int, float] = {}  # seconds of prologues
-        stopped = False  # inside a task
         for group in self._tasks(resume, deadline, stop_inside):
             report = progress(group.places, max(group.stage, 0)) if progress else None
             copies, done = self._copies(group), list[FinishedStage]()
             work = deque(_by_position(group, list(copies)))
-            while work and not stopped:
+            stopped = False  # inside the task
+            while work:
                 places = work.popleft()
                 learners = [group.learners[place] for place in places]
                 before = [Rollback(one) for one in learners]
-                outcomes, parts = None, []
+                runs, fits = [self.runs[place] for place in places], True
+                options: dict[str, Any] = {
+                    "mapped": group.mapped, "capture": self.capture, "compile": self.compile,
+                    "progress": report, "checkpointer": checkpointer, "places": places,
+                }  # fmt: skip
                 try:
-                    with numerics(self.runs[places[0]].training.precision):
-                        parts = self._turns(group, places, report, checkpointer)
-                        outcomes = side_by_side(parts, self.device, checkpointer)
+                    with numerics(runs[0].training.precision):
+                        if group.stage == PROLOGUE:
+                            outcomes = train_prologue(runs, learners, **options)
+                        else:
+                            outcomes = train_task(
+                                learners, [run.method for run in runs], runs[0].training,
+                                group.stage, features=any(run.features for run in runs),
+                                rates=[run.training.lr for run in runs], **options,
+                            )  # fmt: skip
                 except (RuntimeError, MemoryError) as problem:
                     if len(places) == 1 or not is_memory(problem):
                         raise
-                del parts
-                if outcomes is None:  # the halves go on alone, once the error holds no memory
+                    fits = False
+                if not fits:  # the halves go on alone, once the error holds no memory
                     self._undo(before)
                     half = len(places) // 2
                     work.extendleft((places[half:], places[:half]))
                     continue
-                stopped = None in outcomes
+                if outcomes is None:
+                    stopped = True
+                    break
                 for place, learner, outcome in zip(places, learners, outcomes, strict=True):
-                    if outcome is None:
-                        continue
                     if group.stage == PROLOGUE:
                         spent[place] = outcome.seconds
                         for other in copies[place]:
@@ -126,24 +129,6 @@ class Engine(Grouping):
                 return
             del group, done
 
-    def _turns(
-        self, group: TaskGroup, places: Sequence[int], progress: Progress | None,
-        checkpointer: Checkpointer | None,
-    ) -> list[Part[StageOutcome]]:  # fmt: skip
-        """A task, or the prologue, of some runs of a group, as parts that take turns."""
-        learners = [group.learners[place] for place in places]
-        runs = [self.runs[place] for place in places]
-        options: dict[str, Any] = {
-            "mapped": group.mapped, "capture": self.capture, "compile": self.compile,
-            "progress": progress, "checkpointer": checkpointer, "places": places,
-        }  # fmt: skip
-        if group.stage == PROLOGUE:
-            return prologue_parts(runs, learners, **options)
-        methods, training = [run.method for run in runs], runs[0].training
-        options["features"] = any(run.features for run in runs)
-        options["rates"] = [run.training.lr for run in runs]
-        return parts_of(learners, methods, training, group.stage, **options)
-
     def _tasks(
         self, resume: Resume | None, deadline: float | None, stop_inside: bool
     ) -> Iterator[TaskGroup]:
@@ -156,9 +141,6 @@ class Engine(Grouping):
             return past if ranks is None else ranks.of_first(past)
 
         for part, ways, learners in self._built(late):
-            if len(part) > 1 and not all(way.mapped for way in ways.values()):
-                for one in learners.values():  # each binds a module to its own weights
-                    one.networks = one.networks.twin()
             first = {p: resume(p, one) if resume else 0 for p, one in learners.items()}
             for stage, way in ways.items():
                 here = [p for p in part if first[p] <= max(stage, 0) and learners[p].diverged < 0]

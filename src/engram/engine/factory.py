@@ -166,7 +166,7 @@ class LearnerFactory:
             own = own_networks(run.method, run.method.networks(_outline(run, net)))
         further = {name: adapt(module) for name, module in modules_of(own).items()}
         networks = Networks({"net": net, **further}, run.loss, settings_of(own))
-        fused = self.fused and networks.fusable(run.training.precision)
+        fused = self.fused and networks.fusable
         last = self.channels_last and (self.device.type == "cuda" or _pays(run, networks))
         return networks.to(
             self.device, DTYPES[run.training.precision], fused=fused,

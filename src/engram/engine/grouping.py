@@ -23,14 +23,13 @@ from engram.learner.likeness import ByIdentity, likeness
 from engram.methods.base import Method
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-SIDE_BY_SIDE = 1  # more make ResNet-32 faster, but LeNet may stand still: decision 30
 
 
 class Way(NamedTuple):
     """How runs go through a task."""
 
     mapped: bool
-    width: int  # how many at once
+    width: int  # how many at once: several in lockstep, else one after the other
 
 
 class Grouping:
@@ -167,8 +166,7 @@ class Grouping:
     def _compiles_alone(self, group: Sequence[int], stage: int) -> bool:
         """Whether the compiled step of a run alone is mapped; fused layers are not."""
         run = self.runs[group[0]]
-        skeleton = self._factory.skeleton(run)
-        fused = self.kind == "cuda" and skeleton.fusable(run.training.precision)
+        fused = self.kind == "cuda" and self._factory.skeleton(run).fusable
         return self.compile and not (fused and self._convolves(group, stage))
 
     def _ways(self, group: Sequence[int]) -> dict[int, Way]:
@@ -182,13 +180,8 @@ class Grouping:
             elif maps and self._compiles_alone(group, stage):
                 found[stage] = Way(True, 1)
             else:  # a single run gains nothing else from being mapped
-                found[stage] = Way(False, self.side_by_side)
+                found[stage] = Way(False, 1)
         return found
-
-    @property
-    def side_by_side(self) -> int:
-        """How many runs that are not mapped go on at once, each in a CUDA stream of its own."""
-        return SIDE_BY_SIDE if self.capture and self.together is None else 1
 
     def lockstep(self, group: Sequence[int]) -> bool:
         """Whether several runs of a group train at once, in some task at least."""

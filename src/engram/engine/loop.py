@@ -7,7 +7,7 @@ All of it is for R runs; a run alone is a group of one. What an optimiser step d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -40,25 +40,31 @@ from engram.methods.base import Method, Phase
 from engram.parallel import LostRank
 
 Progress = Callable[[int, int], None]
-# after every slice of steps, so that other runs can launch theirs; points where a save is due
-Turns = Generator[list[ResumePoint] | None, None, list[StageOutcome]]
 
 
 def train_task(
     learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int, *,
     mapped: bool, capture: bool = False, compile: bool = False, progress: Progress | None = None,
-    features: bool = False, checkpointer: Checkpointer | None = None, beside: int = 1,
+    features: bool = False, checkpointer: Checkpointer | None = None, places: Sequence[int] = (),
     rates: Sequence[float] = (), keeps_end: bool = False,
-) -> Turns:  # fmt: skip
+) -> list[StageOutcome] | None:  # fmt: skip
     """Train all learners on task `stage` and evaluate them on every task.
 
-    Learners that were interrupted inside the task (`Learner.resume_point`) go on there. `beside` of
-    them take turns on one device (`engine.groups.streams`). `keeps_end` saves the last step, too.
+    Learners that were interrupted inside the task (`Learner.resume_point`) go on there. `places`
+    are the numbers of the runs, by which a `checkpointer` knows them; `rates` their learning rates,
+    where they differ from that of `training`. `keeps_end` saves the last step, too. None if the
+    `checkpointer` ends the training inside the task.
     """
+
+    def stops_at(points: list[ResumePoint] | None) -> bool:
+        """Save the learners here; whether training is to end now."""
+        if checkpointer is None or points is None:
+            return False
+        checkpointer.save(places, learners, points)
+        return checkpointer.stops
+
     points = [one.resume_point for one in learners if one.resume_point is not None]
     threads.settle(learners, training, mapped=mapped)
-    for one in learners:
-        one.networks.train_beside(beside > 1)
     (warm.mapped if mapped else warm.plain)(learners[0].device)
     clock = warm.Stopwatch(points[0].facts["seconds"] if points else 0.0)
     open_task(learners, methods, training, stage, mapped=mapped, resumed=bool(points))
@@ -73,7 +79,7 @@ def train_task(
                 learners, methods, settings, phase, number, mapped=mapped, capture=capture,
                 compile=compile, progress=progress, rates=rates,
             )  # fmt: skip
-            slices = StepSlices(now, history, clock, free, checkpointer, beside > 1, keeps_end)
+            slices = StepSlices(now, history, clock, free, checkpointer, keeps_end)
             if resumed:
                 restore(now, points)
             for epoch in now.epochs():
@@ -82,14 +88,14 @@ def train_task(
                     try:
                         now.trainer.run(start, stop, now.schedule.lr, now.live)
                     except LostRank:  # keep what was done before it, then end
-                        yield slices.stopped(epoch, start)
+                        if stops_at(slices.stopped(epoch, start)):
+                            return None
                         raise
                     if slices.sliced:
-                        yield None  # launched, perhaps not finished
                         slices.took(stop - start)
                     now.count(start, stop)
-                    if slices.due:
-                        yield slices.points(epoch, stop)
+                    if slices.due and stops_at(slices.points(epoch, stop)):
+                        return None
                 now.validate(epoch)
             now.close()
         history.add(now.log)
@@ -101,7 +107,7 @@ def train_task(
         if learner.diverged < 0 and not answers_are_sound(learner, answer.scores):
             learner.diverged = stage
         learner.before = []
-    return history.outcomes(learners, found, clock.seconds / (len(learners) * beside))
+    return history.outcomes(learners, found, clock.seconds / len(learners))
 
 
 def open_task(

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from engram import keys
-from engram.engine.groups.streams import Part
+from engram.engine.checkpoints.resume_point import Checkpointer, ResumePoint
 from engram.engine.history import StageOutcome
-from engram.engine.loop import Turns, train_task
+from engram.engine.loop import train_task
 from engram.engine.run import Run
 from engram.engine.training import Training
 from engram.learner.learner import Learner
@@ -70,39 +70,51 @@ class Pretraining(Method):
         return (Phase(name=NAME, moves=("net",)),)
 
 
-def prologue_parts(
-    runs: Sequence[Run], learners: Sequence[Learner], *, mapped: bool, places: Sequence[int],
+class _OfLearners:
+    """Saves the learners whose stand-ins are being trained."""
+
+    def __init__(self, checkpointer: Checkpointer, learners: Sequence[Learner]) -> None:
+        self.checkpointer, self.learners = checkpointer, learners
+
+    @property
+    def every(self) -> float:
+        return self.checkpointer.every
+
+    @property
+    def stops(self) -> bool:
+        return self.checkpointer.stops
+
+    def due(self) -> bool:
+        return self.checkpointer.due()
+
+    def save(
+        self, places: Sequence[int], learners: Sequence[Learner], points: Sequence[ResumePoint]
+    ) -> None:
+        for learner, stand, point in zip(self.learners, learners, points, strict=True):
+            _hand_over(stand, learner)
+            learner.enter(0)
+            point.position = (PROLOGUE, *point.position[1:])
+        self.checkpointer.save(places, self.learners, points)
+
+
+def train_prologue(
+    runs: Sequence[Run], learners: Sequence[Learner], *, checkpointer: Checkpointer | None,
     **options: Any,
-) -> list[Part[StageOutcome]]:  # fmt: skip
-    """The prologues of runs: mapped ones share their steps, others are a part each."""
-    wide = len(learners) if mapped else 1
-    count, parts = len(learners) // wide, []
-    for number in range(count):
-        mine = slice(number * wide, (number + 1) * wide)
-        turns = _turns(runs[mine], learners[mine], mapped=mapped, beside=count, **options)
-        parts.append(Part(turns, places[mine], learners[mine]))
-    return parts
+) -> list[StageOutcome] | None:  # fmt: skip
+    """Train the roots of learners, with the options of `train_task`.
 
-
-def _turns(runs: Sequence[Run], learners: Sequence[Learner], **options: Any) -> Turns:
+    None if the `checkpointer` ends the training inside.
+    """
     stands = [_stand_in(*pair) for pair in zip(runs, learners, strict=True)]
     training = _settings(runs[0])
     last = len(runs[0].stream) - 1  # all classes are open then
     methods = [Pretraining()] * len(stands)
-    turns = train_task(stands, methods, training, last, keeps_end=True, **options)
-    outcomes: list[StageOutcome] | None = None
-    while outcomes is None:
-        try:
-            points = next(turns)
-        except StopIteration as end:
-            outcomes = end.value
-            break
-        if points is not None:
-            for learner, stand, point in zip(learners, stands, points, strict=True):
-                _hand_over(stand, learner)
-                learner.enter(0)
-                point.position = (PROLOGUE, *point.position[1:])
-        yield points
+    saver = None if checkpointer is None else _OfLearners(checkpointer, learners)
+    outcomes = train_task(
+        stands, methods, training, last, keeps_end=True, checkpointer=saver, **options
+    )
+    if outcomes is None:
+        return None
     for learner, stand, outcome in zip(learners, stands, outcomes, strict=True):
         _settle(learner, stand)
         learner.before = [(step, {NAME: terms["total"]}) for step, terms in outcome.losses]

@@ -17,9 +17,9 @@ from engram.errors import choose
 from engram.learner.likeness import likeness
 from engram.learner.network import NetworkSettings
 from engram.learner.objectives import OBJECTIVES
-from engram.models.conv_blocks import Fusable
+from engram.models.conv_blocks import ConvBlocks
 from engram.models.functional import ties
-from engram.models.layers import BatchNorm, Dropout
+from engram.models.layers import Dropout
 
 
 class Layout:
@@ -163,19 +163,6 @@ class Networks:
         twin.__dict__.pop("start", None)  # of other weights
         return twin
 
-    def twin(self) -> Networks:
-        """The same with modules of its own, for a run that trains while others do."""
-        twin = copy.copy(self)
-        twin.train, twin.eval = copy.deepcopy((self.train, self.eval))  # which share weights
-        twin._free = {}
-        return twin
-
-    def train_beside(self, others: bool) -> None:
-        """Say whether other runs train on the device at the same time, in streams of their own."""
-        for module in self.train.modules():
-            if isinstance(module, BatchNorm):
-                module.beside = others
-
     @property
     def nbytes(self) -> int:
         """About how much memory modules and weights take."""
@@ -210,11 +197,10 @@ class Networks:
         """Whether the main network has convolutions of images."""
         return any(isinstance(m, nn.Conv2d) for m in self.train.get_submodule("net").modules())
 
-    def fusable(self, precision: str) -> bool:
+    @property
+    def fusable(self) -> bool:
         """Whether layers of the main network can be done at once (`models.conv_blocks`)."""
-        parts = self.train.get_submodule("net").modules()
-        found = [part.proven(precision) for part in parts if isinstance(part, Fusable)]
-        return bool(found) and all(found)
+        return any(isinstance(m, ConvBlocks) for m in self.train.get_submodule("net").modules())
 
     def to(
         self, device: torch.device, dtype: torch.dtype, *, channels_last: bool = False,
@@ -231,7 +217,7 @@ class Networks:
         for skeleton in (self.train, self.eval):
             skeleton.to(device=device, dtype=dtype)
             for module in skeleton.modules() if self.fused else ():
-                if isinstance(module, Fusable):
+                if isinstance(module, ConvBlocks):
                     module.fused = True
         self._vector = self._vector.to(device, dtype)
         self._buffers = {

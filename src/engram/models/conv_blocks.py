@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engram.models import conv3x3, norm_pool, residual
+from engram.models import norm_pool
 from engram.models.context import ROW_WEIGHTS, SHARE
 from engram.models.layers import BatchNorm
-
-
-class Fusable:
-    """A module some of whose layers can be done at once; the engine says whether they are."""
-
-    fused: bool = False
-
-    def proven(self, precision: str) -> bool:
-        """Whether that pays, as measured on a GPU; of a network, all parts must be proven."""
-        return False
 
 
 class Block(NamedTuple):
@@ -33,10 +23,11 @@ class Block(NamedTuple):
     pool: nn.MaxPool2d | None
 
 
-class ConvBlocks(Fusable, nn.Sequential):
+class ConvBlocks(nn.Sequential):
     """An ``nn.Sequential`` that does its blocks at once where `fuses` says so.
 
-    A block is a convolution, a `BatchNorm`, a ReLU and perhaps a 2 x 2 pooling.
+    A block is a convolution, a `BatchNorm`, a ReLU and perhaps a 2 x 2 pooling. The engine sets
+    `fused` where it wants that.
 
     Examples
     --------
@@ -47,8 +38,7 @@ class ConvBlocks(Fusable, nn.Sequential):
     torch.Size([2, 45])
     """
 
-    def proven(self, precision: str) -> bool:
-        return True
+    fused: bool = False
 
     def parts(self) -> Iterator[Block | nn.Module]:
         """Blocks, and the layers that belong to none."""
@@ -69,14 +59,13 @@ class ConvBlocks(Fusable, nn.Sequential):
         return x
 
 
-def fuses(layers: nn.Module, x: Tensor) -> bool:
+def fuses(layers: ConvBlocks, x: Tensor) -> bool:
     """Whether `at_once` serves these layers in this pass: images on CUDA, not mapped.
 
     Not where a hook listens to a layer, and not where rows are padding or of several ranks. What
     has a gradient by running statistics (an importance, say) is torch's.
     """
-    asked = isinstance(layers, Fusable) and layers.fused
-    if not asked or not norm_pool.applies(x) or SHARE.get() is not None:
+    if not layers.fused or not norm_pool.applies(x) or SHARE.get() is not None:
         return False
     if ROW_WEIGHTS.get() is not None if layers.training else torch.is_grad_enabled():
         return False
@@ -84,63 +73,24 @@ def fuses(layers: nn.Module, x: Tensor) -> bool:
     return not any(one._forward_hooks or one._forward_pre_hooks for one in inside)
 
 
-def at_once(
-    convolution: nn.Conv2d, norm: BatchNorm, x: Tensor, *, shortcut: Tensor | None = None,
-    relu: bool = True, pool: bool = False,
-) -> Tensor:  # fmt: skip
-    """Convolution, batch norm, and a shortcut's sum, ReLU and 2 x 2 pooling where asked for.
+def at_once(convolution: nn.Conv2d, norm: BatchNorm, x: Tensor, *, pool: bool = False) -> Tensor:
+    """Convolution, batch norm, ReLU, and 2 x 2 pooling where asked for.
 
     The bias is not added, since the batch norm takes it out again; nothing of this changes what is
     computed, beyond rounding.
     """
     x, offset = x.contiguous(memory_format=torch.channels_last), convolution.bias
-    z = _convolved(convolution, x)
-    kind = (norm.features, shortcut is not None, relu, pool, z.dtype, z.device)
-    ready = norm_pool.applies(z) and _channels_last(z) and norm_pool.works(*kind)
+    z = convolution._conv_forward(x, convolution.weight, None)
+    ready = norm_pool.applies(z) and _channels_last(z)
+    ready = ready and norm_pool.works(norm.features, False, True, pool, z.dtype, z.device)
     if not ready or norm.weight is None or norm.bias is None:
-        y: Tensor = norm(z if offset is None else z + offset.reshape(-1, 1, 1))
-        y = y if shortcut is None else y + shortcut
-        y = y.relu() if relu else y
+        y: Tensor = norm(z if offset is None else z + offset.reshape(-1, 1, 1)).relu()
         return F.max_pool2d(y, 2) if pool else y
     own = (norm.weight, norm.bias, offset)
-    how: Any = {"shortcut": shortcut, "eps": norm.eps, "relu": relu, "pool": pool}
+    how: Any = {"eps": norm.eps, "pool": pool}
     if not norm.training:
         return norm_pool.infer(z, *own, (norm.mean, norm.var), **how)
     return norm_pool.train(z, *own, _running(norm), momentum=norm.momentum, **how)
-
-
-def _convolved(convolution: nn.Conv2d, x: Tensor) -> Tensor:
-    """What the convolution makes of x, without its bias."""
-    stride, size = convolution.stride[0], convolution.kernel_size[0]
-    if conv3x3.serves(convolution, x):
-        C, N = convolution.in_channels, convolution.out_channels
-        if conv3x3.works(C, N, size, stride, *x.shape[2:], x.device):
-            x = x if C == 3 else x.to(conv3x3.KIND)
-            return conv3x3.convolve(x, convolution.weight, stride, conv3x3.KIND)
-    z: Tensor = convolution._conv_forward(x, convolution.weight, None)
-    return z
-
-
-def block_at_once(
-    layers: Sequence[tuple[nn.Conv2d, BatchNorm]], x: Tensor, *, relu: bool
-) -> Tensor | None:
-    """A residual block in training: two layers, and one for the shortcut where it has any.
-
-    None where the kernels do not serve it.
-    """
-    (first, norm), *_ = layers
-    convolutions, norms = zip(*layers, strict=True)
-    ways = {(one.eps, one.momentum, one.weight is None) for one in norms}
-    served = all(one.bias is None and conv3x3.serves(one, x) for one in convolutions)
-    if not norm.training or not served or ways != {(norm.eps, norm.momentum, False)}:
-        return None
-    C, N, stride = first.in_channels, first.out_channels, first.stride[0]
-    if C == 3 or not residual.works(C, N, stride, *x.shape[2:], x.device):
-        return None
-    x = x.to(conv3x3.KIND).contiguous(memory_format=torch.channels_last)
-    own: list[Any] = [(one.weight, two.weight, two.bias, *_running(two)) for one, two in layers]
-    how: Any = {"momentum": norm.momentum, "eps": norm.eps, "relu": relu}
-    return residual.block(x, [residual.Layer(*one) for one in own], stride=stride, **how)
 
 
 def _running(norm: BatchNorm) -> tuple[Tensor, Tensor]:

@@ -55,7 +55,6 @@ class BatchNorm(nn.Module):
             raise bad("axis", "1 or -1", axis)
         self.features, self.momentum, self.eps, self.axis = features, momentum, eps, axis
         self.in_place = False  # whether the running statistics may be written, not replaced
-        self.beside = False  # whether other runs train on the device at the same time
         self.weight = nn.Parameter(torch.ones(features)) if affine else None
         self.bias = nn.Parameter(torch.zeros(features)) if affine else None
         self.register_buffer("mean", torch.zeros(features))
@@ -83,12 +82,9 @@ class BatchNorm(nn.Module):
         if self.training and not self.in_place:
             # through the dict: the checks of setattr cost as much as the clones
             self._buffers["mean"], self._buffers["var"] = mean, var = mean.clone(), var.clone()
-        # cuDNN's kernel for channels last waits for all of its own blocks: two of them at once, on
-        # a device that has room for neither as a whole, may wait for ever
-        cudnn = torch.backends.cudnn.enabled and not (self.beside and self.training)
         y = torch.batch_norm(
             *(rows, self.weight, self.bias, mean, var),
-            *(self.training, self.momentum, self.eps, cudnn),
+            *(self.training, self.momentum, self.eps, torch.backends.cudnn.enabled),
         )
         return y.reshape(x.shape) if fold else y
 

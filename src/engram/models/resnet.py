@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from engram.errors import whole
-from engram.models import conv3x3
-from engram.models.conv_blocks import ConvBlocks, Fusable, at_once, block_at_once, fuses
 from engram.models.layers import BatchNorm, Dropout
 from engram.models.shapes import image
 
 
-class BasicBlock(Fusable, nn.Module):
+class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, *, relu: bool = True) -> None:
@@ -26,32 +24,13 @@ class BasicBlock(Fusable, nn.Module):
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor
-        if fuses(self, x):
-            whole = block_at_once(self._layers(), x, relu=self.relu)
-            if whole is not None:
-                return whole
-            y = at_once(self.first, self.first_norm, x)
-            short = _shortcut(self.shortcut, x)
-            return at_once(self.second, self.second_norm, y, shortcut=short, relu=self.relu)
-        y = self.first_norm(self.first(x)).relu()
+        y: Tensor = self.first_norm(self.first(x)).relu()
         y = self.second_norm(self.second(y))
         y = y + (x if self.shortcut is None else self.shortcut(x))
         return y.relu() if self.relu else y
 
-    def proven(self, precision: str) -> bool:
-        """In bf16, where there are kernels for its convolutions (decision 54)."""
-        known = all(conv3x3.knows(one) for one, _ in self._layers())
-        return conv3x3.PROVEN and precision == "bf16" and known
 
-    def _layers(self) -> list[tuple[nn.Conv2d, BatchNorm]]:
-        found = [(self.first, self.first_norm), (self.second, self.second_norm)]
-        if self.shortcut is not None:
-            found.append((self.shortcut[0], self.shortcut[1]))  # type: ignore[arg-type]
-        return found
-
-
-class Bottleneck(Fusable, nn.Module):
+class Bottleneck(nn.Module):
     """Convolutions 1x1, 3x3 and 1x1, the last four times as wide, and a shortcut."""
 
     WIDER = 4
@@ -69,13 +48,7 @@ class Bottleneck(Fusable, nn.Module):
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor
-        if fuses(self, x):
-            y = at_once(self.first, self.first_norm, x)
-            y = at_once(self.second, self.second_norm, y)
-            short = _shortcut(self.shortcut, x)
-            return at_once(self.third, self.third_norm, y, shortcut=short, relu=self.relu)
-        y = self.first_norm(self.first(x)).relu()
+        y: Tensor = self.first_norm(self.first(x)).relu()
         y = self.second_norm(self.second(y)).relu()
         y = self.third_norm(self.third(y))
         y = y + (x if self.shortcut is None else self.shortcut(x))
@@ -87,10 +60,6 @@ def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
     if stride == 1 and inputs == outputs:
         return None
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), BatchNorm(outputs))
-
-
-def _shortcut(layers: nn.Sequential | None, x: Tensor) -> Tensor:
-    return x if layers is None else at_once(layers[0], layers[1], x, relu=False)  # type: ignore[arg-type]
 
 
 class Staged(nn.Module):
@@ -157,7 +126,7 @@ class ResNet(Staged):
         super().__init__()
         channels, _, _ = image("resnet", sample_shape)
         inputs = widths[0]
-        self.stem = ConvBlocks(
+        self.stem = nn.Sequential(
             nn.Conv2d(channels, inputs, 3, 1, 1, bias=False), BatchNorm(inputs), nn.ReLU()
         )
         stages = []
@@ -233,7 +202,7 @@ class ResNet50(Staged):
     ) -> None:
         super().__init__()
         channels, _, _ = image("resnet50", sample_shape)
-        self.stem = ConvBlocks(
+        self.stem = nn.Sequential(
             nn.Conv2d(channels, 64, 7, 2, 3, bias=False), BatchNorm(64), nn.ReLU(),
             nn.MaxPool2d(3, 2, 1),
         )  # fmt: skip

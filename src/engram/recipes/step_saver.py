@@ -117,8 +117,6 @@ class StepSaver:
         return None
 
     def _take(self, learner: Learner, path: Path, name: str, facts: dict[str, Any]) -> None:
-        if "resume" not in facts:
-            raise RecordError(f"{path}: was written by an older version")
         file = TensorFile(path, what="checkpoint", framework="pt")
         mine = [key for key in file.keys() if key.startswith(f"{name}/")]  # noqa: SIM118
         tensors = {key.removeprefix(f"{name}/"): file.get(key) for key in mine}

@@ -137,21 +137,6 @@ def figures_of(frame: pd.DataFrame, arranged: Arranged) -> list[str]:
     return found
 
 
-def renamed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Older records call the precision-weighted Jaccard score of label sets accuracy."""
-    sets, called = ends(frame, SET_SCORES[-1]), ends(frame, FIGURES[0])
-    if not sets.any() or not called.any():
-        return frame
-    run = arrange(frame).run
-    wrong = called & np.isin(run, np.unique(run[sets]))
-    codes = frame["metric"].cat.codes.to_numpy().copy()
-    codes[wrong] = code_of(frame, "metric", SET_SCORES[-1])
-    import pandas as pd
-
-    column = pd.Categorical.from_codes(codes, categories=frame["metric"].cat.categories)
-    return frame.assign(metric=column)
-
-
 def cube(frame: pd.DataFrame, arranged: Arranged, figures: list[str], heads: list[str]) -> Floats:
     """[run, stage, task] values of each run's figure, NaN where there is none."""
     wanted = np.zeros(len(frame), np.bool_)

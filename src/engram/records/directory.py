@@ -225,7 +225,7 @@ class RunDirectory:
         return read_recipe(self._recipe_path(recipe))
 
     def identity(self, recipe: str) -> dict[str, Any]:
-        """What makes a recorded experiment the one it is; nothing in old directories."""
+        """What makes a recorded experiment the one it is."""
         return read_identity(self._recipe_path(recipe))
 
     def recipes(self) -> list[str]:
@@ -234,7 +234,7 @@ class RunDirectory:
         return list(dict.fromkeys([*(one for one in self.listed() if one in found), *found]))
 
     def listed(self) -> list[str]:
-        """Recipes in the order in which they were first asked for; none in older directories."""
+        """Recipes in the order in which they were first asked for."""
         return read_listed(self.path)
 
     def items(self, recipe: str, order: str = "") -> Items | None:

@@ -9,7 +9,7 @@ from typing import Any
 from engram.disk import names
 from engram.errors import RecordError
 from engram.records.files import read_json
-from engram.records.merging import MERGED, part_of, parts_in
+from engram.records.merging import part_of, parts_in
 from engram.records.parts import Problem
 from engram.records.superseded import Marks
 
@@ -18,10 +18,7 @@ def completed(folder: Path) -> Callable[[str], bool]:
     """Whether the results of a part were written, which is what completes it."""
     files = [folder / name for name in names(folder, "results-", ".parquet")]
     done = {part_of(path) for path in files} | parts_in(files)
-    # merged files of earlier versions do not say what they hold
-    silent = [p for p in files if p.stem.endswith(MERGED) and not parts_in([p])]
-    newest = max((part_of(path).removesuffix(MERGED) for path in silent), default="")
-    return lambda name: name in done or name <= newest
+    return lambda name: name in done
 
 
 def documents(folder: Path, kind: str) -> tuple[list[dict[str, Any]], list[Problem]]:

@@ -214,7 +214,7 @@ def read_items(path: str | os.PathLike[str]) -> Items:
     if facts.get("format") != _FORMAT:
         raise RecordError(f"{path}: is not an items file of this version")
     with read_as(path, "items file"):
-        names = json.loads(facts.get("attribute_names", "{}"))  # earlier versions have none
+        names = json.loads(facts["attribute_names"])
         found = [name for name in arrays if name.startswith(_ATTRIBUTE)]
         return Items(
             attributes={name.removeprefix(_ATTRIBUTE): arrays.pop(name) for name in found},

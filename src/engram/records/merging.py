@@ -60,7 +60,7 @@ def _stamp(path: Path) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _parts_of(path: Path, stamp: int) -> frozenset[str]:
-    """The parts in one merged file; none in files of earlier versions, or what is unreadable."""
+    """The parts in one merged file; none if it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -97,6 +97,6 @@ def _why(result: Result, run: RunKey) -> str:
     if keep == "counts":
         return f"{what}, because of keep='counts'; run it with keep='scores' (--keep scores)"
     return (
-        f"{what}: the run is not finished, was recorded by an earlier version, or trained beside "
+        f"{what}: the run is not finished, or trained beside "
         f"more than 32 others; run it again on its own, with seeds=[{run.seed}] and out=DIR"
     )

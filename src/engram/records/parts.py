@@ -55,7 +55,7 @@ def _sealed(content: pa.Buffer) -> bytearray:
 
 
 def _place_of_sum(content: memoryview) -> int | None:
-    """Where the checksum of a parquet file stands in its footer; None in older files."""
+    """Where the checksum of a parquet file stands in its footer; None if there is none."""
     footer = int.from_bytes(content[-8:-4], "little") + 8
     start = max(len(content) - footer, 0)
     end = bytes(content[start:])
@@ -121,6 +121,8 @@ def read_part(path: str | os.PathLike[str]) -> pa.Table:
         raise RecordError(f"{path}: is not a valid results file ({problem})") from problem
     if not table.schema.equals(schema(), check_metadata=False):
         raise RecordError(f"{path}: does not have the columns of a results file")
+    if place is None:
+        raise RecordError(f"{path}: is not a valid results file (no checksum in its footer)")
     return table
 
 

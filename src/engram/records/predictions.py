@@ -138,7 +138,7 @@ class Prediction:
         stored = self.single if head == "single" else self.multi
         other = threshold != 0.0 and items.multilabel
         if self.scores is not None and (stored is None or other):
-            stage = self.key.stage  # files of earlier versions hold scores alone
+            stage = self.key.stage
             return judging.decide(self.full(), items, stage=stage, head=head, threshold=threshold)
         if stored is None:
             raise RecordError(f"{self.key}: neither scores nor labels were kept")

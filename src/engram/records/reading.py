@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import RecordError, bad, choose
-from engram.records.arrange import RunKey, arrange, renamed, run_by_run
+from engram.records.arrange import RunKey, arrange, run_by_run
 from engram.records.arrays import Arrays
 from engram.records.directory import RunDirectory
 from engram.records.items import HEADS, Items
@@ -55,7 +55,7 @@ def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None)
     contents: dict[str, Any] = {}
     for folder in folders:
         contents |= _recipes(folder, problems, recipes)
-    frame = renamed(to_frame(parts.table))
+    frame = to_frame(parts.table)
     listed = [recipe for folder in folders for recipe in folder.listed()]
     frame = run_by_run(frame, arrange(frame), listed)
     ledger, environment = (_documents(folders, k, problems) for k in ("ledger", "environment"))

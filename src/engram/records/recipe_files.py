@@ -38,7 +38,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def read_identity(path: Path) -> dict[str, Any]:
-    """What makes a recorded experiment the one it is; nothing in files of old versions.
+    """What makes a recorded experiment the one it is; nothing if the file does not say.
 
     Quick, because thousands may have to be looked at: the rest of the file is not parsed.
     """

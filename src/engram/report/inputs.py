@@ -26,10 +26,9 @@ COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 
 REPRODUCTION_COLUMNS: tuple[str, ...] = (
-    "paper", "table", "cell", "metric", "paper_value", "ours", "difference", "low", "high",
-    "verdict", "reason",
+    "paper", "table", "cell", "stage", "metric", "paper_value", "ours", "difference", "low", "high",
+    "verdict", "reason", "settings",
 )  # fmt: skip
-OPTIONAL = ("settings", "stage")  # columns that older files lack, the oldest all of them
 REPRODUCTION_FILE = "reproduction.csv"
 ALARM_RATE = 0.05  # of false alarms, for which thresholds of detectors are set
 _NUMBERS = ("paper_value", "ours", "difference", "low", "high")
@@ -138,7 +137,7 @@ def read_reproduction(path: str | PathLike[str]) -> list[pd.DataFrame]:
     --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "reproduction.csv"
-    >>> line = "rwalk,1,EWC,F,0.08,0.1,0.02,,,agrees,"
+    >>> line = "rwalk,1,EWC,,F,0.08,0.1,0.02,,,agrees,,"
     >>> _ = path.write_text(",".join(REPRODUCTION_COLUMNS) + f"\n{line}\n")
     >>> [table["ours"].tolist() for table in read_reproduction(path)]
     [[0.1]]
@@ -150,7 +149,7 @@ def read_reproduction(path: str | PathLike[str]) -> list[pd.DataFrame]:
     except csv.Error as problem:
         raise RecordError(f"{path}: is not a valid CSV file ({problem})") from problem
     header = lines[0] if lines else []
-    if [name for name in header if name not in OPTIONAL] != [*REPRODUCTION_COLUMNS]:
+    if header != [*REPRODUCTION_COLUMNS]:
         expected = f"expected the columns {', '.join(REPRODUCTION_COLUMNS)}"
         raise RecordError(f"{path}: {expected}, got {', '.join(header) or 'none'}")
     for number, line in enumerate(lines[1:], start=1):

@@ -171,10 +171,9 @@ def reproduction(number: int, frame: pd.DataFrame) -> Table:
         Column("verdict", "Verdict"),
         Column("reason", "Reason"),
     )
-    row = [name for name in ("cell", "metric", "settings") if name in frame]
-    if "stage" in frame and frame.duplicated(row).any():  # lines that differ in nothing else
+    if frame.duplicated(["cell", "metric", "settings"]).any():  # they differ in nothing else
         columns = (columns[0], Column("stage", "Stage"), *columns[1:])
-    if "settings" in frame and frame["settings"].astype(bool).any():
+    if frame["settings"].astype(bool).any():
         columns = (*columns, Column("settings", "Settings"))
     both = frame[["paper", "table"]].astype(str).drop_duplicates()
     title = "; ".join(f"{p}, table {t}" for p, t in both.itertuples(index=False)) or "Paper"

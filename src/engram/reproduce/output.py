@@ -20,12 +20,10 @@ COLUMNS = (
     "paper", "table", "cell", "stage", "metric", "paper_value", "ours", "difference", "low", "high",
     "verdict", "reason", "settings",
 )  # fmt: skip
-LATER = ("settings", "stage")  # columns that older files lack, the oldest all of them
 SHOWN = ("cell", "metric", "paper", "ours", "difference", "interval", "verdict", "reason")
 FORMATS = ("table", "csv", "latex", "markdown")
 SHORT = "%.6g"  # of numbers in files that people read
-_ROW = ["paper", "table", "cell", "metric", "settings"]
-_IDENTITY = [*_ROW, "stage"]
+_IDENTITY = ["paper", "table", "cell", "metric", "settings", "stage"]
 
 
 def to_frame(lines: Sequence[Line]) -> pd.DataFrame:
@@ -51,26 +49,16 @@ def shown(lines: Sequence[Line]) -> tuple[str, ...]:
     return (*found, "settings") if any(line.settings for line in lines) else found
 
 
-def _headers() -> list[str]:
-    """First lines of files that can be read, of today's first."""
-    gone = [LATER[len(LATER) - n :] for n in range(len(LATER) + 1)]
-    return [",".join(name for name in COLUMNS if name not in lost) for lost in gone]
-
-
 def is_lines(path: Path) -> bool:
     """Whether a file is a table of lines, by its first one."""
     if not path.is_file():
         return False
     with path.open(encoding="utf-8", errors="replace") as file:
-        return file.readline().strip() in _headers()
+        return file.readline().strip() == ",".join(COLUMNS)
 
 
 def read_lines(path: Path) -> pd.DataFrame | None:
-    """The lines of a CSV file as text, None where there is none; other tables are refused.
-
-    Files from before there were settings are those of the preset; in those from before there were
-    stages, the lines of a row cannot be told apart.
-    """
+    """The lines of a CSV file as text, None where there is none; other tables are refused."""
     import pandas as pd
 
     from engram.records.files import read_text
@@ -79,13 +67,12 @@ def read_lines(path: Path) -> pd.DataFrame | None:
         return None
     text = read_text(path)
     header = text.partition("\n")[0].strip()
-    if header not in _headers():
+    if header != ",".join(COLUMNS):
         raise bad(str(path), f"a table with the columns {', '.join(COLUMNS)}", header)
     try:
-        found = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+        return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
     except ValueError as error:
         raise RecordError(f"{path}: is not a valid CSV file ({error})") from error
-    return found.assign(**{name: found.get(name, "") for name in LATER})[list(COLUMNS)]
 
 
 def merge_lines(path: Path, lines: Sequence[Line], *, digits: str | None = None) -> Path:
@@ -111,12 +98,11 @@ def _merged(old: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     by_key = dict(iter(fresh.groupby(_IDENTITY, sort=False)))
-    rows = set(fresh[_ROW].itertuples(index=False, name=None))
     parts: dict[Any, pd.DataFrame] = {}
     for place, key in enumerate(old[_IDENTITY].itertuples(index=False, name=None)):
         if key in by_key:
             parts.setdefault(key, by_key[key])
-        elif key[-1] or key[:-1] not in rows:  # else from before there were stages: superseded
+        else:
             parts[place] = old.iloc[[place]]
     new = {key: rows for key, rows in by_key.items() if key not in parts}
     return pd.concat([*parts.values(), *new.values()], ignore_index=True)

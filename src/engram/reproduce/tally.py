@@ -100,7 +100,7 @@ def recorded(paper: str, folder: str | Path, *, end: str = "") -> pd.DataFrame:
     lines = lines[(lines["paper"] == paper) & lines["verdict"].isin(VERDICTS)]
     # stable, so that the preset's come last and of the others the one written last
     lines = lines.sort_values("settings", key=lambda text: text.map(_nearness), kind="stable")
-    return lines.drop_duplicates(["table", "cell", "stage", "metric", "copy"], keep="last")
+    return lines.drop_duplicates(["table", "cell", "stage", "metric"], keep="last")
 
 
 def _nearness(settings: str) -> int:
@@ -119,9 +119,7 @@ def _read(path: Path) -> pd.DataFrame:
     lines = read_lines(path)
     if lines is None:
         raise FileNotFoundError(path)
-    # in files from before there were stages, the lines of one row are told apart by their sequence
-    same = lines.groupby(["table", "cell", "stage", "metric", "settings"]).cumcount()
-    return lines.assign(copy=same)
+    return lines
 
 
 def _counted(paper: str, name: str, title: str, found: pd.DataFrame) -> Tally:

@@ -121,7 +121,7 @@ class Slices:
 
 
 class StepSlices:
-    """Cuts the steps of a phase into slices, where others or a checkpoint may be due.
+    """Cuts the steps of a phase into slices, after which a checkpoint may be due.
 
     Parameters
     ----------
@@ -131,19 +131,17 @@ class StepSlices:
         What may move in each run, by its method, not by the phase.
     checkpointer
         Says when it is time to save.
-    shared
-        Whether other runs take turns on the device.
     keeps_end
         Whether to save behind the last step, too: no stage will be recorded then.
     """
 
     def __init__(
         self, now: PhaseTraining, history: History, clock: Stopwatch, free: Sequence[Tensor],
-        checkpointer: Checkpointer | None, shared: bool, keeps_end: bool = False,
+        checkpointer: Checkpointer | None, keeps_end: bool = False,
     ) -> None:  # fmt: skip
         self.now, self.history, self.clock, self.free = now, history, clock, free
         self.checkpointer, self._keeps_end = checkpointer, keeps_end
-        self.sliced = shared or checkpointer is not None
+        self.sliced = checkpointer is not None
         seconds = 1.0 if checkpointer is None else min(1.0, checkpointer.every / ASKED_OFTEN)
         self._slices, self._began = Slices(seconds), 0.0
         self._taken = 0  # steps of the present slice; epochs may be shorter than a slice
@@ -157,10 +155,9 @@ class StepSlices:
         return min(stop, start + max(self._slices.steps - self._taken, 1))
 
     def took(self, steps: int) -> None:
-        """Steps were launched. A slice is over as soon as its are done; other streams go on.
+        """Steps were launched. Only at the end of a slice the device is waited for.
 
-        Only then the device is waited for: an epoch may be a single step, and the host is to
-        prepare the next ones meanwhile.
+        An epoch may be a single step, and the host is to prepare the next ones meanwhile.
         """
         self._taken += steps
         if self._taken < self._slices.steps:

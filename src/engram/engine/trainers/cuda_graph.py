@@ -26,16 +26,6 @@ def _side_stream() -> torch.cuda.Stream:
     return _stream_of(torch.cuda.current_device())
 
 
-def _own_stream() -> torch.cuda.Stream | None:
-    """The present stream where a run has one of its own, to be recorded in; else torch's for all.
-
-    Recordings made in one stream share the memory in which cuBLAS adds up parts of a product, so
-    two of them must not run at once: kernels may wait for each other there for ever.
-    """
-    present = torch.cuda.current_stream()
-    return None if present == torch.cuda.default_stream() else present
-
-
 class Captured:
     """Runs a step eagerly a few times, then records it once and replays the recording.
 
@@ -68,8 +58,7 @@ class Captured:
         graph = torch.cuda.CUDAGraph()
         try:
             # a thread that fetches rows from disk may pin memory meanwhile
-            how: Any = {"capture_error_mode": "thread_local", "stream": _own_stream()}
-            with torch.cuda.graph(graph, pool=self._pool, **how):
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 self._step()
         except torch.OutOfMemoryError:
             raise
