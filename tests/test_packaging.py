@@ -66,7 +66,7 @@ def test_every_extra_is_used_and_described():
     source = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
     # MLflow needs two for its database, torch one for ONNX; nobody else imports them.
     modules = {"mlflow-skinny": "mlflow", "torch-geometric": "torch_geometric",
-               "pytorch-ood": "pytorch_ood"}  # fmt: skip
+               "pytorch-ood": "pytorch_ood", "prometheus-client": "prometheus_client"}  # fmt: skip
     for extra in set(extras()) - {"dev", "docs"}:
         for each in map(name_of, extras()[extra]):
             if each not in ("sqlalchemy", "alembic", "onnxscript"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import os
 import pickle
 import struct
 import tarfile
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -179,6 +181,25 @@ def test_hostile_pickles_are_refused_and_run_nothing(tmp_path, monkeypatch, cont
     with pytest.raises(ValueError, match="plain arrays and lists"):
         read_pickle(content)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02]r\xff\xff\xff\x00.",  # the place of a value to remember
+        b"(lp9999999\n.",
+        b"\x80\x04\x8e" + (1 << 40).to_bytes(8, "little") + b".",  # the length of what follows
+        b"\x80\x04\x95" + (1 << 40).to_bytes(8, "little") + b".",
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I1099511627776\ntS'b'\ntR.",
+    ],
+)
+def test_a_number_in_a_pickle_takes_no_memory(content):
+    tracemalloc.start()
+    with contextlib.suppress(ValueError):
+        read_pickle(content)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_a_hostile_cifar_batch_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from PIL import Image
 
 import engram
 from engram.data.mapped import MappedWriter
+from engram.data.pickles import read_pickle
 from engram.engine.checkpoints import single as checkpoint
 from engram.engine.engine import Engine
 from engram.engine.run import Run
@@ -125,6 +127,8 @@ def make_scenes(root: Path) -> None:
     np.save(root / "tables/y.npy", y)
     np.savez(root / "tables/p.npz", x=x, label=y, split=y, names=np.array(["u", "v"]),
              mean=np.array([0.5]), std=np.array([0.5]), group=y, crop=np.array([2, 2]))  # fmt: skip
+    batch = {b"data": x, b"labels": y.tolist(), b"n": y[0], b"names": ["u", "v"]}
+    (root / "tables/b.pickle").write_bytes(pickle.dumps(batch, 2))
     np.savez_compressed(root / "tables/q.npz", train_x=x, train_y=y, test_x=x, test_y=y)
     joints = rng.normal(size=(12, 20, 3)).astype(np.float32)
     np.savez(root / "tables/s.npz", joints=joints, offsets=np.array([0, 6, 12]), label=y[:2])
@@ -202,6 +206,7 @@ READERS: Mapping[str, Reader] = {
     "npz": Reader("tables", "p.npz", lambda f: _load("p.npz", f), (edited, zipped)),
     "npz parts": Reader("tables", "q.npz", lambda f: _load("q.npz", f), (edited, zipped)),
     "npz joints": Reader("tables", "s.npz", lambda f: _load("s.npz", f), (edited, zipped)),
+    "pickle": Reader("tables", "b.pickle", lambda f: read_pickle((f / "b.pickle").read_bytes())),
     "npz mapped": Reader("tables", "m.npz", lambda f: _load("m.npz", f), (edited, zipped)),
     **{f"image {file}": Reader("images", file, lambda f: _load("", f, resize=8))
        for file in ("u/a.png", "u/b.jpg", "v/c.gif", "v/d.bmp", "v/e.tif", "u/f.webp", "u/g.ppm")},

@@ -20,7 +20,11 @@ from engram import Learner
 from engram.cli import app as shell
 from tests.deploy.conftest import FAST, MODEL, world
 
-MISSING = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+MISSING = [
+    name
+    for name in ("fastapi", "uvicorn", "prometheus_client")
+    if importlib.util.find_spec(name) is None
+]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason="the extra serve is not installed")
 if not MISSING:
     from engram.serve.limits import Limits
@@ -72,6 +76,25 @@ def test_questions_and_answers(running):
         assert word in ask(running[0], page)[1]
     api = ask(running[0], "/openapi.json")[1]
     assert {"/predict", "/novelty", "/learn", "/jobs/{number}", "/health"} <= set(api["paths"])
+
+
+def test_counts_of_many_threads_add_up():
+    from engram.serve.metrics import Metrics
+
+    metrics, other = Metrics(), Metrics()
+    threads = [
+        threading.Thread(target=lambda: [metrics.request("/a", 200, 0.002) for _ in range(500)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = metrics.text({}).splitlines()
+    assert 'engram_requests_total{path="/a",status="200"} 2000.0' in lines
+    assert 'engram_request_seconds_bucket{le="0.0025",path="/a"} 2000.0' in lines
+    assert 'engram_request_seconds_bucket{le="0.001",path="/a"} 0.0' in lines
+    assert "/a" not in other.text({})  # each service has a registry of its own
 
 
 def test_who_may_not_ask(running):

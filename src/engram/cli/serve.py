@@ -94,7 +94,8 @@ def command(
 def _need_extra() -> None:
     from engram.errors import EngramError
 
-    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    wanted = ("fastapi", "uvicorn", "prometheus_client")
+    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
     if missing:
         raise EngramError(
             f"engram serve needs {' and '.join(missing)}: pip install 'engram[serve]'"

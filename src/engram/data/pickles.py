@@ -1,7 +1,9 @@
 """Read the pickles that public data sets come in without letting them run anything.
 
-Nothing named in the file is ever imported. The few names that plain arrays need are answered by
-stand-ins that only note what they were told; arrays are built afterwards from checked facts.
+Nothing named in the file is ever imported: `find_class` knows a few names, those of plain arrays.
+It does not answer with numpy's own functions, whose `_reconstruct` allocates whatever size a file
+names and whose arrays may hold objects, but with stand-ins that only note what they were told;
+arrays are built afterwards from checked facts, and are never larger than the bytes in the file.
 """
 
 from __future__ import annotations
@@ -112,8 +114,12 @@ for _home in ("numpy.core", "numpy._core"):  # before and since numpy 2
     _NAMES[f"{_home}.numeric", "_frombuffer"] = _Name(_new_filled)
 
 
-class _Reader(pickle.Unpickler):
-    """Knows a handful of names, none of which does anything."""
+class _Reader(pickle._Unpickler):
+    """Knows a handful of names, none of which does anything.
+
+    The unpickler written in Python: that in C keeps what it has read in an array as long as the
+    largest index in the file, so that nine bytes take 4 GB. It costs .4 s on CIFAR-100.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _NAMES:

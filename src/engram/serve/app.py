@@ -12,6 +12,7 @@ from fastapi import Depends, FastAPI, HTTPException, Path, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
@@ -181,13 +182,14 @@ def _pages(app: FastAPI, service: Service) -> None:
         return Health(**service.health)
 
     @app.get("/metrics", response_class=PlainTextResponse)
-    def metrics() -> str:
+    def metrics() -> PlainTextResponse:
         """Counts and times, as Prometheus reads them."""
         now = service.health
-        return service.metrics.text({
+        text = service.metrics.text({
             "engram_tasks": now["tasks"], "engram_classes": len(now["classes"]),
             "engram_queued": now["queued"], "engram_learning": float(now["learning"]),
         })  # fmt: skip
+        return PlainTextResponse(text, media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     def page() -> HTMLResponse:
