@@ -14,7 +14,7 @@ from typing import Any
 import plotly.offline
 import torch
 from mkdocs.structure.files import File
-from pages import API, generated
+from pages import API, generated, with_options
 from running import BLOCK, PLOTLY, executed
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +61,8 @@ def navigation() -> list[Any]:
         {"Detectors": titled("detectors", "detectors/index.md")},
         {"Streams": titled("streams", "streams/index.md")},
         {"Protocols": [*titled("protocols", "protocols/index.md"), "reproduce.md", "papers.md"]},
-        {"Reference": ["api/index.md", *(f"api/{page}.md" for page in API), "catalogue.md"]},
+        {"Reference": ["api/index.md", *(f"api/{page}.md" for page in API), "command-line.md",
+                       "catalogue.md"]},
         {"Background": ["architecture.md", "contract.md", "glossary.md", "speed.md",
                         "contributing.md", *titled("decisions", "decisions/README.md")]},
     ]  # fmt: skip
@@ -88,7 +89,7 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Links that leave the documentation lead to the repository; tutorials are run."""
     path = page.file.src_uri
-    text = outside_code(markdown, lambda part: _led(part, path))
+    text = outside_code(with_options(markdown, path), lambda part: _led(part, path))
     wanted = path.startswith("guide/") and os.environ.get("ENGRAM_DOCS_RUN") != "0"
     if wanted:
         return executed(text, path, "../" * path.count("/"))
