@@ -63,7 +63,7 @@ def navigation() -> list[Any]:
         {"Protocols": [*titled("protocols", "protocols/index.md"), "reproduce.md", "papers.md"]},
         {"Reference": ["api/index.md", *(f"api/{page}.md" for page in API), "catalogue.md"]},
         {"Background": ["architecture.md", "contract.md", "glossary.md", "speed.md",
-                        "contributing.md", *titled("decisions", "decisions/README.md")]},
+                        "contributing.md", "decisions.md"]},
     ]  # fmt: skip
 
 
