@@ -13,6 +13,7 @@ from typing import Any
 
 import plotly.offline
 import torch
+from formulas import add_formulas
 from mkdocs.structure.files import File
 from pages import API, generated
 from running import BLOCK, PLOTLY, executed
@@ -33,6 +34,7 @@ def on_config(config: Any) -> Any:
     """Everything is navigated: what is written, in the order of docs/README.md, what is made."""
     _made.update(generated(DOCS))
     config.mdx_configs.setdefault("toc", {})["slugify"] = slug
+    add_formulas(config)
     config.nav = navigation()
     torch.set_num_threads(1)
     return config
