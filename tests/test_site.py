@@ -25,7 +25,7 @@ def site():
     try:
         names = ["pages", "running"]
         if importlib.util.find_spec("mkdocs") is not None:
-            names.append("hooks")
+            names += ["hooks", "formulas"]
         return {name: importlib.import_module(name) for name in names}
     finally:
         sys.path.remove(str(DOCS / "site"))
@@ -121,3 +121,31 @@ def test_links_that_leave_the_site(site):
     assert lead("[a](../../benchmarks)", "guide/e.md") == f"[a]({place}/tree/main/benchmarks)"
     assert lead("a[k][j] `b[k][j]`", "e.md") == "a[k]\\[j] `b[k][j]`"
     assert site["hooks"].slug("`a`: B c", "-") == "a-b-c"
+
+
+def test_formulas_are_typeset(site):
+    if "formulas" not in site:
+        pytest.skip("needs mkdocs, of the extra docs")
+    import markdown
+
+    def drawn(text):
+        return markdown.markdown(text, extensions=["tables", site["formulas"].Formulas()])
+
+    inside = drawn("of $A_k$ and `$A_k$`, $5 and $6")
+    assert inside.count("<math") == 1
+    assert "<msub><mi>A</mi><mi>k</mi></msub>" in inside
+    assert "<code>$A_k$</code>, $5 and $6" in inside
+    assert 'display="block"' in drawn("$$\\frac{1}{k}$$")
+    assert "<td><math" in drawn("| a |\n|---|\n| $x_1 * y_1 * z$ |")
+    with pytest.raises(ValueError, match="nowhere"):
+        drawn("$\\nowhere$")
+
+
+def test_formulas_of_all_pages_can_be_typeset(site):
+    if "formulas" not in site:
+        pytest.skip("needs mkdocs, of the extra docs")
+    import markdown
+
+    for path in DOCS.rglob("*.md"):
+        formulas = site["formulas"].Formulas()
+        markdown.markdown(path.read_text("utf-8"), extensions=["tables", "fenced_code", formulas])

@@ -13,6 +13,7 @@ from typing import Any
 
 import plotly.offline
 import torch
+from formulas import add_formulas
 from mkdocs.structure.files import File
 from pages import API, generated, with_options
 from running import BLOCK, PLOTLY, executed
@@ -33,6 +34,7 @@ def on_config(config: Any) -> Any:
     """Everything is navigated: what is written, in the order of docs/README.md, what is made."""
     _made.update(generated(DOCS))
     config.mdx_configs.setdefault("toc", {})["slugify"] = slug
+    add_formulas(config)
     config.nav = navigation()
     torch.set_num_threads(1)
     return config
@@ -64,7 +66,7 @@ def navigation() -> list[Any]:
         {"Reference": ["api/index.md", *(f"api/{page}.md" for page in API), "command-line.md",
                        "catalogue.md"]},
         {"Background": ["architecture.md", "contract.md", "glossary.md", "speed.md",
-                        "contributing.md", *titled("decisions", "decisions/README.md")]},
+                        "contributing.md", "decisions.md"]},
     ]  # fmt: skip
 
 
