@@ -79,6 +79,8 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, path, content=text.replace("](docs/", "](")))
     shim = (DOCS / "site" / "iframe-worker.js").read_text(encoding="utf-8")
     files.append(File.generated(config, SHIM, content=shim))
+    style = (DOCS / "site" / "site.css").read_text(encoding="utf-8")
+    files.append(File.generated(config, "assets/site.css", content=style))
     files.append(File.generated(config, PLOTLY, content=plotly.offline.get_plotlyjs()))
     return files
 
