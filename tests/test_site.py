@@ -9,11 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from typer.main import get_command
 
 from engram import methods, metrics
+from engram.cli import app
 from engram.novelty import detectors
 from engram.reproduce import table_names
 from engram.streams import SCENARIOS
+from tests.test_docs import commands, misused
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -23,9 +26,9 @@ def site():
     """The modules of docs/site, as MkDocs loads them."""
     sys.path.insert(0, str(DOCS / "site"))
     try:
-        names = ["pages", "running"]
+        names = ["command_line", "pages", "running"]
         if importlib.util.find_spec("mkdocs") is not None:
-            names.append("hooks")
+            names += ["hooks", "formulas"]
         return {name: importlib.import_module(name) for name in names}
     finally:
         sys.path.remove(str(DOCS / "site"))
@@ -51,6 +54,29 @@ def test_a_new_method_has_a_page_by_itself(site, tmp_path, monkeypatch):
     assert "| `strength` | `" in pages["methods/ewc.md"]
     assert "::: engram.methods.ewc.EWC" in pages["methods/ewc.md"]
     assert "| `rwalk/1` |" in pages["protocols/rwalk.md"]
+
+
+def test_every_command_is_in_the_reference(site):
+    page = site["pages"].generated(DOCS)["command-line.md"]
+    sections = dict(re.findall(r"^## (engram .+?)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
+    for name, command in site["command_line"].walk(get_command(app), "engram"):
+        options = [max(one.opts, key=len) for one in command.params if one.opts[0][0] == "-"]
+        assert [one for one in options if one not in sections[name]] == []
+        (example,) = commands(re.search(r"^```sh\n.*?^```", sections[name], re.M | re.S)[0])
+        assert example.startswith(f"{name}")
+        assert misused(example) == ""
+    assert "| `-d, --data NAME\\|PATH` |" in sections["engram run"]
+    assert re.search(r"\| `--port .*` \| .* \| `8000` \|", sections["engram serve"])
+
+
+def test_options_are_taken_from_docstrings(site):
+    table = site["pages"].options_table(methods.OnlineEWC)
+    assert "| `gamma` | `1.0` | Decay of" in table
+    assert "`sample`: one class drawn" in table  # said by EWC, whose option it is
+    shown = site["pages"].with_options("# EWC\n\n## Options\n\nMore.\n", "methods/ewc.md")
+    assert "## Options\n\n| option | default |" in shown
+    assert shown.endswith("More.\n")
+    assert site["pages"].with_options("## Options\n", "guide/ewc.md") == "## Options\n"
 
 
 def test_the_reference_names_what_there_is(site):
@@ -121,3 +147,31 @@ def test_links_that_leave_the_site(site):
     assert lead("[a](../../benchmarks)", "guide/e.md") == f"[a]({place}/tree/main/benchmarks)"
     assert lead("a[k][j] `b[k][j]`", "e.md") == "a[k]\\[j] `b[k][j]`"
     assert site["hooks"].slug("`a`: B c", "-") == "a-b-c"
+
+
+def test_formulas_are_typeset(site):
+    if "formulas" not in site:
+        pytest.skip("needs mkdocs, of the extra docs")
+    import markdown
+
+    def drawn(text):
+        return markdown.markdown(text, extensions=["tables", site["formulas"].Formulas()])
+
+    inside = drawn("of $A_k$ and `$A_k$`, $5 and $6")
+    assert inside.count("<math") == 1
+    assert "<msub><mi>A</mi><mi>k</mi></msub>" in inside
+    assert "<code>$A_k$</code>, $5 and $6" in inside
+    assert 'display="block"' in drawn("$$\\frac{1}{k}$$")
+    assert "<td><math" in drawn("| a |\n|---|\n| $x_1 * y_1 * z$ |")
+    with pytest.raises(ValueError, match="nowhere"):
+        drawn("$\\nowhere$")
+
+
+def test_formulas_of_all_pages_can_be_typeset(site):
+    if "formulas" not in site:
+        pytest.skip("needs mkdocs, of the extra docs")
+    import markdown
+
+    for path in DOCS.rglob("*.md"):
+        formulas = site["formulas"].Formulas()
+        markdown.markdown(path.read_text("utf-8"), extensions=["tables", "fenced_code", formulas])

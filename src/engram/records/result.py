@@ -106,7 +106,7 @@ class Result(RunTable):
         """
         from importlib import import_module
 
-        # Drawn a layer above: records themselves need no plotly. See decision 51.
+        # Drawn a layer above: records themselves need no plotly.
         return import_module("engram.report.plot").plot(self, name, head=head)
 
     # -- tables ------------------------------------------------------------------------------
