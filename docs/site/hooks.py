@@ -23,6 +23,7 @@ DOCS = ROOT / "docs"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 REPOSITORY = PROJECT["urls"]["Repository"]  # not repo_url: its button asks the host for numbers
 FOREIGN, SHIM = "https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.js"
+STYLE = "assets/site.css"
 COPIED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)\)")
 INDEX = re.compile(r"(`[^`]*`)|\]\[")
@@ -35,6 +36,7 @@ def on_config(config: Any) -> Any:
     _made.update(generated(DOCS))
     config.mdx_configs.setdefault("toc", {})["slugify"] = slug
     add_formulas(config)
+    config.extra_css.append(STYLE)
     config.nav = navigation()
     torch.set_num_threads(1)
     return config
@@ -78,6 +80,8 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, path, content=text.replace("](docs/", "](")))
     shim = (DOCS / "site" / "iframe-worker.js").read_text(encoding="utf-8")
     files.append(File.generated(config, SHIM, content=shim))
+    style = (DOCS / "site" / "site.css").read_text(encoding="utf-8")
+    files.append(File.generated(config, STYLE, content=style))
     files.append(File.generated(config, PLOTLY, content=plotly.offline.get_plotlyjs()))
     return files
 
