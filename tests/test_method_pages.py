@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import io
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,12 @@ from engram.reproduce.papers.rwalk_preset import Preset, Protocol
 from engram.streams import class_incremental
 
 DOCS = Path(__file__).parents[1] / "docs"
+sys.path.insert(0, str(DOCS / "site"))
+try:
+    from pages import described, with_options
+finally:
+    sys.path.remove(str(DOCS / "site"))
+
 INDEX = DOCS / "methods" / "README.md"
 SHOWN = re.compile(r"^```python run\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
@@ -39,9 +46,14 @@ def page(name: str) -> Path:
     return DOCS / "methods" / f"{getattr(methods, name).__module__.rpartition('.')[2]}.md"
 
 
+def text_of(path: Path) -> str:
+    """A page as the site shows it: with the options that its method's docstring describes."""
+    return with_options(path.read_text(encoding="utf-8"), path.relative_to(DOCS).as_posix())
+
+
 def quoted(path: Path) -> set[str]:
     """Everything in single backticks, code blocks left out."""
-    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    text = re.sub(r"^```.*?^```", "", text_of(path), flags=re.M | re.S)
     return set(re.findall(r"`([^`\n]+)`", text))
 
 
@@ -72,7 +84,7 @@ def options(kind: type, **others: Any) -> dict[str, set[str]]:
 def test_every_method_has_a_page_of_all_sections(name: str) -> None:
     text = page(name).read_text(encoding="utf-8")
     headings = re.findall(r"^## (.+)$", text, re.M)
-    expected = ["Formula", "State", "Options", "Deviations", "Example", "Ours / paper"]
+    expected = ["Formula", "Cost", "Options", "Deviations", "Example", "Ours / paper"]
     assert headings == [*expected, "References"]
     assert text.startswith(f"# {name}\n")
 
@@ -86,6 +98,13 @@ def test_no_page_is_of_nothing() -> None:
 def test_every_field_is_named(name: str) -> None:
     missing = set(names(getattr(methods, name))) - quoted(page(name))
     assert not missing
+
+
+@pytest.mark.parametrize("name", methods.__all__)
+def test_every_option_is_described(name: str) -> None:
+    said = described(getattr(methods, name))
+    assert set(said) == set(names(getattr(methods, name)))
+    assert all(said.values())
 
 
 @pytest.mark.parametrize("name", [n for n in methods.__all__ if n != "Join"])
@@ -107,12 +126,12 @@ def test_options_are_found() -> None:
 @pytest.mark.parametrize("name", [n for n in methods.__all__ if n != "Join"])
 def test_defaults_are_those_of_the_code(name: str) -> None:
     made = getattr(methods, name)()
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", page(name).read_text("utf-8"), re.M)
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", text_of(page(name)), re.M)
     checked = {field: shown for field, shown in rows if field in names(type(made))}
     for field, shown in checked.items():
         default = getattr(made, field)
         if isinstance(default, (int, float)) and not isinstance(default, bool):
-            assert float(shown) == default, field
+            assert float(shown.strip("`")) == default, field
         else:
             assert shown.strip("`").replace('"', "'") == str(default), field
 
@@ -123,7 +142,7 @@ GCN = {"name": "gcn", "edges": "ucla", "width": 4, "hidden": 4}
 
 @pytest.mark.parametrize("name", ["EWC", "OnlineEWC", "EWCpp", "SI", "RWalk", "MAS", "TWP"])
 def test_size_of_the_state_is_as_said(name: str) -> None:
-    text = page(name).read_text("utf-8").partition("## State\n\n")[2]
+    text = page(name).read_text("utf-8").partition("## Cost\n\n")[2]
     vectors, more = re.match(r"(\d) P( \+ 1| numbers and a counter|)", text).groups()  # type: ignore[union-attr]
     run = Run(stream=STREAM, method=getattr(methods, name)(), model=GCN)
     *_, last = Engine([run], device="cpu").stages()

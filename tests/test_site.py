@@ -9,11 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from typer.main import get_command
 
 from engram import methods, metrics
+from engram.cli import app
 from engram.novelty import detectors
 from engram.reproduce import table_names
 from engram.streams import SCENARIOS
+from tests.test_docs import commands, misused
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -23,7 +26,7 @@ def site():
     """The modules of docs/site, as MkDocs loads them."""
     sys.path.insert(0, str(DOCS / "site"))
     try:
-        names = ["pages", "running"]
+        names = ["command_line", "pages", "running"]
         if importlib.util.find_spec("mkdocs") is not None:
             names += ["hooks", "formulas"]
         return {name: importlib.import_module(name) for name in names}
@@ -51,6 +54,29 @@ def test_a_new_method_has_a_page_by_itself(site, tmp_path, monkeypatch):
     assert "| `strength` | `" in pages["methods/ewc.md"]
     assert "::: engram.methods.ewc.EWC" in pages["methods/ewc.md"]
     assert "| `rwalk/1` |" in pages["protocols/rwalk.md"]
+
+
+def test_every_command_is_in_the_reference(site):
+    page = site["pages"].generated(DOCS)["command-line.md"]
+    sections = dict(re.findall(r"^## (engram .+?)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
+    for name, command in site["command_line"].walk(get_command(app), "engram"):
+        options = [max(one.opts, key=len) for one in command.params if one.opts[0][0] == "-"]
+        assert [one for one in options if one not in sections[name]] == []
+        (example,) = commands(re.search(r"^```sh\n.*?^```", sections[name], re.M | re.S)[0])
+        assert example.startswith(f"{name}")
+        assert misused(example) == ""
+    assert "| `-d, --data NAME\\|PATH` |" in sections["engram run"]
+    assert re.search(r"\| `--port .*` \| .* \| `8000` \|", sections["engram serve"])
+
+
+def test_options_are_taken_from_docstrings(site):
+    table = site["pages"].options_table(methods.OnlineEWC)
+    assert "| `gamma` | `1.0` | Decay of" in table
+    assert "`sample`: one class drawn" in table  # said by EWC, whose option it is
+    shown = site["pages"].with_options("# EWC\n\n## Options\n\nMore.\n", "methods/ewc.md")
+    assert "## Options\n\n| option | default |" in shown
+    assert shown.endswith("More.\n")
+    assert site["pages"].with_options("## Options\n", "guide/ewc.md") == "## Options\n"
 
 
 def test_the_reference_names_what_there_is(site):

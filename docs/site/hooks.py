@@ -15,7 +15,7 @@ import plotly.offline
 import torch
 from formulas import add_formulas
 from mkdocs.structure.files import File
-from pages import API, generated
+from pages import API, generated, with_options
 from running import BLOCK, PLOTLY, executed
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,6 @@ DOCS = ROOT / "docs"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 REPOSITORY = PROJECT["urls"]["Repository"]  # not repo_url: its button asks the host for numbers
 FOREIGN, SHIM = "https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.js"
-STYLE = "assets/site.css"
 COPIED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)\)")
 INDEX = re.compile(r"(`[^`]*`)|\]\[")
@@ -36,7 +35,6 @@ def on_config(config: Any) -> Any:
     _made.update(generated(DOCS))
     config.mdx_configs.setdefault("toc", {})["slugify"] = slug
     add_formulas(config)
-    config.extra_css.append(STYLE)
     config.nav = navigation()
     torch.set_num_threads(1)
     return config
@@ -65,7 +63,8 @@ def navigation() -> list[Any]:
         {"Detectors": titled("detectors", "detectors/index.md")},
         {"Streams": titled("streams", "streams/index.md")},
         {"Protocols": [*titled("protocols", "protocols/index.md"), "reproduce.md", "papers.md"]},
-        {"Reference": ["api/index.md", *(f"api/{page}.md" for page in API), "catalogue.md"]},
+        {"Reference": ["api/index.md", *(f"api/{page}.md" for page in API), "command-line.md",
+                       "catalogue.md"]},
         {"Background": ["architecture.md", "contract.md", "glossary.md", "speed.md",
                         "contributing.md", "decisions.md"]},
     ]  # fmt: skip
@@ -81,7 +80,7 @@ def on_files(files: Any, config: Any) -> Any:
     shim = (DOCS / "site" / "iframe-worker.js").read_text(encoding="utf-8")
     files.append(File.generated(config, SHIM, content=shim))
     style = (DOCS / "site" / "site.css").read_text(encoding="utf-8")
-    files.append(File.generated(config, STYLE, content=style))
+    files.append(File.generated(config, "assets/site.css", content=style))
     files.append(File.generated(config, PLOTLY, content=plotly.offline.get_plotlyjs()))
     return files
 
@@ -94,7 +93,7 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Links that leave the documentation lead to the repository; tutorials are run."""
     path = page.file.src_uri
-    text = outside_code(markdown, lambda part: _led(part, path))
+    text = outside_code(with_options(markdown, path), lambda part: _led(part, path))
     wanted = path.startswith("guide/") and os.environ.get("ENGRAM_DOCS_RUN") != "0"
     if wanted:
         return executed(text, path, "../" * path.count("/"))

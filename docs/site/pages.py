@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
+
+from command_line import command_line
 
 from engram import methods, metrics
 from engram.data.known import KNOWN
@@ -55,6 +58,7 @@ def generated(docs: Path) -> dict[str, str]:
         **_method_pages(docs),
         **_protocol_pages(docs),
         "catalogue.md": _catalogue(),
+        "command-line.md": command_line(),
         "api/index.md": _api_index(),
     }  # fmt: skip
     for page, things in API.items():
@@ -99,10 +103,10 @@ def _method_pages(docs: Path) -> dict[str, str]:
     pages = {}
     for name in methods.__all__:
         kind = getattr(methods, name)
-        stem = kind.__module__.rpartition(".")[2]
+        stem = _stem(kind)
         if not (docs / "methods" / f"{stem}.md").is_file():
             pages[f"methods/{stem}.md"] = "\n".join([
-                f"# {name}", "", first_line(kind), "", _field_table(kind), "",
+                f"# {name}", "", first_line(kind), "", options_table(kind), "",
                 f"::: {kind.__module__}.{name}", "",
             ])  # fmt: skip
     return pages
@@ -126,16 +130,70 @@ def _protocol_pages(docs: Path) -> dict[str, str]:
     return pages
 
 
-def _field_table(kind: type[Any]) -> str:
-    if not is_dataclass(kind):
+# -- options of methods, from the docstrings of their dataclasses ----------------------------------
+AS_FOR = re.compile(r"As (?:for|in) `(?:\w+\.)*(\w+)`\.?\s*")
+
+
+def with_options(markdown: str, page: str) -> str:
+    """A page of a method with the table of its options below the heading that announces it."""
+    folder, _, stem = page.removesuffix(".md").rpartition("/")
+    named = {_stem(getattr(methods, name)): getattr(methods, name) for name in methods.__all__}
+    if folder != "methods" or stem not in named:
+        return markdown
+    return re.sub(r"^## Options\n", rf"## Options\n\n{options_table(named[stem])}\n", markdown,
+                  count=1, flags=re.M)  # fmt: skip
+
+
+def options_table(kind: type[Any]) -> str:
+    """Every option with its default and what the docstring says of it."""
+    made = {one.name: one for one in fields(kind)} if is_dataclass(kind) else {}
+    said = described(kind)
+    groups: list[tuple[list[str], str]] = []
+    for name in dict.fromkeys([*said, *made]):
+        words = said.get(name, "")
+        if groups and words and groups[-1][1] == words:
+            groups[-1][0].append(name)
+        else:
+            groups.append(([name], words))
+    if not groups:
         return ""
-    rows = ["| field | default |", "|---|---|"]
-    for one in fields(kind):
-        default = one.default
-        if default is MISSING and one.default_factory is not MISSING:
-            default = one.default_factory()
-        rows.append(f"| `{one.name}` | `{'' if default is MISSING else default}` |")
-    return "\n".join(rows)
+    rows = ["| option | default | what it does |", "|---|---|---|"]
+    for names, words in groups:
+        defaults = [f"`{_default(made[name])}`" for name in names]
+        first = ", ".join(f"`{name}`" for name in names)
+        rows.append(f"| {first} | {', '.join(defaults).replace('``', '')} | {words} |")
+    memory = "\nValues of `memory`: [memory](../memory.md).\n" if "memory" in made else ""
+    return "\n".join(rows) + "\n" + memory
+
+
+def described(kind: type[Any]) -> dict[str, str]:
+    """What the docstring says of each parameter, in its order; "As for `X`" is looked up in X."""
+    text = inspect.cleandoc(kind.__doc__ or "")
+    found = re.search(r"^Parameters\n-+\n(.*?)(?=\n\n\w+\n-+\n|\Z)", text, re.M | re.S)
+    said: dict[str, str] = {}
+    for entry in re.split(r"\n(?=\S)", found[1]) if found else []:
+        names, _, words = entry.partition("\n")
+        words = " ".join(words.split()).replace("``", "`").replace("|", "\\|")
+        other = AS_FOR.match(words)
+        for name in names.split(", "):
+            said[name] = described(_class_named(kind, other[1]))[name] if other else words
+    return said
+
+
+def _class_named(kind: type[Any], name: str) -> type[Any]:
+    bases = {base.__name__: base for base in kind.__mro__}
+    found: type[Any] = bases.get(name) or getattr(methods, name)
+    return found
+
+
+def _default(one: Any) -> Any:
+    if one.default is MISSING and one.default_factory is not MISSING:
+        return one.default_factory()
+    return "" if one.default is MISSING else one.default
+
+
+def _stem(kind: type[Any]) -> str:
+    return kind.__module__.rpartition(".")[2]
 
 
 def _catalogue() -> str:

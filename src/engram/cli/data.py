@@ -24,7 +24,7 @@ Options = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", epilog="Example: engram data list --root sets")
 def list_(
     root: Root = None,
     everything: Annotated[
@@ -47,7 +47,7 @@ def list_(
         say("Other data sets are looked up in --root DIR or ENGRAM_DATA.", style="dim")
 
 
-@app.command("add")
+@app.command("add", epilog="Example: engram data add mine.npz mine --root sets")
 def add(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="File or folder to read.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name to store it under.")],
@@ -66,7 +66,7 @@ def add(
     say(f"Use it with:  engram run --data {name}{where}")
 
 
-@app.command("pack")
+@app.command("pack", epilog="Example: engram data pack photos photos.npz --set lazy=true")
 def pack(
     source: Source,
     out: Annotated[Path, typer.Argument(metavar="FILE.npz", help="File to write.")],
@@ -80,7 +80,7 @@ def pack(
     say(f"wrote {data.pack(source, out, root=root, **parsed(options, label))}")
 
 
-@app.command("verify")
+@app.command("verify", epilog="Example: engram data verify mine --root sets")
 def verify(source: Source, root: Root = None, options: Options = None, label: Label = None) -> None:
     """Verify checksums, and look for problems."""
     from engram import data
@@ -96,7 +96,7 @@ def verify(source: Source, root: Root = None, options: Options = None, label: La
         raise typer.Exit(FAILED)
 
 
-@app.command("inspect")
+@app.command("inspect", epilog="Example: engram data inspect animals.csv --label kind")
 def inspect(
     source: Source, root: Root = None, options: Options = None, label: Label = None
 ) -> None:

@@ -40,13 +40,13 @@ class AGEM(Method):
 
     Parameters
     ----------
-    size
-        Exemplars per step; 0 takes as many as the batch size.
-    masks
-        The current loss covers the classes that the task shows (the new ones, where every task
-        has its own), the memory's those opened before it (IIRC).
     memory
-        Exemplars to keep.
+        Exemplars to keep. ConFER: 2000 in all; IIRC: 20 per class, random.
+    size
+        Exemplars per step; 0: as many as the batch size.
+    masks
+        True: the current loss covers the classes that the task shows (the new ones, where every
+        task has its own), the reference loss those opened before it, as in IIRC's code.
 
     Examples
     --------

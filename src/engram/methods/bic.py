@@ -71,22 +71,24 @@ class BiC(Method):
     ----------
     memory
         Exemplars to keep; ``softmax`` needs the policy ``random``, since rows are held out before
-        the task is trained.
+        the task is trained. Original: 2000 in all; IIRC: 20 per class.
     variant
-        ``softmax``: the original, fitted on exemplars and new rows that are never trained on; new
-        classes get ``alpha * o + beta``. ``sigmoid``: one binary output per label, fitted on the
-        whole memory after the task; old classes get ``o / alpha - beta`` as well. ``distil``: the
-        same, but the fit's targets for old classes are the outputs of the network before the task.
+        ``softmax``: the original, fitted on exemplars and new rows that are never trained on.
+        ``sigmoid``: one binary output per label, fitted on the whole memory after the task; old
+        classes are corrected as well (IIRC). ``distil``: the same, but the fit's targets for old
+        classes are the outputs of the network before the task (IIRC's ablation).
     temperature
-        Temperature of the distillation, for ``softmax``.
+        T of the distillation, for ``softmax``.
     hold_every
         For ``softmax``: hold out one in this many exemplars of each class, from the second on.
     shift_decay
         For ``softmax``: the fit adds ``shift_decay / 2 * beta**2``.
     history
-        Which corrections apply: that of the ``latest`` classes, or ``all`` (``softmax`` only).
+        ``latest``: only the latest classes are corrected (official code); ``all``: every task's
+        classes keep their correction (``softmax`` only, PyCIL).
     label_scope
-        Classes of the task term of ``sigmoid`` and ``distil``: all seen ones, or the new ones.
+        Classes of the task term of ``sigmoid`` and ``distil``: ``all`` seen ones, or the ``new``
+        ones.
 
     Notes
     -----

@@ -38,12 +38,14 @@ class DERpp(Method):
 
     Parameters
     ----------
-    alpha, beta
-        Weights of the logit term and of the label term.
+    alpha
+        Weight of the logit term. Buzzega et al.: 0.1 to 1, by data set.
+    beta
+        Weight of the label term; 0 is DER. Buzzega et al.: 0.5 to 1, by data set.
     size
-        Memory rows of each draw; 0 means as many as the batch size.
+        Memory rows of each draw; 0: as many as the batch size.
     memory
-        A reservoir.
+        A reservoir. Buzzega et al.: 200, 500, 5120 items.
 
     Notes
     -----

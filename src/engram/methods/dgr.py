@@ -63,27 +63,32 @@ class DGR(Method):
     distill
         Soft labels: softmax of old logits over `temperature` (DGR+D), instead of the top class.
     temperature
-        Of soft labels; their term is multiplied by its square.
+        T of soft labels; their term is multiplied by T squared.
     ratio
         The share r of the new rows; None: ``1 / t`` at task t.
     kd_new_classes
-        Soft labels give new classes the probability 0 (``zero_pad``), or leave them out.
+        ``zero_pad``: soft labels give new classes the probability 0; ``slice``: new classes are
+        left out.
     size
-        Replayed rows per step; 0: as many as the batch has.
+        Generated rows per step; 0: as many as the batch has.
     passes
-        ``joint``: new and replayed rows go through the network together, so batch normalisation
-        sees both; ``apart``: one after the other.
+        ``joint``: new and generated rows go through the network together, so batch normalisation
+        sees both; ``apart``: one after the other, as in ConFER's base code.
     order
-        ``interleaved``: both networks learn in every step; ``generator_first``: the generator
-        is trained on the task first, for as long as the recipe says, then the network.
-    width, noise
-        Widths of the generator's layers and of its code. Width 0: the number of values in a
-        sample, but between 64 and 1600.
+        ``interleaved``: both networks learn in every step; ``generator_first``: the generator is
+        trained on the task first, for as long as the recipe says, then the network (ConFER's text).
+    width
+        Width of the generator's layers; 0: the number of values in a sample, but between 64 and
+        1600. ConFER: 1600.
+    noise
+        Dimension of the generator's code.
     likelihood
-        ``bernoulli``: samples in [0, 1], binary cross-entropy; ``gaussian``: squared error;
-        ``auto``: bernoulli where the data are images of bytes.
-    generator_lr, generator_optimizer
-        How the generator is trained; 0 and ``same``: as in the recipe.
+        ``bernoulli``: samples in [0, 1], binary cross-entropy; ``gaussian``: half the squared
+        error; ``auto``: bernoulli where the data are images of bytes and not standardised.
+    generator_lr
+        Learning rate of the generator; 0: the recipe's.
+    generator_optimizer
+        ``same``: the recipe's; or ``adam``, ``adamw``, ``sgd``.
 
     Notes
     -----

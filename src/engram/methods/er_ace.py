@@ -41,9 +41,9 @@ class ERACE(Method):
     Parameters
     ----------
     size
-        Memory rows per step; 0 means as many as the batch size.
+        Memory rows per step; 0: as many as the batch size.
     memory
-        A reservoir.
+        A reservoir. Caccia et al.: 5 to 100 items per class.
 
     Examples
     --------

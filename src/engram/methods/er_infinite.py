@@ -27,8 +27,13 @@ class ERInfinite(Method):
 
     Parameters
     ----------
-    mix, reduce, size
-        As in `ER`; ``union`` by default.
+    mix
+        ``union``: one epoch over everything so far (IIRC); ``paired``: each batch is joined by past
+        rows, drawn with replacement, as in `ER`.
+    reduce
+        ``mean``: one mean over all rows; ``sum``: mean of the new rows plus mean of the old ones.
+    size
+        Past rows per step when paired; 0: as many as the batch size.
 
     Examples
     --------

@@ -23,14 +23,23 @@ class EWC(Anchored):
     Parameters
     ----------
     strength
-        Lambda.
+        Lambda. ConFER: 5000; CGL: 1e6 with its own Fisher information.
     half
-        Multiply by strength / 2; False for implementations without the half (CGLB).
-    labels, group, term, batch_statistics
-        How the Fisher information is estimated, see `engram.methods.fisher.fisher`. The skeleton
-        benchmark uses ``half=False, group="full", term="objective"``, ConFER ``labels="pred"``.
+        Multiply by strength / 2, as the paper does; CGLB does not.
+    labels
+        Labels of the Fisher information: ``true`` ones (the empirical Fisher: RWalk, CGL),
+        ``pred``: the predicted class (ConFER's base code), ``sample``: one class drawn from the
+        model, ``all``: the expectation over the model's classes.
+    group
+        1: square each sample's gradient; n or ``full``: square the mean gradient of n rows, or of
+        all rows (CGLB). These are much smaller numbers.
+    term
+        Gradient of the log ``likelihood``, or of the training ``objective`` (CGLB).
+    batch_statistics
+        Batch normalisation uses the statistics of each group (`group` above 1, CGLB) instead of the
+        running ones.
     memory
-        Exemplars to train on as well (optional).
+        Exemplars mixed into the task's rows (the "-S" rows of the RWalk paper); None: no exemplars.
 
     Examples
     --------

@@ -18,16 +18,25 @@ class FrozenRoot(Method):
     Parameters
     ----------
     root
-        ``heldout``: before the first task, the whole network is trained on a share of the training
-        rows, with all classes open, and the top is reinitialised; no task contains those rows.
-        ``first_task``: the whole network is trained on the first task, then the root is frozen.
-        ``none``: the root keeps its initial weights, or those the model came with.
-        ``external``: the weights are read from a file.
-    root_share, root_iterations, root_batch_size, root_lr
-        For ``heldout``: the share of each task's rows, the number of steps, rows per step, and the
-        learning rate (0: the recipe's).
-    root_file, root_sha256
-        For ``external``: safetensors or a saved ``state_dict``, and its checksum.
+        Where the root gets its weights. ``heldout``: before the first task, the whole network is
+        trained on a share of the training rows, with all classes open, and the top is
+        reinitialised; no task contains those rows. ``first_task``: the whole network is trained on
+        the first task, then the root is frozen. ``none``: the root keeps its initial weights, or
+        those the model came with. ``external``: the weights are read from a file.
+    root_share
+        For ``heldout``: the share of each task's training rows that is set aside.
+    root_iterations
+        For ``heldout``: the number of steps.
+    root_batch_size
+        For ``heldout``: rows per step.
+    root_lr
+        For ``heldout``: the learning rate; 0: the recipe's. A sigmoid above many inputs saturates
+        at a learning rate that suits the tasks.
+    root_file
+        For ``external``: safetensors or a saved ``state_dict``. Leading parts of names may be
+        missing, but every tensor of the root must be present.
+    root_sha256
+        For ``external``: the checksum of the file, which is required.
     """
 
     root: str = "heldout"

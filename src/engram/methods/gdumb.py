@@ -20,9 +20,10 @@ class GDumb(Method):
     Parameters
     ----------
     memory
-        Exemplars to keep; by default balanced over all classes seen.
+        Exemplars to keep; by default balanced over all classes seen. Prabhu et al.: 300 to 4500 in
+        all.
     epochs
-        Passes over the memory at each task.
+        Passes over the memory at each task. Prabhu et al.: 256.
 
     Examples
     --------

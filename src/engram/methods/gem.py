@@ -81,19 +81,19 @@ class GEM(Method):
     Parameters
     ----------
     margin
-        Lower bound of v (memory strength in the authors' code).
+        Lower bound of v, at least 0 (memory strength in the authors' code). CGL: 5.
     eps
-        Keeps the problem solvable where past gradients are linearly dependent.
+        Added to the diagonal, so that linearly dependent gradients cause no trouble.
     size
-        Exemplars drawn per past task and step; 0 takes all of them.
+        Exemplars drawn per past task and step; 0: all of them.
     counted
-        Share of a past task's rows whose loss counts. The others only pass through the network, so
-        that batch normalisation sees them: ``GEM(counted=0.2, memory=Memory(fraction=1.0))`` keeps
+        Share of a past task's exemplars that enter the loss. The others only pass through the
+        network, for batch normalisation: ``GEM(counted=0.2, memory=Memory(fraction=1.0))`` keeps
         whole tasks for that, as CGLB does.
     redraw
-        Redraw the rows that count at every step; otherwise they are the first ones of the memory.
+        Redraw the rows that enter the loss at every step (CGLB); False: the memory's first ones.
     memory
-        Exemplars to keep of each task.
+        Exemplars to keep of each task. CGL: 0.2 of each.
 
     Examples
     --------

@@ -76,20 +76,22 @@ class ICaRL(Method):
     Parameters
     ----------
     memory
-        20 exemplars per class by herding.
+        Exemplars to keep, by herding. IIRC: 20 per class; RWalk: 10 and 25 per class; original:
+        2000 in all.
     variant
         How to predict. ``nme``: the nearest class mean (between normalised features), once a task
-        is finished; the outputs while it is being trained. ``hb1``, ``cnn``: the network's outputs.
-        ``norm``: the same with a cosine head, scaled by a learnt number. Rows with sets of labels
-        need ``cnn`` or ``norm``: the nearest mean, and hb1's largest output, are one label.
+        is finished; the outputs while it is being trained. ``hb1`` (RWalk), ``cnn`` (IIRC): the
+        network's outputs. ``norm``: the same with a cosine head, scaled by a learnt number (IIRC).
+        Rows with sets of labels need ``cnn`` or ``norm``: the nearest mean, and hb1's largest
+        output, are one label.
     bce_reduction
-        Mean over the classes seen, or their sum, as in the original.
+        ``mean`` over the classes seen (IIRC), or their ``sum`` (original, RWalk).
     nme_flip
-        Class means over exemplars and their mirror images (images only).
+        Class means over exemplars and their mirror images (images only), as in the original.
     scale
         ``norm``: initial factor of the cosines, which is then learnt. IIRC starts at 1 and trains
-        for long with a large learning rate; with few or small steps, a scale of 1 ends up
-        rejecting every label, which is what lowers a mean over many classes most.
+        for long with a large learning rate; with few or small steps, a scale of 1 ends up rejecting
+        every label, which is what lowers a mean over many classes most.
     reset_scale
         ``norm``: reset the scale whenever classes are added, as the released code of IIRC does;
         otherwise it carries over.

@@ -47,6 +47,12 @@ class Join(Method):
     part may have a memory, one `gradient` and one `scores`, and parts that need a particular head
     must need the same one. Nested Joins are flattened.
 
+    Parameters
+    ----------
+    parts
+        The methods, as positional arguments; nested Joins are flattened. On the command line:
+        ``--method ER+LwF``.
+
     Examples
     --------
     >>> from engram.methods.er import ER

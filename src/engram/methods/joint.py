@@ -26,7 +26,7 @@ class Joint(Method):
     ----------
     init
         ``continue`` from the weights of the previous task, or ``scratch``: every task starts from
-        the run's initial weights, with a fresh optimiser.
+        the run's initial weights, with a fresh optimiser (the reference of RWalk's intransigence).
     skip
         Do not train the first `skip` tasks. With ``scratch`` the later ones are unaffected, which
         saves most of the time when only the last model matters.

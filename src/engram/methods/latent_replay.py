@@ -24,14 +24,14 @@ class LatentReplay(FrozenRoot, NaiveRehearsal):
     Parameters
     ----------
     memory
-        1000 latents by default, updated as in `NaiveRehearsal`.
+        1000 latents by default, as in ConFER, updated as in `NaiveRehearsal`.
     weighting
-        ``mean``: one mean over new and old rows; ``task_count``: ``new / t + (1 - 1/t) * old``.
+        As for `NaiveRehearsal`.
     size
-        Memory rows per step; 0 means as many as the batch size.
+        Memory rows per step; 0: as many as the batch size.
     root, root_share, root_iterations, root_batch_size, root_lr, root_file, root_sha256
-        Where the root gets its weights: ``heldout`` (default; trained on rows set aside from all
-        tasks), ``first_task``, ``none`` or ``external``. See `FrozenRoot`.
+        As for `FrozenRoot`: where the root gets its weights (``heldout``, ``first_task``,
+        ``none``, ``external``) and how it is trained.
 
     Examples
     --------

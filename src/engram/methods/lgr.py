@@ -27,17 +27,21 @@ class LGR(FrozenRoot, DGR):
 
     Parameters
     ----------
-    distill, temperature, ratio, kd_new_classes, size, passes, order, width, noise
-        As for `DGR`; width 0 is that of a latent, between 64 and 1600.
+    root, root_share, root_iterations, root_batch_size, root_lr, root_file, root_sha256
+        As for `FrozenRoot`: where the root gets its weights (``heldout``, ``first_task``,
+        ``none``, ``external``) and how it is trained.
+    distill, temperature, ratio, kd_new_classes, size, passes, order
+        As for `DGR`.
+    width
+        Width of the generator's layers; 0: the size of a latent, but between 64 and 1600. ConFER:
+        200.
+    noise
+        As for `DGR`.
     likelihood
         ``bernoulli``: latents in [0, 1]; ``gaussian``: any; ``auto``: bernoulli where the model
         says that its root ends in a sigmoid (``latent=200`` of ``lenet`` and ``mlp``).
     generator_lr, generator_optimizer
         As for `DGR`.
-    root, root_share, root_iterations, root_batch_size, root_lr, root_file, root_sha256
-        Where the root gets its weights: ``heldout`` (default; trained on rows set aside from all
-        tasks), ``first_task`` (the generator is trained on that task's latents afterwards),
-        ``none`` or ``external``. See `FrozenRoot`.
 
     Notes
     -----

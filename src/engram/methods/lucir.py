@@ -110,23 +110,27 @@ class LUCIR(Method):
     Parameters
     ----------
     memory
-        20 exemplars per class by herding.
+        Exemplars to keep: 20 per class by herding, as in the paper and IIRC.
     variant
-        ``full``; ``no_margin`` leaves the margin out; ``distil`` takes the old network's sigmoid as
-        target of old classes, as `ICaRL` does (and the binary loss on any stream);
-        ``distil_no_margin`` both.
+        ``full``; ``no_margin``: without the margin; ``distil``: binary cross-entropy in which old
+        classes have the old network's sigmoid as target, as in `ICaRL`; ``distil_no_margin``: both
+        (the last three are IIRC's ablation).
     scale
-        Initial factor of the cosines, which is then learnt. The original starts at 1 and trains
-        for long; in few steps a scale of 1 cannot separate the classes.
+        Initial factor of the cosines, which is then learnt. The original starts at 1 and trains for
+        long; in few steps a scale of 1 cannot separate the classes.
     strength
         Weight of the feature term.
     growth
         ``old_new``: the feature term grows with the number of old classes; ``new_old``: it falls,
-        as one version of the paper prints it.
-    margin, hardest, push
-        The margin, how many of the hardest new classes count, and the weight of the term.
+        as the IIRC thesis prints it.
+    margin
+        The margin m.
+    hardest
+        K, how many of the hardest new classes count.
+    push
+        Weight of the margin term.
     margin_reduce
-        Mean or sum over the hardest classes.
+        ``mean`` (both codes) or ``sum`` (as printed) over the K classes.
 
     Notes
     -----

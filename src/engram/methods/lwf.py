@@ -62,25 +62,28 @@ class LwF(Method):
 
     Parameters
     ----------
-    strength, temperature
-        Weight and temperature of the distillation.
+    strength
+        Weight of the distillation. ConFER, CND: 1; CGL: 1 on NW-UCLA, 0.1 on NTU.
+    temperature
+        T of the distillation.
     scale
-        Multiply it by the squared temperature.
+        Multiply the distillation by T squared (ConFER; not CND, CGL).
     blocks
-        One softmax over all old classes (``joint``), or one per old task, summed (``per_task``).
+        ``joint``: one softmax over all old classes; ``per_task``: one per old task, summed (CGL);
         ``auto``: per task where rows compete within their own task (multi-head), joint otherwise.
     weighting
-        ``lambda`` as above; ``task_count``: ``task / t + (1 - 1/t) * strength * distillation`` at
-        task t, the distillation averaged over the blocks.
+        ``lambda``: ``task + strength * distillation`` (paper); ``task_count``: ``task / t + (1 -
+        1/t) * strength * distillation`` at task t, the distillation averaged over the blocks
+        (ConFER's base code).
     ce_scope
-        Classes of the task term: the training scope, or the current task's ``new`` ones only.
+        Classes of the task term: the training ``scope``, or the current task's ``new`` ones only
+        (CGLB).
     kd_new_classes
         The student's softmax covers the old classes (``slice``), or the new ones as well, with
-        probability 0 as their target (``zero_pad``).
+        probability 0 as their target (``zero_pad``, ConFER's base code).
     form
-        ``ce``, or ``kl``: the same gradient, the loss reduced by the teacher's entropy.
-        ``sigmoid``: binary, averaged over the old classes; required for streams whose rows carry
-        sets of labels.
+        ``ce``; ``kl``: the same gradient, the loss reduced by the teacher's entropy; ``sigmoid``:
+        binary, averaged over the old classes, required for streams whose rows carry sets of labels.
 
     Notes
     -----

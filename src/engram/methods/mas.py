@@ -64,21 +64,25 @@ class MAS(Anchored):
 
     Parameters
     ----------
+    strength
+        Lambda. CGL: 100. A strength is meaningful for one form of `importance` only.
     importance
-        ``per_sample_abs`` (paper); ``batch_abs``: absolute mean gradient of groups of rows,
-        averaged over the outputs (code of the novelty benchmark); ``batch_sq``: its square (CGLB).
-    group, batch_statistics
-        For the two batch forms: rows per group, or ``"full"``; whether batch normalisation uses a
-        group's own statistics in place of the running ones (CGLB).
+        ``per_sample_abs``: mean of absolute gradients of each row (paper); ``batch_abs``: absolute
+        mean gradient of groups of rows, averaged over the outputs (CND's code); ``batch_sq``: the
+        square of that mean gradient (CGLB).
+    group
+        Rows per group of the two batch forms: a number, or ``full``.
+    batch_statistics
+        Batch normalisation uses each group's own statistics (batch forms only, CGLB).
     accum
-        ``sum`` over tasks, or the mean weighted by their rows (``avg_by_count``, CGLB).
+        ``sum`` over tasks; ``avg_by_count``: mean weighted by their rows (CGLB).
     half
-        Multiply by strength / 2 (code of the novelty benchmark).
+        Multiply by strength / 2 (CND's code).
     data
-        Rows of the pass: the task's ``own`` at its end, or the ``new`` ones of the next task at its
-        start, through the outputs of the task before (CGLB).
+        ``own``: the task's rows, at its end; ``new``: the next task's rows, at its start, through
+        the outputs of the classes of the task before (CGLB).
     memory
-        Exemplars to train on as well.
+        Exemplars mixed into the task's rows (the "-S" rows of the RWalk paper); None: no exemplars.
 
     Examples
     --------

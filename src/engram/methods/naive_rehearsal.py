@@ -46,9 +46,10 @@ class NaiveRehearsal(Method):
         1000 items by default, the published size for class-incremental streams (1500 for
         task-incremental ones). ``shrink="equal"`` keeps exactly equal shares instead.
     weighting
-        ``mean``: one mean over new and old rows; ``task_count``: ``new / t + (1 - 1/t) * old``.
+        ``mean``: one mean over new and old rows (ConFER's text); ``task_count``: ``new / t + (1 -
+        1/t) * old`` at task t (ConFER's base code).
     size
-        Memory rows per step; 0 means as many as the batch size.
+        Memory rows per step; 0: as many as the batch size.
 
     Notes
     -----

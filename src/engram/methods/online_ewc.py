@@ -34,11 +34,13 @@ class OnlineEWC(EWC):
     Parameters
     ----------
     gamma
-        Decay of the importances of earlier tasks.
+        Decay of the importances of earlier tasks, 0 to 1. ConFER: 1.
     gamma_in_loss
         Multiply the penalty by gamma once more, as the code of van de Ven does.
-    strength, half, labels, group, term, batch_statistics, memory
-        As in `engram.methods.ewc.EWC`.
+    strength
+        Lambda. ConFER: 5000.
+    half, labels, group, term, batch_statistics, memory
+        As in `EWC`.
 
     Examples
     --------

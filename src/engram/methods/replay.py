@@ -35,7 +35,7 @@ class Replay(base.Method):
     Parameters
     ----------
     fraction
-        Share of each task's rows, rounded up; never reduced later.
+        Share of each task's rows, rounded up; never reduced later. CGL: 0.2; 1 is its JOINT.
     mix
         ``union``: every epoch goes over the task and all that was kept; ``paired``: every batch
         holds as many kept rows, drawn with replacement, as rows of the task.

@@ -51,25 +51,36 @@ class RWalk(Anchored):
 
     Parameters
     ----------
+    strength
+        Lambda. RWalk's table 1: 1000; 500 on CIFAR-100 with samples.
     alpha, alpha_on, init
-        The running F, as in `engram.methods.ewcpp.EWCpp`.
-    every, eps, kl_half, flush
-        Steps per interval; damping; the half in the distance; whether an interval cut short by the
-        end of a task counts.
+        As in `EWCpp`.
+    every
+        Steps per interval. RWalk: 10 on MNIST, 50 on CIFAR-100.
+    eps
+        Damping, which the paper leaves open.
+    kl_half
+        The half in the distance (paper); False: the authors' code.
+    flush
+        An interval cut short by the end of a task counts; False: it is dropped.
     clamp
         Clamp scores at 0 in every ``interval``, or in the sum over the ``task``.
     avg
-        ``mean`` with the first task unhalved; ``agem_accumulate`` adds the mean to the old score
-        (the authors' code); ``literal_half_first`` halves the first task's, too.
+        ``mean``: with the first task unhalved; ``agem_accumulate``: the mean is added to the old
+        score (the authors' code); ``literal_half_first``: the first task's is halved, too.
     norm
-        ``minmax_global`` over all parameters that may move, ``per_tensor``, or ``max_only``.
-    half, grad
-        strength / 2 in place of strength; g of the ``task`` loss or of the ``total``.
+        ``minmax_global``: over all parameters that may move (the authors' code); ``per_tensor``:
+        layer by layer; ``max_only``: divided by the maximum.
+    half
+        strength / 2 in place of strength.
+    grad
+        g of the ``task`` loss (the authors' code), or of the ``total`` with the penalty (the
+        paper's text).
     impl
         ``paper``; ``agem``: F moves once per interval by a sum of g^2 that is not cleared within a
         task, after the score has used the F before.
     memory
-        Exemplars to train on as well (RWalk with samples).
+        Exemplars mixed into the task's rows (the "-S" rows of the RWalk paper); None: no exemplars.
 
     Examples
     --------

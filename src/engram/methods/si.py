@@ -40,16 +40,16 @@ class SI(Anchored):
     Parameters
     ----------
     strength
-        c of the paper; no half.
+        c of the paper; no half. ConFER: 1; RWalk: 0.1 on MNIST, 10 on CIFAR-100.
     xi
-        Damping.
+        Damping. Code of van de Ven: 0.1; of the RWalk authors: 0.001.
     clamp
-        ``none``; ``task_term``: clamp each task's contribution at 0 (PI in the RWalk paper);
-        ``total``: clamp the sum (the SI authors' code).
+        ``none``: Omega may decrease (paper); ``task_term``: clamp each task's contribution at 0 (PI
+        in the RWalk paper); ``total``: clamp the sum (the authors' code).
     grad
         g of the ``task`` loss, or of the ``total`` with its penalty (code of van de Ven).
     memory
-        Exemplars to train on as well (PI-S).
+        Exemplars mixed into the task's rows (the "-S" rows of the RWalk paper); None: no exemplars.
 
     Examples
     --------

@@ -46,9 +46,9 @@ class SLDA(Method):
     Parameters
     ----------
     shrinkage
-        Weight of the identity matrix in the covariance that is inverted.
+        Weight of the identity matrix in the covariance that is inverted, above 0.
     train_first
-        Whether the network is trained on the first task; if not, it keeps its initial weights.
+        Train the network on the first task; False: it keeps its initial weights.
 
     Examples
     --------

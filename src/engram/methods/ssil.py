@@ -45,13 +45,13 @@ class SSIL(Method):
     Parameters
     ----------
     memory
-        How many rows are kept, and which.
+        How many rows are kept, and which. CND: 4500 or 9000, shared by tasks.
     size
-        Memory rows per step; 0 means as many as the batch size.
+        Memory rows per step; 0: as many as the batch size.
     temperature
         T of the distillation.
     kd_inputs
-        Rows to distil on: ``all``, or those of the memory (``replay``).
+        Rows to distil on: ``all`` (official code), or those of the memory (``replay``, CND's code).
 
     Examples
     --------

@@ -38,32 +38,34 @@ class TWP(Anchored):
 
     Parameters
     ----------
-    strength, top
-        Weights of the two importances (lambda_l and lambda_t).
-    beta, beta_strength
-        ``off`` (as the authors' code runs), or ``double_backward``: add beta_strength times the
-        sum of the current batch's I, which promotes small gradients (as the paper has it).
+    strength
+        Weight of the importance for the loss. CGL: 1e4 on NW-UCLA, 100 on NTU.
+    top
+        Weight of the importance for the attention. CGL: 1e4.
+    beta
+        ``off``, as the authors' code runs (its term is detached); ``double_backward``: add
+        `beta_strength` times the sum of the current batch's I, with its gradient, as in the paper.
+    beta_strength
+        Weight of that term. CGL: 0.01.
     top_norm
-        ``l2`` or ``l2_squared``.
+        ``l2``: the norm of e; ``l2_squared``: its square.
     layers
-        ``first`` or ``all`` graph layers.
+        ``first`` graph layer (authors' code), or ``all`` of them.
     edge_softmax
-        Normalise the attention over incoming edges (CGLB).
+        Leaky ReLU (slope 0.2) and softmax over a node's incoming edges (CGLB).
     base
-        First importance: squared gradient of the ``loss``, or ``mas``, the size of the gradient of
-        the squared output.
+        First importance: squared gradient of the ``loss``, or ``mas``: mean of absolute per-sample
+        gradients of the squared output (CGL's description).
     accumulate
-        Gradients are not cleared between the two passes (the authors' code): the second importance
-        is that of the sum of both terms.
+        Gradients are not cleared between the two passes (authors' code, CGLB): the second
+        importance is that of the sum of both terms.
     batch_statistics
         Batch normalisation uses the task's own statistics in the two passes (CGLB).
     steps
-        ``clean``: the gradient of the loss; ``twice``: that of the task counts double, as where the
-        task loss is back-propagated before the penalty joins it and once more with it; ``cglb``:
-        double, and gradients of a task's steps are never cleared, so every step adds to the sum of
-        all before, which begins with the gradients of the importance pass.
+        ``clean``: the gradient of the loss, g_L + g_pen; ``twice``: 2 g_L + g_pen; ``cglb``: G <- G
+        + 2 g_L + g_pen, never cleared within a task (CGLB, the authors' code for Tox21).
     memory
-        Exemplars to train on as well.
+        Exemplars mixed into the task's rows (the "-S" rows of the RWalk paper); None: no exemplars.
 
     Examples
     --------
