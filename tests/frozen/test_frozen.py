@@ -61,8 +61,8 @@ def test_the_command_line_reads_the_finished_directory(tmp_path):
 
 
 def test_numbers_tell_small_changes_apart():
-    one = {"scores/0": torch.linspace(0, 1, 50), "scores/1": 1e-6 * torch.ones(3)}
-    other = {**one, "scores/1": one["scores/1"] * torch.tensor([1.0, 1.0, 1.0001])}
+    one = {"state/0": torch.linspace(0, 1, 50), "state/1": 1e-6 * torch.ones(3)}
+    other = {**one, "state/1": one["state/1"] * torch.tensor([1.0, 1.0, 1.0001])}
     assert differences(robust(one), robust(one)) == []
-    assert differences(robust(one), robust(other)) == ["scores"]
+    assert differences(robust(one), robust(other)) == ["state"]
     assert compare({"case": exact(one)}, {"case": exact(other)}) == 1
