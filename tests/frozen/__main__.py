@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from tests.frozen.cases import NAMES, STEADY, numbers_of, write_directories
+from tests.frozen.digests import differences, exact, robust
 from tests.frozen.ids import ids
-from tests.frozen.numbers import differences, exact, robust
 
 HERE = Path(__file__).parent
 NUMBERS, IDS = HERE / "numbers.json", HERE / "ids.json"

@@ -14,7 +14,7 @@ STREAMS: list[dict[str, Any]] = [
     {"data": "blobs"}, {**BLOBS, "classes_per_task": [3, 1, 2]}, {**BLOBS, "seed": 3},
     {**BLOBS, "kind": "task_incremental"}, {**BLOBS, "valid": 0.25}, {**BLOBS, "kind": "joint"},
     {**BLOBS, "kind": "new_instances", "tasks": 3}, {**BLOBS, "kind": "blurry"},
-    {"data": "digits", "kind": "rotated", "angles": [0, 40]}, {**BLOBS, "online": True},
+    {"data": "digits", "kind": "rotated", "angles": [40]}, {**BLOBS, "online": True},
     {**BLOBS, "kind": "hierarchical", "hierarchy": {"low": [0, 1], "high": [2, 3]}},
     {"data": "digits", "kind": "permuted", "tasks": 2}, {"data": "digits", "balance": True},
 ]  # fmt: skip
