@@ -77,6 +77,7 @@ def nearest(name: object, valid: Iterable[str]) -> str | None:
 
     A third of the letters may be wrong, missing, added or swapped with their neighbour, three at
     most; capitals, underscores and hyphens do not count, nor do the modules of PyTorch in front.
+    (`difflib` offers SI for "size", and nothing for "temp".)
 
     Examples
     --------

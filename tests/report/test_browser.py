@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 
 import pytest
+from choreographer.errors import ChromeNotFoundError
 from PIL import Image
 
 from engram.errors import BadArgument
-from engram.report import ReportInput, build, chromium, write_images
+from engram.report import ReportInput, build, write_images
+from engram.report.images import NoChromium
+from tests.report import chromium
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"> %{x}"
 LABELS = ("Finetune", HOSTILE, "ER", "Joint")
@@ -229,6 +233,10 @@ def test_fits_its_window(browser, report, tmp_path, width, phone, colors):
     assert complaints(browser) == []
 
 
+def ended(*_, **__):
+    raise asyncio.CancelledError
+
+
 @needs_chromium
 def test_images_of_every_figure(tmp_path, frame_of):
     frame = frame_of(LABELS[:2], seeds=1, tasks=2, points=2, classes=0, heads=["single"])
@@ -249,9 +257,19 @@ def test_images_of_every_figure(tmp_path, frame_of):
     assert b"/Font" in page  # words and lines, no picture of them
 
 
-def test_without_chromium_there_is_a_clear_message(tmp_path, frame_of, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(chromium.NoChromium, match=r"expected one of chromium, .* on the PATH"):
+def missing(*_, **__):
+    raise ChromeNotFoundError
+
+
+@pytest.mark.parametrize("browser", ["absent", "false", "killed"])
+def test_without_chromium_there_is_a_clear_message(tmp_path, frame_of, monkeypatch, browser):
+    if browser == "absent":
+        monkeypatch.setattr("choreographer.browsers.chromium.Chromium.__init__", missing)
+    elif browser == "false":  # one that ends at once
+        monkeypatch.setenv("BROWSER_PATH", "/bin/false")
+    else:  # how kaleido says that it ended on the way
+        monkeypatch.setattr("kaleido.write_fig_from_object_sync", ended)
+    with pytest.raises(NoChromium, match="need Chrome or Chromium, installed or named by"):
         write_images(ReportInput(frame_of(["A"], seeds=1, points=0, classes=0)), tmp_path / "i")
     assert not (tmp_path / "i").exists()
 

@@ -209,7 +209,7 @@ def test_the_command_refuses_what_cannot_work(saved, tmp_path):
 
 
 def test_the_page_in_a_browser(running):
-    from engram.report import chromium
+    from tests.report import chromium
 
     if chromium.find() is None:
         pytest.skip("no Chromium is on the PATH")

@@ -27,7 +27,7 @@ def command(
     ] = None,
     images: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Also write figures as SVG, PNG, PDF (needs Chromium)."),
+        typer.Option(metavar="DIR", help="Also write figures as SVG, PNG, PDF (extra: images)."),
     ] = None,
 ) -> None:  # fmt: skip
     """Write a self-contained HTML report on run directories; it needs no network."""

@@ -1,21 +1,18 @@
-"""The figures of a report as pictures, drawn by the same plotly in a headless Chromium."""
+"""The figures of a report as pictures, drawn by the same plotly: kaleido, a headless Chromium."""
 
 from __future__ import annotations
 
-import base64
+import asyncio
 import json
+import logging
 import os
 import tempfile
-import urllib.parse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import plotly.offline
-
-from engram.errors import choose, whole
+from engram.errors import EngramError, choose, whole
 from engram.records.files import write_bytes
-from engram.report import chromium
 from engram.report.digest import digest
 from engram.report.inputs import ReportInput
 from engram.report.page import head_views, own_head
@@ -24,8 +21,11 @@ from engram.report.sections import all_sections, choose_cast
 from engram.report.style import as_plot_text, shorten
 
 KINDS = ("svg", "png", "pdf")
-PIXELS = 96  # CSS pixels of an inch
 INK, LINE = "#1d2125", "#dfddd7"
+
+
+class NoChromium(EngramError):
+    """kaleido or a Chromium for it is missing, or does not answer."""
 
 
 def write_images(
@@ -38,7 +38,8 @@ def write_images(
 ) -> list[Path]:
     """Write every figure of a report as SVG, PNG and PDF; the paths of the files.
 
-    Needs a Chromium on the PATH and says so (`chromium.NoChromium`) where there is none.
+    Needs the extra ``images`` and an installed Chrome or Chromium, and says so (`NoChromium`) where
+    there is none.
 
     Parameters
     ----------
@@ -54,19 +55,18 @@ def write_images(
     facts = digest(inputs)
     sections = all_sections(facts, choose_cast(facts))
     own = own_head(inputs.recipes, head_views(facts))
-    target = Path(folder)
-    written = []
-    with tempfile.TemporaryDirectory(prefix="engram-") as work, chromium.launch() as browser:
-        page = Path(work) / "plotly.html"
-        script = plotly.offline.get_plotlyjs()
-        page.write_text(f"<!doctype html><meta charset=utf-8><script>{script}</script>", "utf-8")
-        browser.open(page)
+    with tempfile.TemporaryDirectory(prefix="engram-") as work:
+        drawn: list[dict[str, Any]] = [
+            {"fig": figure, "path": str(Path(work) / f"{name}.{form}"),
+             "opts": {"format": form, "width": width, "height": figure["layout"]["height"],
+                      "scale": scale if form == "png" else 1}}
+            for name, figure in _pictures(sections, own) for form in formats
+        ]  # fmt: skip
+        _draw(drawn)
+        target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        for name, figure in _pictures(sections, own):
-            for form in formats:
-                content = _draw(browser, figure, form, width, scale)
-                written.append(write_bytes(target / f"{name}.{form}", content))
-    return written
+        made = [Path(one["path"]) for one in drawn]
+        return [write_bytes(target / path.name, path.read_bytes()) for path in made]
 
 
 def _pictures(sections: Sequence[Section], own: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -101,22 +101,19 @@ def standalone(section: Section, panel: Panel, head: str) -> dict[str, Any]:
     return figure
 
 
-def _draw(
-    browser: chromium.Browser, figure: dict[str, Any], form: str, width: int, scale: int
-) -> bytes:
-    height = figure["layout"]["height"]
-    options = {"format": "png" if form == "png" else "svg", "width": width, "height": height}
-    options["scale"] = scale if form == "png" else 1
-    url = browser.evaluate(f"Plotly.toImage({json.dumps(figure)}, {json.dumps(options)})")
-    prefix, _, body = str(url).partition(",")
-    if prefix.endswith("base64"):
-        return base64.b64decode(body)
-    drawing = urllib.parse.unquote_to_bytes(body)
-    if form == "svg":
-        return drawing
-    text = json.dumps(drawing.decode())  # letters and lines stay what they are: a PDF of an SVG
-    browser.evaluate(
-        f"document.body.style.margin = 0; document.body.innerHTML = {text};"
-        " document.querySelector('svg').style.display = 'block'"
-    )
-    return browser.pdf(width / PIXELS, height / PIXELS)
+def _draw(pictures: list[dict[str, Any]]) -> None:
+    """Write pictures, all by one browser; no network is asked for anything."""
+    try:
+        import kaleido
+    except ImportError as problem:
+        raise NoChromium("Pictures need kaleido: pip install 'engram[images]'") from problem
+    # When the browser closes, half a last message may remain, which is logged with a traceback.
+    logging.getLogger("choreographer").setLevel(logging.CRITICAL)
+    try:
+        # MathJax would be fetched; a browser that ends on its way cancels kaleido's task.
+        kaleido.write_fig_from_object_sync(pictures, kopts={"mathjax": False})
+    except (Exception, asyncio.CancelledError) as problem:
+        why = " ".join(str(problem).split())[:200] or "it ended before it answered"
+        raise NoChromium(
+            f"Pictures need Chrome or Chromium, installed or named by BROWSER_PATH: {why}"
+        ) from problem

@@ -1,4 +1,4 @@
-"""A headless Chromium on the PATH, driven over a pipe: no extra package, no port, no network."""
+"""A headless Chromium on the PATH, driven over a pipe: tests click and type in pages."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engram.errors import EngramError
-
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
@@ -26,7 +24,7 @@ FLAGS = (
 )  # fmt: skip
 
 
-class NoChromium(EngramError):
+class NoChromium(RuntimeError):
     """There is no Chromium on the PATH, or it does not answer."""
 
 
@@ -65,7 +63,7 @@ class Browser:
             answer = self._next(deadline)
             if answer.get("id") == self._last:
                 if "error" in answer:
-                    raise EngramError(f"Chromium: {method}: {answer['error'].get('message')}")
+                    raise RuntimeError(f"Chromium: {method}: {answer['error'].get('message')}")
                 result: dict[str, Any] = answer["result"]
                 return result
             self.events.append(answer)
@@ -105,7 +103,7 @@ class Browser:
         if "exceptionDetails" in answer:
             fault = answer["exceptionDetails"]
             text = fault.get("exception", {}).get("description") or fault.get("text")
-            raise EngramError(f"Chromium: the page failed: {text}")
+            raise RuntimeError(f"Chromium: the page failed: {text}")
         return answer["result"].get("value")
 
     def size(self, width: int, height: int, *, phone: bool = False) -> None:
