@@ -65,7 +65,7 @@ def test_every_command_is_in_the_reference(site):
         (example,) = commands(re.search(r"^```sh\n.*?^```", sections[name], re.M | re.S)[0])
         assert example.startswith(f"{name}")
         assert misused(example) == ""
-    assert "| `-d, --data NAME\\|PATH` |" in sections["engram run"]
+    assert "| `-d, --data NAME|PATH` |" in sections["engram run"]
     assert re.search(r"\| `--port .*` \| .* \| `8000` \|", sections["engram serve"])
 
 
