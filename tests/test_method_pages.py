@@ -29,7 +29,7 @@ from engram.streams import class_incremental
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS / "site"))
 try:
-    from pages import described, with_options
+    from pages import described, with_tables
 finally:
     sys.path.remove(str(DOCS / "site"))
 
@@ -47,8 +47,8 @@ def page(name: str) -> Path:
 
 
 def text_of(path: Path) -> str:
-    """A page as the site shows it: with the options that its method's docstring describes."""
-    return with_options(path.read_text(encoding="utf-8"), path.relative_to(DOCS).as_posix())
+    """A page as the site shows it: with the tables that are made from the code."""
+    return with_tables(path.read_text(encoding="utf-8"), path.relative_to(DOCS).as_posix())
 
 
 def quoted(path: Path) -> set[str]:
@@ -152,7 +152,7 @@ def test_size_of_the_state_is_as_said(name: str) -> None:
 
 # -- the index -------------------------------------------------------------------------------------
 def rows_of(path: Path, columns: int) -> list[list[str]]:
-    lines = [line for line in path.read_text("utf-8").splitlines() if line.startswith("| ")]
+    lines = [line for line in text_of(path).splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [row for row in cells if len(row) == columns]
 
@@ -161,6 +161,7 @@ def test_the_index_lists_all() -> None:
     listed = {row[0]: row for row in rows_of(INDEX, 5)[1:]}
     expected = {f"[{name}]({page(name).name})" for name in methods.__all__}
     assert set(listed) == expected
+    assert set(re.findall(r"\[\w+\]\(\w+\.md\)", INDEX.read_text("utf-8"))) >= expected
 
 
 @pytest.mark.parametrize("name", [n for n in methods.__all__ if n != "Join"])

@@ -65,7 +65,7 @@ def test_every_command_is_in_the_reference(site):
         (example,) = commands(re.search(r"^```sh\n.*?^```", sections[name], re.M | re.S)[0])
         assert example.startswith(f"{name}")
         assert misused(example) == ""
-    assert "| `-d, --data NAME\\|PATH` |" in sections["engram run"]
+    assert "| `-d, --data NAME|PATH` |" in sections["engram run"]
     assert re.search(r"\| `--port .*` \| .* \| `8000` \|", sections["engram serve"])
 
 
@@ -73,10 +73,10 @@ def test_options_are_taken_from_docstrings(site):
     table = site["pages"].options_table(methods.OnlineEWC)
     assert "| `gamma` | `1.0` | Decay of" in table
     assert "`sample`: one class drawn" in table  # said by EWC, whose option it is
-    shown = site["pages"].with_options("# EWC\n\n## Options\n\nMore.\n", "methods/ewc.md")
+    shown = site["pages"].with_tables("# EWC\n\n## Options\n\nMore.\n", "methods/ewc.md")
     assert "## Options\n\n| option | default |" in shown
     assert shown.endswith("More.\n")
-    assert site["pages"].with_options("## Options\n", "guide/ewc.md") == "## Options\n"
+    assert site["pages"].with_tables("## Options\n", "guide/ewc.md") == "## Options\n"
 
 
 def test_the_reference_names_what_there_is(site):

@@ -65,16 +65,11 @@ def row(names: str, words: str) -> str:
     if found:
         words = words[: found.start()]
         default = f"`{found['value']}`" if found["value"] else "required"
-    return f"| {code(names)} | {escape(words).replace('<', '&lt;')} | {escape(default)} |"
-
-
-def code(text: str) -> str:
-    """Text in backticks, with bars that do not end a cell of a table."""
-    return "`" + escape(text) + "`"
+    return f"| `{names}` | {escape(words).replace('<', '&lt;')} | {default} |"
 
 
 def escape(text: str) -> str:
-    """Text that may stand in a cell of a table."""
+    """Text that may stand in a cell of a table; in backticks a bar ends no cell."""
     return text.replace("|", "\\|")
 
 

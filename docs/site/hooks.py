@@ -15,7 +15,7 @@ import plotly.offline
 import torch
 from formulas import add_formulas
 from mkdocs.structure.files import File
-from pages import API, generated, with_options
+from pages import API, generated, with_tables
 from running import BLOCK, PLOTLY, executed
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Links that leave the documentation lead to the repository; tutorials are run."""
     path = page.file.src_uri
-    text = outside_code(with_options(markdown, path), lambda part: _led(part, path))
+    text = outside_code(with_tables(markdown, path), lambda part: _led(part, path))
     wanted = path.startswith("guide/") and os.environ.get("ENGRAM_DOCS_RUN") != "0"
     if wanted:
         return executed(text, path, "../" * path.count("/"))

@@ -14,6 +14,7 @@ from command_line import command_line
 from engram import methods, metrics
 from engram.data.known import KNOWN
 from engram.memory import policies
+from engram.methods.answers import VERBS
 from engram.models import models
 from engram.novelty import detectors
 from engram.reproduce import table_names
@@ -130,18 +131,44 @@ def _protocol_pages(docs: Path) -> dict[str, str]:
     return pages
 
 
-# -- options of methods, from the docstrings of their dataclasses ----------------------------------
+# -- methods: their table, and their options from the docstrings of their dataclasses --------------
 AS_FOR = re.compile(r"As (?:for|in) `(?:\w+\.)*(\w+)`\.?\s*")
 
 
-def with_options(markdown: str, page: str) -> str:
-    """A page of a method with the table of its options below the heading that announces it."""
+INDEX = re.compile(r"^<!-- methods -->\n.*?^<!-- end -->\n", re.M | re.S)
+
+
+def with_tables(markdown: str, page: str) -> str:
+    """A page of a method with the table of its options, their index with that of the methods."""
+    if page == "methods/README.md":
+        return INDEX.sub(lambda _: methods_table(), markdown)
     folder, _, stem = page.removesuffix(".md").rpartition("/")
     named = {_stem(getattr(methods, name)): getattr(methods, name) for name in methods.__all__}
     if folder != "methods" or stem not in named:
         return markdown
     return re.sub(r"^## Options\n", rf"## Options\n\n{options_table(named[stem])}\n", markdown,
                   count=1, flags=re.M)  # fmt: skip
+
+
+def methods_table() -> str:
+    """Every method in a line: what it does, overrides, keeps and reads."""
+    rows = ["| method | in one line | verbs | memory by default | reads |", "|---|---|---|---|---|"]
+    for name in sorted(methods.__all__, key=str.lower):
+        kind = getattr(methods, name)
+        cells = [f"[{name}]({_stem(kind)}.md)", first_line(kind)]
+        if kind is methods.Join:  # a method only with its parts
+            cells += ["those of its parts", "the parts'", "as its parts"]
+        else:
+            made = kind()
+            budget = made.memory_budget
+            optional = "(-)" if hasattr(made, "memory") else "-"
+            cells += [
+                ", ".join(verb for verb in VERBS if made.implements(verb)) or "none",
+                budget.describe() if budget else optional,
+                made.reads,
+            ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
 
 
 def options_table(kind: type[Any]) -> str:

@@ -112,7 +112,7 @@ def test_version_and_help(engram):
     assert subprocess.check_output(module, text=True) == f"engram {__version__}\n"
     shown = engram("--help").stdout
     assert "..." not in shown.split("Commands:")[1]  # no line is cut
-    for command in (*(name for name, _, _ in COMMANDS), "data"):
+    for command in (*(name for name, *_ in COMMANDS), "data"):
         assert f"\n  {command} " in shown
         assert "Usage" in engram(command, "--help").stdout
 
