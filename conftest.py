@@ -16,5 +16,9 @@ if importlib.util.find_spec("triton") is None:
     collect_ignore += [f"src/engram/models/{name}.py" for name in kernels]
     collect_ignore.append("src/engram/key_kernels.py")
 if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
-    service = ("src/engram/serve/app.py", "src/engram/serve/server.py", "tests/serve/asking.py")
+    service = (
+        "src/engram/serve/app.py",
+        "src/engram/serve/request_limits.py",
+        "tests/serve/asking.py",
+    )
     collect_ignore += service

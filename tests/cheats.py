@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from engram.memory import Exemplars, Memory
 from engram.methods import ER
-from engram.methods.base import Method
 from engram.methods.fisher import likelihood
+from engram.methods.method import Method
 from engram.streams import Ledger, MethodView
 
 cheat = dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,8 @@ from engram.errors import BadArgument
 from engram.methods import GDumb
 from engram.reproduce import cells_of, choose_cells, find_table
 from engram.reproduce.output import COLUMNS, read_lines
-from engram.reproduce.papers import iirc_preset
-from engram.reproduce.papers.rwalk_preset import EMBEDDED, PAPER
+from engram.reproduce.papers import iirc
+from engram.reproduce.papers.rwalk import EMBEDDED, PAPER
 from tests.reproduce.invented import invented_table
 
 
@@ -340,12 +340,12 @@ def test_the_length_of_a_task_by_the_rule(tmp_path, capsys):
 
 def test_the_first_task_under_a_schedule(capsys):
     """Drawn shapes and a network of two layers in place of CIFAR-100 and half a ResNet."""
-    first_task.main(["--set", "cifar.model=mlp"], iirc_preset.EMBEDDED)
+    first_task.main(["--set", "cifar.model=mlp"], iirc.EMBEDDED)
     said = capsys.readouterr().out
     assert re.fullmatch(r"order 0: 0\.\d{3} after \d+ epochs\n", said)
-    whole = iirc_preset.Preset(cifar=replace(iirc_preset.DRAWN, model="mlp"), cuts=0)
+    whole = iirc.Preset(cifar=replace(iirc.DRAWN, model="mlp"), cuts=0)
     assert first_task.first_task(whole, 0)[1] == 20  # no cut ends it
-    made = iirc_preset.recipe(first_task.small(iirc_preset.PAPER), "IIRC-CIFAR", "ER")
+    made = iirc.recipe(first_task.small(iirc.PAPER), "IIRC-CIFAR", "ER")
     assert made.stream["data_options"]["resize"] == 16
     net = first_task.half((3, 16, 16))
     assert sum(p.numel() for p in net.parameters()) < 130_000

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engram.checks import METHOD_CHECKS, data_access, leakage, purity, stored_samples
-from engram.checks.report import finding, name_of
-from engram.checks.toys import runs_of, streams, train
+from engram.checks import METHOD_CHECKS, equality, leakage
+from engram.checks.check_report import finding, name_of
+from engram.checks.toy_runs import runs_of, streams, train
 from engram.errors import AccessError, BadArgument, Forbidden
 from engram.learner.proxy import KNOWN, LearnerProxy, proxy_of
 from engram.memory import Memory
@@ -45,24 +45,24 @@ REFUSED = {
 }  # fmt: skip
 
 CAUGHT = {
-    cheats.HoardsInItsState: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsHalfNumbers: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsBytes: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsInTheOptimiser: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsInBuffers: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsInParameters: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsOnItself: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsInItsModule: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsFeatures: stored_samples.check_holds_no_more_for_more_rows,
+    cheats.HoardsInItsState: leakage.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsHalfNumbers: leakage.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsBytes: leakage.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInTheOptimiser: leakage.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInBuffers: leakage.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInParameters: leakage.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsOnItself: leakage.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInItsModule: leakage.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsFeatures: leakage.check_holds_no_more_for_more_rows,
     cheats.AnswersByPlace: leakage.check_places_of_test_rows_do_not_matter,
-    cheats.AnswersByCompany: purity.check_scores_row_by_row,
+    cheats.AnswersByCompany: equality.check_scores_row_by_row,
     cheats.LooksAtTheAnswers: leakage.check_labels_out_of_sight_do_not_matter,
     cheats.LooksAtHiddenLabels: leakage.check_labels_out_of_sight_do_not_matter,
     cheats.RemembersWhereRowsLie: leakage.check_lost_rows_do_not_matter,
 }  # fmt: skip
 HONEST = (Finetune(), ER(), EWC(strength=0.1), ICaRL(), LwF(), cheats.KeepsClassMeans())
 RULES = tuple(
-    dict.fromkeys(rule for rule in CAUGHT.values() if rule is not purity.check_scores_row_by_row)
+    dict.fromkeys(rule for rule in CAUGHT.values() if rule is not equality.check_scores_row_by_row)
 )
 
 
@@ -90,7 +90,7 @@ class TestChecks:
         assert found.passed, found.message
 
     def test_a_door_that_refuses_is_a_finding(self):
-        found = finding(data_access.check_reads_only_what_it_may, cheats.FeedsItself())
+        found = finding(leakage.check_reads_only_what_it_may, cheats.FeedsItself())
         assert "learner.feed is not available to methods" in found.message
 
     def test_twenty_cheats_and_more(self):

@@ -12,21 +12,13 @@ import torch
 from torch import Tensor
 
 from engram import methods
-from engram.checks import (
-    METHOD_CHECKS,
-    POLICY_CHECKS,
-    Finding,
-    Report,
-    check,
-    leakage,
-    refinement,
-)
-from engram.checks.form import check_frozen_dataclass_with_defaults
-from engram.checks.report import finding, name_of
+from engram.checks import METHOD_CHECKS, POLICY_CHECKS, Finding, Report, check, leakage, learning
+from engram.checks.check_report import finding, name_of
+from engram.checks.method_form import check_frozen_dataclass_with_defaults
 from engram.checks.suite import made
 from engram.errors import AccessError, BadArgument
 from engram.memory import Herding, Memory, policies
-from engram.methods.base import Method
+from engram.methods.method import Method
 
 
 @pytest.mark.parametrize("rule", METHOD_CHECKS, ids=name_of)
@@ -38,8 +30,8 @@ def test_method(name, rule):
 
 # What labels that come later must not change, for variants beside the defaults.
 REFINED = [
-    refinement.check_refined_labels_in_lockstep,
-    refinement.check_stored_labels_stay_incomplete,
+    learning.check_refined_labels_in_lockstep,
+    learning.check_stored_labels_stay_incomplete,
     leakage.check_labels_out_of_sight_do_not_matter,
 ]
 

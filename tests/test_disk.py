@@ -15,11 +15,18 @@ import pytest
 import torch
 
 import engram
-from engram.disk import DiskError, all_at_once, appearing, make_folder, remove_leftovers
 from engram.errors import EngramError, RecordError
-from engram.recipes import Callback
+from engram.experiments import Callback
+from engram.io import (
+    DiskError,
+    TensorFile,
+    all_at_once,
+    appearing,
+    make_folder,
+    remove_leftovers,
+    save_tensors,
+)
 from engram.records import Rows, RunDirectory, read
-from engram.tensor_file import TensorFile, save_tensors
 
 
 @contextmanager
@@ -119,7 +126,7 @@ def test_folders_are_made_inside_what_is_there_only(tmp_path):
 
 def test_what_a_dead_writer_left_is_removed_at_once_and_a_living_ones_is_not(tmp_path):
     code = (
-        "import os, sys\nfrom engram.disk import appearing\n"
+        "import os, sys\nfrom engram.io import appearing\n"
         "with appearing(sys.argv[1]) as temporary:\n"
         "    temporary.write_text('half')\n    os._exit(0)\n"
     )

@@ -9,15 +9,14 @@ import pytest
 import torch
 
 import engram
-from engram.cli.catalogue import entries
+from engram.cli.component_texts import entries
 from engram.engine.training import PRECISIONS, SCHEDULES
-from engram.errors import BadArgument, unknown
+from engram.errors import OTHER_WORDS, BadArgument, misspelt, nearest, unknown
+from engram.experiments.pools import POOLS
 from engram.learner.feed import AUGMENTATIONS
-from engram.learner.network import OPTIMIZERS
+from engram.learner.layout import OPTIMIZERS
 from engram.learner.objectives import OBJECTIVES
-from engram.own_code import own_object
-from engram.pools import POOLS
-from engram.spelling import OTHER_WORDS, misspelt, nearest
+from engram.plugins import own_object
 
 FIELDS = [
     "batch_size", "classes_per_task", "epochs", "head", "hidden", "label", "labels", "last",
@@ -173,7 +172,7 @@ def test_the_declaration_that_had_the_name_of_a_method_is_named():
 
 @pytest.mark.parametrize("name", ["json.py:Quiet", "json:dumps", "engram.probes:Features"])
 def test_errors_of_the_library_and_of_pythons_own_are_nobodys_own(name, monkeypatch):
-    monkeypatch.setattr("engram.own_code.OWN_MODULES", known := set())
+    monkeypatch.setattr("engram.plugins.OWN_MODULES", known := set())
     with contextlib.suppress(BadArgument):
         own_object(name)
     assert not known

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from engram import Memory, Method, ReplaySpec, keys
-from engram.checks import basics, check, equality, labels, learning, purity, verbs
-from engram.checks.report import Broken, finding, findings
+from engram.checks import check, equality, learning, method_form
+from engram.checks.check_report import Broken, finding, findings
 from engram.checks.suite import METHOD_CHECKS, NEEDS, ROOTS, needs
-from engram.checks.toys import runs_of, streams, train
+from engram.checks.toy_runs import runs_of, streams, train
 from engram.errors import BadArgument
 from engram.losses import masked_ce
 from engram.methods import Finetune
@@ -29,7 +29,7 @@ def the_fault(kind: type[Method]) -> tuple[str, str]:
 
 
 def method(**verbs: object) -> type[Method]:
-    kind = type("Mine", (Method,), dict(verbs))
+    kind = type("Mine", (Method,), dict(method_form))
     return dataclass(frozen=True, kw_only=True)(kind)
 
 
@@ -61,14 +61,14 @@ def test_a_misspelt_declaration_is_a_failure():
 
 def test_helpers_beside_a_verb_are_no_misspellings():
     kind = method(loss=twice, losses=lambda self: 1, _los=lambda self: 1, strength=1.0)
-    verbs.check_verbs_are_known(kind())
+    method_form.check_verbs_are_known(kind())
 
 
 def test_a_subclass_that_overrides_nothing_is_a_failure():
     found, message = the_fault(method(strength=1.0))
     assert found == "verbs are known"
     assert "plain finetuning" in message
-    assert finding(verbs.check_verbs_are_known, Finetune()).passed
+    assert finding(method_form.check_verbs_are_known, Finetune()).passed
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_float64_draw_fails_in_float32():
     found, message = the_fault(Noise)
     assert found == "single precision"
     assert "engram.keys draws float64" in message
-    assert finding(basics.check_single_precision, Noise(single=True)).passed
+    assert finding(method_form.check_single_precision, Noise(single=True)).passed
 
 
 def test_a_state_that_changes_its_precision_is_a_failure():
@@ -155,7 +155,7 @@ def test_a_state_that_changes_its_precision_is_a_failure():
             return {"sum": state["sum"] + keys.uniform(3, 2)}
 
     # a scalar of another precision is cast, as always in torch; a tensor with axes is not
-    assert finding(basics.check_single_precision, Drifts()).passed
+    assert finding(method_form.check_single_precision, Drifts()).passed
     found, message = the_fault(Counts)
     assert found == "verbs return what they should"
     assert "dtypes" in message
@@ -435,7 +435,7 @@ def test_needs_stand_before_what_needs_them():
         assert all(places[other] < places[one] for other in needs(one))
     assert needs(METHOD_CHECKS[-1])
     # a loss that keeps something to itself differs from training to training, whatever is compared
-    assert purity.check_loss_is_pure in needs(equality.check_resume_is_uninterrupted)
+    assert equality.check_loss_is_pure in needs(equality.check_resume_is_uninterrupted)
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -502,7 +502,7 @@ def test_a_threshold_that_is_declared_and_not_learnt_is_a_failure(own):
     found, message = the_fault(method(decides=("argmax", "threshold"), **own))
     assert found == "label sets"
     assert "declares a threshold on its scores" in message
-    message = finding(labels.check_label_sets, method(**own)()).message
+    message = finding(learning.check_label_sets, method(**own)()).message
     assert message == "does not apply: it decides by argmax, so streams with label sets are refused"
 
 

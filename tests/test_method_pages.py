@@ -17,13 +17,13 @@ import pytest
 from engram import methods, metrics
 from engram.data import load
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.errors import BadArgument
 from engram.memory import Memory, policies
 from engram.memory.budget import BUDGETS
-from engram.methods.base import Method
-from engram.records.papers import reference
-from engram.reproduce.papers.rwalk_preset import Preset, Protocol
+from engram.methods.method import Method
+from engram.records.printed_tables import reference
+from engram.reproduce.papers.rwalk import Preset, Protocol
 from engram.streams import class_incremental
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -13,34 +13,24 @@ import torch
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks import (
-    data_access,
-    equality,
-    generators,
-    learning,
-    oracles,
-    policies,
-    refinement,
-    settings,
-)
-from engram.checks.report import finding
-from engram.checks.tamed import tight
-from engram.engine import loop
-from engram.engine.checkpoints import single as checkpoint
-from engram.engine.groups import host_verbs
-from engram.engine.groups.prefixes import Prefixes
+from engram.checks import equality, leakage, learning, oracles, policy_rules
+from engram.checks.check_report import finding
+from engram.checks.toy_runs import tight
+from engram.engine import checkpoints as checkpoint
+from engram.engine import host_verbs, loop
+from engram.engine.engine import Prefixes
 from engram.engine.optim import Optimizer
 from engram.learner import gradients
 from engram.learner import learner as learners
-from engram.learner.bound import BoundNet
+from engram.learner.bound_module import BoundNet
 from engram.learner.layout import Networks
-from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet, Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet, Net
 from engram.losses import mean
-from engram.memory import Memory, budget, reservoir
+from engram.memory import Memory, budget, policies
 from engram.methods import AGEM, DGR, ER, EWC, LGR, SI, ICaRL, LwF
-from engram.methods.base import Method, ReplaySpec
-from engram.methods.quadratic import penalty
+from engram.methods.method import Method, ReplaySpec
+from engram.methods.quadratic_penalty import penalty
 from engram.models import layers
 
 Check = Callable[[Any], None]
@@ -61,13 +51,13 @@ def healthy(check: Check, original: Any) -> None:
 
 class TestImportance:
     def test_square_of_the_batch_mean_sold_as_per_sample(self, monkeypatch):
-        check, original = oracles.check_importance_is_per_sample, Learner.average_gradient
+        check, original = oracles.check_importance_is_per_sample, RunLearner.average_gradient
         healthy(check, EWC())
 
-        def batched(self: Learner, term: Any, **options: Any) -> Tensor:
+        def batched(self: RunLearner, term: Any, **options: Any) -> Tensor:
             return original(self, term, **{**options, "group": 16})
 
-        monkeypatch.setattr(Learner, "average_gradient", batched)
+        monkeypatch.setattr(RunLearner, "average_gradient", batched)
         assert "square each sample's gradient" in killed(check, EWC())
 
     def test_fisher_pass_in_training_mode(self, monkeypatch):
@@ -195,7 +185,7 @@ class TestTeacher:
 
 
 class TestRehearsal:
-    check = staticmethod(data_access.check_exemplars_are_trained_on)
+    check = staticmethod(leakage.check_exemplars_are_trained_on)
 
     @pytest.mark.parametrize("kind", [ER, ICaRL, AGEM])
     def test_exemplars_stored_but_in_no_batch(self, kind):
@@ -222,18 +212,18 @@ class TestRehearsal:
 
 class TestMemory:
     def test_reservoir_off_by_one(self, monkeypatch):
-        check = policies.check_reservoir_is_uniform
+        check = policy_rules.check_reservoir_is_uniform
         healthy(check, "reservoir")
 
         def short(key: keys.Key, seen: int, count: int) -> Tensor:
             place = torch.arange(seen, seen + count)
             return keys.below(keys.fold(key, place), place.clamp(min=1))  # below n - 1, not n
 
-        monkeypatch.setattr(reservoir, "draw_slots", short)
+        monkeypatch.setattr(policies, "draw_slots", short)
         assert "chi-square" in killed(check, "reservoir")
 
     def test_labels_of_exemplars_are_refreshed(self, monkeypatch):
-        check = refinement.check_stored_labels_stay_incomplete
+        check = learning.check_stored_labels_stay_incomplete
         healthy(check, ER())
 
         def all_of_them(stream, rows, stages):
@@ -253,8 +243,8 @@ class TestMemory:
 
         if not guarded:  # the check finds it even where the engine does not
             monkeypatch.setattr(loop, "check_budget", lambda learner, method: None)
-        healthy(data_access.check_memory_within_budget, ER())
-        killed(data_access.check_memory_within_budget, Greedy())
+        healthy(leakage.check_memory_within_budget, ER())
+        killed(leakage.check_memory_within_budget, Greedy())
 
     def test_exemplars_of_the_test_set(self):
         @dataclass(frozen=True, kw_only=True)
@@ -263,7 +253,7 @@ class TestMemory:
                 kept = self.memory.update(learner, task.train)
                 learner.exemplars = kept._replace(rows=task.test[: len(kept)][kept.ranks])
 
-        killed(data_access.check_memory_within_budget, Peeping())
+        killed(leakage.check_memory_within_budget, Peeping())
 
     def test_class_ids_as_keys(self, monkeypatch):
         check, mine = equality.check_class_ids_do_not_matter, tight(ER())
@@ -274,7 +264,7 @@ class TestMemory:
 
         monkeypatch.setattr(budget, "group_key", by_id)
         assert "never ids" in killed(check, mine)
-        assert "never ids" in killed(policies.check_policy_ignores_class_ids, "random")
+        assert "never ids" in killed(policy_rules.check_policy_ignores_class_ids, "random")
 
 
 class TestLeaks:
@@ -285,8 +275,8 @@ class TestLeaks:
                 super().finish(learner, task)
                 learner.outputs(task.test)
 
-        healthy(data_access.check_reads_only_what_it_may, ER())
-        assert "a test row" in killed(data_access.check_reads_only_what_it_may, Reader())
+        healthy(leakage.check_reads_only_what_it_may, ER())
+        assert "a test row" in killed(leakage.check_reads_only_what_it_may, Reader())
 
     @pytest.mark.parametrize("part", ["test", "future"])
     def test_rows_past_the_door(self, part):
@@ -299,7 +289,7 @@ class TestLeaks:
                 rows = task.test if part == "test" else later
                 learner.vector += 1e-3 * stream.data.x[rows].double().mean()
 
-        check = data_access.check_test_and_future_rows_do_not_matter
+        check = leakage.check_test_and_future_rows_do_not_matter
         healthy(check, Method())
         assert "depends on test rows or on later tasks" in killed(check, Thief())
 
@@ -311,7 +301,7 @@ class TestLeaks:
                     rows = learner.stream.tasks[0].train
                     learner.batch(rows, torch.zeros_like(rows))
 
-        assert 'reads = "past"' in killed(data_access.check_reads_only_what_it_may, Nostalgic())
+        assert 'reads = "past"' in killed(leakage.check_reads_only_what_it_may, Nostalgic())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,7 +342,7 @@ class TestGenerators:
                 if learner.state:
                     learner.state = {**learner.state, "rivals": learner.state["heads"]}
 
-        check = generators.check_replayed_classes_meet_new_ones
+        check = oracles.check_replayed_classes_meet_new_ones
         healthy(check, LGR(distill=distill))
         assert "run over the new classes too" in killed(check, Sheltered(distill=distill))
 
@@ -364,14 +354,14 @@ class TestGenerators:
                 last = {k: v[-1:] for k, v in learner.state.items() if k in ("heads", "rivals")}
                 learner.state = {**learner.state, **last}
 
-        check = generators.check_replayed_rows_meet_every_head
+        check = oracles.check_replayed_rows_meet_every_head
         healthy(check, DGR())
         assert "the head of task 0 stands still" in killed(check, LastHead())
 
 
 class TestCompany:
     def test_networks_alike_by_names_and_shapes(self, monkeypatch):
-        check = settings.check_other_settings_beside_it
+        check = equality.check_other_settings_beside_it
         healthy(check, Brings())
 
         def loosely(self: Networks) -> Any:
@@ -398,7 +388,7 @@ class TestCompany:
         assert "between lockstep and loop" in killed(check, Weighs())
 
     def test_beginnings_shared_by_methods_of_one_name(self, monkeypatch):
-        check = settings.check_other_settings_beside_it
+        check = equality.check_other_settings_beside_it
         monkeypatch.setattr(Prefixes, "key", lambda self, run, stage: (run.seed, run.method.reads))
         assert "between lockstep and loop" in killed(check, EWC(strength=1.0))
 
@@ -447,7 +437,7 @@ class TestEngine:
         check, original = equality.check_resume_is_uninterrupted, checkpoint.load_state_dict
         healthy(check, EWC())
 
-        def forgetful(learner: Learner, *args: Any) -> None:
+        def forgetful(learner: RunLearner, *args: Any) -> None:
             original(learner, *args)
             learner.state = {}
 
@@ -457,7 +447,7 @@ class TestEngine:
     def test_resume_loses_the_optimiser(self, monkeypatch):
         check, original = equality.check_resume_is_uninterrupted, checkpoint.load_state_dict
 
-        def forgetful(learner: Learner, *args: Any) -> None:
+        def forgetful(learner: RunLearner, *args: Any) -> None:
             original(learner, *args)
             learner.opt = {}
 

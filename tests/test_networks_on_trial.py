@@ -11,8 +11,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from engram.checks import check
-from engram.checks.networks import NETWORK_CHECKS
-from engram.checks.report import name_of
+from engram.checks.check_report import name_of
+from engram.checks.network_rules import NETWORK_CHECKS
 from engram.cli import app
 
 SHAPE = (4,)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.errors import BadArgument
-from engram.yaml_text import MOST_LEVELS, _loader, dump_yaml, parse_yaml
+from engram.io import MOST_LEVELS, _loader, dump_yaml, parse_yaml
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
 WORDS = st.text("ab: -#'\"\n\t[]{},&*!|>%@`01e.~é世\U0001f600", max_size=30)

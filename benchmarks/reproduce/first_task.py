@@ -19,8 +19,8 @@ from dataclasses import asdict, replace
 
 import engram
 from engram.models.resnet import ResNet
-from engram.reproduce.papers.assign import assign
-from engram.reproduce.papers.iirc_preset import CIFAR, PAPER, SCORE, Preset, recipe
+from engram.reproduce.papers.iirc import CIFAR, PAPER, SCORE, Preset, recipe
+from engram.reproduce.papers.paper import assign
 
 WIDTHS, SIZE = (8, 16, 32), 16
 HALF = "benchmarks.reproduce.first_task:half"

@@ -19,10 +19,9 @@ from pathlib import Path
 import pandas as pd
 
 from engram.errors import bad
-from engram.recipes import Recipe, execute
-from engram.recipes.plan import Planner
-from engram.reproduce.papers.rwalk_preset import MULTI, PAPER, Preset
-from engram.reproduce.papers.rwalk_rows import Row, in_20_tasks, recipe
+from engram.experiments import Recipe, execute
+from engram.experiments.plan import Planner
+from engram.reproduce.papers.rwalk import MULTI, PAPER, Preset, Row, in_20_tasks, recipe
 
 LENGTHS = (1, 2, 5, 10, 20, 50)
 GAIN = 0.1  # points

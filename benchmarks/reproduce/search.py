@@ -21,11 +21,11 @@ import pandas as pd
 
 from benchmarks.reproduce.searches import SEARCHES, Search
 from engram.errors import unknown
-from engram.recipes import execute
-from engram.recipes.duration import seconds
+from engram.experiments import execute
+from engram.experiments.plain_values import seconds
 from engram.records import RunDirectory, read
 from engram.reproduce import Line, ReproductionPlan, find_table, plan
-from engram.reproduce.run import by_key, lines_of
+from engram.reproduce.reproduce_table import by_key, lines_of
 
 COLUMNS = ("trial", "settings", "cell", "metric", "paper", "ours", "repetitions", "verdict")
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from engram.errors import bad
 from engram.reproduce import tally
+from engram.reproduce.coverage import Tally, recorded, total
 from engram.reproduce.papers import WRITTEN
-from engram.reproduce.tally import Tally, recorded, total
-from engram.reproduce.verdict import DIFFERS
+from engram.reproduce.verdicts import DIFFERS
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- verdicts -->", "<!-- end -->"

@@ -25,7 +25,7 @@ import torch
 import engram
 from benchmarks.speed.throughput import facts
 from engram.engine.backend import device_of
-from engram.tuning import Search
+from engram.experiments.search import Search
 
 STRENGTHS = "1..1e6:log"
 

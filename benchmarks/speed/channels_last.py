@@ -23,7 +23,7 @@ from engram.data import Data
 from engram.engine import factory
 from engram.engine.engine import Engine
 from engram.engine.loop import train_task
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.methods import Finetune
 from engram.streams import class_incremental

@@ -31,12 +31,12 @@ from engram.data import Data
 from engram.engine.backend import numerics
 from engram.engine.engine import Engine
 from engram.engine.loop import train_task
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.trainers.cuda_graph import Captured
 from engram.engine.training import Training
 from engram.methods import Finetune
 from engram.models.build import build
-from engram.models.context import PLAIN
+from engram.models.forward_pass import PLAIN
 from engram.models.layers import BatchNorm
 from engram.streams import class_incremental
 

@@ -57,8 +57,7 @@ def timed(work: Any) -> tuple[float, Any]:
 def index(folder: Path, kept: Path) -> dict[str, float]:
     """Seconds to index a folder in each way, and what the index takes."""
     from engram.data import Data
-    from engram.data.folder import IMAGE_SUFFIXES, class_folders
-    from engram.data.lazy_folder import Listing
+    from engram.data.image_folder import IMAGE_SUFFIXES, Listing, class_folders
 
     listing = Listing(folder)
     listed, _ = timed(lambda: listing.add("train", folder, class_folders(folder), IMAGE_SUFFIXES))

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from engram import keys
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.methods import LGR
 from engram.streams import class_incremental

@@ -20,10 +20,10 @@ import torch
 from benchmarks.speed.throughput import made_images
 from engram import methods
 from engram.engine.backend import numerics
-from engram.engine.batches.sources import build_sampler
 from engram.engine.engine import Engine
 from engram.engine.loop import open_task, train_task
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
+from engram.engine.sampler import build_sampler
 from engram.engine.trainers.compiled import CompiledTrainer
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.single import SingleTrainer

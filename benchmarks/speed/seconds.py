@@ -31,9 +31,9 @@ from engram.engine.trainers.captured import CapturedTrainer
 from engram.engine.trainers.compiled import CompiledTrainer
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.single import SingleTrainer
-from engram.recipes import recorder
+from engram.experiments import recorder
 from engram.reproduce import find_table
-from engram.reproduce import run as reproducing
+from engram.reproduce import reproduce_table as reproducing
 from engram.reproduce.output import SHORT, merge_lines
 
 # Part to the functions that are it: owner and name.

@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 
 from benchmarks.speed.throughput import facts
 from engram.engine.backend import device_of
-from engram.errors import bad, whole
-from engram.recipes import execute
-from engram.recipes.duration import words
+from engram.errors import bad, check_int
+from engram.experiments import execute
+from engram.experiments.plain_values import words
 from engram.reproduce import PaperTable, find_table, plan
-from engram.reproduce.cost import estimate
+from engram.reproduce.forecast import estimate
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def measure(
     device: str = "auto",
 ) -> dict[str, Any]:
     """Seconds of the whole study as forecast, of a part as forecast and as measured."""
-    whole("part", part, 1)
+    check_int("part", part, 1)
     device = device_of(device).type
     table = find_table(table) if isinstance(table, str) else table
     study = plan(table, data, device=device)

@@ -35,15 +35,15 @@ from engram.data import Data
 from engram.engine.backend import numerics
 from engram.engine.engine import Engine
 from engram.engine.loop import train_task
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.methods import Finetune
 from engram.models.build import build
-from engram.models.context import PLAIN
+from engram.models.forward_pass import PLAIN
 from engram.models.layers import BatchNorm
-from engram.reproduce.papers.cgl_preset import PAPER, TASKS, UCLA, Protocol, in_orders, recipe
+from engram.reproduce.papers.cgl import PAPER, TASKS, UCLA, Protocol, in_orders, recipe
 from engram.streams import class_incremental
-from engram.streams.orders import class_order
+from engram.streams.task_orders import class_order
 
 WARM, TRIAL = 10, 10  # steps before the clock, and steps whose time says how many to time
 SECONDS = 1.5  # of each figure

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 
 import engram
-from engram.pools.planner import groups_of, shared_out
-from engram.recipes import Plan, Recipe
-from engram.recipes.changes import distinct
-from engram.recipes.plan import plans_by_recipe
-from engram.recipes.recorder import Recorder
+from engram.experiments import Plan, Recipe
+from engram.experiments.changes import distinct
+from engram.experiments.plan import plans_by_recipe
+from engram.experiments.pools.planner import groups_of, shared_out
+from engram.experiments.recorder import Recorder
 from engram.records import Rows, RunDirectory
 
 METHODS = ("ER", "EWC", "SI", "LwF", "Finetune", "DERpp", "AGEM", "RWalk")

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from engram.spelling import nearest
-
 OWN_MODULES: set[str] = set()  # modules that were imported because a user named a class in them
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
@@ -62,7 +60,7 @@ def bad(argument: str, expected: str, got: Any) -> BadArgument:
 
     Examples
     --------
-    >>> raise bad("epochs", "a whole number above 0", -3)
+    >>> raise bad("epochs", "a check_int check_float above 0", -3)
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: epochs: expected a whole number above 0, got -3
@@ -127,12 +125,12 @@ def _by_number(name: str) -> list[tuple[bool, int, str]]:
     return [(not number, int(part) if number else 0, part) for number, part in decimal]
 
 
-def choose(argument: str, name: str, valid: Iterable[str]) -> str:
+def check_choice(argument: str, name: str, valid: Iterable[str]) -> str:
     """Return `name` if it is valid, raise otherwise.
 
     Examples
     --------
-    >>> choose("head", "single", ["single", "multi"])
+    >>> check_choice("head", "single", ["single", "multi"])
     'single'
     """
     names = list(valid)
@@ -141,12 +139,12 @@ def choose(argument: str, name: str, valid: Iterable[str]) -> str:
     return name
 
 
-def whole(argument: str, value: Any, low: int = 0, high: int = MOST) -> int:
+def check_int(argument: str, value: Any, low: int = 0, high: int = MOST) -> int:
     """Return `value` if it is a whole number of at least `low` and at most `high`, raise otherwise.
 
     Examples
     --------
-    >>> whole("batch_size", 64, low=1)
+    >>> check_int("batch_size", 64, low=1)
     64
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
@@ -156,16 +154,16 @@ def whole(argument: str, value: Any, low: int = 0, high: int = MOST) -> int:
     return value
 
 
-def number(
+def check_float(
     argument: str, value: Any, low: float = 0.0, high: float = float("inf"), open_low: bool = False
 ) -> float:
     """Return `value` if it is a finite number in [low, high] (or (low, high]), raise otherwise.
 
     Examples
     --------
-    >>> number("alpha", 0.9, 0.0, 1.0)
+    >>> check_float("alpha", 0.9, 0.0, 1.0)
     0.9
-    >>> number("lr", -1.0, open_low=True)
+    >>> check_float("lr", -1.0, open_low=True)
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: lr: expected a number above 0, got -1.0
@@ -184,12 +182,12 @@ def number(
     return result
 
 
-def switch(argument: str, value: Any) -> bool:
+def check_bool(argument: str, value: Any) -> bool:
     """Return `value` if it is True or False, raise otherwise: "no" would count as true.
 
     Examples
     --------
-    >>> switch("again", False)
+    >>> check_bool("again", False)
     False
     """
     if not isinstance(value, bool):
@@ -297,3 +295,145 @@ def is_memory(error: BaseException) -> bool:
     )
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or any(one in str(error) for one in words)
+
+
+# ------------------------------------------------------------------------------------------------
+# Words: which valid name was meant by one that is not, and how many there are of something.
+
+
+# What PyTorch, other libraries and papers call our names: letters only, as `nearest` compares them.
+# A word may stand for several; it is offered where the name is a valid one.
+FIELDS = {
+    "lr": "learningrate stepsize eta",
+    "epochs": "numepochs nepochs trainepochs maxepochs",
+    "batch_size": "bs minibatchsize trainbatchsize trainmbsize",
+    "weight_decay": "wd l2",
+    "precision": "amp mixedprecision fp16 bf16 half",
+    "total": "size capacity memsize buffersize maxsize",
+    "loss": "criterion objective lossfn",
+    "schedule": "lrscheduler lrschedule",
+    "seeds": "seed nseeds numseeds randomstate repetitions repeats",
+    "model": "net network backbone architecture arch",
+    "method": "strategy algorithm approach plugins plugin",
+    "data": "dataset benchmark",
+    "strength": "lambda lamda lamb ewclambda regstrength penalty",
+    "memory": "buffer buffersize memsize memorysize replaybuffer",
+    "classes_per_task": "increment nclassespertask",
+    "hidden": "hiddensize hiddendim hiddensizes units",
+}
+OTHER_WORDS = {
+    **FIELDS,
+    # losses
+    "ce": "crossentropy crossentropyloss xent softmax nll nllloss categoricalcrossentropy",
+    "bce": "binarycrossentropy binarycrossentropywithlogits sigmoid multilabelsoftmarginloss",
+    # optimisers, schedules, precision, devices, augmentations
+    "sgd": "momentum nesterov",
+    "step": "multisteplr multistep",
+    "plateau": "reducelronplateau reduceonplateau",
+    "constant": "none constantlr fixed",
+    "float32": "fp32 single full 32",
+    "float64": "fp64 double 64",
+    "bf16": "bfloat16 fp16 float16 half 16 amp mixed autocast",
+    "cuda": "gpu",
+    "crop": "randomcrop",
+    "resized_crop": "randomresizedcrop",
+    "flip": "randomhorizontalflip horizontalflip",
+    # methods
+    "Finetune": "naive sequential baseline sgdbaseline vanilla none lowerbound",
+    "Joint": "multitask offline upperbound jointtraining iid",
+    "IncrementalJoint": "cumulative",
+    "EWC": "elasticweightconsolidation",
+    "SI": "synapticintelligence pathintegral pi",
+    "MAS": "memoryawaresynapses",
+    "LwF": "learningwithoutforgetting",
+    "ER": "experiencereplay",
+    "DERpp": "der der++ darkexperiencereplay",
+    "EWCpp": "ewc++",
+    "GEM": "gradientepisodicmemory",
+    "AGEM": "averagedgem",
+    "DGR": "generativereplay deepgenerativereplay",
+    "NaiveRehearsal": "rehearsal",
+    "RWalk": "riemannianwalk",
+    # networks
+    "mlp": "fc linear dense perceptron simplemlp",
+    "cnn": "convnet simplecnn conv",
+    # metrics
+    "backward_transfer": "bwt",
+    "forward_transfer": "fwt",
+    "average_accuracy": "acc aca accuracy",
+    "auroc": "auc rocauc",
+    # pools
+    "processes": "multiprocessing workers",
+    "serial": "sequential",
+}
+MODULES = ("torch", "torchvision", "nn", "optim", "F")  # that a name may be written with
+
+
+def nearest(name: object, valid: Iterable[str]) -> str | None:
+    """The valid name that was probably meant: another word for it, a slip away, or cut short.
+
+    A third of the letters may be wrong, missing, added or swapped with their neighbour, three at
+    most; capitals, underscores and hyphens do not count, nor do the modules of PyTorch in front.
+    (`difflib` offers SI for "size", and nothing for "temp".)
+
+    Examples
+    --------
+    >>> nearest("finetun", ["Finetune", "ER"]), nearest("batch", ["batch_size", "patience"])
+    ('Finetune', 'batch_size')
+    >>> nearest("strenght", ["latent", "strength"]), nearest("strenght", ["latent", "length"])
+    ('strength', None)
+    >>> nearest("CrossEntropyLoss", ["bce", "ce"]), nearest("torch.optim.AdamW", ["adam", "adamw"])
+    ('ce', 'adamw')
+    """
+    written = _letters(name)
+    names = {one: _letters(one) for one in valid}
+    same = [one for one in names if written in OTHER_WORDS.get(one, "").split()]
+    longer = [one for one, letters in names.items() if _begins(letters, written)]
+    slips = {one: misspelt(written, letters) for one, letters in names.items()}
+    near = [one for one in names if slips[one] <= min(3, max(len(written), len(names[one])) // 3)]
+    shorter = [one for one, letters in names.items() if _begins(written, letters)]
+    found = same or longer or near or shorter
+    return min(found, key=lambda one: (slips[one], len(one)), default=None)
+
+
+def misspelt(a: str, b: str) -> int:
+    """How many letters to change, add, drop or swap with their neighbour to get `b` from `a`.
+
+    Examples
+    --------
+    >>> misspelt("strenght", "strength"), misspelt("hearding", "herding"), misspelt("ER", "SI")
+    (1, 1, 2)
+    """
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        oldest, before, row = before, row, [i]
+        for j, y in enumerate(b, 1):
+            cost = min(before[j] + 1, row[-1] + 1, before[j - 1] + (x != y))
+            if i > 1 and j > 1 and (x, y) == (b[j - 2], a[i - 2]):
+                cost = min(cost, oldest[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
+
+
+def _letters(name: object) -> str:
+    text = str(name)
+    if text.partition(".")[0] in MODULES:
+        text = text.rpartition(".")[2]
+    return text.lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def _begins(long: str, short: str) -> bool:
+    """Whether a name begins with another one that is long enough to tell which is meant."""
+    return len(short) >= 3 and long.startswith(short)
+
+
+def plural(count: int, noun: str) -> str:
+    """A number of things.
+
+    Examples
+    --------
+    >>> plural(1, "run"), plural(3, "class"), plural(1200, "row")
+    ('1 run', '3 classes', '1,200 rows')
+    """
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")

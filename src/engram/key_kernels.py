@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Triton kernels of the draws of ``keys``; imported on CUDA only.
 
 The arithmetic of ``keys`` is 29 of torch's kernels for a draw, be it a large mask of dropout, and
@@ -11,6 +10,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
 
 BLOCK = 1024
 STEP = tl.constexpr(-7046029254386353131)  # those of keys

@@ -10,8 +10,8 @@ import yaml
 
 import engram as package
 from engram.checks import METHOD_CHECKS
-from engram.checks.report import finding
-from engram.recipes.names import own_class
+from engram.checks.check_report import finding
+from engram.experiments.method_names import own_class
 from tests.cli.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]

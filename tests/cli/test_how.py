@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engram.cli.request import requests
+from engram.cli.shell import requests
 from tests.cli.conftest import SMALL
 
 

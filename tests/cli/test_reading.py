@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 import engram as package
-from engram.cli import catalogue, demo
-from engram.cli.listing import KINDS
-from engram.cli.show import plain_table
+from engram.cli import component_texts, run_commands
+from engram.cli.list_command import KINDS
+from engram.cli.result_display import plain_table
 from engram.metrics import FORGETTING_DEFINITIONS
 from engram.streams import NEEDED, SCENARIOS
 from tests.cli.conftest import SMALL
@@ -186,12 +186,12 @@ def test_report_page_and_tables(engram, ran):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_name_has_a_line_and_a_long_form(engram, kind):
     shown = engram("list", kind).stdout
-    entries = catalogue.entries(kind)
+    entries = component_texts.entries(kind)
     assert entries
     for name, line in entries.items():
         assert f"\n{name} " in f"\n{shown}"
         assert line.strip()
-        assert name in catalogue.about(kind, name, line)
+        assert name in component_texts.about(kind, name, line)
 
 
 def test_a_training_setting_is_explained_alone(engram):
@@ -281,12 +281,12 @@ def test_check_takes_fields_of_a_method(engram, monkeypatch):
 
 
 def test_demo_in_small(engram, monkeypatch):
-    monkeypatch.setattr(demo, "DATA", "blobs")
-    monkeypatch.setattr(demo, "TRAINING", {"epochs": 1})
-    monkeypatch.setattr(demo, "SEEDS", 1)
+    monkeypatch.setattr(run_commands, "DATA", "blobs")
+    monkeypatch.setattr(run_commands, "TRAINING", {"epochs": 1})
+    monkeypatch.setattr(run_commands, "SEEDS", 1)
     done = engram("demo", "--out", "out")
     result = package.read("out")
-    assert len(result) == len(demo.METHODS)
+    assert len(result) == len(run_commands.METHODS)
     assert result.matrix.shape[1:] == (5, 5)
     assert "Joint *" in done.stdout
     lost = result.summary().loc["Finetune", "forgetting"]

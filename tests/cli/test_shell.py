@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from engram.cli import COMMANDS, complete, shell
+from engram.cli import COMMANDS, options, shell
 from engram.errors import BadArgument
 from tests.cli.conftest import SMALL
 from tests.forks import command_line
@@ -119,15 +119,15 @@ def test_version_and_help(engram):
 
 def test_names_are_completed_as_they_are_without_imports():
     from engram import methods, models, streams
-    from engram.data.known import KNOWN
+    from engram.data.named_sets import KNOWN
     from engram.records.export import TOOLS
 
-    assert complete.names("methods") == methods.__all__
-    assert complete.names("models") == list(models.models())
-    assert complete.names("streams") == list(streams.SCENARIOS)
-    assert complete.names("data") == list(KNOWN)
-    assert complete.names("tools") == list(TOOLS)
-    assert complete.streams("rot") == ["rotated"]
+    assert options.names("methods") == methods.__all__
+    assert options.names("models") == list(models.models())
+    assert options.names("streams") == list(streams.SCENARIOS)
+    assert options.names("data") == list(KNOWN)
+    assert options.names("tools") == list(TOOLS)
+    assert options.streams("rot") == ["rotated"]
 
 
 def test_a_shell_completes_values_of_options(tmp_path):
@@ -155,12 +155,12 @@ def test_an_unwritable_directory_is_one_line(engram, tmp_path):
 
 
 def test_bugs_are_not_hidden(engram, monkeypatch):
-    from engram.cli import arguments
+    from engram.cli import execution
 
     def broken(**_):
         raise KeyError("a bug")
 
-    monkeypatch.setattr(arguments, "contents", broken)
+    monkeypatch.setattr(execution, "contents", broken)
     assert isinstance(engram("run", *SMALL, code=1).exception, KeyError)
 
 

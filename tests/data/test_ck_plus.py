@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import engram
-from engram.data.repeats import repeats
+from engram.data.duplicates import repeats
 from tests.data.pictures import paint
 
 LABELS = (1, 2, 3, 4, 5, 6, 7)
@@ -71,7 +71,7 @@ def test_other_seeds_and_fewer_frames(root):
 
 
 def test_a_hundred_and_twenty_three_subjects_are_86_and_37():
-    from engram.data.held_units import held_units
+    from engram.data.attributes import held_units
 
     units = [f"S{i:03d}" for i in range(123)]
     labels = [str(i % 8) for i in range(123)]

@@ -9,10 +9,9 @@ from torch import nn
 
 import engram
 from engram.data import load
-from engram.data.canvas import Canvas
-from engram.data.drawn_people import GROUPS
-from engram.data.drawn_units import MIXTURES, UNITS, mix
-from engram.data.expressions import EXPRESSIONS
+from engram.data.embedded.canvas import Canvas
+from engram.data.embedded.drawn_faces import GROUPS, MIXTURES, UNITS, mix
+from engram.data.faces.expressions import EXPRESSIONS
 
 FEW = 150
 

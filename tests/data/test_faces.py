@@ -10,12 +10,11 @@ import torch
 from PIL import Image
 
 import engram
-from engram.data.core import Data
-from engram.data.crops import Frame, cut_face, cut_image
-from engram.data.expressions import EXPRESSIONS, expression, expression_ids
-from engram.data.faces import Face, FaceOptions, read_faces
-from engram.data.mapped import read_mapped
-from engram.data.resized import as_faces, resized
+from engram.data.dataset import Data
+from engram.data.faces.expressions import EXPRESSIONS, expression, expression_ids
+from engram.data.faces.face_images import Face, FaceOptions, Frame, cut_face, cut_image, read_faces
+from engram.data.faces.fer2013 import as_faces, resized
+from engram.data.memory_maps import read_mapped
 from tests.data.pictures import fill, paint
 
 
@@ -142,7 +141,7 @@ def test_faces_above_memory_are_mapped(tmp_path, monkeypatch):
     assert isinstance(data.x, np.memmap)
     assert data.fingerprint() == plain.fingerprint()
     assert (data.notes, data.attribute_names) == (plain.notes, plain.attribute_names)
-    monkeypatch.setattr("engram.data.faces._chunks", None)  # decoded once
+    monkeypatch.setattr("engram.data.faces.face_images._chunks", None)  # decoded once
     assert read_faces("few", faces, options).fingerprint() == plain.fingerprint()
     alone = engram.load(tmp_path / "few.npz")  # the file is a packed set by itself
     assert isinstance(alone.x, np.memmap)

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import engram
-from engram.data import imagenet
+from engram.data.photos.photo_lists import imagenet
 from engram.errors import BadArgument
 from engram.reproduce import find_table, plan
-from engram.streams.published import published
+from engram.streams.hierarchical_streams import published
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -12,9 +12,9 @@ import torch
 
 import engram
 from engram.data import Data
-from engram.data.cache import RowCache
+from engram.data.duplicates import duplicates, repeats
 from engram.data.image_files import ImageFiles
-from engram.data.repeats import duplicates, repeats
+from engram.data.lazy_rows import RowCache
 from engram.errors import BadArgument
 from engram.learner.feed import Feed
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from engram.data import checksums, datasets, load
-from engram.data.idx import FILES, read_idx
+from engram.data.photos.idx_files import FILES, read_idx
 from engram.data.pickles import read_pickle
 
 RNG = np.random.default_rng(0)

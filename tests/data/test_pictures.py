@@ -11,9 +11,8 @@ from PIL import Image
 
 import engram
 from engram.data import load
-from engram.data.core import Data
-from engram.data.packed import load_packed
-from engram.data.packing import write_packed
+from engram.data.dataset import Data
+from engram.data.packed import load_packed, write_packed
 from engram.learner.feed import Feed
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ import torch
 
 from engram.data import load, verify
 from engram.data.catalogue import find, search_root
-from engram.data.repeats import repeats
+from engram.data.duplicates import repeats
 from engram.streams import balance, class_incremental
 
 needs_data = pytest.mark.skipif(

@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 import engram
 from engram.cli import app
 from engram.data import inspect, pack, verify
-from engram.data.core import Data
-from engram.data.repeats import _hashes, repeats
+from engram.data.dataset import Data
+from engram.data.duplicates import _hashes, repeats
 from engram.report import diagnose
 from engram.streams import Stream, Task, class_incremental
-from engram.streams.repeats import repeated_test_rows
+from engram.streams.stream_warnings import repeated_test_rows
 
 X = torch.randn(40, 2, 3, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(4).repeat(10)
@@ -56,7 +56,7 @@ def test_signs_of_pairs_are_not_lost():
 
 
 def test_a_memory_map_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr("engram.data.repeats._CHUNK", 100)
+    monkeypatch.setattr("engram.data.duplicates._CHUNK", 100)
     array = np.memmap(tmp_path / "x", np.float32, "w+", shape=(20, 6))
     array[:] = np.arange(120).reshape(20, 6)
     array[19] = array[2]
@@ -70,7 +70,7 @@ def test_rows_of_the_stream_count_and_orders_share_the_work(monkeypatch):
     tasks = [Task(train=torch.tensor([k, k + 4]), test=torch.tensor([40 + k, 52 + k]), new=(k,))
              for k in range(4)]  # fmt: skip
     assert repeated_test_rows(Stream(data=data, tasks=tuple(tasks))) == 4
-    monkeypatch.setattr("engram.streams.repeats.repeats", None)  # known by now
+    monkeypatch.setattr("engram.streams.stream_warnings.repeats", None)  # known by now
     assert repeated_test_rows(Stream(data=data, tasks=tuple(reversed(tasks)))) == 4
 
 

@@ -8,12 +8,20 @@ import pytest
 import torch
 
 from engram.data import Data, load, pack
-from engram.data.edges import NTU, UCLA, adjacency, bones, distance
-from engram.data.ntu import read_skeleton
-from engram.data.skeleton_frames import normalise, resample
-from engram.data.skeleton_repair import mend
-from engram.data.skeleton_sequences import Sequences
-from engram.data.skeleton_split import split_as_stored, split_within_classes
+from engram.data.skeletons.ntu import read_skeleton
+from engram.data.skeletons.skeleton_data import (
+    NTU,
+    UCLA,
+    Sequences,
+    adjacency,
+    bones,
+    distance,
+    mend,
+    normalise,
+    resample,
+    split_as_stored,
+    split_within_classes,
+)
 from engram.errors import BadArgument
 from engram.models.stgcn import STGCN
 

@@ -11,10 +11,10 @@ import torch
 
 import engram
 from engram import Learner, Memory, methods
-from engram.deploy import learner as learning
+from engram.deploy import deployed_learner as learning
 from engram.engine.backend import answering, numerics
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from tests.deploy.conftest import FAST, MODEL, world
 
@@ -115,7 +115,7 @@ def test_room_doubles_and_nothing_else_changes(method, six):
 
 
 def test_old_rows_are_bit_exact_when_room_is_made(six, monkeypatch):
-    from engram.deploy import learner as module
+    from engram.deploy import deployed_learner as module
 
     seen, real = [], module.grown
 
@@ -223,9 +223,9 @@ def test_images_and_batch_norm(tmp_path):
 
 def test_networks_answer_in_the_precision_they_were_trained_in(six, monkeypatch):
     flags, x, y = (torch.backends.cuda.matmul, torch.backends.cudnn), six[0], six[1]
-    seen, fit = [], learning.fitted
+    seen, fit = [], learning.fit_detectors
     now = lambda: [one.allow_tf32 for one in flags]  # noqa: E731
-    monkeypatch.setattr(learning, "fitted", lambda *args: seen.append(now()) or fit(*args))
+    monkeypatch.setattr(learning, "fit_detectors", lambda *args: seen.append(now()) or fit(*args))
     for precision in ("float32", "tf32"):
         usual = now()
         learner = Learner("ER", MODEL, detectors=["KNN"], precision=precision, **FAST)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from engram.checks.toys import (
+from engram.checks.toy_runs import (  # fmt: skip
     CLOSE,
     EXACT,
     MODELS,
@@ -22,18 +22,17 @@ from engram.checks.toys import (
     streams,
     train,
     train_each,
-)  # fmt: skip
-from engram.engine.engine import Engine
-from engram.engine.groups.hyperparameters import varying
-from engram.engine.groups.prefixes import Prefixes
-from engram.engine.run import Run
-from engram.learner.bound import BoundNet
-from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet
+)
+from engram.engine.engine import Engine, Prefixes
+from engram.engine.hyperparameters import varying
+from engram.engine.run_definition import Run
+from engram.learner.bound_module import BoundNet
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet
 from engram.losses import mean
 from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune, RWalk
-from engram.methods.base import Method, ReplaySpec
+from engram.methods.method import Method, ReplaySpec
 from engram.streams import class_incremental
 
 DATA = clouds()
@@ -321,7 +320,7 @@ def test_replays_that_differ_train_apart():
 class Asks(Method):
     """A term that closes over what the run is: its columns, and a number."""
 
-    def finish(self, learner: Learner, task: Any) -> None:
+    def finish(self, learner: RunLearner, task: Any) -> None:
         column, power = int(learner.labels(task.train)[0, 0]), 1 + learner.seed
 
         def term(net: Any, batch: Any, by: int = learner.seed) -> Tensor:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from engram import methods
-from engram.checks.toys import CLOSE, gap, same, train, train_each
+from engram.checks.toy_runs import CLOSE, gap, same, train, train_each
 from engram.data import Data
 from engram.engine import factory
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.streams import class_incremental
 

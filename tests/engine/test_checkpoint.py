@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.checks.toys import EXACT, clouds, runs_of, same
-from engram.engine.checkpoints import single as checkpoint
-from engram.engine.checkpoints.single import rebuild, structure
+from engram.checks.toy_runs import EXACT, clouds, runs_of, same
+from engram.engine import checkpoints as checkpoint
+from engram.engine.checkpoints import rebuild, structure
 from engram.engine.engine import Engine
-from engram.learner.learner import Learner
-from engram.learner.tree import flatten, shapes
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import flatten, shapes
 from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune, Join, LwF
 from engram.streams import class_incremental
@@ -41,7 +41,7 @@ def test_trees_survive_with_their_empty_parts(tree):
     assert same(again, tree)
 
 
-def learners(method, count=3) -> tuple[Engine, list[Learner]]:
+def learners(method, count=3) -> tuple[Engine, list[RunLearner]]:
     engine = Engine(runs_of(method, [STREAM], model="normed"), device="cpu")
     return engine, [s.learner for s in engine.stages()][:count]
 

@@ -12,22 +12,12 @@ from torch._inductor.exc import InductorError
 
 import engram
 from engram import methods
-from engram.checks.tamed import tame
-from engram.checks.toys import (
-    CLOSE,
-    EXACT,
-    clouds,
-    copied,
-    gap,
-    runs_of,
-    streams,
-    train,
-)
+from engram.checks.toy_runs import CLOSE, EXACT, clouds, copied, gap, runs_of, streams, tame, train
 from engram.data import Data
 from engram.engine.engine import Engine
 from engram.engine.factory import LearnerFactory
-from engram.engine.run import Run
-from engram.engine.trainers import tracing as compiled
+from engram.engine.run_definition import Run
+from engram.engine.trainers import compiled
 from engram.errors import BadArgument
 from engram.memory import Memory
 

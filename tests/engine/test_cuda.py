@@ -10,18 +10,18 @@ import torch
 from torch import nn
 
 from engram import methods
-from engram.checks import tamed, toys
+from engram.checks import toy_runs
 from engram.checks.suite import made
 from engram.data import Data
 from engram.engine import engine as running
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.trainers.captured import CapturedTrainer
 from engram.engine.training import Training
-from engram.learner.tree import tree_map
+from engram.learner.tensor_tree import tree_map
 from engram.memory import Memory
-from engram.models import norm_pool
-from engram.models.context import PLAIN
+from engram.models.forward_pass import PLAIN
+from engram.models.kernels import norm_pool
 from engram.models.layers import BatchNorm
 from engram.streams import class_incremental
 
@@ -43,15 +43,17 @@ def trained(runs, **options):
 
 def apart(first, second):
     assert first.keys() == second.keys()
-    return max(toys.gap(first[key], second[key]) for key in first)
+    return max(toy_runs.gap(first[key], second[key]) for key in first)
 
 
 @pytest.mark.parametrize("model", ["plain", "normed", "dropped"])
 @pytest.mark.parametrize("name", methods.__all__)
 class TestEveryMethod:
     def runs(self, name, model, count):
-        method = tamed.tight(tamed.tame(made(getattr(methods, name))))
-        return toys.runs_of(method, toys.streams(orders=toys.ORDERS[:count]), model=model)
+        method = toy_runs.tight(toy_runs.tame(made(getattr(methods, name))))
+        return toy_runs.runs_of(
+            method, toy_runs.streams(orders=toy_runs.ORDERS[:count]), model=model
+        )
 
     def test_captured_alone(self, name, model):
         runs = self.runs(name, model, 1)

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import engram
-from engram.engine.checkpoints import single as checkpoint
+from engram.engine import checkpoints as checkpoint
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
+from engram.experiments import Callback
 from engram.methods import ER, EWC, Finetune, LwF
-from engram.methods.base import Method
-from engram.recipes import Callback
+from engram.methods.method import Method
 
 TOGETHER = pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
 

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor, nn
 
 import engram
-from engram.checks.toys import EXACT, MODELS, ORDERS, After, clouds, gap, runs_of, same, train
+from engram.checks.toy_runs import EXACT, MODELS, ORDERS, After, clouds, gap, runs_of, same, train
 from engram.data import Data
 from engram.engine import engine as running
 from engram.engine.engine import Engine
 from engram.engine.loop import train_task
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune, LwF
-from engram.methods.base import Method
+from engram.methods.method import Method
 from engram.streams import class_incremental, online
 
 DATA = clouds()

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from engram.checks.toys import EXACT, clouds, gap, runs_of
+from engram.checks.toy_runs import EXACT, clouds, gap, runs_of
+from engram.engine import host_verbs
 from engram.engine.engine import Engine
-from engram.engine.groups import host_verbs
 from engram.engine.loop import open_task
-from engram.learner.learner import Learner
-from engram.learner.tree import leaves, stack
-from engram.methods.base import Method
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import leaves, stack
 from engram.methods.fisher import bernoulli, likelihood
+from engram.methods.method import Method
 from engram.streams import class_incremental
 
 DATA = clouds()
@@ -28,7 +28,7 @@ class Asks(Method):
     group: int | str = 1
     scale: float = 1.0
 
-    def finish(self, learner: Learner, task: Any) -> None:
+    def finish(self, learner: RunLearner, task: Any) -> None:
         first = learner.average_gradient(likelihood, group=self.group)
         second = learner.average_gradient(bernoulli, transform=torch.abs)
         rows = task.train[first.argmax() % 3 :]
@@ -36,7 +36,7 @@ class Asks(Method):
         learner.state = {"sum": self.scale * (first + second + third)}
 
 
-def entered(methods: list[Method], model: str = "plain") -> list[Learner]:
+def entered(methods: list[Method], model: str = "plain") -> list[RunLearner]:
     streams = [class_incremental(DATA, classes_per_task=sizes) for sizes in SIZES[: len(methods)]]
     runs = runs_of(methods, streams, model=model)
     engine = Engine(runs, device="cpu")
@@ -89,7 +89,7 @@ class Reads(Method):
     def weighted(self, net: Any, batch: Any) -> torch.Tensor:
         return self.scale * likelihood(net, batch)
 
-    def finish(self, learner: Learner, task: Any) -> None:
+    def finish(self, learner: RunLearner, task: Any) -> None:
         own = learner.average_gradient(self.weighted)
         learner.state = {"own": own, "plain": learner.average_gradient(likelihood)}
 
@@ -121,7 +121,7 @@ def test_small_chunks_change_nothing(monkeypatch):
 class Uneven(Method):
     """Some learners ask more often than others."""
 
-    def finish(self, learner: Learner, task: Any) -> None:
+    def finish(self, learner: RunLearner, task: Any) -> None:
         total = torch.zeros_like(learner.vector)
         for _ in range(1 + learner.seed):
             total = total + learner.average_gradient(likelihood)
@@ -141,7 +141,7 @@ def test_some_may_ask_more_often():
 class Apart(Method):
     """Learners take different ways through the same method."""
 
-    def finish(self, learner: Learner, task: Any) -> None:
+    def finish(self, learner: RunLearner, task: Any) -> None:
         if learner.seed == 1:
             found = learner.average_gradient(bernoulli)
         elif learner.seed == 2:
@@ -162,7 +162,7 @@ def test_different_questions_get_different_answers():
 
 @dataclass(frozen=True, kw_only=True)
 class Fails(Method):
-    def finish(self, learner: Learner, task: Any) -> None:
+    def finish(self, learner: RunLearner, task: Any) -> None:
         learner.average_gradient(likelihood)
         if learner.seed == 1:
             raise KeyError("mine")
@@ -181,7 +181,7 @@ def test_verbs_run_one_at_a_time():
 
     @dataclass(frozen=True, kw_only=True)
     class Counts(Method):
-        def start(self, learner: Learner, task: Any) -> None:
+        def start(self, learner: RunLearner, task: Any) -> None:
             with lock:
                 inside[0] += 1
                 most[0] = max(most[0], inside[0])
@@ -199,7 +199,7 @@ def test_verbs_that_ask_for_nothing_share_a_thread():
 
     @dataclass(frozen=True, kw_only=True)
     class Looks(Method):
-        def start(self, learner: Learner, task: Any) -> None:
+        def start(self, learner: RunLearner, task: Any) -> None:
             seen.append(threading.current_thread())
 
     methods: list[Method] = [Looks()] * 3
@@ -221,7 +221,7 @@ def test_those_who_ask_are_answered_together(asking, monkeypatch):
 
     @dataclass(frozen=True, kw_only=True)
     class Some(Method):
-        def finish(self, learner: Learner, task: Any) -> None:
+        def finish(self, learner: RunLearner, task: Any) -> None:
             order.append(learner.seed)
             if learner.seed in asking:
                 learner.state = {"found": learner.average_gradient(likelihood)}

@@ -9,17 +9,26 @@ import numpy as np
 import pytest
 import torch
 
-from engram.checks.task_start import task_start
-from engram.checks.toys import CLOSE, EXACT, clouds, copied, gap, runs_of, same, streams, train
+from engram.checks.toy_runs import (
+    CLOSE,
+    EXACT,
+    clouds,
+    copied,
+    gap,
+    runs_of,
+    same,
+    streams,
+    task_start,
+    train,
+)
 from engram.engine.engine import Engine
-from engram.engine.trainers import lockstep
-from engram.engine.trainers import tracing as compiled
+from engram.engine.trainers import compiled, lockstep
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.errors import BadArgument
-from engram.learner.tree import leaves
+from engram.learner.tensor_tree import leaves
 from engram.memory import Memory
 from engram.methods import ER, Finetune, Join, RWalk
-from engram.methods.base import Method, pace_of
+from engram.methods.method import Method, pace_of
 from engram.streams import class_incremental
 from tests.methods.interval_twin import Stepwise, Ticks
 

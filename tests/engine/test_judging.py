@@ -11,20 +11,19 @@ from torch import Tensor
 
 import engram
 from engram import methods, metrics
-from engram.checks.toys import clouds, runs_of, train
-from engram.data.core import Data
+from engram.checks.toy_runs import clouds, runs_of, train
+from engram.data.dataset import Data
+from engram.engine import evaluation
 from engram.engine.engine import Engine
-from engram.engine.evaluation import evaluate
-from engram.engine.evaluation.evaluate import validate, validation_items
-from engram.engine.evaluation.judging import judged
-from engram.engine.run import Run
+from engram.engine.evaluation import validate, validation_items
+from engram.engine.run_definition import Run, judged
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner.batch import Batch
-from engram.learner.net import Net
+from engram.learner.networks import Net
 from engram.losses import masked_ce, multi_hot
-from engram.methods.base import Method, State, Terms
-from engram.records import Items, views
+from engram.methods.method import Method, State, Terms
+from engram.records import EvaluationItems, head_views
 from engram.streams import Stream, class_incremental, hierarchical
 
 SETS = Training(epochs=6, batch_size=16, lr=0.02)
@@ -192,7 +191,7 @@ def test_naming_every_label_is_no_better_than_its_precision() -> None:
 
 def test_validation_by_argmax_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant watches accuracy on rows that carry sets of labels."""
-    monkeypatch.setattr(evaluate, "judged", lambda *args: judged(*args[:2], "single"))
+    monkeypatch.setattr(evaluation, "judged", lambda *args: judged(*args[:2], "single"))
     with pytest.raises(AssertionError):
         test_validation_watches_the_figure_of_the_stream()
 
@@ -255,9 +254,9 @@ def test_post_task_validation_is_recorded_beside_the_test() -> None:
     assert set(rows["task"]) == {-1, 0, 1, 2}
     run = Run(stream=held, method=methods.ER(), training=Training(epochs=4))
     last = list(Engine([run], device="cpu").stages())[-1]
-    items = Items.of_stream(held, "post_valid")
+    items = EvaluationItems.of_stream(held, "post_valid")
     said = last.outcome.held > 0
-    truth = views.true_sets(items, stage=2)
+    truth = head_views.true_sets(items, stage=2)
     once = np.unique(items.rows, return_index=True)[1]
     expected = metrics.precision_weighted_jaccard(truth[once], said[once])
     assert len(once) < len(items)
@@ -278,10 +277,11 @@ def test_a_row_that_several_tasks_test_is_passed_through_the_network_once() -> N
     passed: list[int] = []
     whole = learner.feed.chunks
     learner.feed.chunks = lambda rows, *rest: (passed.append(len(rows)), whole(rows, *rest))[1]  # type: ignore[method-assign,assignment,func-returns-value]
-    items = evaluate.test_items(stream)
+    items = evaluation.test_items(stream)
     with torch.no_grad():
         alone, once = (
-            answer(learner, method, *items, True) for answer in (evaluate._alone, evaluate._once)
+            answer(learner, method, *items, True)
+            for answer in (evaluation._alone, evaluation._once)
         )
     assert passed == [len(items[0]), len(items[0].unique())]
     assert passed[0] > passed[1]

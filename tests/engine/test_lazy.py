@@ -8,11 +8,11 @@ import torch
 
 import engram
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
+from engram.experiments.callbacks import Callback
 from engram.memory import Memory
 from engram.methods import ER, EWC, DERpp, ICaRL
-from engram.recipes.callback import Callback
 
 Image = pytest.importorskip("PIL.Image")
 MODEL = {"name": "mlp", "hidden": [8]}

@@ -12,14 +12,14 @@ from torch.utils._pytree import tree_leaves
 
 from engram.data import Data
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.single import SingleTrainer
 from engram.engine.training import Training
 from engram.methods import Finetune
-from engram.models import graph_ops
+from engram.models.kernels import graph_ops
 from engram.reproduce import find_table, plan
-from engram.reproduce.papers.cgl_preset import UCLA
+from engram.reproduce.papers.cgl import UCLA
 from engram.streams import class_incremental
 
 STEPS, EPOCHS = 2, 8

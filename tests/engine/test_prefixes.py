@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import engram
-from engram.engine.engine import Engine
-from engram.engine.groups.prefixes import Prefixes
-from engram.engine.run import Run
+from engram.engine.engine import Engine, Prefixes
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.streams import reorder
 

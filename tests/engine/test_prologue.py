@@ -13,19 +13,19 @@ import torch.nn.functional as F
 from torch import nn
 
 import engram
-from engram.checks import tamed, toys
-from engram.checks.toys import EXACT, MODELS, streams
+from engram.checks import toy_runs
+from engram.checks.toy_runs import EXACT, MODELS, streams
 from engram.engine.engine import PROLOGUE, Engine
-from engram.engine.run import Run
-from engram.engine.trainers import mapped_step, single
+from engram.engine.pretraining import set_aside
+from engram.engine.run_definition import Run
+from engram.engine.trainers import lockstep, single
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.single import SingleTrainer
 from engram.errors import BadArgument
+from engram.experiments.checkpointing import StepSaver
 from engram.methods import LGR, Join, LatentReplay
-from engram.methods.base import Method, Prologue, RootFile
-from engram.recipes.step_saver import StepSaver
+from engram.methods.method import Method, Prologue, RootFile
 from engram.streams import class_incremental, permuted, task_incremental
-from engram.streams.aside import set_aside
 from tests.engine.twin import OPTIMIZERS, Plain
 from tests.recipes.test_steps import SLICES, Crash, crash_after, same
 
@@ -62,7 +62,7 @@ def first_of(run: Run) -> Any:
 @pytest.mark.parametrize("multi", [False, True], ids=["class_il", "task_il"])
 def test_the_root_is_that_of_a_plain_loop_and_the_rest_is_fresh(multi, optimizer):
     make = task_incremental if multi else class_incremental
-    run = run_of(LOOKS, make(toys.clouds(), classes_per_task=2), optimizer=optimizer)
+    run = run_of(LOOKS, make(toy_runs.clouds(), classes_per_task=2), optimizer=optimizer)
     fresh = Engine([run], device="cpu").learner(run)
     net = Plain(fresh, normed=True).train()
     _, aside = set_aside(run.stream, 1 / 6, seed=0)
@@ -80,7 +80,7 @@ def test_the_root_is_that_of_a_plain_loop_and_the_rest_is_fresh(multi, optimizer
     for name, value in found.items():
         if name not in fresh.networks.root_names:
             assert torch.equal(value, fresh.params[name]), name
-    assert toys.same(seen["buffers"], fresh.buffers)  # its batch norm belongs to the top
+    assert toy_runs.same(seen["buffers"], fresh.buffers)  # its batch norm belongs to the top
 
 
 def test_rows_set_aside_are_in_no_task():
@@ -96,7 +96,7 @@ def test_rows_set_aside_are_in_no_task():
 
 
 def test_a_row_of_several_tasks_is_set_aside_from_all():
-    stream = permuted(toys.clouds(), tasks=3)
+    stream = permuted(toy_runs.clouds(), tasks=3)
     rest, aside = set_aside(stream, 0.25, seed=0)
     taken = torch.cat([task.train for task in aside.tasks]).unique()
     assert len(taken) == len(stream.tasks[0].train) // 4
@@ -115,7 +115,7 @@ def test_rows_set_aside_are_read_in_the_prologue_only(monkeypatch):
         return plain(self, rows, *rest)
 
     monkeypatch.setattr(type(feed), "__call__", noting)
-    aside = tamed.rows_aside(run.method, run.stream)
+    aside = toy_runs.rows_aside(run.method, run.stream)
     tests = torch.cat([task.test for task in run.stream.tasks])
     left = []
     for stage in engine.stages():
@@ -166,8 +166,8 @@ def test_lockstep_is_the_loop(kind):
         run_of(kind(root_iterations=5, root_batch_size=4, root_share=share), stream, seed)
         for seed, (stream, share) in enumerate(zip(streams(), (0.1, 0.2, 0.3), strict=True))
     ]
-    together, alone = toys.train(runs, together=True), toys.train_each(runs)
-    assert max(toys.gap(together[k].tensors, alone[k].tensors) for k in alone) < toys.CLOSE
+    together, alone = toy_runs.train(runs, together=True), toy_runs.train_each(runs)
+    assert max(toy_runs.gap(together[k].tensors, alone[k].tensors) for k in alone) < toy_runs.CLOSE
     for k in alone:
         assert together[k].stage.learner.ledger.to_dict() == alone[k].stage.learner.ledger.to_dict()
 
@@ -175,10 +175,10 @@ def test_lockstep_is_the_loop(kind):
 def test_orders_with_the_same_first_task_share_nothing():
     """Columns of later classes begin with other weights, so the roots differ."""
     orders = ([0, 1, 2, 3, 4, 5], [0, 1, 4, 5, 2, 3])
-    on = [class_incremental(toys.clouds(), order=order) for order in orders]
+    on = [class_incremental(toy_runs.clouds(), order=order) for order in orders]
     runs = [run_of(METHOD, stream) for stream in on]
-    both, alone = toys.train(runs, together=False), toys.train_each(runs)
-    assert all(toys.same(both[k].tensors, alone[k].tensors) for k in alone)
+    both, alone = toy_runs.train(runs, together=False), toy_runs.train_each(runs)
+    assert all(toy_runs.same(both[k].tensors, alone[k].tensors) for k in alone)
     assert not torch.equal(both[0, 0].vector, both[1, 0].vector)
 
 
@@ -242,15 +242,17 @@ def test_a_root_that_stands_still_has_no_gradient_and_no_update(change, together
     sizes: set[tuple[int, ...]] = set()
     for kind, verb in ((LockstepTrainer, "_mask_"), (SingleTrainer, "_update")):
         monkeypatch.setattr(kind, verb, noting(getattr(kind, verb), sizes))
-    train = functools.partial(toys.train, runs, together=together)
+    train = functools.partial(toy_runs.train, runs, together=together)
     part, (small,) = train(), {sum(one) for one in sizes}
     sizes.clear()
-    monkeypatch.setattr(mapped_step, "still_root", lambda _: [])
+    monkeypatch.setattr(lockstep, "still_root", lambda _: [])
     monkeypatch.setattr(single, "still_root", lambda _: [])
     whole, (all_,) = train(), {sum(one) for one in sizes}
     assert all_ - small == (2 if together else 1) * (12 * 6 + 12)  # the layer that is the root
-    far = max(toys.gap(part[k].tensors, whole[k].tensors) for k in whole)
-    assert far < toys.CLOSE if together and "clip" in change else far == 0  # a norm of fewer zeros
+    far = max(toy_runs.gap(part[k].tensors, whole[k].tensors) for k in whole)
+    assert (
+        far < toy_runs.CLOSE if together and "clip" in change else far == 0
+    )  # a norm of fewer zeros
 
 
 def noting(update: Any, sizes: set[tuple[int, ...]]) -> Any:
@@ -266,8 +268,8 @@ def noting(update: Any, sizes: set[tuple[int, ...]]) -> Any:
 
 def test_joined():
     runs = [run_of(Join(METHOD, engram.methods.EWC(strength=0.1)), s) for s in streams()[:2]]
-    together, alone = toys.train(runs, together=True), toys.train_each(runs)
-    assert max(toys.gap(together[k].tensors, alone[k].tensors) for k in alone) < toys.CLOSE
+    together, alone = toy_runs.train(runs, together=True), toy_runs.train_each(runs)
+    assert max(toy_runs.gap(together[k].tensors, alone[k].tensors) for k in alone) < toy_runs.CLOSE
     assert runs[0].method.prologue() == Prologue(1 / 6, 7, 100)
 
 
@@ -398,6 +400,6 @@ class TestErrors:
             Engine([replace(run_of(method), model=Whole)], device="cpu").groups()
 
     def test_a_task_with_a_single_row(self):
-        stream = class_incremental(toys.clouds((1, 1, 9)), classes_per_task=1)
+        stream = class_incremental(toy_runs.clouds((1, 1, 9)), classes_per_task=1)
         with pytest.raises(BadArgument, match="share: expected a fraction that takes some rows"):
             first_of(run_of(METHOD, stream))

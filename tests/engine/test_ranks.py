@@ -14,23 +14,23 @@ from torch import nn
 from typer.testing import CliRunner
 
 import engram
-from engram import methods, parallel
-from engram.checks import tamed, toys
+from engram import distributed, methods
+from engram.checks import toy_runs
 from engram.checks.suite import made
 from engram.cli import app
 from engram.cli.shell import LOST
 from engram.data import Data
+from engram.distributed import Ranks
 from engram.engine.engine import Engine
-from engram.engine.ranks import check_ranks
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.trainers.single import SingleTrainer
 from engram.engine.training import Training
 from engram.errors import BadArgument
-from engram.job import launched
-from engram.learner.tree import tree_map
+from engram.experiments.pools import find_pool
+from engram.experiments.run_plans import check_ranks
+from engram.learner.tensor_tree import tree_map
 from engram.methods import ER, TWP
-from engram.parallel import Ranks
-from engram.pools import find_pool
+from engram.process import launched
 from tests.engine.ranks import on_ranks
 
 CLOSE = 1e-9
@@ -39,8 +39,11 @@ MODELS = ("plain", "normed", "dropped")
 
 def run_of(method, model):
     """A run of two tasks, one epoch each."""
-    [one] = toys.runs_of(tamed.tight(tamed.tame(method)), toys.streams(orders=toys.ORDERS[:1]),
-                         model=model)  # fmt: skip
+    [one] = toy_runs.runs_of(
+        toy_runs.tight(toy_runs.tame(method)),
+        toy_runs.streams(orders=toy_runs.ORDERS[:1]),
+        model=model,
+    )
     return replace(one, training=replace(one.training, epochs=1))
 
 
@@ -56,7 +59,7 @@ def trained(one):
 
 
 def on_one_rank(work):
-    with parallel.ranks_on(torch.device("cpu")):
+    with distributed.ranks_on(torch.device("cpu")):
         return {key: trained(one) for key, one in work.items()}
 
 
@@ -73,7 +76,7 @@ def gap(one, other):
             for name in terms:  # penalties of a strength of their own explode here
                 size = max(1.0, abs(terms[name]))
                 widest = max(widest, abs(terms[name] - others[name]) / size)
-        widest = max(widest, toys.gap(tree, their_tree))
+        widest = max(widest, toy_runs.gap(tree, their_tree))
     return widest
 
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from engram import keys
-from engram.checks import toys
-from engram.engine.batches.reservoir import Reservoir
-from engram.engine.batches.values import read, write_
+from engram.checks import toy_runs
 from engram.engine.engine import Engine
+from engram.engine.sampler import Reservoir
+from engram.engine.stored_values import read, write_
 from engram.errors import BadArgument
-from engram.learner.learner import Learner
+from engram.learner.learner import RunLearner
 from engram.memory import Memory
 from engram.methods import ER, DERpp
-from engram.methods.base import Method, Phase, ReplaySpec
+from engram.methods.method import Method, Phase, ReplaySpec
 
 ROOM = 5
 
@@ -130,11 +130,11 @@ class Diary(Method):
 )  # fmt: skip
 class TestValues:
     def test_values_stay_with_their_rows(self, method, together):
-        runs = toys.runs_of(method, toys.streams())
+        runs = toy_runs.runs_of(method, toy_runs.streams())
         seen = 0
         for stage in Engine(runs, device="cpu", together=together).stages():
             assert all(terms.get("wrong", 0) == 0 for _, terms in stage.outcome.losses)
-            learner: Learner = stage.learner
+            learner: RunLearner = stage.learner
             kept = learner.exemplars
             x = learner.feed(kept.rows, kept.stages).flatten(1)
             assert torch.equal(learner.values["x"], x)
@@ -147,7 +147,7 @@ class TestValues:
 class TestEngine:
     def test_the_memory_after_a_task_is_a_reservoir_of_it(self):
         method = ER(memory=Memory(total=9, policy="reservoir"), renew="step")
-        for stage in Engine(toys.runs_of(method, toys.streams()), device="cpu").stages():
+        for stage in Engine(toy_runs.runs_of(method, toy_runs.streams()), device="cpu").stages():
             kept, stream = stage.learner.exemplars, stage.learner.stream
             passed = sum(len(task.train) for task in stream.tasks[: stage.stage + 1])
             assert (len(kept), kept.seen) == (9, passed)
@@ -159,21 +159,21 @@ class TestEngine:
         method = ER(memory=Memory(total=9, policy="reservoir"), renew="step")
         kept = []
         for epochs in (1, 3):
-            training = replace(toys.EXACT, epochs=epochs)
-            runs = toys.runs_of(method, toys.streams()[:1], training=training)
+            training = replace(toy_runs.EXACT, epochs=epochs)
+            runs = toy_runs.runs_of(method, toy_runs.streams()[:1], training=training)
             kept.append([s.learner.exemplars for s in Engine(runs, device="cpu").stages()])
-        assert all(toys.same(a[:4], b[:4]) for a, b in zip(*kept))
+        assert all(toy_runs.same(a[:4], b[:4]) for a, b in zip(*kept))
 
     def test_iterations_let_pass_what_they_show(self):
-        training = replace(toys.EXACT, iterations=2, batch_size=4)
+        training = replace(toy_runs.EXACT, iterations=2, batch_size=4)
         method = ER(memory=Memory(total=50, policy="reservoir"), renew="step")
-        runs = toys.runs_of(method, toys.streams()[:1], training=training)
+        runs = toy_runs.runs_of(method, toy_runs.streams()[:1], training=training)
         stages = list(Engine(runs, device="cpu").stages())
         assert stages[-1].learner.exemplars.seen == 3 * 2 * 4
 
     def test_other_policies_are_refused(self):
         with pytest.raises(BadArgument, match="reservoir"):
             ER(renew="step")
-        runs = toys.runs_of(DERpp(memory=Memory(total=9)), toys.streams()[:1])
+        runs = toy_runs.runs_of(DERpp(memory=Memory(total=9)), toy_runs.streams()[:1])
         with pytest.raises(BadArgument, match="policy='reservoir'"):
             list(Engine(runs, device="cpu").stages())

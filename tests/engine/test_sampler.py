@@ -5,17 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engram import keys
-from engram.engine.batches.padding import pad_items
-from engram.engine.batches.sampler import AS_BATCH, Minibatches, Sampler
-from engram.learner.items import Items
+from engram.engine.sampler import AS_BATCH, Minibatches, Sampler, pad_items
+from engram.learner.batch import LabelledRows
 
 CPU = torch.device("cpu")
 
 
-def items(count: int, first: int = 0) -> Items:
+def items(count: int, first: int = 0) -> LabelledRows:
     """Rows first, first + 1, ...; the label of a row is its number."""
     rows = torch.arange(first, first + count)
-    return Items(rows, rows % 2, rows[:, None], torch.full_like(rows, -1))
+    return LabelledRows(rows, rows % 2, rows[:, None], torch.full_like(rows, -1))
 
 
 def sampler(sizes: list[int], batch: int, *, last: str = "keep", memory: list[int] | None = None,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from engram.checks import toys
+from engram.checks import toy_runs
 from engram.checks.equality import compare
-from engram.checks.toys import (
+from engram.checks.toy_runs import (
     EXACT,
     MODELS,
     ORDERS,
@@ -23,15 +23,14 @@ from engram.checks.toys import (
     same,
     train,
 )
-from engram.data.core import Data
-from engram.engine import loop
-from engram.engine.batches import sampler
+from engram.data.dataset import Data
+from engram.engine import loop, sampler
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.trainers import lockstep
 from engram.memory import Memory
 from engram.methods import ER, EWC, GEM, SI, Finetune
-from engram.methods.base import Method
+from engram.methods.method import Method
 from engram.streams import Stream, class_incremental, permuted, rotated, task_incremental
 
 DATA = clouds()  # runs train together only over the same data
@@ -246,13 +245,13 @@ def test_a_last_stretch_of_fewer_iterations_is_recorded_no_second_time(monkeypat
     runs = [
         Run(stream=stream, method=Finetune(), model=MODELS["plain"],
             training=replace(EXACT, iterations=7))
-        for stream in toys.streams()[:2]
+        for stream in toy_runs.streams()[:2]
     ]  # fmt: skip
-    whole = toys.train(runs, together=True)
+    whole = toy_runs.train(runs, together=True)
     monkeypatch.setattr(sampler, "STRETCH", 3)  # 3, 3 and 1
     copied: list[int] = []
     copy = lockstep.copied
     monkeypatch.setattr(lockstep, "copied", lambda rows: copied.append(1) or copy(rows))
-    cut = toys.train(runs, together=True)
+    cut = toy_runs.train(runs, together=True)
     assert len(copied) == len(runs[0].stream)  # once in every task
-    assert all(toys.same(cut[k].tensors, whole[k].tensors) for k in whole)
+    assert all(toy_runs.same(cut[k].tensors, whole[k].tensors) for k in whole)

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks.toys import MODELS, streams
+from engram.checks.toy_runs import MODELS, streams
 from engram.engine.engine import Engine, FinishedStage
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
-from engram.learner.learner import Learner
-from engram.methods.base import Method
+from engram.learner.learner import RunLearner
+from engram.methods.method import Method
 from engram.streams import Stream
 
 Used = list[nn.Parameter]
@@ -36,7 +36,7 @@ OPTIMIZERS = {
 class Plain(nn.Module):
     """Linear, batch normalisation where wanted, ReLU, and one head block per task."""
 
-    def __init__(self, first: Learner, normed: bool) -> None:
+    def __init__(self, first: RunLearner, normed: bool) -> None:
         super().__init__()
         params = first.params
         weight = params["net.backbone.first.weight" if normed else "net.backbone.lower.0.weight"]
@@ -202,7 +202,7 @@ class SITwin(Twin):
         self.past.append(omega)
 
 
-def away(twin: Twin, learner: Learner) -> float:
+def away(twin: Twin, learner: RunLearner) -> float:
     """Largest difference between a twin and a learner, statistics included."""
     gaps = [float((a.detach() - b).abs().max()) for a, b in twin.net.pairs(learner.params)]
     if twin.net.norm is not None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from engram.records.parts import _place_of_sum, _sum_around
-from engram.tensor_file import SUMS, TensorFile, save_tensors
+from engram.io import SUMS, TensorFile, save_tensors
+from engram.records.table_parts import _place_of_sum, _sum_around
 
 EVIL = [b"\x00", b"\xff" * 4, b"\x80", b"\xff" * 8, b"\x7f\xff\xff\xff", b"\x00" * 16, b"-1",
         b"1e999", b"NaN", b"9" * 25, b"\n", b",", b'"', b"'", b"{", b"[", b"]}", b"../../x",

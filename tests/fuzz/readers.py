@@ -19,19 +19,19 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import engram
-from engram.data.mapped import MappedWriter
+from engram.data.memory_maps import MappedWriter
 from engram.data.pickles import read_pickle
-from engram.engine.checkpoints import single as checkpoint
+from engram.engine import checkpoints as checkpoint
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
-from engram.recipes.assign import set_value
-from engram.recipes.names import build_method
-from engram.recipes.recipe import Recipe
-from engram.recipes.sections import model_section
-from engram.records.parts import read_part, write_part
+from engram.experiments.method_names import build_method
+from engram.experiments.overrides import set_value
+from engram.experiments.recipe import Recipe
+from engram.experiments.recipe_sections import model_section
 from engram.records.reading import from_csv
-from engram.records.superseded import write_mark
+from engram.records.table_parts import read_part, write_part
+from engram.records.tombstones import write_mark
 from tests.fuzz.edits import edited, misplaced, npy_headers, resealed, with_sum, zipped
 
 Near = Callable[[bytes], st.SearchStrategy[bytes]]

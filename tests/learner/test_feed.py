@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engram import keys
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.errors import BadArgument
 from engram.learner.feed import CROP_PADDING, Feed, resized_crop
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from engram.checks.toys import clouds, gap, runs_of, same
+from engram.checks.toy_runs import clouds, gap, runs_of, same
 from engram.engine.engine import Engine
 from engram.learner import gradients
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.losses import mean
 from engram.methods import Finetune
 from engram.methods.fisher import bernoulli, likelihood, most_likely
@@ -22,7 +22,7 @@ from engram.streams import class_incremental
 STREAM = class_incremental(clouds(), classes_per_task=[2, 3, 1])
 
 
-def learner(model: str = "plain", stage: int = 1) -> Learner:
+def learner(model: str = "plain", stage: int = 1) -> RunLearner:
     """A learner right after a task."""
     engine = Engine(runs_of(Finetune(), [STREAM], model=model), device="cpu")
     for found in engine.stages():
@@ -36,7 +36,7 @@ def length(net: Net, batch: Batch) -> Tensor:
     return mean((net(batch.x, batch.w).logits * batch.open).square().sum(-1), batch.w)
 
 
-def by_loop(one: Learner, term: Any, transform: Any, group: int) -> Tensor:
+def by_loop(one: RunLearner, term: Any, transform: Any, group: int) -> Tensor:
     """Plain autograd through the module in eval mode, one group at a time."""
     rows, total = one.task.train, torch.zeros_like(one.vector)
     parts = rows.split(group)

@@ -14,17 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks.toys import EXACT, clouds, gap
+from engram.checks.toy_runs import EXACT, clouds, gap
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.learner import gradients
-from engram.learner import outer as outer_module
-from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet
+from engram.learner import gradients as outer_module
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet
 from engram.losses import mean
 from engram.methods import EWC, MAS, Finetune, Join
-from engram.methods.base import Method
 from engram.methods.fisher import bernoulli, likelihood
+from engram.methods.method import Method
 from engram.streams import class_incremental
 
 STREAM = class_incremental(clouds((9, 7, 8, 5)))
@@ -253,7 +253,7 @@ class Generates(Method):
         return {"generator": nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, WIDTH))}
 
 
-def learner(model: Any, method: Method | None = None) -> Learner:
+def learner(model: Any, method: Method | None = None) -> RunLearner:
     model = {"name": model, "ends": "features"}  # whatever its last layer is
     run = Run(stream=STREAM, method=method or Finetune(), model=model, training=EXACT, seed=3)
     one = Engine([run], device="cpu").learner(run)
@@ -261,7 +261,7 @@ def learner(model: Any, method: Method | None = None) -> Learner:
     return one
 
 
-def by_loop(one: Learner, term: Any, transform: Any) -> Tensor:
+def by_loop(one: RunLearner, term: Any, transform: Any) -> Tensor:
     """Plain autograd in eval mode, one sample at a time."""
     total = torch.zeros_like(one.vector)
     for row in one.task.train.split(1):

@@ -5,23 +5,23 @@ import pytest
 import torch
 from torch import nn
 
-from engram.checks.toys import clouds, gap, runs_of, same
-from engram.data.core import Data
+from engram.checks.toy_runs import clouds, gap, runs_of, same
+from engram.data.dataset import Data
 from engram.engine.engine import Engine
 from engram.errors import AccessError, BadArgument
-from engram.learner.items import visible_labels
-from engram.learner.learner import Learner
-from engram.learner.scopes import competing
+from engram.learner.batch import visible_labels
+from engram.learner.learner import RunLearner
+from engram.learner.objectives import competing
 from engram.memory import Exemplars, Memory
 from engram.methods import ER, Finetune
-from engram.methods.base import Method
+from engram.methods.method import Method
 from engram.streams import Stream, Task, class_incremental, task_incremental
 
 DATA = clouds()
 STREAM = class_incremental(DATA, classes_per_task=[2, 3, 1])
 
 
-def made(stream: Stream = STREAM, method: Method | None = None, model: str = "plain") -> Learner:
+def made(stream: Stream = STREAM, method: Method | None = None, model: str = "plain") -> RunLearner:
     engine = Engine(runs_of(method or Finetune(), [stream], model=model), device="cpu")
     return engine.learner(engine.runs[0])
 

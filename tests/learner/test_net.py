@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from engram.checks.toys import MODELS, SAMPLE, gap, same
+from engram.checks.toy_runs import MODELS, SAMPLE, gap, same
 from engram.errors import BadArgument
-from engram.learner.bound import BoundNet
+from engram.learner.bound_module import BoundNet
 from engram.learner.layout import Layout, Networks
-from engram.learner.net import FunctionalNet
+from engram.learner.networks import FunctionalNet
 from engram.models import build
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engram.learner.batch import Batch
-from engram.learner.tree import flatten, leaves, nbytes, pick, shapes, stack, tree_map
+from engram.learner.tensor_tree import flatten, leaves, nbytes, pick, shapes, stack, tree_map
 
 
 class Pair(NamedTuple):

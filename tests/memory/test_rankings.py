@@ -11,11 +11,17 @@ from torch import Tensor
 
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.memory.entropy import entropy, entropy_weights
-from engram.memory.herding import Herding, herding
-from engram.memory.plane import Plane, plane_weights
-from engram.memory.random import random_order, random_orders
-from engram.memory.weighted import weighted_order
+from engram.memory.policies import (
+    Herding,
+    Plane,
+    entropy,
+    entropy_weights,
+    herding,
+    plane_weights,
+    random_order,
+    random_orders,
+    weighted_order,
+)
 
 FIVE = torch.tensor([[1, 0], [0.9, 0.1], [0, 1], [0.5, 0.5], [-0.2, 1]], dtype=torch.float64)
 close = pytest.approx

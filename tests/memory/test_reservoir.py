@@ -13,7 +13,7 @@ from torch import Tensor
 from engram import keys
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.memory.reservoir import draw_slots, settle
+from engram.memory.policies import draw_slots, settle
 
 
 def test_t_b2() -> None:

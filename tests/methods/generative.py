@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks.toys import SPLIT, clouds
+from engram.checks.toy_runs import SPLIT, clouds
 from engram.engine.engine import Engine, FinishedStage
-from engram.engine.run import Run
-from engram.learner.learner import Learner
+from engram.engine.run_definition import Run
+from engram.learner.learner import RunLearner
 from engram.methods.dgr import DGR
 from engram.streams import Stream, class_incremental, task_incremental
 from tests.engine.twin import OPTIMIZERS, Plain, Twin, away
@@ -149,7 +149,7 @@ def twins_of(
     engine = Engine(runs, device="cpu", together=together)
     twins = []
     for run in runs:
-        first: Learner = engine.learner(run)
+        first: RunLearner = engine.learner(run)
         twin = kind(run.stream, training, run.seed, Plain(first, model == "normed"))
         twin.generator, twin.method = PlainVAE(first.params), method
         twin.sizes = [2] * len(run.stream)
@@ -159,5 +159,5 @@ def twins_of(
         yield twins[stage.run], stage
 
 
-def distance(twin: ScholarTwin, learner: Learner) -> float:
+def distance(twin: ScholarTwin, learner: RunLearner) -> float:
     return max(away(twin, learner), twin.generator.away(learner.params))

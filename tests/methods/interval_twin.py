@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engram.learner.learner import Learner
-from engram.methods.base import Method, State
+from engram.learner.learner import RunLearner
 from engram.methods.ewcpp import moving
-from engram.methods.quadratic import slope
+from engram.methods.method import Method, State
+from engram.methods.quadratic_penalty import slope
 from engram.methods.rwalk import RWalk
-from engram.streams.core import Task
+from engram.streams.stream import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Ticks(Method):
     def pace(self) -> int:
         return self.every
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         zero = torch.zeros((), dtype=torch.long)
         vector = torch.zeros_like(learner.vector)
         learner.state = {"steps": zero, "ends": zero, "calls": zero, "seen": vector}

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.engine.engine import Engine, FinishedStage
-from engram.engine.evaluation.evaluate import test_items as items_of
-from engram.engine.run import Run
+from engram.engine.evaluation import test_items as items_of
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.learner.batch import Batch
 from engram.learner.objectives import cross_entropy
-from engram.methods.base import Method
-from engram.models.output import Output
+from engram.methods.method import Method
+from engram.models.forward_pass import Output
 from engram.streams import Stream, class_incremental
 
 SIZES = (31, 12, 24, 17, 28, 9)  # training rows per class, so that tasks differ in size

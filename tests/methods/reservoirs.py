@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.learner.learner import Learner
+from engram.learner.learner import RunLearner
 from engram.memory import Memory
 from tests.engine.twin import OPTIMIZERS, Twin
 
@@ -76,7 +76,7 @@ def rows_of(slots: list[Slot]) -> Tensor:
     return torch.tensor([one.row for one in slots])
 
 
-def same_memory(twin: ReservoirTwin, learner: Learner) -> bool:
+def same_memory(twin: ReservoirTwin, learner: RunLearner) -> bool:
     """The same rows of the same tasks in the same slots."""
     kept = learner.exemplars
     mine = [(one.row, one.stage) for one in twin.slots]

@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from engram.checks.refinement import refined
+from engram.checks.learning import refined
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import BiC, Finetune, bic
-from engram.methods.base import ReplaySpec
-from engram.methods.bic import VARIANTS, corrected, factors, put_aside
-from engram.methods.newton import minimum
+from engram.methods.bic import VARIANTS, corrected, factors, minimum, put_aside
+from engram.methods.method import ReplaySpec
 from engram.streams import class_incremental, permuted
 from tests.methods.rehearsal import (
     FakeNet,

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import engram
-from engram.checks import toys
-from engram.checks.task_start import task_start
-from engram.checks.toys import EXACT, MODELS, streams
+from engram.checks import toy_runs
+from engram.checks.toy_runs import EXACT, MODELS, streams, task_start
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.errors import BadArgument
 from engram.losses import distill_rows
 from engram.methods import DGR, EWC, LGR, Join
@@ -28,7 +27,7 @@ SMALL = {"width": 8, "noise": 3}
 @pytest.mark.parametrize("distill", [False, True], ids=["hard", "soft"])
 @pytest.mark.parametrize("multi", [False, True], ids=["class_il", "task_il"])
 def test_weights_are_those_of_a_plain_loop(multi, distill, together, monkeypatch):
-    monkeypatch.setitem(toys.SPLIT, "plain", MODELS["plain"])
+    monkeypatch.setitem(toy_runs.SPLIT, "plain", MODELS["plain"])
     method, count = DGR(distill=distill, **SMALL), 0
     for twin, stage in twins_of(method, ScholarTwin, DECAYED, model="plain", multi=multi,
                                 together=together):  # fmt: skip
@@ -84,7 +83,7 @@ def test_the_share_of_new_rows(ratio, total, monkeypatch):
 
 # -- options ---------------------------------------------------------------------------------------
 def run_of(method, **changes):
-    stream = class_incremental(toys.clouds(), classes_per_task=2)
+    stream = class_incremental(toy_runs.clouds(), classes_per_task=2)
     return Run(stream=stream, method=method, model=MODELS["normed"],
                training=replace(EXACT, **changes))  # fmt: skip
 
@@ -119,9 +118,9 @@ def test_every_option_does_something(other):
     ids=str,
 )
 def test_options_in_lockstep(options):
-    runs = toys.runs_of(DGR(**SMALL, **options), streams(), model="dropped")
-    together, alone = toys.train(runs, together=True), toys.train_each(runs)
-    assert max(toys.gap(together[k].tensors, alone[k].tensors) for k in alone) < toys.CLOSE
+    runs = toy_runs.runs_of(DGR(**SMALL, **options), streams(), model="dropped")
+    together, alone = toy_runs.train(runs, together=True), toy_runs.train_each(runs)
+    assert max(toy_runs.gap(together[k].tensors, alone[k].tensors) for k in alone) < toy_runs.CLOSE
 
 
 def test_generator_first_trains_one_after_the_other():
@@ -130,7 +129,7 @@ def test_generator_first_trains_one_after_the_other():
 
 
 def test_one_class_first_has_no_loss_and_no_gradient():
-    stream = class_incremental(toys.clouds(), classes_per_task=1)
+    stream = class_incremental(toy_runs.clouds(), classes_per_task=1)
     run = replace(run_of(DGR(**SMALL)), stream=stream, model=MODELS["plain"])
     fresh = Engine([run], device="cpu").learner(run)
     first = next(iter(Engine([run], device="cpu").stages()))
@@ -138,13 +137,13 @@ def test_one_class_first_has_no_loss_and_no_gradient():
     assert losses == 0
     for name, value in first.learner.params.items():
         assert torch.equal(value, fresh.params[name]) == name.startswith("net."), name
-    assert toys.accuracies(toys.copied(first)) == [1.0]
+    assert toy_runs.accuracies(toy_runs.copied(first)) == [1.0]
 
 
 def test_joined():
-    runs = toys.runs_of(Join(DGR(**SMALL), EWC(strength=0.1)), streams(), model="plain")
-    together, alone = toys.train(runs, together=True), toys.train_each(runs)
-    assert max(toys.gap(together[k].tensors, alone[k].tensors) for k in alone) < toys.CLOSE
+    runs = toy_runs.runs_of(Join(DGR(**SMALL), EWC(strength=0.1)), streams(), model="plain")
+    together, alone = toy_runs.train(runs, together=True), toy_runs.train_each(runs)
+    assert max(toy_runs.gap(together[k].tensors, alone[k].tensors) for k in alone) < toy_runs.CLOSE
 
 
 # -- data and costs --------------------------------------------------------------------------------

@@ -8,19 +8,19 @@ from torch import Tensor
 from torch.func import functional_call
 
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner import gradients
 from engram.learner import learner as learner_module
-from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet
 from engram.memory import Memory
-from engram.methods.base import Method
 from engram.methods.ewc import EWC
 from engram.methods.finetune import Finetune
 from engram.methods.fisher import fisher, likelihood
-from engram.methods.quadratic import merge, normalised, penalty, slope
+from engram.methods.method import Method
+from engram.methods.quadratic_penalty import merge, normalised, penalty, slope
 from tests.methods import small
 
 
@@ -57,7 +57,7 @@ class TestGoldens:
         assert torch.allclose(found, torch.tensor([1.25, -2.5]))
 
 
-def one_at_a_time(learner: Learner) -> Tensor:
+def one_at_a_time(learner: RunLearner) -> Tensor:
     """The Fisher information by hand, with its own copy of every step."""
     batch, weights = learner.batch(), learner.params
     leaves = {name: value.clone().requires_grad_(True) for name, value in weights.items()}
@@ -161,7 +161,7 @@ class TestFisher:
             small.after(EWC(labels="pred"), 0, binary)
 
 
-def _bernoulli_rows(learner: Learner, vector: Tensor, batch: Any) -> Tensor:
+def _bernoulli_rows(learner: RunLearner, vector: Tensor, batch: Any) -> Tensor:
     inside = {**learner.networks.layout(vector), **learner.buffers}
     logits = functional_call(learner.networks.eval, inside, ("net", batch.x)).logits[:, :2]
     target = torch.nn.functional.one_hot(batch.target, 2).to(logits)

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engram import keys
-from engram.checks.toys import MODELS, clouds, streams
+from engram.checks.toy_runs import MODELS, clouds, streams
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import GDumb

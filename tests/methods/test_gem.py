@@ -13,21 +13,23 @@ from torch.func import vmap
 
 from engram.errors import BadArgument
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet
 from engram.memory import Memory
 from engram.methods import agem
-from engram.methods.dual import (
+from engram.methods.finetune import Finetune
+from engram.methods.gem import (
     EXACT,
+    GEM,
     _every_set,
     _guessed,
     _interior,
     eliminate,
+    inner,
     nonnegative,
+    project,
     value,
 )
-from engram.methods.finetune import Finetune
-from engram.methods.gem import GEM, inner, project
 from tests.methods import small
 
 
@@ -110,8 +112,8 @@ class TestDual:
         self, monkeypatch: pytest.MonkeyPatch, eliminates: bool
     ) -> None:
         """By torch's routines, and by elimination as on CUDA."""
-        monkeypatch.setattr("engram.methods.dual._may_look", lambda _q: False)
-        monkeypatch.setattr("engram.methods.dual._must_eliminate", lambda _m: eliminates)
+        monkeypatch.setattr("engram.methods.gem._may_look", lambda _q: False)
+        monkeypatch.setattr("engram.methods.gem._must_eliminate", lambda _m: eliminates)
         for seed in range(40):
             past, g = problem(seed, (7, 12, 20)[seed % 3], seed % 4)
             a, q = past @ past.T + 1e-3 * torch.eye(len(past)).double(), past @ g
@@ -122,7 +124,7 @@ class TestDual:
     def test_maps_over_runs_of_which_one_is_singular(
         self, monkeypatch: pytest.MonkeyPatch, tasks: int, eliminates: bool
     ) -> None:
-        monkeypatch.setattr("engram.methods.dual._must_eliminate", lambda _m: eliminates)
+        monkeypatch.setattr("engram.methods.gem._must_eliminate", lambda _m: eliminates)
         problems = [problem(seed, tasks, 0) for seed in range(3)]
         past = torch.stack([p for p, _ in problems])
         g = torch.stack([g for _, g in problems])
@@ -237,7 +239,7 @@ class TestRun:
 
     def test_lockstep_is_the_loop_with_many_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # with the interior method from the second past task on
-        monkeypatch.setattr("engram.methods.dual.EXACT", 1)
+        monkeypatch.setattr("engram.methods.gem.EXACT", 1)
         streams = [small.stream(1, seed=seed) for seed in range(2)]
         assert small.gap([GEM(memory=Memory(per_class=3))] * 2, streams=streams) < 1e-9
 
@@ -249,7 +251,7 @@ class TestCounted:
     """Whole tasks pass through the network, the loss of some of their rows counts."""
 
     @staticmethod
-    def memory_batch(learner: Learner, *, short: int = 0) -> Batch:
+    def memory_batch(learner: RunLearner, *, short: int = 0) -> Batch:
         """The exemplars of the first task; padding of weight 0 behind."""
         kept = learner.exemplars
         batch = learner.batch(kept.rows, kept.stages)
@@ -257,7 +259,7 @@ class TestCounted:
         return batch._replace(w=real.double(), old=torch.ones_like(batch.w))
 
     @staticmethod
-    def learner() -> Learner:
+    def learner() -> RunLearner:
         return small.after(GEM(memory=Memory(fraction=1.0)), 0, model=small.Normed)
 
     def test_first_rows_are_what_a_smaller_memory_holds(self) -> None:

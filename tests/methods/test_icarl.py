@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.losses import bce_rows
 from engram.memory import Memory
 from engram.methods.finetune import Finetune
 from engram.methods.icarl import NOWHERE, ICaRL, class_means, distances, soft_targets
-from engram.models.output import Output
+from engram.models.forward_pass import Output
 from engram.streams import class_incremental, task_incremental
 from tests.methods.rehearsal import (
     SGD,

@@ -8,23 +8,23 @@ import torch
 from torch import Tensor, nn
 
 from engram.engine.engine import Engine
-from engram.engine.groups.hyperparameters import varying
-from engram.engine.run import Run
+from engram.engine.hyperparameters import varying
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
-from engram.learner.tree import flatten
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
+from engram.learner.tensor_tree import flatten
 from engram.memory import Memory
-from engram.methods.base import Gradient, Method, State, Terms
 from engram.methods.er import ER
 from engram.methods.finetune import Finetune
 from engram.methods.icarl import ICaRL
 from engram.methods.join import Join
 from engram.methods.joint import Joint
 from engram.methods.lwf import LwF
-from engram.models.output import Output
+from engram.methods.method import Gradient, Method, State, Terms
+from engram.models.forward_pass import Output
 from engram.streams import Stream, Task, class_incremental, task_incremental
 from tests.methods.rehearsal import SGD, TINY, Normed, clouds, final, lockstep_gap, spied, train
 
@@ -38,7 +38,7 @@ class Pull(Method):
 
     strength: float = 0.1
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         steps = learner.state.get("steps", torch.zeros(()))
         learner.state = {"steps": steps}
         if learner.stage:
@@ -63,7 +63,7 @@ class Both(Pull):
     def replay(self, stage: int) -> Any:
         return ER().replay(stage)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)
 
 

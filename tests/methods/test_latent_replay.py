@@ -10,17 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks import toys
-from engram.checks.toys import EXACT, MODELS, streams
-from engram.data.core import Data
+from engram.checks import toy_runs
+from engram.checks.toy_runs import EXACT, MODELS, streams
+from engram.data.dataset import Data
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import AccessError, BadArgument
 from engram.memory import Memory
 from engram.methods import ER, EWC, Join, LatentReplay, LwF, NaiveRehearsal
-from engram.methods.base import Method, Phase, ReplaySpec
-from engram.probes.cost import facts_of
+from engram.methods.method import Method, Phase, ReplaySpec
+from engram.probes.standard_probes import facts_of
 from engram.streams import class_incremental
 from tests.engine.test_twins import DECAYED
 from tests.engine.twin import OPTIMIZERS, Twin, away, beside
@@ -175,12 +175,12 @@ def test_the_root_and_its_statistics_stand_still():
 
 @pytest.mark.parametrize("other", [EWC(strength=0.1), LwF()], ids=["EWC", "LwF"])
 def test_joined(other):
-    runs = toys.runs_of(
+    runs = toy_runs.runs_of(
         Join(LatentReplay(memory=MEMORY, root="first_task"), other), streams(), model="normed"
     )
-    together, alone = toys.train(runs, together=True), toys.train_each(runs)
-    gaps = [toys.gap(together[k].tensors, alone[k].tensors) for k in alone]
-    assert max(gaps) < toys.CLOSE
+    together, alone = toy_runs.train(runs, together=True), toy_runs.train_each(runs)
+    gaps = [toy_runs.gap(together[k].tensors, alone[k].tensors) for k in alone]
+    assert max(gaps) < toy_runs.CLOSE
 
 
 @pytest.mark.parametrize("weighting", ["mean", "task_count"])
@@ -188,7 +188,7 @@ def test_it_keeps_what_finetuning_forgets(weighting):
     method = LatentReplay(memory=MEMORY, weighting=weighting, root="first_task")
     run = run_of(method, "plain", epochs=20)
     *_, last = Engine([run], device="cpu").stages()
-    assert min(toys.accuracies(toys.copied(last))) > 0.6
+    assert min(toy_runs.accuracies(toy_runs.copied(last))) > 0.6
 
 
 @dataclass(frozen=True, kw_only=True)

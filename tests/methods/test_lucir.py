@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engram.checks.refinement import refined
+from engram.checks.learning import refined
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.memory import Memory

@@ -7,7 +7,7 @@ import torch
 
 from engram.errors import BadArgument
 from engram.learner.batch import Batch
-from engram.learner.net import Net
+from engram.learner.networks import Net
 from engram.losses import distill_rows
 from engram.methods.finetune import Finetune
 from engram.methods.lwf import LwF, distill_blocks

@@ -9,7 +9,7 @@ from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods.finetune import Finetune
 from engram.methods.mas import MAS
-from engram.methods.quadratic import penalty
+from engram.methods.quadratic_penalty import penalty
 from tests.methods import small
 
 W = [[1.0, 2.0], [0.0, -1.0]]

@@ -9,7 +9,7 @@ from engram.methods.ewc import EWC
 from engram.methods.finetune import Finetune
 from engram.methods.fisher import fisher
 from engram.methods.online_ewc import OnlineEWC, decayed
-from engram.methods.quadratic import merge
+from engram.methods.quadratic_penalty import merge
 from tests.methods import small
 
 

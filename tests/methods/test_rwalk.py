@@ -8,9 +8,9 @@ from torch import Tensor
 
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.methods.base import State
 from engram.methods.finetune import Finetune
-from engram.methods.quadratic import normalised, penalty
+from engram.methods.method import State
+from engram.methods.quadratic_penalty import normalised, penalty
 from engram.methods.rwalk import RWalk, averaged, ratio
 from tests.methods import small
 

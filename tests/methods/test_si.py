@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.methods.base import State
 from engram.methods.finetune import Finetune
-from engram.methods.quadratic import slope
+from engram.methods.method import State
+from engram.methods.quadratic_penalty import slope
 from engram.methods.si import SI, contribution
 from tests.methods import small
 

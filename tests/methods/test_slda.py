@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engram.errors import BadArgument
 from engram.methods import SLDA
-from engram.models.output import Output
+from engram.models.forward_pass import Output
 from tests.engine.test_twins import DECAYED
 from tests.engine.twin import Twin, away, beside
 

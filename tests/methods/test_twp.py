@@ -8,16 +8,15 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.engine.training import Training
 from engram.errors import BadArgument
-from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet
 from engram.memory import Memory
 from engram.methods.finetune import Finetune
-from engram.methods.quadratic import penalty
-from engram.methods.topology import attention, graph_of, length
-from engram.methods.twp import TWP
+from engram.methods.quadratic_penalty import penalty
+from engram.methods.twp import TWP, attention, graph_of, length
 from engram.streams import Stream, class_incremental
 from tests.methods import small
 
@@ -44,7 +43,7 @@ def stream(seed: int | None = None) -> Stream:
     return class_incremental(DATA, classes_per_task=2, seed=seed)
 
 
-def after(method: Any, stage: int = -1, training: Training = ONCE) -> Learner:
+def after(method: Any, stage: int = -1, training: Training = ONCE) -> RunLearner:
     return small.after(method, stage, training, on=stream(), model=GCN)
 
 
@@ -121,7 +120,7 @@ class TestGoldens:
         assert found.item() == pytest.approx(1.04)
 
 
-def by_hand(learner: Learner, batch: Any) -> tuple[Tensor, Tensor]:
+def by_hand(learner: RunLearner, batch: Any) -> tuple[Tensor, Tensor]:
     """Gradients of the task loss and of ||e||, from the weights themselves."""
     vector = learner.vector.clone().requires_grad_(True)
     net = FunctionalNet(learner.networks, vector, learner.buffers, training=False)
@@ -260,7 +259,7 @@ class TestSteps:
         begins: list[dict[str, Any]] = []
 
         class Watched(TWP):
-            def start(self, learner: Learner, task: Any) -> None:
+            def start(self, learner: RunLearner, task: Any) -> None:
                 super().start(learner, task)
                 kept = {"networks": learner.networks, "batch": learner.batch()}
                 begins.append(kept | learner.snapshot())

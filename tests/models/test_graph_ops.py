@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
-from engram.models import graph_ops
-from engram.models.context import PLAIN, forward_context
+from engram.models.forward_pass import PLAIN, forward_context
 from engram.models.gcn import GCN, GraphLayer
+from engram.models.kernels import graph_ops
 from tests.models.kernels import assert_equal, needs_kernels
 
 EDGES = [(1, 2), (2, 3), (4, 3)]
@@ -217,7 +217,7 @@ def test_kernels_equal_the_formulas():
 
 def test_tracing_uses_plain_operations(monkeypatch):
     """A compiled step must not hold a kernel; `Compiled` says so while it traces."""
-    from engram.engine.trainers import tracing as compiled
+    from engram.engine.trainers import compiled
 
     monkeypatch.setattr(compiled, "_compiled", lambda graph, inputs: graph.forward)
     seen = []

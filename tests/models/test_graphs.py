@@ -9,7 +9,7 @@ import torch
 
 from engram import keys
 from engram.models import GCN, SKELETONS, STGCN, build, forward_context
-from engram.models.skeletons import adjacency, bones, both_ways, partitions
+from engram.models.skeleton_graphs import adjacency, bones, both_ways, partitions
 
 EDGES = [(1, 2), (3, 2), (4, 3), (5, 3)]
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}

@@ -12,15 +12,16 @@ from torch._C._functorch import maybe_current_level
 
 import engram.models as models
 from engram import methods
-from engram.checks.toys import gap
+from engram.checks.toy_runs import gap
 from engram.data import Data
 from engram.engine.engine import Engine
 from engram.engine.factory import LearnerFactory
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
-from engram.models import conv_blocks, norm_pool
-from engram.models.context import PLAIN, forward_context
+from engram.models import conv_blocks
 from engram.models.conv_blocks import ConvBlocks
+from engram.models.forward_pass import PLAIN, forward_context
+from engram.models.kernels import norm_pool
 from engram.models.layers import BatchNorm
 from engram.streams import class_incremental
 from tests.models.kernels import INTERPRETED, assert_equal, needs_kernels
@@ -81,7 +82,7 @@ def formulas(monkeypatch):
         statistics=statistics, forward=norm_pool.plain_forward, backward=backward
     )
     monkeypatch.setattr(models, "norm_pool_launch", twin, raising=False)
-    monkeypatch.setitem(sys.modules, "engram.models.norm_pool_launch", twin)
+    monkeypatch.setitem(sys.modules, "engram.models.kernels.norm_pool_kernels", twin)
     monkeypatch.setattr(norm_pool, "applies", lambda x: maybe_current_level() is None)
     monkeypatch.setattr(norm_pool, "works", lambda *_: True)
     monkeypatch.setattr(conv_blocks, "_channels_last", lambda x: True)
@@ -233,7 +234,7 @@ def test_kernels_compile_for_a_gpu_that_is_not_here(channels, corners):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from engram.models import norm_pool_kernels as kernels
+    from engram.models.kernels import norm_pool_kernels as kernels
 
     found = {"C": channels, "WIDE": 64, "ROWS": 32, "CORNERS": corners}
     found |= {"ADDS": True, "SOME": 256, "FEW": 4}

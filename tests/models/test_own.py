@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import engram
+from engram.experiments.recipe_sections import model_section
 from engram.models import Cosine, build
 from engram.models.build import model_options
-from engram.recipes.sections import model_section
 
 SMALL = {"sample_shape": (6,), "classes": 3, "seed": 0}
 DATA = engram.load("blobs", classes=4, per_class=15)
@@ -142,7 +142,7 @@ def test_module_and_class_by_name_are_the_same_experiment(tmp_path, monkeypatch)
         "    def __init__(self, width=4):\n"
         "        super().__init__(nn.LazyLinear(width), nn.ReLU())\n"
     )
-    from engram.own_code import own_object
+    from engram.plugins import own_object
 
     named = engram.run(DATA, model="own_net_file.py:Net", out="named")
     net = own_object("own_net_file.py:Net")

@@ -12,12 +12,12 @@ import torch
 import engram
 from engram import novelty
 from engram.checks import check
-from engram.checks import detectors as rules
-from engram.checks.report import Broken
+from engram.checks import detector_rules as rules
+from engram.checks.check_report import Broken
 from engram.errors import BadArgument, RecordError
-from engram.models.output import Output
-from engram.novelty.facts import Facts
-from engram.records.novelty import compare, sets_of
+from engram.models.forward_pass import Output
+from engram.novelty.detector import Facts
+from engram.records.novelty_records import compare, sets_of
 
 EVERY = (
     novelty.Softmax(), novelty.Energy(), novelty.ODIN(epsilon=0.01), novelty.B1(), novelty.B2(),

@@ -11,8 +11,8 @@ import engram
 from engram import novelty
 from engram.cli import app
 from engram.errors import BadArgument, RecordError
-from engram.novelty import gaussian
-from engram.records.novelty import compare, sets_of
+from engram.novelty import mahalanobis
+from engram.records.novelty_records import compare, sets_of
 from tests.novelty.test_detectors import Linear, facts, fake_batch, scores, train
 
 
@@ -130,7 +130,7 @@ class TestDefined:
         detector, net, state = self.stage(rows.tolist(), [0] * 4)
         found = detector.score(net, rows, None, state)
         assert torch.allclose(found, torch.full_like(found, -1.5))  # rank 3, half of it
-        assert torch.isfinite(gaussian.inverse(torch.zeros(3, 3))).all()
+        assert torch.isfinite(mahalanobis.inverse(torch.zeros(3, 3))).all()
 
     def test_scores_that_are_equal_or_no_numbers(self):
         sets = sets_of([1, 1, 1, 0], [1, 1, 0, 0], task=[0, 0, 0, 1], stage=0)

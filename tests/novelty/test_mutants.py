@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from engram import novelty
-from engram.learner.net import FunctionalNet
-from engram.metrics.novelty import auroc
+from engram.learner.networks import FunctionalNet
+from engram.metrics.detection import auroc
 from engram.novelty import mahalanobis
-from engram.probes import view as views
-from engram.records import novelty as records
+from engram.probes import stage_view as views
+from engram.records import novelty_records as records
 from tests.novelty import test_alarms, test_detectors
 from tests.novelty.test_detectors import scores, train
 

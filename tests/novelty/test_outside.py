@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import engram
 from engram.cli import app
 from engram.errors import BadArgument
-from engram.probes.outside import Outside
+from engram.probes.ood_data import Outside
 
 
 @dataclass(frozen=True)

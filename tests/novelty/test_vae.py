@@ -9,11 +9,10 @@ import torch
 import engram
 from engram import novelty
 from engram.errors import BadArgument
-from engram.metrics.novelty import auroc
-from engram.models.output import Output
-from engram.novelty.facts import Facts
-from engram.novelty.vae import adam, beginning, module, units
-from engram.novelty.vae_nets import Convolutional, Dense, divergence
+from engram.metrics.detection import auroc
+from engram.models.forward_pass import Output
+from engram.novelty.detector import Facts
+from engram.novelty.vae import Convolutional, Dense, adam, beginning, divergence, module, units
 from tests.novelty.test_detectors import Rows, scores, train
 
 FACTS = Facts(2, 3, torch.ones(1), torch.zeros(1, dtype=torch.float64), False, (1, 8, 8), 4)

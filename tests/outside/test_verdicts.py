@@ -14,7 +14,7 @@ import pytest
 import engram
 from engram.checks import Report, check
 from engram.checks.learning import LEARNS
-from engram.checks.toys import accuracies, runs_of, streams, train
+from engram.checks.toy_runs import accuracies, runs_of, streams, train
 from engram.methods import Finetune
 from tests.outside.bic import BiC
 from tests.outside.derpp import DERpp

@@ -12,16 +12,21 @@ import engram
 from engram.engine.engine import Engine
 from engram.engine.factory import LearnerFactory
 from engram.errors import BadArgument, EngramError, RecordError
-from engram.pools.cluster import Room, connected
-from engram.pools.dispatch import Dispatcher
-from engram.pools.memory import Need, measure
-from engram.pools.parcels import Outbox, pack, unpack
-from engram.pools.planner import Group, groups_of, shared_out, unfinished
-from engram.pools.remote import Job
-from engram.pools.retries import NODES, TRIES, Attempt
-from engram.recipes import Plan, Recipe
-from engram.recipes.plan import plans_of
-from engram.recipes.recorder import Recorder
+from engram.experiments import Plan, Recipe
+from engram.experiments.plan import plans_of
+from engram.experiments.pools.memory_use import Need, measure
+from engram.experiments.pools.planner import (
+    NODES,
+    TRIES,
+    Attempt,
+    Group,
+    groups_of,
+    shared_out,
+    unfinished,
+)
+from engram.experiments.pools.ray_pool import Dispatcher, Room, connected
+from engram.experiments.pools.ray_worker import Job, Outbox, pack, unpack
+from engram.experiments.recorder import Recorder
 from engram.records import RunDirectory
 from tests.pools.test_pools import Notes
 

@@ -13,10 +13,10 @@ from PIL import Image
 from torch import nn
 
 import engram
-from engram.probes.generated import _bytes
+from engram.probes.generated_samples import _bytes
 from engram.report import build, from_directories, from_result
 from engram.report.digest import digest
-from engram.report.sections import all_sections, choose_cast
+from engram.report.figure_sections import all_sections, choose_cast
 
 DGR = {"name": "DGR", "width": 16, "noise": 4}
 LGR = {"name": "LGR", "width": 16, "noise": 4, "root_iterations": 4}

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import engram
-from engram.cli.data import parsed
+from engram.cli.data_command import parsed
 from engram.errors import BadArgument
+from engram.experiments import Recipe, build_method, plans_of
+from engram.experiments.overrides import set_value, set_values
+from engram.experiments.plan import Planner
+from engram.experiments.recipe import Experiment
 from engram.methods import Finetune
-from engram.recipes import Recipe, build_method, plans_of
-from engram.recipes.assign import set_value, set_values
-from engram.recipes.experiment import Experiment
-from engram.recipes.plan import Planner
-from engram.reproduce.papers.assign import assign
-from engram.reproduce.papers.rwalk_preset import PAPER
+from engram.reproduce.papers.paper import assign
+from engram.reproduce.papers.rwalk import PAPER
 
 SOURCE = str(Path(engram.__file__).parent)
 
@@ -49,7 +49,10 @@ WAYS: list[list[tuple[str, str]]] = []
 def test_a_call_reaches_the_engine_in_two_frames():
     WAYS.clear()
     engram.run(engram.load("blobs"), method=Watched(), epochs=1, device="cpu")
-    assert WAYS[0][:2] == [("recipes/api.py", "run"), ("recipes/execute.py", "execute")]
+    assert WAYS[0][:2] == [
+        ("experiments/run_methods.py", "run"),
+        ("experiments/run_plans.py", "execute"),
+    ]
     assert WAYS[0][2][0].startswith("engine/")
 
 

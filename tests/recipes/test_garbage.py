@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from engram.recipes.garbage import MANY, settled
+from engram.experiments.run_plans import MANY, settled
 
 
 @pytest.fixture

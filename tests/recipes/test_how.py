@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import engram
-from engram.checks import toys
+from engram.checks import toy_runs
 from engram.engine.backend import WORKSPACE, determinism
 from engram.errors import BadArgument
+from engram.experiments.checkpointing import StepSaver
 from engram.methods import ER
-from engram.methods.base import Method
-from engram.recipes.step_saver import StepSaver
+from engram.methods.method import Method
 
 
 class Crash(Exception):
@@ -50,7 +50,7 @@ class Watching(Method):
 def test_switches_are_set_while_runs_train(together):
     before, method = switches(), Watching()
     engram.run(
-        toys.streams()[0], method=method, seeds=2, together=together, device="cpu",
+        toy_runs.streams()[0], method=method, seeds=2, together=together, device="cpu",
         deterministic=True,
     )  # fmt: skip
     assert method.seen
@@ -63,14 +63,14 @@ def test_switches_are_set_while_runs_train(together):
 def test_switches_are_restored_after_an_error():
     before, method = switches(), Watching(fails=True)
     with pytest.raises(Crash):
-        engram.run(toys.streams()[0], method=method, device="cpu", deterministic=True)
+        engram.run(toy_runs.streams()[0], method=method, device="cpu", deterministic=True)
     assert method.seen[0]["algorithms"]
     assert switches() == before
 
 
 def test_nothing_is_touched_without_it():
     method = Watching()
-    engram.run(toys.streams()[0], method=method, device="cpu")
+    engram.run(toy_runs.streams()[0], method=method, device="cpu")
     assert not any(seen["algorithms"] or seen["cudnn"] for seen in method.seen)
 
 
@@ -95,7 +95,7 @@ def test_cublas_gets_a_workspace_for_the_length_of_the_runs(monkeypatch):
 
 
 def test_it_is_no_part_of_the_experiment(tmp_path):
-    stream = toys.streams()[0]
+    stream = toy_runs.streams()[0]
     first = engram.run(stream, method="ER", device="cpu", out=tmp_path, deterministic=True)
     method = Watching()
     again = engram.run(
@@ -147,7 +147,7 @@ def test_the_interval_of_checkpoints_can_be_set(given, seconds, tmp_path, monkey
         original(self, folder, plans, every, *rest)
 
     monkeypatch.setattr(StepSaver, "__init__", watched)
-    stream = toys.streams()[0]
+    stream = toy_runs.streams()[0]
     engram.run(stream, method="ER", device="cpu", out=tmp_path / "a", checkpoint_every=given)
     engram.run(stream, method="ER", device="cpu", out=tmp_path / "b")
     assert found == [seconds, 300.0]
@@ -157,7 +157,7 @@ def test_the_interval_of_checkpoints_can_be_set(given, seconds, tmp_path, monkey
 def test_an_interval_that_is_none_is_refused_before_anything_is_written(wrong, tmp_path):
     with pytest.raises(BadArgument, match="checkpoint_every: expected a duration such as 90s"):
         engram.run(
-            toys.streams()[0], method="ER", device="cpu", out=tmp_path / "a",
+            toy_runs.streams()[0], method="ER", device="cpu", out=tmp_path / "a",
             checkpoint_every=wrong,
         )  # fmt: skip
     assert not (tmp_path / "a").exists()

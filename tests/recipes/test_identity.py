@@ -18,17 +18,17 @@ import yaml
 from torch import nn
 
 import engram
-from engram.data.packing import write_packed
+from engram.data.packed import write_packed
 from engram.errors import BadArgument, RecordError
+from engram.experiments import Recipe, identity, plans_of
+from engram.experiments.identity import describe
+from engram.experiments.order_study import order_plans
 from engram.memory import Memory
 from engram.methods import ER, Finetune
-from engram.methods.base import Method
-from engram.recipes import Recipe, identity, plans_of
-from engram.recipes.describe import describe
-from engram.recipes.orders import order_plans
+from engram.methods.method import Method
 from engram.report import from_result
 from engram.report.digest import digest
-from engram.streams.orders import random_class_orders
+from engram.streams.task_orders import random_class_orders
 
 FEW = {"epochs": 1, "batch_size": 32, "device": "cpu"}
 
@@ -49,7 +49,7 @@ def ran(out, over=None, **more):
     """The result and how many runs were finished before."""
     done = []
 
-    class Counting(engram.recipes.Callback):
+    class Counting(engram.experiments.Callback):
         def begin(self, plans, finished):
             done.append(finished)
 
@@ -126,7 +126,7 @@ def test_a_moved_file_is_the_same_experiment(tmp_path):
 
 MODULE = """
 from dataclasses import dataclass
-from engram.methods.base import Method
+from engram.methods.method import Method
 SCALE = {scale}
 
 def scaled(value):
@@ -229,7 +229,7 @@ def test_ids_are_the_same_in_another_process(tmp_path, monkeypatch):
     import rich_module
 
     here = json.dumps(describe(rich_module.Net(), "model"), sort_keys=True)
-    code = "import rich_module; from engram.recipes.describe import describe; import json"
+    code = "import rich_module; from engram.experiments.identity import describe; import json"
     code += "; print(json.dumps(describe(rich_module.Net(), 'model'), sort_keys=True))"
     other = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     there = subprocess.run(
@@ -242,7 +242,7 @@ def test_ids_are_the_same_in_another_process(tmp_path, monkeypatch):
 
 def test_files_of_one_name_in_two_folders_are_two_modules(tmp_path):
     text = (
-        "from dataclasses import dataclass\nfrom engram.methods.base import Method\n"
+        "from dataclasses import dataclass\nfrom engram.methods.method import Method\n"
         "@dataclass(frozen=True)\nclass Twin(Method):\n    size: int = {}\n"
     )
     found = []
@@ -280,7 +280,7 @@ def in_a_script(text):
 
 def test_classes_of_scripts_and_notebooks_are_known_by_what_they_do():
     base = """
-        from engram.methods.base import Method
+        from engram.methods.method import Method
         from dataclasses import dataclass
         @dataclass(frozen=True)
         class Own(Method):

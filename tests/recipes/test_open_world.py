@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 import engram
 from engram.cli import app
-from engram.novelty.scout import Scout
+from engram.experiments.open_world import Scout
 from engram.novelty.softmax import Softmax
-from engram.records.novelty import FAMILIARITY
+from engram.records.novelty_records import FAMILIARITY
 
 DATA = engram.load("blobs", classes=6)
 OPTIONS = {"known": 2, "budget": 8, "epochs": 5, "lr": 0.01, "novel_share": 0.25, "device": "cpu"}

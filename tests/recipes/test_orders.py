@@ -9,15 +9,14 @@ import pytest
 
 import engram
 from engram import metrics
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.errors import BadArgument
-from engram.recipes import OrderStudy
-from engram.recipes.experiment import Experiment
-from engram.recipes.orders import order_plans, orders
-from engram.recipes.plan import Planner
-from engram.recipes.recipe import Recipe
-from engram.streams.orders import class_order
-from engram.streams.published import iirc, published
+from engram.experiments import OrderStudy
+from engram.experiments.order_study import order_plans, orders
+from engram.experiments.plan import Planner
+from engram.experiments.recipe import Experiment, Recipe
+from engram.streams.hierarchical_streams import iirc, published
+from engram.streams.task_orders import class_order
 
 
 def small(method="Finetune", **more):

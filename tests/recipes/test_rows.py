@@ -7,9 +7,9 @@ import pytest
 import engram
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
-from engram.recipes import Recipe, plans_of
-from engram.recipes.rows import group_rows
-from engram.records import Items
+from engram.experiments import Recipe, plans_of
+from engram.experiments.finished_stages import group_rows
+from engram.records import EvaluationItems
 
 
 def finished(method, training, **further):
@@ -27,7 +27,7 @@ def finished(method, training, **further):
     group = []
     for stage in engine.stages():
         plan = plans[stage.run]
-        group.append((plan, stage, Items.of_stream(plan.run.stream)))
+        group.append((plan, stage, EvaluationItems.of_stream(plan.run.stream)))
         if stage.last_of_group:
             yield group
             group = []

@@ -9,7 +9,7 @@ from scipy import stats
 from engram.errors import BadArgument
 from engram.metrics import holm, t_interval
 from engram.records import Result, Rows
-from engram.records.compared import compared
+from engram.records.method_comparison import compared
 
 ACCURACY = {"ER": [0.90, 0.86, 0.91], "EWC": [0.52, 0.60, 0.55], "LwF": [0.53, 0.58, 0.57]}
 

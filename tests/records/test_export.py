@@ -11,8 +11,7 @@ import pytest
 
 from engram.errors import BadArgument
 from engram.records import RunDirectory, read
-from engram.records.export import to_mlflow, to_tensorboard, to_wandb
-from engram.records.export.logs import MissingExtra, logs
+from engram.records.export import MissingExtra, logs, to_mlflow, to_tensorboard, to_wandb
 
 
 def test_logs_hold_stage_curves_and_step_curves(folder: RunDirectory) -> None:

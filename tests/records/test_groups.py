@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import engram
-from engram.recipes import Callback
+from engram.experiments import Callback
 from engram.records import read
-from engram.records.items import Items, read_items, write_items
-from engram.records.left_out import left_out_in_words, runs_with
+from engram.records.scored_items import EvaluationItems, read_items, write_items
+from engram.records.summary import left_out_in_words, runs_with
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +123,11 @@ def test_the_command_line_shows_groups(directory):
 
 
 def test_items_without_attributes(tmp_path):
-    items = Items(rows=[0], task=[0], targets=[0], opening=[0], visible=[[1]], classes=[0])
+    items = EvaluationItems(
+        rows=[0], task=[0], targets=[0], opening=[0], visible=[[1]], classes=[0]
+    )
     file = write_items(tmp_path / "items.safetensors", items, recipe="r", order="")
     assert read_items(file).attributes == {}
     with pytest.raises(ValueError, match="attributes"):
-        Items(rows=[0], task=[0], targets=[0], opening=[0], visible=[[1]], classes=[0],
+        EvaluationItems(rows=[0], task=[0], targets=[0], opening=[0], visible=[[1]], classes=[0],
               attributes={"view": [1, 2]})  # fmt: skip

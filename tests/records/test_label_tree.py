@@ -15,9 +15,9 @@ import torch
 import engram
 from engram.errors import BadArgument, RecordError
 from engram.probes import Threshold
-from engram.records import Items, Prediction, Result, Rows, record_stage
+from engram.records import EvaluationItems, Prediction, Result, Rows, record_stage
 from engram.records.label_tree import LABEL_VIEWS, tree_of
-from engram.report.doctor import diagnose
+from engram.report.diagnostics import diagnose
 from tests.engine.test_judging import named_clouds, tree
 from tests.records.test_views import hierarchy
 
@@ -25,7 +25,7 @@ from tests.records.test_views import hierarchy
 NAMES = ("superclass/A", "fine/a", "fine/o", "fine/b")
 
 
-def labelled() -> Items:
+def labelled() -> EvaluationItems:
     return replace(hierarchy(), names=NAMES)
 
 

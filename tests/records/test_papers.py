@@ -8,8 +8,15 @@ import pytest
 
 from engram.errors import BadArgument
 from engram.records import document, reference
-from engram.records.confer import ORDER_IN_DOUBT, ORDERLESS, learnt
-from engram.records.papers import PAPERS, _csv, flags, matches
+from engram.records.printed_tables import (
+    ORDER_IN_DOUBT,
+    ORDERLESS,
+    PAPERS,
+    _csv,
+    flags,
+    learnt,
+    matches,
+)
 
 ROWS = {
     "confer": (

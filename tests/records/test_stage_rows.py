@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from engram.errors import BadArgument
-from engram.records import Items, Rows, StageRows, record_stage
-from engram.records.stages import add_stage, form
+from engram.records import EvaluationItems, Rows, StageRows, record_stage
+from engram.records.stage_rows import add_stage, form
 
 
 def items_of(rng, tasks=3, per=2, n=40, **changes):
@@ -19,7 +19,7 @@ def items_of(rng, tasks=3, per=2, n=40, **changes):
         "rows": rng.permutation(n), "task": target // per, "targets": target,
         "opening": np.arange(width) // per, "visible": visible, "classes": rng.permutation(width),
     }  # fmt: skip
-    return Items(**{**fields, **changes})
+    return EvaluationItems(**{**fields, **changes})
 
 
 @pytest.mark.parametrize("average", ["micro", "macro"])

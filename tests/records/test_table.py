@@ -10,8 +10,8 @@ import torch
 
 from engram.errors import BadArgument
 from engram.records import COLUMNS, Rows
-from engram.records.parts import read_parts, write_part
-from engram.records.table import from_frame, schema, to_frame
+from engram.records.long_table import from_frame, schema, to_frame
+from engram.records.table_parts import read_parts, write_part
 
 
 def test_rows_hold_what_was_added_in_every_column() -> None:

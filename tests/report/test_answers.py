@@ -6,14 +6,20 @@ import numpy as np
 import pytest
 
 import engram
-from engram.records import answered as answers_module
-from engram.records.answered import answered
+from engram.records import confusion as answers_module
+from engram.records.confusion import answered
 from engram.report import from_result
-from engram.report.calibration import calibration_section, calibration_table
-from engram.report.classes import class_accuracies, class_section, class_table, confusion_section
+from engram.report.class_figures import (
+    calibration_section,
+    calibration_table,
+    class_accuracies,
+    class_section,
+    class_table,
+    confusion_section,
+)
 from engram.report.digest import digest
-from engram.report.response import response_section, response_table, varied
-from engram.report.sections import choose_cast
+from engram.report.figure_sections import choose_cast
+from engram.report.hyperparameter_figures import response_section, response_table, varied
 
 
 @pytest.fixture(scope="module")

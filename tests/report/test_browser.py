@@ -12,7 +12,7 @@ from PIL import Image
 
 from engram.errors import BadArgument
 from engram.report import ReportInput, build, write_images
-from engram.report.images import NoChromium
+from engram.report.static_images import NoChromium
 from tests.report import chromium
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"> %{x}"

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from engram.report import diagnose
-from engram.report.listing import own_view
+from engram.report.all_tables import own_view
 
 
 def rows(metric, values, **place):

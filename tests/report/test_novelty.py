@@ -10,16 +10,21 @@ import pytest
 import engram
 from engram.errors import EngramError, RecordError
 from engram.probes import Features
+from engram.report.all_tables import all_tables
 from engram.report.digest import digest
+from engram.report.figure_sections import choose_cast
 from engram.report.inputs import from_directories, from_result
-from engram.report.listing import all_tables
-from engram.report.novelty import novelty_section, novelty_table
-from engram.report.novelty_alarms import alarms_section
-from engram.report.novelty_features import features_section
-from engram.report.novelty_scores import histogram, roc, scores_section
+from engram.report.novelty_figures import (
+    alarms_section,
+    features_section,
+    histogram,
+    novelty_section,
+    novelty_table,
+    roc,
+    scores_section,
+)
 from engram.report.page import page
-from engram.report.probes import probe_section
-from engram.report.sections import choose_cast
+from engram.report.probe_figures import probe_section
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +86,7 @@ def test_false_alarms_are_means_over_earlier_tasks(folder):
 
 
 def test_features_of_sets(folder, monkeypatch):
-    monkeypatch.setattr("engram.report.novelty_features.MOST_MAPS", 2)
+    monkeypatch.setattr("engram.report.novelty_figures.MOST_MAPS", 2)
     facts = digest(from_directories(folder))
     section = features_section(facts, choose_cast(facts))
     norm = next(p for p in section.panels if p.name == "features-1-norm")
@@ -94,7 +99,7 @@ def test_features_of_sets(folder, monkeypatch):
     def absent(features):
         raise EngramError("a map of features needs scikit-learn")
 
-    monkeypatch.setattr("engram.report.novelty_features.flat_map", absent)
+    monkeypatch.setattr("engram.report.novelty_figures.flat_map", absent)
     without = features_section(facts, choose_cast(facts))
     assert len(without.panels) == len(section.panels) - len(maps)
     assert "No maps: a map of features needs scikit-learn." in without.help
@@ -133,7 +138,7 @@ def test_constant_and_missing_scores_are_drawn(folder):
 
 
 def test_the_page_has_the_section_only_where_detectors_were_asked(folder, monkeypatch):
-    monkeypatch.setattr("engram.report.novelty_features.MOST_MAPS", 0)  # they take seconds
+    monkeypatch.setattr("engram.report.novelty_figures.MOST_MAPS", 0)  # they take seconds
     assert 'id="novelty-section"' in page(from_directories(folder))
     stream = engram.task_incremental(
         engram.load("blobs", classes=4, per_class=10), classes_per_task=2
@@ -147,7 +152,7 @@ def test_predictions_that_were_not_kept_are_a_problem(folder, monkeypatch):
     def none(*args):
         raise RecordError("predictions of stage 1 were not kept")
 
-    monkeypatch.setattr("engram.records.novelty.sets", none)
+    monkeypatch.setattr("engram.records.novelty_records.sets", none)
     inputs = from_directories(folder)
     assert inputs.problems == ["novelty: predictions of stage 1 were not kept"]
     assert not len(inputs.novelty)

@@ -12,11 +12,11 @@ import pytest
 from engram.errors import BadArgument
 from engram.records import Rows, RunDirectory
 from engram.report import ReportInput, build, from_directories
-from engram.report import sections as sections_module
+from engram.report import figure_sections as sections_module
 from engram.report.digest import digest
+from engram.report.figure_sections import all_sections, choose_cast, every_panel
 from engram.report.figures import add_bound, blank, log_axis_with_zero, points
 from engram.report.inputs import REPRODUCTION_COLUMNS
-from engram.report.sections import all_sections, choose_cast, every_panel
 from engram.report.style import styles
 
 HOSTILE = (

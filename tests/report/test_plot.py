@@ -10,7 +10,7 @@ import engram
 from engram.errors import BadArgument
 from engram.report import from_result
 from engram.report.digest import digest
-from engram.report.sections import all_sections, choose_cast
+from engram.report.figure_sections import all_sections, choose_cast
 
 
 @pytest.fixture(scope="module")

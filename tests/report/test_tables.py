@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engram.errors import BadArgument
 from engram.records import Result
 from engram.report import ReportInput, write_tables
-from engram.report.access import entries, totals
+from engram.report.digest import entries, totals
 from engram.report.tables import Column, Table, escape_latex, escape_markdown, render
 
 COLUMNS = (Column("name", "Method"), Column("v", "Value", "spread", best="max"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engram.recipes import Recipe
+from engram.experiments import Recipe
 from engram.reproduce import Cell, Entry, PaperTable, measures
 
 STEPS = 3  # tasks of the stream: six classes, two at a time

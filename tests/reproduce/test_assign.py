@@ -4,9 +4,9 @@ import pytest
 
 from engram.errors import BadArgument
 from engram.reproduce import find_table, plan
-from engram.reproduce.papers import rwalk_preset
-from engram.reproduce.papers.assign import assign, changes
-from engram.reproduce.papers.cgl_preset import EMBEDDED, NTU, PAPER, UCLA, grid, recipe
+from engram.reproduce.papers import rwalk
+from engram.reproduce.papers.cgl import EMBEDDED, NTU, PAPER, UCLA, grid, recipe
+from engram.reproduce.papers.paper import assign, changes
 
 STORED = "ucla.data_options.held=stored"
 
@@ -90,7 +90,7 @@ def test_absent_data_is_no_mistake_of_the_settings(monkeypatch, tmp_path):
 
 
 def test_changes_do_not_depend_on_how_they_were_written():
-    paper = rwalk_preset.PAPER
+    paper = rwalk.PAPER
     one = assign(paper, ["seeds=3", "rwalk.eps=0.01", "mnist.samples=[5]"])
     whole = "rwalk={eps: 1.0e-2, alpha_on: running}"
     two = assign(paper, ["seeds=4", "mnist.samples=[5]", whole, "seeds=3"])

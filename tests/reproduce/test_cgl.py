@@ -13,9 +13,8 @@ import pytest
 from engram.errors import BadArgument, EngramError
 from engram.records import Result, Rows
 from engram.reproduce import cells_of, choose_cells, find_table, plan, reproduce
-from engram.reproduce.papers import cgl, cgl_figures
-from engram.reproduce.papers.assign import assign
-from engram.reproduce.papers.cgl_preset import (
+from engram.reproduce.papers import cgl
+from engram.reproduce.papers.cgl import (
     BEST,
     BEST_NTU,
     EMBEDDED,
@@ -33,6 +32,7 @@ from engram.reproduce.papers.cgl_preset import (
     recipe,
     task_orders,
 )
+from engram.reproduce.papers.paper import assign
 
 QUICK = (
     "epochs=1", "seeds=2", "task_orders=2", "class_orders=1", "widths=[4]", "depths=[1]",
@@ -348,7 +348,7 @@ def test_points_average_over_repetitions():
             matrix[-1] = [0, 0, 0, 0, 0.5 + 0.5 * seed]
             rows.add_array("accuracy", matrix, stage=np.arange(5)[:, None], task=np.arange(5),
                            head="single")  # fmt: skip
-    found = cgl_figures.points(Result(rows.frame()), made.tasks, {"method": "BARE"})
+    found = cgl.points(Result(rows.frame()), made.tasks, {"method": "BARE"})
     assert len(found) == 2
     assert found[0]["repetitions"] == 2
     assert found[0]["average_accuracy"] == pytest.approx(0.15)

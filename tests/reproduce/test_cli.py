@@ -5,14 +5,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from engram.cli import diff, reproduce
+from engram.cli import record_commands, reproduce_command
 from engram.cli.shell import Shell
-from engram.pools.sweep import sweep
+from engram.experiments.sweep import sweep
 from engram.reproduce.papers import WRITTEN
 
 app = typer.Typer(cls=Shell, pretty_exceptions_enable=False)
-app.command("reproduce")(reproduce.command)
-app.command("diff")(diff.command)
+app.command("reproduce")(reproduce_command.reproduce)
+app.command("diff")(record_commands.diff)
 
 QUICK = ["--embedded", "--set", "mnist.epochs=1", "--set", "seeds=1", "--device", "cpu"]
 SOME = ["--cells", "setting=single-head,method=Vanilla,metric=F|A*"]

@@ -8,18 +8,26 @@ import pytest
 from engram.data import load
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
-from engram.metrics.novelty import auroc
+from engram.experiments import plans_of
+from engram.metrics.detection import auroc
 from engram.models import build as build_model
-from engram.recipes import plans_of
 from engram.records import read
 from engram.reproduce import cells_of, choose_cells, default_out, find_table, plan, reproduce
-from engram.reproduce.papers import cnd_figures, cnd_numbers
-from engram.reproduce.papers.assign import assign
-from engram.reproduce.papers.cnd_findings import Claim, findings
-from engram.reproduce.papers.cnd_preset import EMBEDDED, PAPER, TINY, VGG
-from engram.reproduce.papers.cnd_rows import Row, recipe, trained
-from engram.reproduce.run import by_key
-from engram.reproduce.table import OUTSIDE
+from engram.reproduce.paper_table import OUTSIDE
+from engram.reproduce.papers import cnd
+from engram.reproduce.papers.cnd import (
+    EMBEDDED,
+    PAPER,
+    TINY,
+    VGG,
+    Claim,
+    Row,
+    findings,
+    recipe,
+    trained,
+)
+from engram.reproduce.papers.paper import assign
+from engram.reproduce.reproduce_table import by_key
 
 QUICK = ("seeds=2", "epochs=1", "tiny.options.per_class=20", "features=60", "few=90",
          "detectors={Softmax: {}, ODIN: {}, B1: {}, B2: {}}",
@@ -205,7 +213,7 @@ def seen(made):
 
 def test_figures_show_what_was_recorded(made, seen):
     result, rows = seen
-    table = cnd_numbers.by_stage(result, rows, ("previous_auroc",))
+    table = cnd.by_stage(result, rows, ("previous_auroc",))
     known = read(made.out).novelty().set_index(["label", "detector", "metric", "stage"])["mean"]
     for one in table[table["line"] == "Softmax"].itertuples():
         place = (f"{one.row} (shapes, ResNet)", one.line.lower(), "previous_auroc", one.x - 1)
@@ -215,11 +223,11 @@ def test_figures_show_what_was_recorded(made, seen):
     scores = result.arrays("softmax", run, stage=8)["familiarity"]
     expected = auroc(scores[2][sets.inside[2]], scores[2][sets.outside[0]])
     own = {row("FineTune"): rows[row("FineTune")].change(seeds=(run.seed,))}
-    last = cnd_numbers.last_task(result.select(seed=run.seed), own)
+    last = cnd.last_task(result.select(seed=run.seed), own)
     found = last[(last["line"] == "Softmax") & (last["x"] == 3)]["value"].item()
     assert found == pytest.approx(100 * expected)
     for name in ("fig3", "fig7", "fig23", "fig26", "fig6", "findings"):
-        drawing = cnd_figures.DRAWINGS[name]
+        drawing = cnd.DRAWINGS[name]
         data = drawing.data(result, own if name == "fig6" else rows)  # maps take seconds
         assert len(data)
         assert drawing.draw(data).data, name
@@ -228,7 +236,7 @@ def test_figures_show_what_was_recorded(made, seen):
 def test_norms_are_means_over_the_items_of_a_set(seen):
     result, rows = seen
     one = {row("ER-25s"): rows[row("ER-25s")]}
-    table = cnd_numbers.features("norm")(result, one).set_index(["line", "x"])["value"]
+    table = cnd.features("norm")(result, one).set_index(["line", "x"])["value"]
     values = []
     for run in (r for r in result.runs if r.recipe == rows[row("ER-25s")].key):
         norms = result.arrays("features items=60", run, stage=4)["norm"]

@@ -15,11 +15,10 @@ from engram.reproduce import (
     reproduce,
     table_names,
 )
+from engram.reproduce.paper_table import OTHER_DATA
 from engram.reproduce.papers import confer
-from engram.reproduce.papers.assign import assign
-from engram.reproduce.papers.confer_preset import EMBEDDED, PAPER, ROWS
-from engram.reproduce.papers.confer_rows import Block, recipe, tasks_of
-from engram.reproduce.table import OTHER_DATA
+from engram.reproduce.papers.confer import EMBEDDED, PAPER, ROWS, Block, recipe, tasks_of
+from engram.reproduce.papers.paper import assign
 
 TASK, CLASS = "Task-IL", "Class-IL"
 BY_TASK = {"memory.shared_by": "task"}

@@ -4,8 +4,8 @@ import pytest
 
 import engram
 from engram.errors import BadArgument
-from engram.pools.sweep import sweep
-from engram.recipes import Recipe
+from engram.experiments import Recipe
+from engram.experiments.sweep import sweep
 from engram.reproduce import compare, read_side
 from engram.reproduce.differences import KINDS, kind_of
 

@@ -10,8 +10,8 @@ import pytest
 from engram.records import Result, Rows
 from engram.report.style import PALETTE
 from engram.reproduce import cells_of, choose_cells, find_table, table_names
-from engram.reproduce.papers import cgl_preset, confer_preset
-from engram.reproduce.papers.rwalk_drawings import METHODS as OF_RWALK
+from engram.reproduce.papers import cgl, confer
+from engram.reproduce.papers.rwalk import METHODS as OF_RWALK
 from engram.reproduce.planning import choose_rows
 
 pytest.importorskip("plotly")
@@ -139,8 +139,8 @@ def test_unfinished_runs_are_left_out(name):
 @pytest.mark.parametrize("paper", ["rwalk", "cgl", "confer"])
 def test_a_method_looks_the_same_in_all_figures(paper):
     methods = {
-        "rwalk": (*OF_RWALK, "Vanilla-S", "EWC-S", "PI-S"), "cgl": (*cgl_preset.METHODS, "JOINT"),
-        "confer": tuple(confer_preset.ROWS),
+        "rwalk": (*OF_RWALK, "Vanilla-S", "EWC-S", "PI-S"), "cgl": (*cgl.METHODS, "JOINT"),
+        "confer": tuple(confer.ROWS),
     }[paper]  # fmt: skip
     found = {}
     for name in FIGURES:
@@ -320,7 +320,7 @@ def test_scatters(name, net, shown, kinds):
     assert [figure.title for figure in figures] == [
         f"Accuracy against forgetting, {dataset}, {net}" for dataset in shown
     ]
-    methods = [m for m in cgl_preset.METHODS if net == "GCN" or m != "TWP"]
+    methods = [m for m in cgl.METHODS if net == "GCN" or m != "TWP"]
     for figure in figures:
         data = data_of(figure)
         assert len(data) == sum(kinds.values()) * len(methods)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.errors import BadArgument
 from engram.records import Result, Rows
 from engram.reproduce import find_table, judge, plan
-from engram.reproduce.papers.iirc_preset import PAPER, ROWS, VARIANTS, Preset, recipe, recipes
-from engram.streams.published import iirc, published
+from engram.reproduce.papers.iirc import PAPER, ROWS, VARIANTS, Preset, recipe, recipes
+from engram.streams.hierarchical_streams import iirc, published
 
 CIFAR = "IIRC-CIFAR"
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engram.recipes import Recipe
+from engram.experiments import Recipe
 from engram.records import Result, Rows
 from engram.reproduce import measures
 from tests.reproduce.invented import small_recipe

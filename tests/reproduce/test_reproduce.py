@@ -9,29 +9,27 @@ import pandas as pd
 import pytest
 import torch
 
+from engram.engine import evaluation
 from engram.engine.engine import Engine
-from engram.engine.evaluation import evaluate
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
-from engram.recipes import Callback, build_method
+from engram.experiments import Callback, build_method
 from engram.records import read
 from engram.reproduce import (
     Cell,
     Entry,
     PaperFigure,
     PaperTable,
-    cost,
     default_out,
+    forecast,
     measures,
     plan,
+    planning,
     reproduce,
-    spread,
-    stage_timing,
-    timing,
-    training,
+    reproduce_table,
 )
-from engram.reproduce.cost import estimate, steps_of
+from engram.reproduce.forecast import estimate, steps_of
 from engram.reproduce.output import COLUMNS, render
 from tests.engine.test_judging import tree
 from tests.reproduce.invented import STEPS, cell, entry_of, small_recipe
@@ -80,11 +78,11 @@ def test_absent_method_is_said_not_raised(table):
 
 def test_cost_is_measured_and_shrinks_with_what_is_done(table, tmp_path):
     before = plan(table, out=tmp_path / "r")
-    assert sum(cost.runs for cost in before.costs) == 4
-    assert all(cost.seconds > 0 and cost.steps > 0 for cost in before.costs)
+    assert sum(forecast.runs for cost in before.costs) == 4
+    assert all(forecast.seconds > 0 and forecast.steps > 0 for cost in before.costs)
     reproduce(table, out=tmp_path / "r", cells="method=ER")
     after = plan(table, out=tmp_path / "r")
-    assert (after.done, sum(cost.runs for cost in after.costs)) == (2, 2)
+    assert (after.done, sum(forecast.runs for cost in after.costs)) == (2, 2)
 
 
 def test_rows_of_several_tasks_are_forecast_once_where_they_are_trained_on_once():
@@ -98,21 +96,21 @@ def test_rows_of_several_tasks_are_forecast_once_where_they_are_trained_on_once(
 @pytest.mark.parametrize("patience", [0, 9])
 def test_rows_that_are_evaluated_are_those_of_the_engine(monkeypatch, method, patience):
     """After every stage and, where something watches validation rows, after every epoch."""
-    passed, real = [], evaluate._chunks
+    passed, real = [], evaluation._chunks
 
     def counted(rows, learner, runs):
         passed.append(len(rows))
         return real(rows, learner, runs)
 
-    monkeypatch.setattr(evaluate, "_chunks", counted)
+    monkeypatch.setattr(evaluation, "_chunks", counted)
     run = Run(stream=tree(), method=build_method(method),
               training=Training(batch_size=4, epochs=2, patience=patience))  # fmt: skip
     list(Engine([run], device="cpu").stages())
-    assert cost._scored_rows(run) == sum(passed)
+    assert forecast._scored_rows(run) == sum(passed)
 
 
 def test_hardly_any_rows_are_evaluated_while_steps_are_timed():
-    few = timing.small(tree(), 4)
+    few = forecast.small(tree(), 4)
     assert few.held_out == tree().held_out == "post_valid"
     for kind in ("test", "valid", "post_valid"):
         assert max(len(getattr(task, kind)) for task in few) == 1
@@ -162,9 +160,9 @@ def test_slow_steps_are_timed_in_small_numbers(monkeypatch, seconds, batch, stag
         asked.append(steps)
         rows.append(len(streams[0].tasks[0].train))
         share = 1.0 if batch else rows[-1] / 32
-        return timing.Spent(steps * seconds * share, 0.5 * seconds * share, seconds * share)
+        return forecast.Spent(steps * seconds * share, 0.5 * seconds * share, seconds * share)
 
-    monkeypatch.setattr(timing, "stage_seconds", timed)
+    monkeypatch.setattr(forecast, "stage_seconds", timed)
     (found,) = plan(table, device="cpu").costs
     assert asked == stages
     assert found.step_seconds == pytest.approx(seconds)
@@ -177,7 +175,7 @@ def test_slow_steps_are_timed_in_small_numbers(monkeypatch, seconds, batch, stag
 def test_the_first_stage_of_a_timing_has_one_step():
     recipe = small_recipe(seeds=1)
     for steps in (1, 2, 10):
-        short = timing.short(recipe.training, steps)
+        short = forecast.short(recipe.training, steps)
         assert (short.length(0), short.length(1)) == ((0, 1), (0, steps))
 
 
@@ -201,16 +199,16 @@ def test_forecasts_tell_what_they_time(table):
 def test_a_limit_is_spent_on_every_kind_first(table, monkeypatch, limit, stages):
     """A step of ER takes .3 s and one of Finetune .1, and the clock goes on by that."""
     now, asked = [0.0], {}
-    monkeypatch.setattr(cost.warm.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(forecast.warm.time, "perf_counter", lambda: now[0])
 
     def timed(runs, streams, steps, device, lockstep):
         name = type(runs[0].method).__name__
         asked.setdefault(name, []).append(steps)
         step = 0.3 if name == "ER" else 0.1
         now[0] += steps * step
-        return timing.Spent(steps * step, 0.0, step)
+        return forecast.Spent(steps * step, 0.0, step)
 
-    monkeypatch.setattr(timing, "stage_seconds", timed)
+    monkeypatch.setattr(forecast, "stage_seconds", timed)
     made = plan(table, device="cpu", limit=limit)
     assert asked == stages
     for one in made.costs:
@@ -223,9 +221,9 @@ def test_a_limit_is_spent_on_every_kind_first(table, monkeypatch, limit, stages)
 def test_late_steps_count_and_the_opening_of_a_stage_does_not(monkeypatch):
     """Two phases, of which one takes twice as long a step; the first two are slow, as on CUDA."""
     now = [0.0]
-    monkeypatch.setattr(stage_timing.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(stage_timing.warm, "spent", lambda: 0.0)
-    watch = stage_timing._Watch(torch.device("cpu"), prologue=False)
+    monkeypatch.setattr(forecast.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(forecast.warm, "spent", lambda: 0.0)
+    watch = forecast._Watch(torch.device("cpu"), prologue=False)
     watch.entered([0], 1)
     for step in (0.1, 0.2):
         now[0] += 5.0
@@ -239,9 +237,9 @@ def test_late_steps_count_and_the_opening_of_a_stage_does_not(monkeypatch):
 def test_processes_share_a_forecast(table, monkeypatch):
     costs = plan(table, device="cpu", limit=0.0).costs
     total, alone = sum(one.seconds for one in costs), max(one.seconds for one in costs)
-    monkeypatch.setattr(spread.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(planning.os, "cpu_count", lambda: 2)
     for workers, seconds in ((1, total), (2, max(total / 2, alone)), (9, max(total / 2, alone))):
-        assert spread.seconds_of(costs, workers, "cpu") == pytest.approx(seconds)
+        assert planning.seconds_of(costs, workers, "cpu") == pytest.approx(seconds)
 
 
 def test_a_quick_look_tells_the_prologue_apart():
@@ -250,7 +248,9 @@ def test_a_quick_look_tells_the_prologue_apart():
     method = build_method({"name": "LatentReplay", "root_iterations": 50})
     run = Run(stream=stream, method=method, model={"name": "mlp", "hidden": [8, 8]},
               training=Training(batch_size=4, epochs=1))  # fmt: skip
-    found = timing.stage_seconds([run], [timing.small(stream, 4)], 2, torch.device("cpu"), False)
+    found = forecast.stage_seconds(
+        [run], [forecast.small(stream, 4)], 2, torch.device("cpu"), False
+    )
     assert min(found) > 0
 
 
@@ -294,10 +294,10 @@ def test_much_work_without_lockstep_is_spread_over_processes(table, tmp_path, mo
         handed.append((work.workers, len(work.recipes)))
         return work.here(together=False)
 
-    monkeypatch.setattr(training, "find_pool", lambda name: {"processes": pool}[name])
-    monkeypatch.setattr(spread.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(reproduce_table, "find_pool", lambda name: {"processes": pool}[name])
+    monkeypatch.setattr(planning.os, "cpu_count", lambda: 3)
     reproduce(table, out=tmp_path / "little", device="cpu")
-    monkeypatch.setattr(spread, "MUCH", 0)
+    monkeypatch.setattr(planning, "MUCH", 0)
     reproduce(table, out=tmp_path / "lockstep", device="cpu")
     monkeypatch.setattr(Engine, "maps", lambda *_: False)
     reproduce(table, out=tmp_path / "alone", device="cpu", workers=1)

@@ -16,9 +16,9 @@ from engram.reproduce import (
     reproduce,
     table_names,
 )
-from engram.reproduce.papers import rwalk, rwalk_rows
-from engram.reproduce.papers.assign import assign
-from engram.reproduce.papers.rwalk_preset import EMBEDDED, PAPER
+from engram.reproduce.papers import rwalk
+from engram.reproduce.papers.paper import assign
+from engram.reproduce.papers.rwalk import EMBEDDED, PAPER
 
 QUICK = ("mnist.epochs=1", "seeds=1", "mnist.model={name: mlp, hidden: [8]}", "mnist.samples=[5]")
 
@@ -164,9 +164,9 @@ def test_exemplars_may_join_every_batch():
     rows = {
         c["method"]: rwalk.row_of(c) for c in cells_of("rwalk", "1") if c["method"][-2:] == "-S"
     }
-    vanilla = rwalk_rows.method_spec(preset, preset.mnist, rows["Vanilla-S"])
+    vanilla = rwalk.method_spec(preset, preset.mnist, rows["Vanilla-S"])
     assert (vanilla["name"], vanilla["mix"]) == ("ER", "paired")
-    joined = rwalk_rows.method_spec(preset, preset.mnist, rows["EWC-S"])
+    joined = rwalk.method_spec(preset, preset.mnist, rows["EWC-S"])
     assert [part["name"] for part in joined["parts"]] == ["ER", "EWCpp"]
     assert [("memory" in part) for part in joined["parts"]] == [True, False]
 

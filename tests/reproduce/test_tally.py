@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engram.reproduce import tally
-from engram.reproduce.tally import recorded, total
+from engram.reproduce.coverage import recorded, total
 
 HEAD = "paper,table,cell,stage,metric,paper_value,ours,difference,low,high,verdict,reason,settings"
 

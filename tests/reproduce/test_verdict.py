@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from engram.recipes.duration import seconds, words
+from engram.experiments.plain_values import seconds, words
 from engram.reproduce.cells import Cell
 from engram.reproduce.output import texts
-from engram.reproduce.table import Entry
-from engram.reproduce.verdict import interval, judge
+from engram.reproduce.paper_table import Entry
+from engram.reproduce.verdicts import interval, judge
 
 
 def line(value, values, *, std=math.nan, metric="F", doubt="", **entry):

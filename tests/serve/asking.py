@@ -9,8 +9,7 @@ import threading
 import time
 
 from engram.serve.app import create_app
-from engram.serve.limits import LOOPBACK, Limits
-from engram.serve.server import server
+from engram.serve.request_limits import LOOPBACK, Limits, server
 from engram.serve.service import Service
 
 

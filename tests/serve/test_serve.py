@@ -27,7 +27,7 @@ MISSING = [
 ]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason="the extra serve is not installed")
 if not MISSING:
-    from engram.serve.limits import Limits
+    from engram.serve.request_limits import Limits
     from tests.serve.asking import ask, serving, until
     from tests.serve.malformed import requests
 
@@ -79,7 +79,7 @@ def test_questions_and_answers(running):
 
 
 def test_counts_of_many_threads_add_up():
-    from engram.serve.metrics import Metrics
+    from engram.serve.service_metrics import Metrics
 
     metrics, other = Metrics(), Metrics()
     threads = [
@@ -184,7 +184,7 @@ def test_crashes_restarts_and_clients_that_never_notice(model, monkeypatch):
 def second_service(model):
     """What another process says that wants to serve the same file."""
     code = (
-        "from pathlib import Path; from engram.records.claims import Claims;"
+        "from pathlib import Path; from engram.records.locks import Claims;"
         f"assert Claims(Path({str(model) + '.queue'!r})).take('serve'), 'served by another process'"
     )
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr

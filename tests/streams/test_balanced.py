@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 
 import engram
-from engram.data.copies import Copies
-from engram.data.repeats import duplicates, repeats
+from engram.data.duplicates import duplicates, repeats
+from engram.data.image_copies import Copies
+from engram.engine.pretraining import set_aside
 from engram.learner.feed import Feed
 from engram.streams import balance, blurry, class_incremental, new_instances, task_incremental
-from engram.streams.aside import set_aside
-from engram.streams.repeats import repeated_test_rows
+from engram.streams.stream_warnings import repeated_test_rows
 
 COUNTS = (40, 10, 25, 5)
 

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.streams import Stream, Task, class_incremental, domain_incremental, permuted, rotated
-from engram.streams._rows import pack, unpack
+from engram.streams.rows import pack, unpack
 from tests.streams.toys import same, toy
 
 

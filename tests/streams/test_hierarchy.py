@@ -9,10 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.streams import Stream, hierarchical, hierarchical_data
-from engram.streams._schedule import draw_schedule
-from engram.streams.hierarchy import super_count
+from engram.streams.hierarchical_streams import draw_schedule, super_count
 from tests.streams.toys import same, toy
 
 WHOLE = {"valid": 0.0, "post_valid": 0.0}

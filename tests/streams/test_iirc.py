@@ -18,8 +18,8 @@ import pytest
 import torch
 
 import engram
-from engram.data.core import Data
-from engram.streams.published import VARIANTS, iirc, published
+from engram.data.dataset import Data
+from engram.streams.hierarchical_streams import VARIANTS, iirc, published
 
 SETS = Path(__file__).with_name("iirc_sets.json")
 SPLITS = {"train": "train", "valid": "intask_valid", "post_valid": "posttask_valid", "test": "test"}

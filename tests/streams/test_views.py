@@ -7,15 +7,8 @@ from hypothesis import strategies as st
 from torch.func import grad, vmap
 from torch.nn import functional as F
 
-from engram.data.copies import turned_grid
-from engram.streams.views import (
-    Permuted,
-    Restaged,
-    Rotated,
-    base_of,
-    restage,
-    view_from,
-)
+from engram.data.image_copies import turned_grid
+from engram.streams.input_views import Permuted, Restaged, Rotated, base_of, restage, view_from
 from tests.streams.toys import same
 
 SHAPES = [(6,), (3, 4), (2, 3, 4)]

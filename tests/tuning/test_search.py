@@ -8,10 +8,9 @@ import pytest
 
 import engram
 from engram.errors import BadArgument
-from engram.recipes import Callback
+from engram.experiments import Callback
+from engram.experiments.search_space import Range, spread, suggest
 from engram.streams import for_search
-from engram.tuning.ranges import Range
-from engram.tuning.sampling import spread, suggest
 
 RECIPE = {
     "stream": {"data": "blobs", "valid": 0.25},

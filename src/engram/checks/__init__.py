@@ -8,7 +8,7 @@ herding: all 7 checks passed
 
 from __future__ import annotations
 
-from engram.checks.report import Broken, DoesNotApply, Finding, Report
+from engram.checks.check_report import Broken, DoesNotApply, Finding, Report
 from engram.checks.suite import METHOD_CHECKS, POLICY_CHECKS, check
 
 __all__ = [

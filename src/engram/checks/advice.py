@@ -5,15 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engram.checks.tamed import tame
-from engram.checks.task_start import TaskStart, task_start
-from engram.checks.toys import MODELS, Trained, accuracies
-from engram.engine.evaluation.evaluate import evaluate
-from engram.engine.run import Run
+from engram.checks.toy_runs import MODELS, TaskStart, Trained, accuracies, tame, task_start
+from engram.engine.evaluation import evaluate
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.learner.batch import Batch
-from engram.methods.base import Method
 from engram.methods.finetune import Finetune
+from engram.methods.method import Method
 
 PADDING = 5  # rows of weight 0 that are put behind a batch
 FELT = 1e-12

@@ -2,40 +2,54 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from engram.checks.advice import why_lockstep_matters, why_nothing_differs
-from engram.checks.report import Broken, DoesNotApply, require
-from engram.checks.tamed import tame, varied
-from engram.checks.toys import (
+from engram.checks.check_report import Broken, DoesNotApply, explain, require
+from engram.checks.toy_runs import (
     CLOSE,
     EXACT,
     ORDERS,
     SIZES,
+    TaskStart,
     Trained,
+    changed,
     clouds,
+    each_part,
     finite,
     gap,
     runs_of,
     same,
     streams,
+    tame,
+    task_start,
     train,
     train_each,
+    varied,
 )
-from engram.data.core import Data
-from engram.engine.checkpoints import single as checkpoint
+from engram.data.dataset import Data
+from engram.engine import checkpoints as checkpoint
 from engram.engine.engine import Engine
-from engram.engine.run import Run
-from engram.learner.learner import Learner
-from engram.methods.base import Method
+from engram.engine.run_definition import Run
+from engram.learner.batch import Batch
+from engram.learner.learner import RunLearner
+from engram.learner.structural_key import likeness
+from engram.learner.tensor_tree import leaves, shapes, tree_map
 from engram.methods.finetune import Finetune
-from engram.streams import class_incremental
+from engram.methods.method import Method, pace_of
+from engram.models.forward_pass import Output
+from engram.streams import Stream, class_incremental
 
 TAME = "lower its strengths: the runs of this check explode (SGD, learning rate 0.02)"
 
@@ -123,8 +137,8 @@ def check_resume_is_uninterrupted(method: Method) -> None:
             require(kept, f"exemplars differ after a resume behind task {cut}")
 
 
-def _resumed(runs: Sequence[Run], folder: Path, cut: int) -> Learner:
-    def resume(_place: int, learner: Learner) -> int:
+def _resumed(runs: Sequence[Run], folder: Path, cut: int) -> RunLearner:
+    def resume(_place: int, learner: RunLearner) -> int:
         return checkpoint.load(learner, folder, range(cut + 1))
 
     stages = list(Engine(runs, device="cpu", together=False).stages(resume=resume))
@@ -202,3 +216,177 @@ def check_it_does_something(method: Method) -> None:
 @cache  # the same for every method
 def _finetuned() -> Trained:
     return train(runs_of(Finetune(), streams()[:1]))
+
+
+# ------------------------------------------------------------------------------------------------
+# Pure verbs: functions of their tensors alone, so that they map, resume and capture.
+
+
+def dice() -> tuple[Any, ...]:
+    """The states of all global generators."""
+    numbers = repr(np.random.get_state())  # noqa: NPY002 - the global state is the point
+    return torch.get_rng_state().tolist(), numbers, random.getstate()
+
+
+def _terms(method: Method, at: TaskStart, batch: Batch) -> dict[str, Tensor]:
+    return method.loss(at.net(batch), batch, at.learners[0].state)
+
+
+def check_loss_is_pure(method: Method) -> None:
+    """The same inputs give the same terms; nothing is modified, no global generator is used."""
+    at = task_start(tame(method))
+    method, learner = at.method, at.learners[0]
+    for batch in at.own_batches():
+        tree = (learner.vector, learner.buffers, learner.state, *batch.per_row, *batch.shared)
+        kept, drawn = tree_map(torch.clone, tree), dice()
+        first = _terms(method, at, batch)
+        require(dice() == drawn, "loss uses a global generator: draw with engram.keys, batch.key")
+        require(same(tree, kept), "loss modifies its inputs: work on copies, return new tensors")
+        second = _terms(method, at, batch)
+        require(same(first, second), "loss gives other terms for the same inputs: keep no memory")
+        _look_at_terms(first)
+
+
+def _look_at_terms(terms: Any) -> None:
+    require(isinstance(terms, dict) and len(terms) > 0, "loss must return {name: term}")
+    for name, term in terms.items():
+        require(isinstance(name, str), f"names of loss terms are strings, not {name!r}")
+        scalar = isinstance(term, Tensor) and term.ndim == 0
+        require(scalar, f"term {name!r} must be a tensor without axes: take a weighted mean")
+        require(bool(torch.isfinite(term)), f"term {name!r} is {float(term)} on harmless data")
+
+
+def check_step_is_pure(method: Method) -> None:
+    """`step` returns a new state of the same shape and modifies nothing."""
+    if not method.implements("step"):
+        raise DoesNotApply("no step of its own")
+    at = task_start(tame(method))
+    learner = at.learners[0]
+    before, grad = learner.vector, torch.linspace(-1, 1, len(learner.vector), dtype=torch.float64)
+    after = before - 0.01 * grad
+    tree = (before, after, grad, learner.state)
+    kept, drawn = tree_map(torch.clone, tree), dice()
+    first = at.method.step(before, after, grad, learner.state)
+    second = at.method.step(before, after, grad, learner.state)
+    require(same(tree, kept), "step modifies its inputs: return {**state, name: new}")
+    require(dice() == drawn, "step uses a global generator")
+    require(same(first, second), "step gives other states for the same inputs")
+    shape = [leaf.shape for leaf in leaves(first)] == [leaf.shape for leaf in leaves(kept[3])]
+    require(shape, "step must return a state with the keys and shapes it was given")
+
+
+def check_interval_waits(method: Method) -> None:
+    """`interval` modifies nothing and leaves the state alone until `pace` steps were taken."""
+    pace = pace_of(method)
+    if not pace:
+        raise DoesNotApply("no interval of its own")
+    at = task_start(tame(method))
+    learner = at.learners[0]
+    vector, state = learner.vector, learner.state
+    grad = torch.linspace(-1, 1, len(vector), dtype=vector.dtype)
+    for step in range(1, pace + 1):
+        before, vector = vector, vector - 0.01 * grad
+        state = at.method.step(before, vector, grad, state)
+        kept, drawn = tree_map(torch.clone, (vector, state)), dice()
+        found = at.method.interval(vector, state)
+        again = at.method.interval(vector, state)
+        require(same((vector, state), kept), "interval modifies its inputs: return {**state, ...}")
+        require(dice() == drawn, "interval uses a global generator")
+        require(same(found, again), "interval gives other states for the same inputs")
+        require(
+            shapes(found) == shapes(state),
+            "interval must return a state with the keys and shapes it was given",
+        )
+        require(
+            step == pace or same(found, state),
+            f"interval changes the state after step {step}, before its pace of {pace}: it may be "
+            "called after any step, so count steps in the state and use torch.where",
+        )
+
+
+def check_scores_row_by_row(method: Method) -> None:
+    """The scores of a row do not depend on the rows beside it."""
+    at = task_start(tame(method), stage=2)
+    learner = at.learners[0]
+    batch = learner.batch()
+    output = learner.net()(batch.x)
+    whole = at.method.scores(output, learner.state)
+    columns = len(learner.opened)
+    shape = tuple(whole.shape) == (len(batch.x), columns)
+    require(shape, f"scores must be [rows, {columns}], they are {tuple(whole.shape)}")
+    alone = at.method.scores(Output(output.features[:3], output.logits[:3]), learner.state)
+    require(gap(alone, whole[:3]) < 1e-12, "scores mix rows: use no statistics of the batch")
+
+
+def check_maps_without_host_decisions(method: Method) -> None:
+    """A mapped step traces with fake tensors: no `.item()`, no `if tensor`, fixed shapes."""
+    at = task_start(tame(method))
+    trainer = at.trainer
+
+    def step(vector: Tensor, buffers: Any, state: Any, batch: Batch) -> Any:
+        trainer.vector, trainer.buffers, trainer.state = vector, buffers, state
+        mapped = trainer.verbs.mapped()(*trainer._arguments(batch))
+        total, data, terms, *_ = trainer.verbs.results(mapped)
+        if at.method.implements("step"):
+            moved = vector - total
+            state = trainer.verbs.after_step(vector, moved, data, state, trainer.hyper)
+        if at.method.pace:
+            state = trainer.verbs.after_interval(vector, state, trainer.hyper)
+        return total, terms, state
+
+    inputs = (trainer.vector, trainer.buffers, trainer.state, at.batch)
+    try:
+        make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+    except Exception as error:
+        raise Broken(f"a mapped step cannot be traced\n{explain(error, at.method)}") from error
+
+
+# ------------------------------------------------------------------------------------------------
+# Other settings of a method beside it: each run ends as it does when nobody else is there.
+
+
+# whole numbers and switches decide shapes and ways, real numbers what a network computes
+CHANGES: dict[type, Callable[[Any], Any]] = {
+    int: lambda value: value + 1, bool: lambda value: not value, float: lambda value: value / 2,
+}  # fmt: skip
+
+
+def altered(method: Method, *kinds: type) -> Method:
+    """The method with another value of every field of these types that takes one."""
+
+    def other(part: Method) -> Method:
+        for field in fields(part):
+            value = getattr(part, field.name)
+            if field.init and type(value) in kinds:
+                part = changed(part, field.name, CHANGES[type(value)](value))
+        return part
+
+    return each_part(method, other)
+
+
+def check_other_settings_beside_it(method: Method) -> None:
+    """Other settings of the method, and other seeds, in one engine: each run ends as alone."""
+    mine = tame(method)
+    others = [altered(mine, *kinds) for kinds in ((float,), (int, bool), (float, int, bool))]
+    stream, known = streams()[1], {likeness(mine)}
+    # the same seed: what runs of one seed share must not hide what tells them apart
+    runs, alone = runs_of(mine, [stream]), list[Trained]()
+    for one in others:
+        key = likeness(one)
+        if key not in known and (found := _works(one, stream)) is not None:
+            runs.append(runs_of(one, [stream])[0])
+            alone.append(found)
+        known.add(key)
+    if not alone:
+        raise DoesNotApply("no number or switch among its fields")
+    runs.append(runs_of([mine, mine], [stream, stream])[1])
+    every = [train(runs[:1]), *alone, train(runs[-1:])]
+    match(runs, {(p, k): after for p, one in enumerate(every) for (_, k), after in one.items()})
+
+
+def _works(method: Method, stream: Stream) -> Trained | None:
+    """The method trained alone; some settings are refused when a run begins only."""
+    try:
+        return train(runs_of(method, [stream]))
+    except Exception:  # alone, as well: nothing to compare
+        return None

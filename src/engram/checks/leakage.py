@@ -1,33 +1,212 @@
-"""Poisoned data: what a method may not know is changed, and nothing that it does may change."""
+"""Honest data: nothing from the test rows, nothing from the future, no more than the budget."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engram import keys
-from engram.checks.data_access import _noise_outside, _until
-from engram.checks.report import Broken, DoesNotApply, require
-from engram.checks.tamed import rows_aside, tame
-from engram.checks.toys import (
+from engram.checks.check_report import Broken, DoesNotApply, explain, require
+from engram.checks.toy_runs import (
+    EXACT,
+    ORDERS,
     After,
     clouds,
     copied,
     gap,
+    rows_aside,
     runs_of,
     same,
+    spied,
     streams,
+    tame,
+    task_start,
+    tight,
     train,
 )
-from engram.engine.engine import Engine
-from engram.engine.groups.prefixes import copy_learner
-from engram.errors import BadArgument
-from engram.learner.learner import Learner
-from engram.methods.base import Method
-from engram.streams import Stream, Task
+from engram.data.dataset import Data
+from engram.engine.engine import Engine, copy_learner
+from engram.engine.loop import train_task
+from engram.errors import AccessError, BadArgument
+from engram.learner.batch import Batch
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import flatten, shapes, tree_map
+from engram.memory import Exemplars
+from engram.methods.method import Gradient, Method
+from engram.streams import Stream, Task, class_incremental
+
+
+def check_reads_only_what_it_may(method: Method) -> None:
+    """Only rows of the current task and of the memory are read, unless `reads` says "past"."""
+    try:
+        trained = train(runs_of(tame(method), streams()[:1]))
+    except AccessError as error:
+        raise Broken(explain(error, method)) from error
+    except BadArgument as error:
+        if not str(error).startswith("exemplars:"):
+            raise
+        raise DoesNotApply("it keeps more than its budget, which the next check is about") from None
+    ledger = trained[max(trained)].stage.learner.ledger
+    if method.reads != "past":
+        require(ledger.total("past") == 0, 'reads earlier tasks: declare reads = "past"')
+
+
+def check_test_and_future_rows_do_not_matter(method: Method) -> None:
+    """With noise in place of all test rows and all later tasks, a task ends bitwise the same."""
+    data = clouds()
+    stream = class_incremental(data, order=list(ORDERS[0]))
+    for stage in range(len(stream) - 1):
+        known = torch.cat([torch.cat([t.train, t.valid]) for t in stream.tasks[: stage + 1]])
+        known = torch.cat([known, rows_aside(method, stream)]).unique()
+        blurred = class_incremental(_noise_outside(data, known), order=list(ORDERS[0]))
+        clean, dirty = (_until(tame(method), one, stage) for one in (stream, blurred))
+        equal = same(clean.tensors, dirty.tensors)
+        require(
+            equal,
+            f"what is learnt in task {stage} depends on test rows or on later tasks: "
+            "reach data through learner.batch only",
+        )
+        kept = same(tuple(clean.exemplars[:4]), tuple(dirty.exemplars[:4]))
+        require(kept, f"exemplars of task {stage} depend on test rows or on later tasks")
+
+
+def _noise_outside(data: Data, known: Tensor) -> Data:
+    noise = 7 * keys.normal(keys.fold(0, "blurred"), *data.x.shape).float()
+    x = torch.as_tensor(data.x)
+    return replace(data, x=noise.index_copy(0, known, x[known]))
+
+
+def _until(method: Method, stream: Stream, last: int, loss: str = "ce") -> After:
+    from engram.checks.toy_runs import copied
+
+    runs = runs_of(method, [stream], training=replace(EXACT, loss=loss))
+    for stage in Engine(runs, device="cpu", together=False).stages():
+        if stage.stage == last:
+            return copied(stage)
+    raise Broken(f"the run ended before task {last} was done")
+
+
+def check_memory_within_budget(method: Method) -> None:
+    """After every task: no more items than allowed, each a training row of a task so far."""
+    memory = method.memory_budget
+    stream = streams()[1]
+    try:
+        trained = train(runs_of(tight(tame(method)), [stream]))
+    except BadArgument as error:
+        if not str(error).startswith("exemplars:"):  # about something else, by whoever raised it
+            raise
+        advice = "declare a field `memory: Memory`, and"
+        advice = advice if memory is None else "smaller memories are tried here, so"
+        raise Broken(f"{error}: {advice} let self.memory.update choose the exemplars") from error
+    for (_, stage), after in trained.items():
+        kept, limit = after.exemplars, 0
+        if memory is not None:
+            own = after.stage.learner
+            tight_memory = tight(method).memory_budget or memory
+            groups = int((own.opened >= 0).sum())
+            sizes = [len(task.train) for task in stream.tasks[: stage + 1]]
+            limit = tight_memory.capacity(groups=groups, sizes=sizes) or 0
+        require(
+            len(kept) <= limit,
+            f"{len(kept)} exemplars after task {stage}, the budget allows {limit}",
+        )
+        _look_at_items(stream, kept, stage)
+
+
+def _look_at_items(stream: Stream, kept: Any, stage: int) -> None:
+    for past in kept.stages.unique().tolist():
+        require(past <= stage, f"an exemplar of task {past} is kept in task {stage}")
+        rows = kept.rows[kept.stages == past]
+        inside = torch.isin(rows, stream.tasks[past].train)
+        require(bool(inside.all()), f"exemplars of task {past} are not its training rows")
+    items = torch.stack([kept.rows, kept.stages, kept.columns])
+    require(items.unique(dim=1).shape[1] == len(kept), "an exemplar is kept twice")
+
+
+def check_exemplars_are_trained_on(method: Method) -> None:
+    """A declared memory is filled; what it keeps comes back, and the update depends on it."""
+    if method.memory_budget is None:
+        raise DoesNotApply("declares no memory")
+    require(
+        len(_kept(method)) > 0,
+        "a memory is declared, and nothing is kept in it: write learner.exemplars = "
+        "self.memory.update(learner, task.train) in finish",
+    )
+    at = task_start(tame(method))
+    shown: set[int] = set()
+    felt = False
+    for batch in at.own_batches():
+        for part in (batch, *batch.memory):
+            past = (part.old > 0) & (part.w > 0)
+            shown |= {hash(tuple(row)) for row in part.x[past].flatten(1).tolist()}
+        felt = felt or _felt(at, batch)
+    if not shown and _trained_by_host(method):
+        return
+    require(
+        len(shown) > 0,
+        "exemplars are stored, but no batch of the next task holds any, and start and finish do "
+        "not train on them either: declare them in replay(stage)",
+    )
+    require(
+        felt,
+        "exemplars are in the batches, but the update does not depend on them: "
+        "let the loss (or the gradient) use rows with batch.old = 1, or batch.memory",
+    )
+
+
+def _kept(method: Method) -> Any:
+    return train(runs_of(tame(method), streams()[:1]))[0, 0].exemplars
+
+
+def _trained_by_host(method: Method) -> bool:
+    """Whether a task ends with other weights if the memory was emptied before it."""
+    ends = []
+    for emptied in (False, True):
+        (run,) = runs_of(tame(method), streams()[:1])
+        learner = Engine([run], device="cpu", together=False).learner(run)
+        for stage in range(2):
+            if stage and emptied:
+                learner.exemplars = Exemplars.empty()
+            train_task([learner], [run.method], run.training, stage, mapped=False)
+        ends.append(learner.vector)
+    return not torch.equal(*ends)
+
+
+def _felt(at: Any, batch: Batch) -> bool:
+    """Whether the update uses memory rows: other inputs there change it, or grad is asked there."""
+    asked: list[Batch] = []
+
+    def update(which: Batch) -> Tensor:
+        def of(one: Batch, names: tuple[str, ...], elsewhere: Tensor | None) -> Tensor:
+            asked.append(one)
+            weights = at.learners[0].vector if elsewhere is None else elsewhere
+            weights = weights.clone().requires_grad_(True)
+            terms = at.method.loss(at.net(one, vector=weights), one, at.learners[0].state)
+            total = sum(t for name, t in terms.items() if not names or name in names)
+            found: Tensor = torch.autograd.grad(torch.as_tensor(total), weights)[0]
+            return found
+
+        grad = Gradient(of, at.learners[0].vector, at.learners[0].layout)
+        answer: Tensor = at.method.gradient(grad, which, at.learners[0].state)
+        return answer
+
+    first = update(batch)
+    if any(one is part for one in asked for part in batch.memory):
+        return True
+    past = (batch.old > 0).reshape(-1, *[1] * (batch.x.ndim - 1))
+    memory = tuple(part._replace(x=part.x + 1.0) for part in batch.memory)
+    other = update(batch._replace(x=torch.where(past, batch.x + 1.0, batch.x), memory=memory))
+    return not torch.equal(first, other)
+
+
+# ------------------------------------------------------------------------------------------------
+# Poisoned data: what a method may not know is changed, and nothing that it does may change.
 
 
 def _equal(one: After, other: After) -> bool:
@@ -115,10 +294,10 @@ def check_lost_rows_do_not_matter(method: Method) -> None:
         )
 
 
-def _next_stage(method: Method, stream: Stream, after: Learner) -> After:
+def _next_stage(method: Method, stream: Stream, after: RunLearner) -> After:
     """The stage behind `after`, on a stream with the same tasks."""
 
-    def resume(_place: int, learner: Learner) -> int:
+    def resume(_place: int, learner: RunLearner) -> int:
         copy_learner(after, learner)
         return after.stage + 1
 
@@ -163,3 +342,134 @@ def _places(tasks: Sequence[Task], fewer: Sequence[Task]) -> Tensor:
         found.append(start + (part.test[:, None] == task.test).long().argmax(1))
         start += len(task.test)
     return torch.cat(found)
+
+
+# ------------------------------------------------------------------------------------------------
+# Samples outside the memory: inputs that lie in anything else a method holds.
+
+
+SIZES = (20, 12, 24, 16, 28, 9)
+SAMPLE = (2, 8, 3)  # 48 numbers: as many do not agree by chance, in whatever scale they are kept
+ALIKE = 0.995  # correlation; half precision and bytes stay above, a class mean is far below
+FEW = 2  # a gradient of one row is that row times a number; two rows are no accident
+MOST = 1 << 20  # entries of one tensor that are searched
+DEPTH = 4
+
+
+def wide_clouds() -> Data:
+    """Separable classes of samples that cannot be mistaken for each other."""
+    key, count, each = keys.fold(0, "hoards"), len(SIZES), torch.tensor(SIZES)
+    tests = torch.arange(count).repeat_interleave(4)
+    y = torch.arange(count).repeat_interleave(each)
+    centres = 3 * keys.normal(keys.fold(key, "centres"), count, *SAMPLE)
+    noise = keys.normal(keys.fold(key, "noise"), len(y) + len(tests), *SAMPLE)
+    x = (centres[torch.cat([y, tests])] + noise).float()
+    return Data.from_arrays(x[: len(y)], y, test=(x[len(y) :], tests), name="wide clouds")
+
+
+def check_keeps_no_samples_outside_its_memory(method: Method) -> None:
+    """No inputs lie in the state, weights, buffers or optimiser, on the method or in its module."""
+    stream, left = class_incremental(wide_clouds()), [None]
+
+    def around(original: Any, learner: Any, task: Any) -> None:
+        left[0] = tree_map(_copied, learner.opt)
+        original(learner, task)
+
+    watched = spied(tame(method), "finish", around)
+    engine = Engine(runs_of(watched, [stream]), device="cpu", together=False)
+    for stage in engine.stages():
+        learner = stage.learner
+        rows = torch.cat([task.train for task in stream.tasks[: stage.stage + 1]])
+        rows = rows[~torch.isin(rows, learner.exemplars.rows)]
+        inputs = learner.feed(rows).flatten(1).double()
+        for name, leaf in (*_of_learner(learner, left[0]), *_of_method(engine.runs[0].method)):
+            found = rows[_inside(leaf, inputs)].tolist()
+            require(
+                len(found) < FEW,
+                f"after task {stage.stage}, {name} holds {len(found)} inputs that the memory does "
+                f"not (rows {', '.join(map(str, found[:3]))}{', ...' * (len(found) > 3)}): keep "
+                "samples as learner.exemplars, under a declared memory",
+            )
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
+
+
+def _of_learner(learner: RunLearner, opt: Any) -> Iterator[tuple[str, Tensor]]:
+    """What a learner holds; the optimiser only where it is not as training left it.
+
+    The last gradient of a layer is made of the last batch's inputs, nearly one by one where few of
+    them were still wrong.
+    """
+    written = shapes(learner.opt) != shapes(opt) or not same(learner.opt, opt)
+    for part in ("state", "buffers", "vector", "free", *["opt"] * written):
+        for name, leaf in flatten({part: getattr(learner, part)}).items():
+            if isinstance(leaf, Tensor):
+                yield f"learner.{name}", leaf
+
+
+def _of_method(method: Method) -> Iterator[tuple[str, Tensor]]:
+    """Tensors and arrays on a method, its classes and their modules."""
+    yield from _walk("self", vars(method))
+    for kind in type(method).__mro__:
+        if kind is not object and not kind.__module__.startswith("engram."):
+            yield from _walk(kind.__name__, dict(vars(kind)))
+            yield from _walk(kind.__module__, vars(sys.modules[kind.__module__]))
+
+
+def _walk(name: str, value: Any, depth: int = DEPTH) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        value = torch.as_tensor(value)
+    if isinstance(value, Tensor):
+        yield name, value
+    elif depth and isinstance(value, dict):
+        for key, inner in list(value.items()):
+            if not str(key).startswith("__"):
+                yield from _walk(f"{name}.{key}", inner, depth - 1)
+    elif depth and isinstance(value, (list, tuple, set)):
+        for place, inner in enumerate(value):
+            yield from _walk(f"{name}[{place}]", inner, depth - 1)
+
+
+def _inside(leaf: Tensor, inputs: Tensor) -> Tensor:
+    """[n] whether each input [n, d] lies in a tensor, in any scale, along or across its axes."""
+    size = inputs.shape[1]
+    found = torch.zeros(len(inputs), dtype=torch.bool)
+    if not size <= leaf.numel() <= MOST or leaf.is_complex():
+        return found
+    whole = leaf.detach().cpu().double()
+    forms = [whole.flatten()]
+    if leaf.ndim > 1:
+        forms += [whole.flatten(1).T.flatten(), whole.flatten(0, -2).T.flatten()]
+    wanted = _scaled(inputs)
+    for form in forms:
+        for part in form.unfold(0, size, 1).split(1 << 14):
+            found |= ((_scaled(part) @ wanted.T).abs() > ALIKE).any(0)
+    return found
+
+
+def _scaled(rows: Tensor) -> Tensor:
+    """Rows with mean 0 and length 1, so that a product is a correlation."""
+    centred = rows - rows.mean(1, keepdim=True)
+    return torch.nan_to_num(centred / centred.norm(dim=1, keepdim=True).clamp(min=1e-12))
+
+
+def check_holds_no_more_for_more_rows(method: Method) -> None:
+    """With twice the rows in every task, a method holds no more beside its memory."""
+    held, items = [], []
+    for factor in (1, 2):
+        stream = class_incremental(clouds([factor * size for size in SIZES]))
+        trained = train(runs_of(tight(tame(method)), [stream]))
+        learner = trained[max(trained)].stage.learner
+        size = learner.nbytes()
+        held.append({kind: count for kind, count in size.items() if kind != "exemplars"})
+        items.append(len(learner.exemplars))
+    if items[0] != items[1]:
+        raise DoesNotApply("its memory grows with the rows, and what belongs to it may, too")
+    grown = [kind for kind in held[0] if held[1][kind] > held[0][kind]]
+    require(
+        not grown,
+        f"{', '.join(grown)} grow from {sum(held[0].values())} to {sum(held[1].values())} bytes "
+        "when tasks have twice the rows: what is kept of single rows belongs into the memory",
+    )

@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import torch
 
+from engram import keys, metrics
 from engram.checks.advice import why_nothing_is_learnt
-from engram.checks.report import Broken, require
-from engram.checks.tamed import tame
-from engram.checks.task_start import spied
-from engram.checks.toys import (
+from engram.checks.check_report import Broken, DoesNotApply, require
+from engram.checks.equality import compare
+from engram.checks.toy_runs import (
     EXACT,
     ORDERS,
+    SAMPLE,
+    SIZES,
+    TESTS,
+    After,
     accuracies,
     clouds,
+    copied,
     finite,
     runs_of,
+    spied,
     streams,
+    tame,
+    task_start,
     train,
+    varied,
 )
+from engram.data.dataset import Data
 from engram.engine.engine import Engine
-from engram.learner.learner import Learner
-from engram.learner.tree import leaves, nbytes
-from engram.methods.base import Method
-from engram.streams import Stream, class_incremental, task_incremental
-from engram.streams.core import Task
+from engram.engine.evaluation import test_items
+from engram.errors import BadArgument, plural
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import leaves, nbytes
+from engram.methods.method import DECISIONS, Method
+from engram.streams import (
+    Stream,
+    class_incremental,
+    domain_incremental,
+    hierarchical,
+    task_incremental,
+)
+from engram.streams.stream import Task
 
 LEARNS = replace(EXACT, optimizer="adam", lr=0.01, epochs=8)
 ENOUGH = 0.6  # chance is about 0.3: one of two, four, six classes
@@ -123,7 +143,7 @@ def check_finish_leaves_statistics_alone(method: Method) -> None:
     moved: list[str] = []
 
     def watch(verb: str) -> Method:
-        def around(original: object, learner: Learner, task: Task, *more: object) -> None:
+        def around(original: object, learner: RunLearner, task: Task, *more: object) -> None:
             kept = {k: v.clone() for k, v in learner.buffers.items()}
             original(learner, task, *more)  # type: ignore[operator]
             if any(not torch.equal(v, learner.buffers[k]) for k, v in kept.items()):
@@ -144,3 +164,179 @@ def check_finish_leaves_statistics_alone(method: Method) -> None:
         "training moves no running statistics: the network must be "
         "called through net, which is in training mode",
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# Known classes: a task whose classes are not new is learnt like any other, or refused.
+
+
+CLASSES, DOMAINS, ROWS = 4, 3, 18
+ENOUGH_AGAIN = 0.6  # chance is 0.25
+
+
+def domains() -> Stream:
+    """The same classes in every task, each time at other places."""
+    key, groups = keys.fold(0, "domains"), CLASSES * DOMAINS
+    centres = 3 * keys.normal(keys.fold(key, "centres"), groups, *SAMPLE)
+    parts = []
+    for purpose, rows in (("train", ROWS), ("test", TESTS)):
+        group = torch.arange(groups).repeat_interleave(rows)
+        noise = keys.normal(keys.fold(key, purpose), len(group), *SAMPLE)
+        parts.append(((centres[group] + noise).float(), group))
+    (x, group), (test_x, test_group) = parts
+    domain = torch.cat([group, test_group]) // CLASSES
+    data = Data.from_arrays(
+        x, group % CLASSES, test=(test_x, test_group % CLASSES), name="domains",
+        attributes={"domain": domain},
+    )  # fmt: skip
+    return domain_incremental(data, by="domain")
+
+
+def own_accuracies(method: Method, stream: Stream) -> list[float]:
+    """Accuracy on each task right after its training; `BadArgument` if the method refuses.
+
+    A refusal must come before any training, not in the middle of the stream.
+    """
+    found: list[float] = []
+    try:
+        for stage in Engine(runs_of(method, [stream], training=LEARNS), device="cpu").stages():
+            found.append(accuracies(copied(stage))[-1])
+    except BadArgument as error:
+        require(not found, f"it refuses the stream after {plural(len(found), 'task')} ({error})")
+        raise
+    return found
+
+
+def check_known_classes_are_learnt(method: Method) -> None:
+    """Tasks that show classes of earlier tasks in another domain are learnt, or refused at once."""
+    try:
+        worst = 0.0
+        for one in mild(tame(method, LEARNS)):  # the second only where the first is not enough
+            worst = max(worst, min(own_accuracies(one, domains())))
+            if worst > ENOUGH_AGAIN:
+                return
+    except BadArgument as error:
+        raise DoesNotApply(f"it refuses such streams ({error})") from error
+    raise Broken(
+        f"accuracy on a further domain of known classes is {worst:.2f} right after its training, "
+        f"guessing gives {1 / CLASSES:.2f}: classes that a task shows need not be new "
+        "(learner.stream.visible[learner.stage], not batch.new), or raise BadArgument in start",
+    )
+
+
+def mild(method: Method) -> Iterator[Method]:
+    """The method, and with much smaller numbers: a penalty may be too stiff for a new domain."""
+    yield method
+    *_, smaller = varied(method, 7)  # 1 / 64
+    if smaller != method:
+        yield smaller
+
+
+# ------------------------------------------------------------------------------------------------
+# Labels that are refined over time: a superclass first, its subclasses later.
+
+
+TREE: dict[str, list[str | int]] = {"A": [0, 1], "B": [2, 3]}
+REFINED_ORDERS: tuple[tuple[tuple[str | int, ...], ...], ...] = (
+    (("A", "B"), (0, 2, 4), (1, 3, 5)),
+    (("B", 5), ("A", 2, 4), (0, 1, 3)),
+    (("A", 4), ("B", 1, 5), (3, 0, 2)),
+)
+
+
+def refined() -> list[Stream]:
+    """Three streams over one tree: rows of a subclass were partly seen under its superclass."""
+    data, found = clouds(), []
+    for order in REFINED_ORDERS:
+        tasks = [[_full(name) for name in group] for group in order]
+        stream = hierarchical(data, hierarchy=TREE, tasks=tasks, valid=0.0, post_valid=0.0)
+        found.append(stream)
+    # runs train together over one Data, and these differ in nothing
+    return [Stream(data=found[0].data, tasks=one.tasks) for one in found]
+
+
+def _full(name: str | int) -> str:
+    return f"superclass/{name}" if isinstance(name, str) else f"fine/{name}"
+
+
+def _need_sets(method: Method) -> None:
+    if DECISIONS["set"] not in method.decides:
+        raise DoesNotApply("it decides by argmax, so streams with label sets are refused")
+
+
+def check_refined_labels_in_lockstep(method: Method) -> None:
+    """Where superclasses come before their subclasses, lockstep is the loop as well."""
+    _need_sets(method)
+    compare(runs_of(tame(method), refined()))
+
+
+def check_stored_labels_stay_incomplete(method: Method) -> None:
+    """Exemplars come back with the labels of their own task, not with those that came later."""
+    _need_sets(method)
+    if method.memory_budget is None or method.reads == "past":
+        raise DoesNotApply("keeps no exemplars, or may read the past")
+    at = task_start(tame(method), stage=2, on=refined()[:2])
+    stream = at.learners[0].stream
+    for batch in at.own_batches():
+        for part in (batch, *batch.memory):
+            told = (part.y >= 0) & (part.w > 0)[:, None]
+            own = stream.visible[part.stage[:, None], part.y.clamp(min=0)]
+            require(
+                not bool((told & ~own).any()),
+                "a row comes with a label that its own task did not show: exemplars keep the "
+                "labels they were stored with",
+            )
+
+
+# ------------------------------------------------------------------------------------------------
+# Sets of labels: a method that says it can decide them learns every label of a row.
+
+
+LEARNS_LABELS = replace(EXACT, optimizer="adam", lr=0.01, epochs=30)
+ENOUGH_LABELS = 0.7  # one of the two labels of each row, and nothing else, gives 0.5
+
+
+def label_sets() -> Stream:
+    """Three tasks of two classes each; every row has its class, and one of two labels for all."""
+    plain = clouds()
+    own, count = plain.labels, len(SIZES)
+    shared = count + own % 2
+    data = replace(
+        plain, y=torch.stack([own, shared], 1), classes=tuple(map(str, range(count + 2)))
+    )
+    both, tasks = (count, count + 1), []
+    for first in range(0, count, 2):
+        pair = (first, first + 1)
+        train_rows, test = (
+            part[torch.isin(own[part], torch.tensor(pair))] for part in (data.train, data.test)
+        )
+        new = pair if first else (*pair, *both)
+        tasks.append(Task(train=train_rows, test=test, new=new, visible=(*pair, *both)))
+    return Stream(data=data, tasks=tuple(tasks))
+
+
+def score(after: After) -> float:
+    """Precision-weighted Jaccard score of the task just learnt, over all classes open by then."""
+    stream, now = after.stage.learner.stream, after.stage.stage
+    rows, stages = test_items(stream)
+    mine = (stages == now).numpy()
+    columns = np.arange(len(stream.order))
+    truth = (stream.targets[rows][:, :, None].numpy() == columns).any(1)
+    said = (after.scores > 0) & (stream.opening <= now).numpy()
+    return float(metrics.precision_weighted_jaccard(truth[mine], said[mine]))
+
+
+def check_label_sets(method: Method) -> None:
+    """Where rows carry two labels, both are learnt; or the method says it decides by argmax."""
+    if DECISIONS["set"] not in method.decides:
+        raise DoesNotApply("it decides by argmax, so streams with label sets are refused")
+    trained = train(runs_of(tame(method, LEARNS_LABELS), [label_sets()], training=LEARNS_LABELS))
+    found = score(trained[0, 0])  # of the first task: later ones have a past to be kept
+    require(
+        found > ENOUGH_LABELS,
+        "it declares a threshold on its scores, but after the first task the labels above 0 have a "
+        f"precision-weighted Jaccard score of {found:.2f} (one right label of two: 0.50): use "
+        "net.task or a loss with a yes or no for each label of batch.y, or leave "
+        "decides = ('argmax',)",
+    )
+    require(max(trained)[1] == 2, "the run ended early")

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from engram.checks.report import DoesNotApply, require
-from engram.checks.tamed import tame
-from engram.checks.task_start import TaskStart, task_start
-from engram.checks.toys import CLOSE, gap, runs_of, streams
+from engram.checks.check_report import DoesNotApply, require
+from engram.checks.learning import LEARNS
+from engram.checks.toy_runs import (
+    CLOSE,
+    TaskStart,
+    accuracies,
+    clouds,
+    gap,
+    runs_of,
+    streams,
+    tame,
+    task_start,
+    train,
+)
 from engram.engine.engine import Engine
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet
 from engram.losses import masked_ce
-from engram.methods.base import Method
+from engram.methods.method import Method
+from engram.streams import class_incremental, task_incremental
 
 
 def check_importance_is_per_sample(method: Method) -> None:
@@ -38,7 +50,7 @@ def check_importance_is_per_sample(method: Method) -> None:
     )
 
 
-def _fisher(learner: Learner) -> Tensor:
+def _fisher(learner: RunLearner) -> Tensor:
     """Mean over samples of the squared gradient of -log p(y | x), one sample at a time."""
     total, rows = torch.zeros_like(learner.vector), learner.task.train
     for row in rows:
@@ -116,3 +128,55 @@ def check_old_networks_are_in_eval_mode(method: Method) -> None:
     require(all(passes), "a network with old weights runs in training mode: use net.frozen")
     still = all(torch.equal(v, learner.buffers[k]) for k, v in kept.items())
     require(still, "loss writes into the run's running statistics")
+
+
+# ------------------------------------------------------------------------------------------------
+# Generators: what they replay is held against everything it could be mistaken for.
+
+
+LONG = replace(LEARNS, epochs=20)
+SIZES = (24, 24, 24, 24)
+ENOUGH = 0.7  # of two old classes; replayed among themselves only, they are called new ones
+
+
+def check_replayed_classes_meet_new_ones(method: Method) -> None:
+    """Old classes that a generator replays are still known among the new ones."""
+    _need_generator(method)
+    stream = class_incremental(clouds(SIZES), classes_per_task=2)
+    trained = train(runs_of(tame(method, LONG), [stream], training=LONG))
+    found = accuracies(trained[0, 1])[0]
+    require(
+        found > ENOUGH,
+        f"after the second task, {found:.2f} of the first are known where all classes compete: "
+        "replayed rows must be no new class, so let the softmax of their loss run over the new "
+        "classes too (ce_rows over batch.seen, distill_rows with new_classes=batch.new)",
+    )
+
+
+def check_replayed_rows_meet_every_head(method: Method) -> None:
+    """With known tasks, what a generator replays trains the head of every earlier task."""
+    _need_generator(method)
+    stream = task_incremental(clouds())
+    engine = Engine(runs_of(tame(method), [stream]), device="cpu", together=False)
+    before: dict[str, torch.Tensor] = {}
+    for stage in engine.stages():
+        one = stage.learner
+        now = {name: one.params[name].clone() for name in one.networks.class_rows}
+        for task in range(stage.stage):
+            mine = stream.visible[task]
+            moved = any(not torch.equal(now[k][mine], before[k][mine]) for k in before)
+            require(
+                moved,
+                f"the head of task {task} stands still while task {stage.stage} is learnt: a "
+                "replayed row may be of any earlier task, so train it through all of their heads "
+                "(learner.stream.visible[:learner.stage])",
+            )
+        before = now
+
+
+def _need_generator(method: Method) -> None:
+    stream = class_incremental(clouds(SIZES), classes_per_task=2)
+    (run,) = runs_of(method, [stream])
+    settings = Engine([run], device="cpu").learner(run).networks.settings
+    if not any(settings.counts for settings in settings.values()):
+        raise DoesNotApply("no network of its own counts as memory")

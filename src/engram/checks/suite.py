@@ -11,81 +11,71 @@ from torch import nn
 
 from engram import methods
 from engram.checks import (
-    basics,
-    data_access,
-    detectors,
+    detector_rules,
     equality,
-    form,
-    generators,
-    known_classes,
-    labels,
     leakage,
     learning,
-    networks,
+    method_form,
+    network_rules,
     oracles,
-    policies,
-    probes,
-    purity,
-    refinement,
-    settings,
-    stored_samples,
-    verbs,
+    policy_rules,
+    probe_rules,
 )
-from engram.checks.report import Finding, Report, findings
+from engram.checks.check_report import Finding, Report, findings
 from engram.errors import bad
 from engram.memory import Memory, Policy
 from engram.memory import policies as policy_names
-from engram.methods.base import Method
+from engram.methods.method import Method
 from engram.models import models
 from engram.novelty import Detector
 from engram.novelty import detectors as detector_names
-from engram.own_code import own_object, unknown_name
+from engram.plugins import own_object, unknown_name
 from engram.probes import Probe
 
 Check = Callable[[Any], None]
 
 METHOD_CHECKS: tuple[Check, ...] = (
-    form.check_frozen_dataclass_with_defaults,
-    form.check_recipe_round_trip,
-    form.check_declarations,
-    verbs.check_verbs_are_known,
-    basics.check_verbs_return_what_they_should,
-    data_access.check_reads_only_what_it_may,
-    data_access.check_memory_within_budget,
-    basics.check_stays_finite,
-    basics.check_single_precision,
-    basics.check_state_has_one_shape,
-    purity.check_loss_is_pure,
-    purity.check_step_is_pure,
-    purity.check_interval_waits,
-    purity.check_scores_row_by_row,
-    purity.check_maps_without_host_decisions,
+    method_form.check_frozen_dataclass_with_defaults,
+    method_form.check_recipe_round_trip,
+    method_form.check_declarations,
+    method_form.check_verbs_are_known,
+    method_form.check_verbs_return_what_they_should,
+    leakage.check_reads_only_what_it_may,
+    leakage.check_memory_within_budget,
+    method_form.check_stays_finite,
+    method_form.check_single_precision,
+    method_form.check_state_has_one_shape,
+    equality.check_loss_is_pure,
+    equality.check_step_is_pure,
+    equality.check_interval_waits,
+    equality.check_scores_row_by_row,
+    equality.check_maps_without_host_decisions,
     equality.check_lockstep_is_the_loop,
     equality.check_lockstep_with_batch_norm,
     equality.check_lockstep_with_dropout,
     equality.check_lockstep_with_strengths,
-    settings.check_other_settings_beside_it,
+    equality.check_other_settings_beside_it,
     equality.check_resume_is_uninterrupted,
     equality.check_class_ids_do_not_matter,
     equality.check_a_diverging_run_harms_no_other,
-    data_access.check_test_and_future_rows_do_not_matter,
+    leakage.check_test_and_future_rows_do_not_matter,
     leakage.check_labels_out_of_sight_do_not_matter,
     leakage.check_lost_rows_do_not_matter,
     leakage.check_places_of_test_rows_do_not_matter,
-    stored_samples.check_keeps_no_samples_outside_its_memory,
-    stored_samples.check_holds_no_more_for_more_rows,
-    data_access.check_exemplars_are_trained_on,
+    leakage.check_keeps_no_samples_outside_its_memory,
+    leakage.check_holds_no_more_for_more_rows,
+    leakage.check_exemplars_are_trained_on,
     equality.check_it_does_something,
     learning.check_single_class_tasks,
     learning.check_one_class_first,
     learning.check_beats_chance,
     learning.check_task_incremental,
-    generators.check_replayed_classes_meet_new_ones,
-    generators.check_replayed_rows_meet_every_head,
-    known_classes.check_known_classes_are_learnt,
-    labels.check_label_sets,
-    refinement.check_refined_labels_in_lockstep,
-    refinement.check_stored_labels_stay_incomplete,
+    oracles.check_replayed_classes_meet_new_ones,
+    oracles.check_replayed_rows_meet_every_head,
+    learning.check_known_classes_are_learnt,
+    learning.check_label_sets,
+    learning.check_refined_labels_in_lockstep,
+    learning.check_stored_labels_stay_incomplete,
     learning.check_state_is_a_tree_of_tensors,
     learning.check_unopened_columns_stand_still,
     learning.check_finish_leaves_statistics_alone,
@@ -95,12 +85,12 @@ METHOD_CHECKS: tuple[Check, ...] = (
 )
 # What fails here fails nearly everywhere: checks behind one of these are not run if it failed.
 ROOTS: tuple[Check, ...] = (
-    form.check_declarations,
-    verbs.check_verbs_are_known,
-    basics.check_verbs_return_what_they_should,
-    data_access.check_reads_only_what_it_may,
-    data_access.check_memory_within_budget,
-    basics.check_stays_finite,
+    method_form.check_declarations,
+    method_form.check_verbs_are_known,
+    method_form.check_verbs_return_what_they_should,
+    leakage.check_reads_only_what_it_may,
+    leakage.check_memory_within_budget,
+    method_form.check_stays_finite,
 )
 # And some need another one: runs that train together a step that maps, and so on.
 NEEDS: dict[Check, tuple[Check, ...]] = {
@@ -109,60 +99,60 @@ NEEDS: dict[Check, tuple[Check, ...]] = {
             equality.check_lockstep_with_batch_norm,
             equality.check_lockstep_with_dropout,
             equality.check_lockstep_with_strengths,
-            settings.check_other_settings_beside_it,
+            equality.check_other_settings_beside_it,
             equality.check_a_diverging_run_harms_no_other,
-            refinement.check_refined_labels_in_lockstep,
+            learning.check_refined_labels_in_lockstep,
         ),
         (
-            purity.check_loss_is_pure,
-            purity.check_maps_without_host_decisions,
+            equality.check_loss_is_pure,
+            equality.check_maps_without_host_decisions,
             equality.check_lockstep_is_the_loop,
         ),
     ),
     **dict.fromkeys(  # they look at runs side by side
         (
-            purity.check_loss_is_pure,
-            purity.check_step_is_pure,
-            purity.check_interval_waits,
-            purity.check_scores_row_by_row,
-            purity.check_maps_without_host_decisions,
-            stored_samples.check_holds_no_more_for_more_rows,
+            equality.check_loss_is_pure,
+            equality.check_step_is_pure,
+            equality.check_interval_waits,
+            equality.check_scores_row_by_row,
+            equality.check_maps_without_host_decisions,
+            leakage.check_holds_no_more_for_more_rows,
             oracles.check_step_gets_the_plain_gradient,
             oracles.check_old_networks_are_in_eval_mode,
         ),
-        (basics.check_state_has_one_shape,),
+        (method_form.check_state_has_one_shape,),
     ),
     equality.check_lockstep_is_the_loop: (
-        purity.check_loss_is_pure,
-        purity.check_maps_without_host_decisions,
+        equality.check_loss_is_pure,
+        equality.check_maps_without_host_decisions,
     ),
     **dict.fromkeys(  # they compare two trainings, which differ anyway if the loss has a past
         (
             equality.check_resume_is_uninterrupted,
             equality.check_class_ids_do_not_matter,
-            data_access.check_test_and_future_rows_do_not_matter,
+            leakage.check_test_and_future_rows_do_not_matter,
             leakage.check_labels_out_of_sight_do_not_matter,
             leakage.check_lost_rows_do_not_matter,
             leakage.check_places_of_test_rows_do_not_matter,
-            refinement.check_stored_labels_stay_incomplete,
+            learning.check_stored_labels_stay_incomplete,
         ),
-        (purity.check_loss_is_pure,),
+        (equality.check_loss_is_pure,),
     ),
-    learning.check_unopened_columns_stand_still: (purity.check_maps_without_host_decisions,),
-    equality.check_it_does_something: (data_access.check_exemplars_are_trained_on,),
+    learning.check_unopened_columns_stand_still: (equality.check_maps_without_host_decisions,),
+    equality.check_it_does_something: (leakage.check_exemplars_are_trained_on,),
     learning.check_task_incremental: (learning.check_beats_chance,),
-    generators.check_replayed_classes_meet_new_ones: (learning.check_beats_chance,),
-    known_classes.check_known_classes_are_learnt: (learning.check_beats_chance,),
-    labels.check_label_sets: (learning.check_beats_chance,),
+    oracles.check_replayed_classes_meet_new_ones: (learning.check_beats_chance,),
+    learning.check_known_classes_are_learnt: (learning.check_beats_chance,),
+    learning.check_label_sets: (learning.check_beats_chance,),
 }
 POLICY_CHECKS: tuple[Check, ...] = (
-    policies.check_prefix_of_a_ranking_is_a_ranking,
-    policies.check_only_the_seed_decides,
-    policies.check_policy_within_budget,
-    policies.check_policy_sees_no_future,
-    policies.check_policy_ignores_class_ids,
-    policies.check_policy_in_lockstep,
-    policies.check_reservoir_is_uniform,
+    policy_rules.check_prefix_of_a_ranking_is_a_ranking,
+    policy_rules.check_only_the_seed_decides,
+    policy_rules.check_policy_within_budget,
+    policy_rules.check_policy_sees_no_future,
+    policy_rules.check_policy_ignores_class_ids,
+    policy_rules.check_policy_in_lockstep,
+    policy_rules.check_reservoir_is_uniform,
 )
 
 
@@ -185,9 +175,9 @@ def check(target: Any, *, sample_shape: tuple[int, ...] | None = None) -> Report
     """
     found = resolve(target)
     if is_network(found):
-        one = networks.candidate(found, sample_shape)
+        one = network_rules.candidate(found, sample_shape)
         shown = f"{label(found)} on samples of shape {one.shape}"
-        return Report(shown, findings(networks.NETWORK_CHECKS, one, needs))
+        return Report(shown, findings(network_rules.NETWORK_CHECKS, one, needs))
     if sample_shape is not None:
         raise bad("sample_shape", f"None: {label(found)} is no network", sample_shape)
     if isinstance(found, type):
@@ -200,8 +190,8 @@ def check(target: Any, *, sample_shape: tuple[int, ...] | None = None) -> Report
     if isinstance(found, Method):
         return Report(label(found), findings(METHOD_CHECKS, found, needs))
     if isinstance(found, Probe):
-        further = detectors.DETECTOR_CHECKS if isinstance(found, Detector) else ()
-        return Report(label(found), findings((*probes.PROBE_CHECKS, *further), found, needs))
+        further = detector_rules.DETECTOR_CHECKS if isinstance(found, Detector) else ()
+        return Report(label(found), findings((*probe_rules.PROBE_CHECKS, *further), found, needs))
     policy = found.policy if isinstance(found, Memory) else found
     return Report(label(policy), findings(POLICY_CHECKS, policy, needs))
 
@@ -209,11 +199,11 @@ def check(target: Any, *, sample_shape: tuple[int, ...] | None = None) -> Report
 def needs(one: Check) -> list[Check]:
     """The checks without which another one can find nothing new."""
     # what cannot be measured at all fails everywhere
-    if one in (*probes.PROBE_CHECKS[2:], *detectors.DETECTOR_CHECKS):
-        return [probes.check_measures_after_every_stage]
-    if one in networks.NETWORK_CHECKS[1:]:
-        compared = [networks.check_answers_the_same_again] * (one in networks.COMPARED)
-        return [networks.check_answers_features, *compared]
+    if one in (*probe_rules.PROBE_CHECKS[2:], *detector_rules.DETECTOR_CHECKS):
+        return [probe_rules.check_measures_after_every_stage]
+    if one in network_rules.NETWORK_CHECKS[1:]:
+        compared = [network_rules.check_answers_the_same_again] * (one in network_rules.COMPARED)
+        return [network_rules.check_answers_features, *compared]
     if one not in METHOD_CHECKS:
         return []
     place = METHOD_CHECKS.index(one)

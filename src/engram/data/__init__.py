@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from engram.data.catalogue import SetInfo, datasets, load
-from engram.data.core import Data
-from engram.data.expressions import EXPRESSIONS
-from engram.data.geometric import from_geometric, to_geometric
+from engram.data.dataset import Data
+from engram.data.faces.expressions import EXPRESSIONS
 from engram.data.manage import add, inspect, list_sets, pack, verify
+from engram.data.skeletons.geometric_graphs import from_geometric, to_geometric
 
 __all__ = [
     "EXPRESSIONS",

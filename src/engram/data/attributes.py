@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.data.arrays import hold_out
-from engram.data.held_units import held_units
-from engram.errors import bad, unknown
+from engram import keys
+from engram.data.conversion import hold_out
+from engram.errors import bad, check_float, check_int, unknown
 
 TEST_SHARE = 0.2  # of the values of an attribute, where test rows are told apart by it
 Facts = Callable[[Path], Mapping[str, Any]]
@@ -128,3 +128,55 @@ def train_and_test(
     held = held_units(unit, list(map(str, y[train, 0].tolist())), share, seed=0)
     away = torch.tensor([one in held for one in unit])
     return train[~away], train[away]
+
+
+# ------------------------------------------------------------------------------------------------
+# Which subjects or clips are for testing: whole ones, with the classes in equal shares.
+
+
+_DRAWS = 200  # of which the one closest to equal shares is taken
+_FEW = 2000  # units above which any draw is close
+
+
+def held_units(
+    units: Sequence[str],
+    labels: Sequence[str],
+    share: float,
+    *,
+    seed: int,
+    everyone: Sequence[str] = (),
+) -> set[str]:
+    """A share of the units (subjects, clips) such that every class has about that share in them.
+
+    Parameters
+    ----------
+    units, labels
+        [n] the unit and the label of each row.
+    everyone
+        Units that count for the share although they may have no rows.
+
+    Examples
+    --------
+    >>> units = [f"S{i // 4}" for i in range(40)]
+    >>> held = held_units(units, ["a", "b"] * 20, 0.3, seed=0)
+    >>> len(held), held == held_units(units, ["a", "b"] * 20, 0.3, seed=0)
+    (3, True)
+    """
+    check_float("test_share", share, 0.0, 1.0)
+    names = sorted({*units, *everyone})
+    count = round(share * len(names))
+    if not 0 < count < len(names):
+        raise bad("test_share", f"one that leaves some of {len(names)} on both sides", share)
+    place = {unit: i for i, unit in enumerate(names)}
+    kinds = sorted(set(labels))
+    table = np.zeros((len(names), len(kinds)))
+    np.add.at(table, ([place[u] for u in units], [kinds.index(one) for one in labels]), 1)
+    key = keys.fold(check_int("seed", seed), "held units")
+    best: tuple[float, list[int]] | None = None
+    for draw in range(_DRAWS if len(names) <= _FEW else 1):
+        drawn = keys.order(keys.fold(key, draw), len(names), len(names))[:count].tolist()
+        held = table[drawn].sum(0) / np.maximum(table.sum(0), 1)
+        distance = float(np.abs(held - share).sum())
+        if best is None or distance < best[0]:
+            best = distance, drawn
+    return {names[i] for i in best[1]} if best else set()

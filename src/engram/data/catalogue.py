@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from engram.data.core import Data, Source
-from engram.data.formats import Place, packed_place, packed_sets, place_of, places_under
-from engram.data.known import KNOWN, Known
-from engram.data.lists import below
-from engram.data.normalised import normalised
-from engram.data.own import is_own, load_own
-from engram.data.pictures import cropped, read_resized
-from engram.errors import BadArgument, bad, unknown
-from engram.spelling import nearest
+import pandas as pd
+
+from engram.data.dataset import Data, Source
+from engram.data.files import below
+from engram.data.formats import FORMS, Place, packed_place, packed_sets, place_of, places_under
+from engram.data.named_sets import KNOWN, Known
+from engram.data.resized_images import cropped, read_resized
+from engram.data.standardization import normalised
+from engram.errors import BadArgument, bad, nearest, unknown
+from engram.plugins import own_object
 
 
 @dataclass(frozen=True)
@@ -233,3 +235,75 @@ def datasets(root: str | Path | None = None) -> tuple[SetInfo, ...]:
         if name not in KNOWN and str(place.path) not in taken:
             out.append(SetInfo(name, f"own data ({place.form})", True, str(place.path)))
     return tuple(out)
+
+
+# ------------------------------------------------------------------------------------------------
+# Data that a user's own function makes, named ``module:function``.
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is one of a user's code; a path that exists is not.
+
+    Examples
+    --------
+    >>> is_own("mine.py:make_data"), is_own("digits")
+    (True, False)
+    """
+    return ":" in name and not Path(name).exists()
+
+
+def load_own(name: str, **options: Any) -> Data:
+    """What ``module:name`` is or returns, as Data.
+
+    It may be Data, a torch dataset, a table (pandas.DataFrame), a pair ``(x, y)``, or a function or
+    class that gives one of these. Options that it has go to it, the others to `Data.from_arrays`,
+    `Data.from_torch` or `Data.from_frame` (``label``, ``missing``, ...).
+    """
+    found = own_object(name, what="data")
+    made = not isinstance(found, type) and not inspect.isroutine(found)
+    if not made:
+        known = inspect.signature(found).parameters
+        own = {key: options.pop(key) for key in list(options) if key in known}
+        try:
+            inspect.signature(found).bind(**own)
+        except TypeError as error:
+            expected = "a function or class that needs no arguments, or takes them as options"
+            raise bad(name, expected, str(error)) from None
+        found = found(**own)
+    title = name.partition(":")[2]
+    if isinstance(found, Data):
+        for option in options:
+            raise unknown(f"option of {name}", option, ["(none)"])
+        return found
+    if isinstance(found, pd.DataFrame):
+        return Data.from_frame(found, **{"name": title, **options})
+    if isinstance(found, tuple) and len(found) == 2:
+        return Data.from_arrays(*found, **{"name": title, **options})
+    if hasattr(found, "__getitem__") and hasattr(found, "__len__"):
+        return Data.from_torch(found, **{"name": title, **options})
+    expected = "Data, a torch dataset with len() and [i], a table, or a pair (x, y)"
+    raise bad(name, expected, type(found).__name__)
+
+
+# ------------------------------------------------------------------------------------------------
+# Names of all options that data can be loaded with.
+
+
+@cache
+def data_options(name: str) -> frozenset[str]:
+    """What a set that is made on the spot, or else some form of files, may be told when loaded.
+
+    Examples
+    --------
+    >>> {"standardize", "noise"} <= data_options("faces"), "noise" in data_options("blobs")
+    (True, False)
+    >>> {"missing", "repair", "header"} <= data_options("mine.csv")
+    True
+    """
+    known = KNOWN.get(name)
+    readers = FORMS if known is None or known.make is None else (known.make,)
+    return frozenset(
+        one.name for reader in (load, *readers)
+        for one in inspect.signature(reader).parameters.values()
+        if one.kind is one.KEYWORD_ONLY and one.name not in ("name", "root")
+    )  # fmt: skip

@@ -10,38 +10,57 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engram.data.affectnet import is_affectnet, load_affectnet
-from engram.data.aircraft import is_aircraft, load_aircraft
-from engram.data.baum1 import is_baum1, load_baum1
-from engram.data.chars74k import is_chars74k, load_chars74k
-from engram.data.cifar import find_cifar, load_cifar
-from engram.data.ck_plus import is_ck_plus, load_ck_plus
-from engram.data.core import Data
-from engram.data.csv_file import is_csv, load_csv
-from engram.data.cub200 import is_cub200, load_cub200
-from engram.data.eight_sets import is_eight_sets, load_eight_sets
-from engram.data.expressions import FACE_SETS
-from engram.data.fer import is_fer, is_fer_folder, load_fer, load_fer_folder, load_packed_faces
-from engram.data.flowers102 import is_flowers, load_flowers
-from engram.data.folder import class_folders, is_hidden
+from engram.data.dataset import Data
+from engram.data.faces.affectnet import is_affectnet, load_affectnet
+from engram.data.faces.baum1 import is_baum1, load_baum1
+from engram.data.faces.ck_plus import is_ck_plus, load_ck_plus
+from engram.data.faces.expressions import FACE_SETS
+from engram.data.faces.fer2013 import (
+    is_fer,
+    is_fer_folder,
+    load_fer,
+    load_fer_folder,
+    load_packed_faces,
+)
+from engram.data.faces.icv_mefed import is_icv_mefed, load_icv_mefed
+from engram.data.faces.raf_db import is_raf_db, load_raf_db
 from engram.data.huggingface import is_huggingface, load_huggingface
-from engram.data.icv_mefed import is_icv_mefed, load_icv_mefed
-from engram.data.idx import find_idx, load_idx
-from engram.data.imagenet import is_imagenet, load_imagenet
-from engram.data.mit67 import is_mit67, load_mit67
-from engram.data.npy_file import is_npy_folder, load_npy, load_npy_folder
-from engram.data.ntu import is_ntu, load_ntu
-from engram.data.nw_ucla import is_nw_ucla, load_nw_ucla
+from engram.data.image_folder import class_folders, is_hidden
+from engram.data.npy_files import is_npy_folder, load_npy, load_npy_folder
 from engram.data.packed import keys_of, load_packed
-from engram.data.parquet_file import load_parquet
-from engram.data.pictures import read_resized
-from engram.data.raf_db import is_raf_db, load_raf_db
-from engram.data.skeleton import build
-from engram.data.skeleton_sequences import read_packed_sequences
-from engram.data.stanford_cars import is_stanford_cars, load_stanford_cars
-from engram.data.svhn import is_svhn, load_svhn
-from engram.data.tiny_imagenet import is_tiny_imagenet, load_tiny_imagenet
-from engram.data.voc_actions import is_voc_actions, load_voc_actions
+from engram.data.photos.cifar import find_cifar, load_cifar
+from engram.data.photos.eight_task_sets import (
+    is_aircraft,
+    is_chars74k,
+    is_cub200,
+    is_eight_sets,
+    is_flowers,
+    is_mit67,
+    is_stanford_cars,
+    is_svhn,
+    is_voc_actions,
+    load_aircraft,
+    load_chars74k,
+    load_cub200,
+    load_eight_sets,
+    load_flowers,
+    load_mit67,
+    load_stanford_cars,
+    load_svhn,
+    load_voc_actions,
+)
+from engram.data.photos.idx_files import find_idx, load_idx
+from engram.data.photos.imagenet import (
+    is_imagenet,
+    is_tiny_imagenet,
+    load_imagenet,
+    load_tiny_imagenet,
+)
+from engram.data.resized_images import read_resized
+from engram.data.skeletons.ntu import is_ntu, load_ntu
+from engram.data.skeletons.nw_ucla import is_nw_ucla, load_nw_ucla
+from engram.data.skeletons.skeleton_data import build, read_packed_sequences
+from engram.data.tables.table_files import is_csv, load_csv, load_parquet
 from engram.errors import BadArgument, bad, read_as, unknown
 
 _PART = re.compile(r"([_-](full|sub|train\d*|test|val|valid|part\d*|\d+(mb)?))+$", re.IGNORECASE)

@@ -9,10 +9,9 @@ from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from engram.data.arrays import Array
-from engram.data.limits import check_regular
-from engram.errors import BadArgument, bad, whole
-from engram.spelling import plural
+from engram.data.conversion import Array
+from engram.data.files import check_regular
+from engram.errors import BadArgument, bad, check_int, plural
 
 _GREY = ("1", "L", "I;16")
 _CLEAR = ("RGBA", "LA", "PA", "La", "RGBa")
@@ -114,7 +113,7 @@ def sides(argument: str, value: Any) -> tuple[int, int]:
     good = [one for one in pair if isinstance(one, int) and not isinstance(one, bool) and one > 0]
     if len(pair) != 2 or len(good) != 2:
         raise bad(argument, "a number of pixels, or a height and a width", value)
-    return whole(argument, pair[0], 1), whole(argument, pair[1], 1)
+    return check_int(argument, pair[0], 1), check_int(argument, pair[1], 1)
 
 
 def told(sources: Sequence[Source], decoded: Array) -> tuple[str, ...]:

@@ -8,24 +8,17 @@ from typing import Any
 
 import torch
 
-from engram.data.catalogue import (
-    SetInfo,
-    datasets,
-    find,
-    load,
-    missing_rows,
-    search_root,
-)
-from engram.data.core import Data
-from engram.data.findings import findings
+from engram.data.catalogue import SetInfo, datasets, find, load, missing_rows, search_root
+from engram.data.dataset import Data
+from engram.data.duplicates import duplicates, repeats, said
 from engram.data.formats import Place, place_of
-from engram.data.known import KNOWN
-from engram.data.lazy import LazyRows
-from engram.data.mapped import SummedMap, sum_of
-from engram.data.nw_ucla import read_nw_ucla
-from engram.data.packing import write_npz, write_packed
-from engram.data.repeats import duplicates, repeats, said
-from engram.data.skeleton_sequences import packed_arrays, read_packed_sequences
+from engram.data.inspection import findings
+from engram.data.lazy_rows import LazyRows
+from engram.data.memory_maps import SummedMap, sum_of
+from engram.data.named_sets import KNOWN
+from engram.data.packed import write_npz, write_packed
+from engram.data.skeletons.nw_ucla import read_nw_ucla
+from engram.data.skeletons.skeleton_data import packed_arrays, read_packed_sequences
 from engram.errors import BadArgument, bad
 
 _CHUNK = 1024  # rows read at a time

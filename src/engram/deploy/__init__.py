@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from engram.deploy.learner import Learner
+from engram.deploy.deployed_learner import Learner
 
 __all__ = ["Learner"]

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, cast
 
+import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
+from torch import Tensor
 
-from engram.data.core import Data
-from engram.deploy.data_sets import labelled
-from engram.deploy.detectors import keyed_detectors
-from engram.deploy.extend import Settings
-from engram.deploy.labels import Array, as_labels, as_names
-from engram.deploy.published import Published
+from engram.data.dataset import Data
+from engram.data.standardization import fitted
+from engram.deploy.extend import Array, Settings, as_labels, as_names, as_values, kind_of
+from engram.deploy.snapshot import Published
 from engram.engine.backend import device_of
-from engram.engine.checkpoints.portable import Portable
+from engram.engine.portable_state import Portable, about_inputs
 from engram.engine.training import Training
-from engram.errors import EngramError, bad, unknown, whole
+from engram.errors import EngramError, bad, check_int, unknown
+from engram.experiments.method_names import build_method
+from engram.experiments.plain_values import from_plain, to_plain
+from engram.experiments.probe_names import build_detectors, keyed
+from engram.experiments.recipe_sections import model_section
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import pick, stack
 from engram.memory import Memory
-from engram.methods.base import Method
-from engram.novelty.base import Detector
-from engram.recipes.names import build_method
-from engram.recipes.plain import from_plain, to_plain
-from engram.recipes.sections import model_section
+from engram.methods.method import Method
+from engram.novelty.detector import Detector, facts_of
+from engram.probes.probe import RunStage
+from engram.probes.stage_view import StageView
 
 TRAINING = tuple(one.name for one in fields(Training))
 OWN = ("method", "model", "memory", "capacity", "detectors", "seed", "device")
@@ -134,9 +140,9 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.memory is not None:
             method = with_memory(method, self.memory)
         self._settings = Settings(
-            method=method, model=model_section(self.model), seed=whole("seed", self.seed),
+            method=method, model=model_section(self.model), seed=check_int("seed", self.seed),
             training=from_plain(Training, self._training, path="training"),
-            capacity=whole("capacity", self.capacity, 1),
+            capacity=check_int("capacity", self.capacity, 1),
         )  # fmt: skip
         self._device = device_of(self.device)
         self._keyed = keyed_detectors(self.detectors)
@@ -165,9 +171,114 @@ def with_memory(method: Method, memory: Memory | int) -> Method:
     100
     """
     if isinstance(memory, int):
-        memory = Memory(total=whole("memory", memory, 1))
+        memory = Memory(total=check_int("memory", memory, 1))
     if not any(one.name == "memory" for one in fields(method)):
         expected = f"None, because {type(method).__name__} keeps no exemplars"
         raise bad("memory", expected, memory)
     changed: Method = replace(method, memory=memory)  # type: ignore[call-arg]
     return changed
+
+
+# ------------------------------------------------------------------------------------------------
+# Data sets as tasks of a learner: their rows by the names of their classes.
+
+
+class Given(NamedTuple):
+    """What a data set gives a learner: rows with labels, and what inputs are like."""
+
+    x: Tensor
+    y: Array
+    valid: tuple[Tensor, Array] | None
+    about: dict[str, Any]
+
+
+def given_by(data: Data, about: dict[str, Any] | None) -> Given:
+    """The training and validation rows of a data set.
+
+    Class ids count within one data set only, so labels are the names of classes. `about` is what
+    inputs are like to a learner that has begun: scales and what stands in place of missing values
+    are those of its first task.
+
+    Examples
+    --------
+    >>> data = Data.from_arrays([[1.0], [2.0]], ["cat", "dog"], test=([[1.0]], ["cat"]))
+    >>> given_by(data, None).y.tolist()
+    ['cat', 'dog']
+    """
+    if about is None:
+        data = fitted(data, data.train)
+        about = about_inputs(data)
+    elif list(data.columns) != about["columns"]:
+        expected = f"the columns of training, {about['columns'] or 'without names'}"
+        raise bad(f"columns of {data.name}", expected, list(data.columns))
+    valid = labelled(data, data.valid) if len(data.valid) else None
+    return Given(*labelled(data, data.train), valid, about)
+
+
+def labelled(data: Data, rows: Tensor) -> tuple[Tensor, Array]:
+    """Inputs of some rows, and the labels of these by name; names of numbers are numbers."""
+    if data.several:
+        raise bad("x", "data with one label per row", f"sets of labels in {data.name}")
+    names = [data.classes[label] for label in data.labels[rows].tolist()]
+    return data.gather(rows), as_values(names, kind_of(data.classes))
+
+
+# ------------------------------------------------------------------------------------------------
+# Novelty detectors of a learner: fitted after every task, as in a run.
+
+
+def keyed_detectors(specs: Any) -> dict[str, Detector]:
+    """Detectors by the keys under which their state is kept, as in a run."""
+    found = keyed(build_detectors({"detectors": specs}))
+    for detector in found.values():
+        if detector.outside:
+            expected = "detectors that need no outside set"
+            raise bad("detectors", expected, detector.name)
+    return cast(dict[str, Detector], found)
+
+
+def fit_detectors(
+    detectors: Mapping[str, Detector], learner: RunLearner, method: Method
+) -> dict[str, Any]:  # fmt: skip
+    """The state of every detector after the task that a learner has just learnt.
+
+    A detector that is fitted, but has not seen the earlier tasks, has none.
+    """
+    stage = RunStage(
+        stage=learner.stage, stream=learner.stream, method=method, seed=learner.seed,
+        items=cast(Any, None), scores=np.zeros((0, len(learner.opened))), learner=learner,
+        probes=learner.probes,
+    )  # fmt: skip
+    view, found = StageView([stage]), {}
+    for key, detector in detectors.items():
+        before = learner.probes.get(key)
+        if not learner.stage:
+            detector.refuse(facts_of(learner))
+        if learner.stage and before is None and detector.fits:
+            continue
+        state = detector.fitted(view.of(detector.needs, stack([before or {}])))
+        found[key] = pick(state, 0)
+    return found
+
+
+def chosen(detectors: Mapping[str, Detector], states: Mapping[str, Any], spec: Any) -> str:
+    """The key of the detector that is meant; without a word, of the first."""
+    if spec is None:
+        if not detectors:
+            raise bad("detector", "the name of a novelty detector, such as 'Energy'", None)
+        key = next(iter(detectors))
+    else:
+        ((key, detector),) = keyed_detectors([spec]).items()
+        if key not in detectors and detector.fits:
+            known = sorted(one.name for one in detectors.values())
+            expected = (
+                f"a detector in use while tasks were learnt ({', '.join(known) or 'none'}) "
+                "or one that needs no fitting"
+            )
+            raise bad("detector", expected, detector.name)
+        if key not in detectors:
+            return key
+    if detectors[key].fits and key not in states:
+        expected = "a detector that has seen all tasks"
+        raise bad("detector", expected, f"{detectors[key].name}, which was named later")
+    return key

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from engram import keys
-from engram.data.arrays import inputs
-from engram.data.core import Data
-from engram.deploy.labels import as_labels, as_names
-from engram.deploy.tables import features, is_table
-from engram.engine.checkpoints.portable import Portable
-from engram.engine.run import Run
+from engram.data.conversion import inputs
+from engram.data.dataset import Data
+from engram.data.label_checks import one_type, whole_numbers
+from engram.engine.portable_state import Portable
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import bad
-from engram.methods.base import Method
-from engram.streams.core import Task
-from engram.streams.open_ended import OpenStream
+from engram.methods.method import Method
+from engram.streams.stream import Stream, Task
 
 _NONE = torch.empty(0, dtype=torch.long)
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
@@ -232,3 +232,164 @@ def empty_stream(found: Portable, width: int, classes: int = 1) -> OpenStream:
     return OpenStream(
         data=data, tasks=(task,), head=found.facts["head"], reserved=tuple(range(classes, width))
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# Labels as a user writes them, and the output columns behind them.
+
+
+Array = npt.NDArray[Any]
+
+
+def kind_of(names: Sequence[str]) -> str:
+    """What labels were before they became names: numbers, if all names are written so.
+
+    Examples
+    --------
+    >>> kind_of(["0", "12"]), kind_of(["cat", "7"]), kind_of(["007"])
+    ('int', 'str', 'str')
+    """
+    numbers = (name.removeprefix("-") for name in names)
+    return (
+        "int" if all(n.isascii() and n.isdigit() and str(int(n)) == n for n in numbers) else "str"
+    )
+
+
+def as_labels(y: Any, rows: int, argument: str = "y") -> tuple[Array, str]:
+    """[n] labels, one for each row, and their kind; sets of labels are refused."""
+    found = one_type(y)
+    if found.ndim != 1 or len(found) != rows:
+        raise bad(argument, f"one label for each of {rows} rows", f"shape {found.shape}")
+    if found.dtype.kind in "iuf":
+        return whole_numbers(argument, found), "int"
+    return found, "bool" if found.dtype.kind == "b" else "str"
+
+
+def as_values(names: Sequence[str], kind: str) -> Array:
+    """Names as the labels that a user gave.
+
+    Examples
+    --------
+    >>> as_values(["3", "1"], "int").tolist(), as_values(["True"], "bool").tolist()
+    ([3, 1], [True])
+    """
+    if kind == "int":
+        return np.array([int(name) for name in names], dtype=np.int64)
+    if kind == "bool":
+        return np.array([name == "True" for name in names], dtype=np.bool_)
+    return np.array(list(names), dtype=np.str_)
+
+
+def as_names(labels: Array) -> list[str]:
+    """The names of labels, one for each."""
+    return [str(label) for label in labels.tolist()]
+
+
+# ------------------------------------------------------------------------------------------------
+# Tables of new inputs: the columns that a model was trained on, by their names.
+
+
+def is_table(x: Any) -> bool:
+    """Whether inputs are a table with named columns, such as a pandas DataFrame."""
+    return hasattr(x, "columns") and hasattr(x, "iloc")
+
+
+def features(table: Any, columns: Sequence[str], name: str = "x") -> Array:
+    """[n, F] the features of training, in their order; further columns do not matter.
+
+    A feature ``colour=red`` says whether the column ``colour`` is red, as in training; a value that
+    training had not is none of those. ``size missing`` says whether ``size`` is not there, which
+    then counts as 0.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"id": [7, 8], "colour": ["red", "blue"], "size": [1.5, 2]})
+    >>> features(table, ["size", "colour=green", "colour=red"]).tolist()
+    [[1.5, 0.0, 1.0], [2.0, 0.0, 0.0]]
+    >>> features(pd.DataFrame({"size": [1.5, None]}), ["size", "size missing"]).tolist()
+    [[1.5, 0.0], [0.0, 1.0]]
+    """
+    found = [_column(table, column, name) for column in columns]
+    for place, column in enumerate(columns):
+        if f"{column} missing" in columns:
+            found[place] = np.nan_to_num(found[place], nan=0.0)
+    return np.stack(found, 1).astype(np.float32)
+
+
+def _column(table: Any, column: str, name: str) -> Array:
+    if column in table.columns:
+        try:
+            numbers: Array = table[column].to_numpy(np.float64, na_value=np.nan)
+        except (TypeError, ValueError):
+            raise bad(f"column {column!r} of {name}", "numbers, as in training", "text") from None
+        return numbers
+    base = column.removesuffix(" missing")
+    if base != column and base in table.columns:
+        gaps: Array = table[base].isna().to_numpy()
+        return gaps
+    pieces = column.split("=")
+    for cut in range(len(pieces) - 1, 0, -1):  # names and values may hold the sign themselves
+        own, value = "=".join(pieces[:cut]), "=".join(pieces[cut:])
+        if own in table.columns:
+            is_value: Array = np.array([_text(one) == value for one in table[own].tolist()])
+            return is_value
+    wanted = pieces[0] if len(pieces) > 1 else column
+    raise bad(f"columns of {name}", f"{wanted!r} among them, as in training", list(table.columns))
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# ------------------------------------------------------------------------------------------------
+# A stream whose end nobody knows: for a learner that goes on learning.
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OpenStream(Stream):
+    """The tasks so far, over what is left of their rows; columns for classes to come are reserved.
+
+    Rows of earlier tasks are gone unless a memory holds them, so all tasks but the last may be
+    without any.
+
+    Parameters
+    ----------
+    reserved
+        Class ids that no task has introduced yet; their columns come last and stay shut.
+    sizes
+        How many training rows each task had when it was learnt. Empty: those it has now.
+
+    Examples
+    --------
+    >>> from engram.data.dataset import Data
+    >>> from engram.streams.stream import Task
+    >>> data = Data.from_arrays([[0.0], [1.0]], [1, 1], test=([[2.0]], [1]), classes="abcd")
+    >>> gone = Task(train=[], test=[], new=(0,))
+    >>> now = Task(train=[0, 1], test=[], new=(1,))
+    >>> stream = OpenStream(data=data, tasks=(gone, now), reserved=(2, 3), sizes=(50, 2))
+    >>> stream.order, stream.opening.tolist(), stream.train_sizes
+    ((0, 1, 2, 3), [0, 1, 2, 2], (50, 2))
+    """
+
+    reserved: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+    def may_be_empty(self, stage: int) -> bool:
+        return stage < len(self.tasks) - 1
+
+    @property
+    def train_sizes(self) -> tuple[int, ...]:
+        return self.sizes or super().train_sizes
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Class ids in order of introduction, then those whose columns are reserved."""
+        introduced = (c for task in self.tasks for c in task.new)
+        return tuple(dict.fromkeys((*introduced, *self.reserved)))
+
+    @cached_property
+    def opening(self) -> Tensor:
+        """[C] the task that introduces each output column; one that never comes, if none does."""
+        stage = self._introduced()
+        return torch.tensor([stage.get(c, len(self.tasks)) for c in self.order], dtype=torch.long)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -11,21 +12,22 @@ from typing import Any
 
 import torch
 
-from engram import parallel
+from engram import distributed
 from engram.engine.backend import numerics
-from engram.engine.checkpoints.resume_point import Checkpointer
-from engram.engine.evaluation.evaluate import answers
+from engram.engine.checkpoints import Checkpointer
+from engram.engine.evaluation import answers
 from engram.engine.grouping import Grouping, Way
-from engram.engine.groups.prefixes import Prefixes, copy_learner
-from engram.engine.groups.rollback import Rollback
 from engram.engine.history import StageOutcome
 from engram.engine.loop import Progress, train_task
-from engram.engine.prologue import PROLOGUE, is_before, pass_on, train_prologue, with_prologue
+from engram.engine.pretraining import PROLOGUE, is_before, pass_on, train_prologue, with_prologue
+from engram.engine.run_definition import Run
 from engram.errors import is_memory
-from engram.learner.learner import Learner
-from engram.learner.tree import shapes
+from engram.learner.learner import RunLearner
+from engram.learner.structural_key import ByIdentity, likeness
+from engram.learner.tensor_tree import shapes, tree_map
+from engram.streams.stream import Stream
 
-Resume = Callable[[int, Learner], int]
+Resume = Callable[[int, RunLearner], int]
 
 
 @dataclass
@@ -35,7 +37,7 @@ class FinishedStage:
     run: int  # place in the list of runs
     stage: int
     outcome: StageOutcome
-    learner: Learner
+    learner: RunLearner
     last_of_group: bool = True  # whether all runs trained together have been yielded
 
 
@@ -44,7 +46,7 @@ class TaskGroup:
     """Runs that are to be trained on one task together, by their places."""
 
     places: list[int]
-    learners: dict[int, Learner]
+    learners: dict[int, RunLearner]
     stage: int
     mapped: bool
 
@@ -137,7 +139,7 @@ class Engine(Grouping):
         def late() -> bool:
             if deadline is None:
                 return False
-            past, ranks = time.monotonic() > deadline, parallel.current()
+            past, ranks = time.monotonic() > deadline, distributed.current()
             return past if ranks is None else ranks.of_first(past)
 
         for part, ways, learners in self._built(late):
@@ -156,7 +158,7 @@ class Engine(Grouping):
 
     def _built(
         self, late: Callable[[], bool]
-    ) -> Iterator[tuple[list[int], dict[int, Way], dict[int, Learner]]]:
+    ) -> Iterator[tuple[list[int], dict[int, Way], dict[int, RunLearner]]]:
         """The parts with their learners; one whose learners alone have no room goes in halves."""
         for whole, ways in self.parts():
             waiting = deque([whole])
@@ -220,7 +222,7 @@ class Engine(Grouping):
             yield one
 
 
-def _by_state(places: Sequence[int], learners: dict[int, Learner]) -> list[list[int]]:
+def _by_state(places: Sequence[int], learners: dict[int, RunLearner]) -> list[list[int]]:
     """Groups whose method states can be stacked (they always can, unless a resume differs)."""
     found: dict[Any, list[int]] = {}
     for place in places:
@@ -237,3 +239,114 @@ def _by_position(group: TaskGroup, places: list[int]) -> list[list[int]]:
         point = group.learners[place].resume_point
         found.setdefault(() if point is None else point.moment, []).append(place)
     return list(found.values())
+
+
+# ------------------------------------------------------------------------------------------------
+# Runs that have seen the same so far are the same run so far: train one, copy it to the others.
+#
+# A run is a pure function of its seed, its method and the tasks it has met. In a study of all
+# orders of five tasks, 120 runs share 5 first tasks, 20 first pairs and 60 first triples, so a good
+# part of the training need not be repeated. Columns belong to classes by their place of
+# introduction, hence the copies are exact, not approximate.
+
+
+class Prefixes:
+    """Tells which runs have met the very same tasks up to a stage.
+
+    Only runs that may train together are compared: of equal networks, data and training, but for
+    its rate.
+    `start` gives what else tells their beginnings apart, the weights.
+    """
+
+    def __init__(self, start: Callable[[Run], Any] = lambda run: None) -> None:
+        self._start = start
+        self._hashes: dict[ByIdentity, list[bytes]] = {}
+        self._methods: dict[ByIdentity, Any] = {}
+
+    def key(self, run: Run, stage: int) -> Any:
+        """Equal keys mean equal learners after `stage`."""
+        method = ByIdentity(run.method)
+        if method not in self._methods:
+            self._methods[method] = likeness(run.method)
+        met: Any = self._history(run.stream)[stage]
+        if run.method.prologue() is not None:  # it has met something of all tasks
+            met = met, self._history(run.stream)[-1]
+        return met, run.seed, run.training.lr, self._methods[method], self._start(run)
+
+    def _history(self, stream: Stream) -> list[bytes]:
+        """Hash of the first tasks, for every number of them."""
+        key = ByIdentity(stream)
+        if key not in self._hashes:
+            found, so_far = [], hashlib.blake2b()
+            for k, task in enumerate(stream.tasks):
+                parts = (task.train, stream.targets[task.train], task.valid,
+                         stream.targets[task.valid], stream.visible[k],
+                         stream.told[k])  # fmt: skip
+                for part in parts:
+                    so_far.update(str(tuple(part.shape)).encode())
+                    so_far.update(part.cpu().numpy().tobytes())
+                so_far.update((stream.opening == k).numpy().tobytes())
+                found.append(so_far.digest())
+            self._hashes[key] = found
+        return self._hashes[key]
+
+    def leaders(
+        self, places: Sequence[int], runs: Sequence[Run], stage: int
+    ) -> dict[int, list[int]]:
+        """The runs to train, each with those that only copy it."""
+        if len(places) == 1:  # with nobody to compare: a hash of large weights takes seconds
+            return {places[0]: []}
+        first: dict[Any, int] = {}
+        found: dict[int, list[int]] = {}
+        for place in places:
+            leader = first.setdefault(self.key(runs[place], stage), place)
+            found.setdefault(leader, [])
+            if leader != place:
+                found[leader].append(place)
+        return found
+
+
+def copy_learner(source: RunLearner, target: RunLearner) -> None:
+    """Let `target` know all that `source` knows; tensors are shared, since stages replace them."""
+    target.enter(source.stage)
+    for name in ("vector", "free", "exemplars", "values", "diverged", "units"):
+        setattr(target, name, getattr(source, name))
+    for name in ("buffers", "state", "opt"):
+        setattr(target, name, tree_map(lambda leaf: leaf, getattr(source, name)))
+    target.ledger = source.ledger.copy()
+    target.resume_point = None  # if it was interrupted inside the stage, it has finished that now
+
+
+# ------------------------------------------------------------------------------------------------
+# What a stage may change of a learner, put back when the stage is to be begun again.
+
+
+class Rollback:
+    """The learner before a stage; tensors are replaced by stages, never edited."""
+
+    FIELDS = (
+        "vector",
+        "buffers",
+        "free",
+        "opened",
+        "state",
+        "opt",
+        "exemplars",
+        "values",
+        "probes",
+        "stage",
+        "diverged",
+        "units",
+        "resume_point",
+        "before",
+    )
+
+    def __init__(self, learner: RunLearner) -> None:
+        self.learner = learner
+        self.values = {name: getattr(learner, name) for name in self.FIELDS}
+        self.ledger = learner.ledger.copy()
+
+    def restore(self) -> None:
+        for name, value in self.values.items():
+            setattr(self.learner, name, value)
+        self.learner.ledger = self.ledger.copy()

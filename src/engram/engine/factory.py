@@ -10,23 +10,19 @@ from torch import nn
 
 from engram import keys
 from engram.engine.backend import answering
-from engram.engine.batches.latents import latents_of, need_root
-from engram.engine.prologue import streams_of
-from engram.engine.run import Run
-from engram.learner.features import FeatureFeed
-from engram.learner.feed import Feed
-from engram.learner.layout import Networks
-from engram.learner.learner import Learner
-from engram.learner.likeness import ByIdentity, likeness
-from engram.learner.network import modules_of, settings_of
-from engram.methods.answers import own_networks
-from engram.methods.base import RootFile
+from engram.engine.pretraining import streams_of
+from engram.engine.run_definition import Run
+from engram.engine.stored_values import latents_of, need_root
+from engram.learner.feed import FeatureFeed, Feed
+from engram.learner.layout import Networks, modules_of, settings_of
+from engram.learner.learner import RunLearner
+from engram.learner.structural_key import ByIdentity, likeness
+from engram.methods.method import RootFile, own_networks
 from engram.models.adapter import adapt
 from engram.models.build import build
-from engram.models.classifier import Classifier
-from engram.models.frozen import Encoder
-from engram.models.own import is_own_name
-from engram.models.weights import load_root
+from engram.models.classifier import Classifier, Encoder
+from engram.models.pretrained_weights import load_root
+from engram.models.user_networks import is_own_name
 from engram.streams.outline import StreamOutline
 
 KEPT = 1 << 28  # bytes of starting weights that are kept for further runs of the same seed
@@ -57,11 +53,11 @@ class LearnerFactory:
         self._forms: dict[Any, int] = {}  # a number in place of a form, which is long to compare
         self._starts: dict[Any, bytes] = {}
 
-    def learner(self, run: Run) -> Learner:
+    def learner(self, run: Run) -> RunLearner:
         """A fresh learner for a run."""
         networks = self.networks(run)
         skeleton = self._skeletons.setdefault(self.shape(run), networks)
-        return Learner(
+        return RunLearner(
             networks=skeleton.of_run(networks), stream=streams_of(run)[0], feed=self.feed(run),
             seed=run.seed, scope=run.scope, reads=run.method.reads,
         )  # fmt: skip

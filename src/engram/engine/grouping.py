@@ -12,15 +12,15 @@ from torch import nn
 
 from engram.engine.backend import device_of
 from engram.engine.factory import LearnerFactory, tiny
-from engram.engine.groups.hyperparameters import varying
-from engram.engine.prologue import PROLOGUE, prologue_before, prologue_of
-from engram.engine.run import Run
-from engram.engine.trainers.tracing import need_compiler
-from engram.errors import bad, whole
+from engram.engine.hyperparameters import varying
+from engram.engine.pretraining import PROLOGUE, prologue_before, prologue_of
+from engram.engine.run_definition import Run
+from engram.engine.trainers.compiled import need_compiler
+from engram.errors import bad, check_int
 from engram.learner.layout import Networks
-from engram.learner.learner import Learner
-from engram.learner.likeness import ByIdentity, likeness
-from engram.methods.base import Method
+from engram.learner.learner import RunLearner
+from engram.learner.structural_key import ByIdentity, likeness
+from engram.methods.method import Method
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -71,7 +71,7 @@ class Grouping:
         self.kind = plan_for or self.device.type
         if compile and not plan_for:
             need_compiler(self.device)
-        self.group_size = whole("group_size", group_size)
+        self.group_size = check_int("group_size", group_size)
         # runs that train unmapped convolve fastest so; a mapped convolution wants images as usual
         self._factory = LearnerFactory(
             self.device, channels_last=not together and not compile,
@@ -84,7 +84,7 @@ class Grouping:
         """The networks of a run, as they begin."""
         return self._factory.networks(run)
 
-    def learner(self, run: Run) -> Learner:
+    def learner(self, run: Run) -> RunLearner:
         """A fresh learner for a run."""
         return self._factory.learner(run)
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.checkpoints.resume_point import ResumePoint
-from engram.engine.evaluation.evaluate import Answer, answers_are_sound
-from engram.engine.trainers.base import Trainer
-from engram.learner.learner import Learner
+from engram.engine.checkpoints import ResumePoint
+from engram.engine.evaluation import Answer, answers_are_sound
+from engram.engine.trainers.trainer import Trainer
+from engram.learner.learner import RunLearner
 
 LOGS_PER_STAGE = 20
 
@@ -135,7 +135,7 @@ class History:
         self._before += log.done
 
     def outcomes(
-        self, learners: Sequence[Learner], answers: Sequence[Answer], seconds: float
+        self, learners: Sequence[RunLearner], answers: Sequence[Answer], seconds: float
     ) -> list[StageOutcome]:
         """What the stage gave to each run; a curve without scores that are none."""
         found = []

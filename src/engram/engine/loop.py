@@ -12,45 +12,42 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
-from engram.engine import threads
-from engram.engine.batches.latents import encode, hold_root
-from engram.engine.batches.sources import build_sampler, check_budget
-from engram.engine.checkpoints.resume_point import Checkpointer, ResumePoint, StepSlices, restore
-from engram.engine.checkpoints.shared import agree
-from engram.engine.evaluation.divergence import mark_diverged
-from engram.engine.evaluation.evaluate import (
+from engram.distributed import LostRank
+from engram.engine import backend, host_verbs
+from engram.engine.checkpoints import Checkpointer, ResumePoint, StepSlices, agree, restore
+from engram.engine.evaluation import (
     answers,
     answers_are_sound,
     count_scored,
     evaluate,
+    mark_diverged,
     validate,
 )
-from engram.engine.groups import host_verbs
 from engram.engine.history import History, PhaseLog, StageOutcome
-from engram.engine.lr_scheduler import BestEpoch, Schedule
-from engram.engine.optim import optimizer_of
+from engram.engine.optim import BestEpoch, Schedule, optimizer_of
 from engram.engine.phases import between_phases, phases_of, prepared
-from engram.engine.run import check_validation
+from engram.engine.run_definition import check_validation
+from engram.engine.sampler import build_sampler, check_budget
+from engram.engine.stored_values import encode, hold_root
 from engram.engine.trainers import make_trainer
 from engram.engine.training import Training
-from engram.learner import warm
-from engram.learner.learner import Learner
-from engram.learner.tree import tree_map
-from engram.methods.base import Method, Phase
-from engram.parallel import LostRank
+from engram.learner import torch_startup
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import tree_map
+from engram.methods.method import Method, Phase
 
 Progress = Callable[[int, int], None]
 
 
 def train_task(
-    learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int, *,
+    learners: Sequence[RunLearner], methods: Sequence[Method], training: Training, stage: int, *,
     mapped: bool, capture: bool = False, compile: bool = False, progress: Progress | None = None,
     features: bool = False, checkpointer: Checkpointer | None = None, places: Sequence[int] = (),
     rates: Sequence[float] = (), keeps_end: bool = False,
 ) -> list[StageOutcome] | None:  # fmt: skip
     """Train all learners on task `stage` and evaluate them on every task.
 
-    Learners that were interrupted inside the task (`Learner.resume_point`) go on there. `places`
+    Learners that were interrupted inside the task (`RunLearner.resume_point`) go on there. `places`
     are the numbers of the runs, by which a `checkpointer` knows them; `rates` their learning rates,
     where they differ from that of `training`. `keeps_end` saves the last step, too. None if the
     `checkpointer` ends the training inside the task.
@@ -64,9 +61,9 @@ def train_task(
         return checkpointer.stops
 
     points = [one.resume_point for one in learners if one.resume_point is not None]
-    threads.settle(learners, training, mapped=mapped)
-    (warm.mapped if mapped else warm.plain)(learners[0].device)
-    clock = warm.Stopwatch(points[0].facts["seconds"] if points else 0.0)
+    backend.settle(learners, training, mapped=mapped)
+    (torch_startup.mapped if mapped else torch_startup.plain)(learners[0].device)
+    clock = torch_startup.Stopwatch(points[0].facts["seconds"] if points else 0.0)
     open_task(learners, methods, training, stage, mapped=mapped, resumed=bool(points))
     history = History([one.before for one in learners], points)
     encode(learners, methods[0], stage)
@@ -111,7 +108,7 @@ def train_task(
 
 
 def open_task(
-    learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int, *,
+    learners: Sequence[RunLearner], methods: Sequence[Method], training: Training, stage: int, *,
     mapped: bool = False, resumed: bool = False,
 ) -> None:  # fmt: skip
     """Open the task's classes, let methods start, renew the optimiser.
@@ -144,7 +141,7 @@ class PhaseTraining:
     """What one phase of a task is trained with: a sampler, a trainer, a schedule, a log."""
 
     def __init__(
-        self, learners: Sequence[Learner], methods: Sequence[Method], training: Training,
+        self, learners: Sequence[RunLearner], methods: Sequence[Method], training: Training,
         phase: Phase, number: int, *, mapped: bool, capture: bool = False, compile: bool = False,
         progress: Progress | None = None, rates: Sequence[float] = (),
     ) -> None:  # fmt: skip
@@ -238,7 +235,7 @@ class PhaseTraining:
                 one.values = self.trainer.remembered(r, len(one.exemplars))
 
 
-def finish_task(learners: Sequence[Learner], methods: Sequence[Method]) -> None:
+def finish_task(learners: Sequence[RunLearner], methods: Sequence[Method]) -> None:
     """Let methods finish."""
     for one in learners:
         one.latents = {}

@@ -9,15 +9,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from engram.engine.batches.latents import encode
-from engram.engine.checkpoints.resume_point import ResumePoint
-from engram.engine.groups import host_verbs
+from engram.engine import host_verbs
+from engram.engine.checkpoints import ResumePoint
 from engram.engine.optim import optimizer_of
+from engram.engine.stored_values import encode
 from engram.engine.training import Training
 from engram.errors import unknown
-from engram.learner.learner import Learner
-from engram.learner.tree import tree_map
-from engram.methods.base import Method, Phase
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import tree_map
+from engram.methods.method import Method, Phase
 
 TASK = Phase()
 
@@ -31,7 +31,7 @@ def phases_of(
     return [(number, phase) for number, phase in phases[first:] if phase.rows != "none"]
 
 
-def between_phases(learners: Sequence[Learner], methods: Sequence[Method], phase: Phase) -> None:
+def between_phases(learners: Sequence[RunLearner], methods: Sequence[Method], phase: Phase) -> None:
     """Let methods edit their learners before the next phase of the task.
 
     The state of a run that diverged must stay like that of the others, with which it is stacked. So
@@ -51,7 +51,7 @@ def between_phases(learners: Sequence[Learner], methods: Sequence[Method], phase
 
 @contextmanager
 def prepared(
-    learners: Sequence[Learner], training: Training, phase: Phase, number: int, resumed: bool
+    learners: Sequence[RunLearner], training: Training, phase: Phase, number: int, resumed: bool
 ) -> Iterator[tuple[Training, list[Tensor]]]:
     """Weights, optimiser and what may move, as the phase wants them.
 
@@ -85,7 +85,7 @@ def _settings(training: Training, phase: Phase) -> Training:
     return replace(training, **changed) if changed else training  # type: ignore[arg-type]
 
 
-def _named(learner: Learner, beginnings: tuple[str, ...]) -> Tensor:
+def _named(learner: RunLearner, beginnings: tuple[str, ...]) -> Tensor:
     """[P] the parameters whose names begin so."""
     mask = torch.zeros_like(learner.free)
     views = learner.layout(mask)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
+import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from engram import keys
-from engram.data.copies import CopyTables
-from engram.data.core import Data
+from engram.data.dataset import Data
+from engram.data.image_copies import CopyTables
+from engram.distributed import Ranks
 from engram.errors import bad, unknown
-from engram.learner.prefetch import AHEAD, Prefetch
-from engram.parallel import Ranks
-from engram.streams.core import View
+from engram.models.classifier import Encoder
+from engram.streams.stream import View
 
 AUGMENTATIONS = ("flip", "crop", "resized_crop")
 CROP_PADDING = 4
@@ -239,3 +245,105 @@ def resized_crop(x: Tensor, draw: Tensor, size: tuple[int, int] | None = None) -
         torch.stack(rows, 1), [*x.shape[:2], *(size or x.shape[2:])], align_corners=False
     )
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+
+
+# ------------------------------------------------------------------------------------------------
+# Rows that the host holds, fetched ahead of the steps that need them, pinned where that helps.
+
+
+AHEAD = 2  # steps whose rows are fetched while the present one is computed
+
+
+class Prefetch:
+    """Stored inputs of rows of a data set; those that were announced are fetched by a thread.
+
+    Whether rows were announced changes no value: others are fetched when they are asked for.
+
+    Examples
+    --------
+    >>> data = Data.from_arrays(torch.arange(10.0).reshape(5, 2), [0, 1, 0, 1, 0])
+    >>> prefetch = Prefetch(data, torch.device("cpu"))
+    >>> prefetch.announce([torch.tensor([1]), torch.tensor([4, 0])])
+    >>> prefetch(torch.tensor([4, 0])).tolist(), len(prefetch)
+    ([[8.0, 9.0], [0.0, 1.0]], 1)
+    """
+
+    def __init__(self, data: Data, device: torch.device) -> None:
+        self.data, self.device = data, device
+        self._waiting: deque[tuple[np.ndarray, Future[Tensor]]] = deque()
+        self._thread: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[n, ...] inputs of rows [n], on the device."""
+        wanted = rows.cpu().numpy()
+        for place, (known, found) in enumerate(self._waiting):
+            if np.array_equal(known, wanted):
+                del self._waiting[place]
+                return found.result().to(self.device, non_blocking=True)
+        return self._fetch(wanted).to(self.device, non_blocking=True)
+
+    def announce(self, rows: Iterable[Tensor]) -> None:
+        """Rows that will be asked for, batch after batch."""
+        if self._thread is None or self._process != os.getpid():  # no thread survives a fork
+            self._thread, self._process = ThreadPoolExecutor(1, "engram-prefetch"), os.getpid()
+            self._waiting.clear()
+        for some in rows:
+            wanted = some.reshape(-1).cpu().numpy()
+            self._waiting.append((wanted, self._thread.submit(self._fetch, wanted)))
+
+    def clear(self) -> None:
+        """What was announced is not wanted any more."""
+        while self._waiting:
+            self._waiting.popleft()[1].cancel()
+
+    def _fetch(self, rows: np.ndarray) -> Tensor:
+        found = self.data.stored(torch.from_numpy(rows))
+        return found.pin_memory() if self.device.type == "cuda" else found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_waiting": deque(), "_thread": None, "_process": -1}
+
+
+# ------------------------------------------------------------------------------------------------
+# Features of a frozen backbone in place of inputs: one pass over the data, then a table.
+
+
+ENTRIES_AT_ONCE = 1 << 22  # numbers of inputs that are encoded at once
+
+
+class FeatureFeed(Feed):
+    """Rows in, features out. Training, evaluation and memories all read the same table.
+
+    `given` is the data before that; `data` has its rows, labels and split, and features as inputs.
+    """
+
+    def __init__(self, raw: Feed, encoder: Encoder) -> None:
+        if raw.view is not None:
+            expected = "false where inputs differ from task to task (rotated, permuted, ...)"
+            raise bad("model.freeze", expected, True)
+        if raw.augment:
+            expected = "no augmentation of images, whose features are worked out once"
+            raise bad("augment", expected, list(raw.augment))
+        self.given, self.encoder = raw.data, encoder
+        super().__init__(featured(raw, encoder), device=raw.device, dtype=raw.dtype)
+
+    def like(self, raw: Feed) -> FeatureFeed:
+        """The features of other data."""
+        return FeatureFeed(raw, self.encoder)
+
+
+def featured(raw: Feed, encoder: Encoder) -> Data:
+    """The data of a feed with features as inputs."""
+    rows = torch.arange(len(raw.data))
+    size = max(1, ENTRIES_AT_ONCE // max(1, raw.data.sample_bytes))
+    parts = [slice(start, start + size) for start in range(0, len(rows), size)]
+    stages = torch.zeros_like(rows)
+    found = [encoder(x).float().cpu() for _, x in raw.chunks(rows, stages, parts)]
+    return replace(
+        raw.data, x=torch.cat(found), mean=(), std=(), crop=None, copies=None, standardize=False,
+        fill=False, columns=(),
+    )  # fmt: skip

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from engram.errors import choose
-from engram.learner.likeness import likeness
-from engram.learner.network import NetworkSettings
+from engram.errors import bad, check_choice, check_float
 from engram.learner.objectives import OBJECTIVES
+from engram.learner.structural_key import likeness
 from engram.models.conv_blocks import ConvBlocks
-from engram.models.functional import ties
+from engram.models.functional_call import ties
 from engram.models.layers import Dropout
 
 
@@ -88,7 +88,7 @@ class Networks:
         settings: Mapping[str, NetworkSettings] | None = None,
     ) -> None:
         self.settings = dict(settings or {})  # how further networks learn, where they say it
-        self.objective = OBJECTIVES[choose("loss", objective, OBJECTIVES)]
+        self.objective = OBJECTIVES[check_choice("loss", objective, OBJECTIVES)]
         self.train = Bundle(networks).train()
         # a pass brings its weights along, so the modules may share those that they came with
         own_weights = {id(p): p for p in self.train.parameters()}
@@ -225,3 +225,151 @@ class Networks:
             for k, v in self._buffers.items()
         }
         return self
+
+
+# ------------------------------------------------------------------------------------------------
+# A further network of a learner that learns in a way of its own.
+
+
+OPTIMIZERS = ("adam", "adamw", "sgd")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A module with its own learning rate and optimiser, for `Method.networks`.
+
+    Parameters
+    ----------
+    lr
+        Learning rate where the schedule has not changed it; 0: the recipe's.
+    optimizer
+        ``sgd``, ``adam`` or ``adamw``; empty: the recipe's. Momentum, betas and decay are the
+        recipe's.
+    counts
+        Whether its bytes count as memory, because it stands for exemplars (a generator, say).
+
+    Notes
+    -----
+    A network that trains longer than the others has a phase of its own:
+    ``Phase(moves=("generator",), iterations=500)``.
+
+    Examples
+    --------
+    >>> Network(nn.Linear(2, 2), lr=1e-4, counts=True).settings
+    NetworkSettings(lr=0.0001, optimizer='', counts=True)
+    """
+
+    module: nn.Module
+    lr: float = 0.0
+    optimizer: str = ""
+    counts: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.module, nn.Module):
+            raise bad("network.module", "a torch.nn.Module", self.module)
+        check_float("network.lr", self.lr)
+        check_choice("network.optimizer", self.optimizer, ("", *OPTIMIZERS))
+
+    @property
+    def settings(self) -> NetworkSettings:
+        """All but the module."""
+        return NetworkSettings(self.lr, self.optimizer, self.counts)
+
+
+class NetworkSettings(NamedTuple):
+    """How a network learns, and whether it counts as memory."""
+
+    lr: float = 0.0
+    optimizer: str = ""
+    counts: bool = False
+
+
+MethodNetworks = Mapping[str, nn.Module | Network]  # what `Method.networks` returns
+
+
+def modules_of(networks: MethodNetworks) -> dict[str, nn.Module]:
+    """The modules by name."""
+    return {k: v.module if isinstance(v, Network) else v for k, v in networks.items()}
+
+
+def settings_of(networks: MethodNetworks) -> dict[str, NetworkSettings]:
+    """How those learn that say it."""
+    return {k: v.settings for k, v in networks.items() if isinstance(v, Network)}
+
+
+# ------------------------------------------------------------------------------------------------
+# Parameters that stand still for a while: vectors of all the others.
+
+
+class Moving:
+    """Which parameters of a layout may move at all; a part holds those, one after the other.
+
+    Examples
+    --------
+    >>> layout = Layout({"root": torch.Size([2]), "top": torch.Size([3]), "odd": torch.Size([1])})
+    >>> moving, vector = Moving(layout, still={"root"}), torch.arange(6.0)
+    >>> part = moving.take(vector)
+    >>> part.tolist(), len(moving)
+    ([2.0, 3.0, 4.0, 5.0], 4)
+    >>> moving.put_(vector, -part)
+    >>> vector.tolist()
+    [0.0, 1.0, -2.0, -3.0, -4.0, -5.0]
+    """
+
+    def __init__(self, layout: Layout, still: Collection[str] = ()) -> None:
+        self.layout = layout
+        self.names = [name for name in layout.shapes if name not in still]
+        self.own = Layout({name: layout.shapes[name] for name in self.names})
+        self.slices: list[slice] = []  # of the whole vector; neighbours are one slice
+        start = 0
+        for name, size in zip(layout.shapes, layout.sizes, strict=True):
+            if name not in still:
+                if self.slices and self.slices[-1].stop == start:
+                    self.slices[-1] = slice(self.slices[-1].start, start + size)
+                else:
+                    self.slices.append(slice(start, start + size))
+            start += size
+        self.sizes = [one.stop - one.start for one in self.slices]
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+    @property
+    def all(self) -> bool:
+        """Whether nothing stands still."""
+        return len(self.own.shapes) == len(self.layout.shapes)
+
+    def pieces(self, vector: Tensor) -> list[Tensor]:
+        """Views of a whole vector [..., P] that together hold what moves."""
+        return [vector[..., one] for one in self.slices]
+
+    def take(self, vector: Tensor) -> Tensor:
+        """[..., M] a copy of the part of a whole vector [..., P] that moves."""
+        return torch.cat(self.pieces(vector), -1)
+
+    def put_(self, vector: Tensor, part: Tensor) -> None:
+        """Write a part [..., M] into a whole vector [..., P]."""
+        for place, piece in zip(self.pieces(vector), part.split(self.sizes, -1), strict=True):
+            place.copy_(piece)
+
+    def views(self, vector: Tensor, part: Tensor) -> Mapping[str, Tensor]:
+        """Parameters by name, of a part [M] where they move, else of a whole vector [P]."""
+        return {**self.layout(vector), **self.own(part)}
+
+    def whole(self, vector: Tensor, part: Tensor) -> Tensor:
+        """[P] a vector with a part [M] in its place; gradients reach the part.
+
+        Examples
+        --------
+        >>> layout = Layout({"a": torch.Size([1]), "b": torch.Size([2])})
+        >>> Moving(layout, still={"b"}).whole(torch.zeros(3), torch.ones(1)).tolist()
+        [1.0, 0.0, 0.0]
+        """
+        found = self.views(vector, part)
+        return self.layout.flatten(found[name] for name in self.layout.shapes)
+
+    def gradient(self, parts: Sequence[Tensor]) -> Tensor:
+        """[P] gradients of the parameters that move as one vector; 0 for the others."""
+        given = dict(zip(self.names, parts, strict=True))
+        zeros = {k: parts[0].new_zeros(s) for k, s in self.layout.shapes.items() if k not in given}
+        return self.layout.flatten((given | zeros)[name] for name in self.layout.shapes)

@@ -9,28 +9,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engram import keys, parallel
-from engram.errors import AccessError, bad, choose
-from engram.learner import sizes
-from engram.learner.batch import NOTHING, Batch
+from engram import distributed, keys
+from engram.errors import AccessError, bad, check_choice
+from engram.learner.batch import (
+    NOTHING,
+    Batch,
+    LabelledRows,
+    shown_first,
+    task_items,
+    visible_labels,
+)
 from engram.learner.feed import Feed
 from engram.learner.gradients import Term, Transform, Weights, average_gradient, eval_outputs
-from engram.learner.items import Items, shown_first, task_items, visible_labels
 from engram.learner.layout import Networks
-from engram.learner.net import FunctionalNet, Net
-from engram.learner.scopes import SCOPES, competing
-from engram.learner.tree import nbytes
+from engram.learner.networks import FunctionalNet, Net
+from engram.learner.objectives import SCOPES, competing
+from engram.learner.tensor_tree import nbytes
 from engram.memory.exemplars import Exemplars
-from engram.models.output import Output
-from engram.streams.core import Stream, Task
-from engram.streams.guard import MethodView, need_numbers
-from engram.streams.ledger import Ledger
+from engram.models.forward_pass import Output
+from engram.streams.guard import Ledger, MethodView, need_numbers
+from engram.streams.stream import Stream, Task
 
 EVAL_ROWS = 4096  # rows of one evaluation pass on the host
 EVAL_ENTRIES = 1 << 26  # numbers of its inputs: 256 MiB of float32
 
 
-class Learner:
+class RunLearner:
     """One run: a parameter vector with named views, buffers, state, memory, and honest data.
 
     Methods see it in ``start`` and ``finish``. There they may write into ``params`` (views of the
@@ -46,7 +50,7 @@ class Learner:
         initial: tuple[Tensor, dict[str, Tensor]] | None = None,
     ) -> None:  # fmt: skip
         self.networks, self.stream, self.feed, self.seed = networks, stream, feed, seed
-        self.scope = choose("scope", scope, SCOPES)
+        self.scope = check_choice("scope", scope, SCOPES)
         self.device, self.stage = feed.device, -1
         vector, buffers = initial or networks.initial()
         self.vector = vector.to(self.device, feed.dtype)
@@ -123,7 +127,7 @@ class Learner:
         return self.params[self.networks.class_rows[0]].detach().cpu()
 
     # -- the only door to data -------------------------------------------------------------------
-    def items(self, rows: Tensor | None = None, stages: Tensor | None = None) -> Items:
+    def items(self, rows: Tensor | None = None, stages: Tensor | None = None) -> LabelledRows:
         """Checked (row, stage) pairs with the labels that were visible at their stage."""
         if self.guard is not None and stages is None and (rows is None or rows is self.task.train):
             self.guard.allow_task()
@@ -142,13 +146,13 @@ class Learner:
         elif rows is exemplars.rows and stages is exemplars.stages:
             self.guard.allow_memory(rows, stages)
             slot = torch.arange(len(rows))
-            return Items(rows, stages, visible_labels(self.stream, rows, stages), slot)
+            return LabelledRows(rows, stages, visible_labels(self.stream, rows, stages), slot)
         else:
             self.guard.allow(rows, stages, exemplars.rows, exemplars.stages)
         slot = torch.full_like(rows, -1)
-        return Items(rows, stages, visible_labels(self.stream, rows, stages), slot)
+        return LabelledRows(rows, stages, visible_labels(self.stream, rows, stages), slot)
 
-    def complete_items(self, rows: Tensor, stages: Tensor) -> Items:
+    def complete_items(self, rows: Tensor, stages: Tensor) -> LabelledRows:
         """Every row once, as of its latest task, with all its labels opened so far."""
         if self.reads != "past":
             raise AccessError('labels that a task hid need reads = "past"')
@@ -176,7 +180,7 @@ class Learner:
         # items of a whole task are shared between runs, but a batch is the caller's own
         return batch._replace(y=batch.y.clone(), stage=batch.stage.clone())
 
-    def collate(self, items: Items, *, inputs: bool = True) -> Batch:
+    def collate(self, items: LabelledRows, *, inputs: bool = True) -> Batch:
         """The batch of some items; without `inputs`, all of it but those."""
         device = self.device
         opened, stage = self.opened.to(device), items.stages.to(device)
@@ -192,7 +196,7 @@ class Learner:
             opened=opened, now=torch.tensor(self.stage, device=device), key=key,
         )  # fmt: skip
 
-    def _need_inputs(self, items: Items) -> None:
+    def _need_inputs(self, items: LabelledRows) -> None:
         """Where exemplars are latents, the inputs of earlier tasks are gone."""
         if "latent" in self.values and bool((items.stages < self.stage).any()):
             raise AccessError("rows of earlier tasks are kept as latents, their inputs are gone")
@@ -211,7 +215,7 @@ class Learner:
         parts: list[Any] = []
         size = self.rows_at_once
         where = [slice(start, start + size) for start in range(0, len(rows), size)]
-        ranks = parallel.current()
+        ranks = distributed.current()
         ranks = ranks if ranks is not None and len(where) >= ranks.world else None
         mine = where if ranks is None else ranks.deal(where)
         for _, x in self.feed.chunks(items.rows, items.stages, mine):
@@ -252,7 +256,7 @@ class Learner:
         weights = Weights(self.vector, self.buffers)
         total, groups = torch.zeros_like(self.vector), -(-len(items.rows) // size)
         per_pass = max(1, self.rows_at_once // size)
-        starts, ranks = range(0, groups, per_pass), parallel.current()
+        starts, ranks = range(0, groups, per_pass), distributed.current()
         for start in starts if ranks is None else ranks.deal(starts):
             batch = self.grouped(items, size, start, min(start + per_pass, groups))
             share = batch.w.shape[0] / groups
@@ -263,12 +267,12 @@ class Learner:
             ranks.sum_(total)
         return torch.where(self.free, total, 0.0)  # columns not opened yet matter to nobody
 
-    def grouped(self, items: Items, size: int, start: int, stop: int) -> Batch:
+    def grouped(self, items: LabelledRows, size: int, start: int, stop: int) -> Batch:
         """Groups `start` to `stop` of `size` rows: a Batch with leading axes [groups, size]."""
         place = torch.arange(start * size, stop * size)
         real = place < len(items.rows)
         place = place.clamp(max=len(items.rows) - 1)  # padding repeats a real row, weight 0
-        batch = self.collate(Items(*(leaf[place] for leaf in items)))
+        batch = self.collate(LabelledRows(*(leaf[place] for leaf in items)))
         batch = batch._replace(w=real.to(self.device, self.feed.dtype))
         count = stop - start
         shaped = [leaf.reshape(count, size, *leaf.shape[1:]) for leaf in batch.per_row]
@@ -279,7 +283,7 @@ class Learner:
     # -- what it takes ---------------------------------------------------------------------------
     def memory_bytes(self) -> int:
         """Bytes of the memory: exemplars with their values, and networks that stand for them."""
-        return sizes.of_memory(self)
+        return of_memory(self)
 
     def latent_bytes(self) -> int:
         """Bytes of the latents that exemplars are kept as."""
@@ -287,8 +291,51 @@ class Learner:
 
     def generator_bytes(self) -> int:
         """Bytes of networks that count as memory."""
-        return sizes.of_generators(self)
+        return of_generators(self)
 
     def nbytes(self) -> dict[str, int]:
         """Bytes of all that the learner holds, by kind."""
-        return sizes.by_kind(self)
+        return by_kind(self)
+
+
+# ------------------------------------------------------------------------------------------------
+# Bytes of what a learner holds.
+
+
+def of_memory(learner: RunLearner) -> int:
+    """Of the exemplars and of what is remembered with them; a latent stands for its x.
+
+    And of networks that stand for exemplars (`Network.counts`).
+    """
+    values = learner.values
+    sample = 0 if "latent" in values else learner.stream.data.sample_bytes
+    return len(learner.exemplars) * sample + nbytes(values) + of_generators(learner)
+
+
+def of_generators(learner: RunLearner) -> int:
+    """Of networks that count as memory."""
+    total = 0
+    for name, settings in learner.networks.settings.items():
+        if settings.counts:
+            start, stop = learner.networks.places(name)
+            own = {k: v for k, v in learner.buffers.items() if k.startswith(f"{name}.")}
+            total += (stop - start) * learner.vector.element_size() + nbytes(own)
+    return total
+
+
+def by_kind(learner: RunLearner) -> dict[str, int]:
+    """Of everything.
+
+    ``parameters`` and ``buffers`` of the main network, ``networks``: further networks with
+    their buffers, method ``state``, ``optimizer``, and ``exemplars``: their samples, and
+    networks that count as memory.
+    """
+    networks, buffers = learner.networks, learner.buffers
+    main = networks.main_size * learner.vector.element_size()
+    own = sum(buffers[k].nbytes for k in networks.main_buffers if k in buffers)
+    return {
+        "parameters": main, "buffers": own,
+        "networks": nbytes(learner.vector) - main + nbytes(buffers) - own - of_generators(learner),
+        "state": nbytes(learner.state), "optimizer": nbytes(learner.opt),
+        "exemplars": of_memory(learner),
+    }  # fmt: skip

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from engram.errors import AccessError, Forbidden, bad
-from engram.learner.learner import Learner
-from engram.learner.tree import leaves
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import leaves
 from engram.memory.exemplars import Exemplars
-from engram.streams.core import ROWS, Task
 from engram.streams.outline import StreamOutline, refuse
+from engram.streams.stream import ROWS, Task
 
 PARTS = ("vector", "buffers", "free", "state", "opt", "exemplars")  # to be read and written
 FACTS = ("seed", "stage", "scope", "reads", "device", "task", "seen", "new", "known", "diverged",
@@ -35,7 +35,7 @@ class LearnerProxy:
 
     Examples
     --------
-    >>> from engram.checks.toys import runs_of, streams
+    >>> from engram.checks.toy_runs import runs_of, streams
     >>> from engram.engine.engine import Engine
     >>> from engram.methods import Finetune
     >>> runs = runs_of(Finetune(), streams()[:1])
@@ -50,10 +50,10 @@ class LearnerProxy:
 
     __slots__ = ("_before", "_learner", "_sound")
     _before: tuple[Tensor, Tensor]  # rows and stages of the memory when the verb began
-    _learner: Learner
+    _learner: RunLearner
     _sound: tuple[Any, ...]
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: RunLearner) -> None:
         own = object.__setattr__
         own(self, "_learner", learner)
         own(self, "_before", tuple(part.clone() for part in learner.exemplars[:2]))
@@ -130,7 +130,7 @@ def _check_form(exemplars: Any, classes: int) -> None:
 
 
 @contextmanager
-def proxy_of(learner: Learner) -> Iterator[LearnerProxy]:
+def proxy_of(learner: RunLearner) -> Iterator[LearnerProxy]:
     """The proxy of a learner for the length of a verb; what the verb left is checked at its end."""
     tasks = learner.stream.tasks
     before = _row_versions(tasks)
@@ -145,7 +145,7 @@ def _row_versions(tasks: tuple[Task, ...]) -> list[int]:
     return [_version(getattr(task, kind)) for task in tasks for kind in ROWS]
 
 
-def call(verb: Callable[..., Any], learner: Learner, *more: Any) -> None:
+def call(verb: Callable[..., Any], learner: RunLearner, *more: Any) -> None:
     """``method.start``, ``method.between`` or ``method.finish`` for one learner."""
     shape = learner.vector.shape
     with proxy_of(learner) as seen:
@@ -157,7 +157,7 @@ def call(verb: Callable[..., Any], learner: Learner, *more: Any) -> None:
     _check_left(name, learner, shape)
 
 
-def _check_left(verb: str, learner: Learner, shape: torch.Size) -> None:
+def _check_left(verb: str, learner: RunLearner, shape: torch.Size) -> None:
     """Refuse weights and state that cannot be stacked, saved or trained on."""
     state: Any = learner.state
     vector: Any = learner.vector

@@ -12,17 +12,35 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.errors import BadArgument, bad, choose, need_fields, number, whole
-from engram.memory.catalogue import check_policy, name_of, ranking_of
+from engram.errors import (
+    BadArgument,
+    bad,
+    check_choice,
+    check_float,
+    check_int,
+    need_fields,
+    plural,
+)
 from engram.memory.exemplars import Exemplars
-from engram.memory.groups import Group, by_class, first_label, items
-from engram.memory.herding import RULES
-from engram.memory.plane import TRANSFORMS
-from engram.memory.random import group_key, random_order, random_orders
-from engram.memory.reservoir import reservoir
-from engram.memory.source import Policy, Ranking, Source
-from engram.shares import exact
-from engram.spelling import plural
+from engram.memory.policies import (
+    RULES,
+    TRANSFORMS,
+    Group,
+    Policy,
+    Ranking,
+    Source,
+    by_class,
+    check_policy,
+    first_label,
+    group_key,
+    items,
+    name_of,
+    random_order,
+    random_orders,
+    ranking_of,
+    reservoir,
+)
+from engram.streams.rows import exact
 
 BUDGETS = ("per_class", "per_task", "total", "fraction")
 SHARERS = ("class", "task")
@@ -66,7 +84,7 @@ class Memory:
     strict
         For `per_class`: reject classes with fewer rows.
     normalize, dedupe, rule
-        For herding, see `engram.memory.herding.herding`.
+        For herding, see `engram.memory.policies.herding`.
     pd_transform
         For the plane distance: ``abs_eps`` or ``softplus``.
 
@@ -110,18 +128,18 @@ class Memory:
             raise BadArgument(f"memory: expected exactly one of {', '.join(BUDGETS)}, got {got}")
         for name, value in given.items():
             if name == "fraction":
-                number("fraction", value, 0.0, 1.0, open_low=True)
+                check_float("fraction", value, 0.0, 1.0, open_low=True)
             else:
-                whole(name, value, low=1)
-        choose("shared_by", self.shared_by, SHARERS)
+                check_int(name, value, low=1)
+        check_choice("shared_by", self.shared_by, SHARERS)
         if self.shared_by == "task" and self.total is None:
             expected = f"'class' with {self._budget()}, because only a total can be shared"
             raise bad("shared_by", expected, self.shared_by)
-        choose("quota", self.quota, ("floor", "ceil"))
-        choose("shrink", self.shrink, ("equal", "random"))
-        choose("rounding", self.rounding, _ROUNDING)
-        choose("rule", self.rule, RULES)
-        choose("pd_transform", self.pd_transform, TRANSFORMS)
+        check_choice("quota", self.quota, ("floor", "ceil"))
+        check_choice("shrink", self.shrink, ("equal", "random"))
+        check_choice("rounding", self.rounding, _ROUNDING)
+        check_choice("rule", self.rule, RULES)
+        check_choice("pd_transform", self.pd_transform, TRANSFORMS)
         check_policy(self.policy)
         if self.policy == "reservoir" and (self.total is None or self.shared_by == "task"):
             shared = ", shared_by='task'" if self.shared_by == "task" else ""

@@ -9,24 +9,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from engram.errors import bad, choose, number, whole
+from engram.errors import bad, check_choice, check_float, check_int
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
-from engram.losses import (
-    balance,
-    bce_rows,
-    ce_rows,
-    distill_rows,
-    mean,
-    multi_hot,
-)
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
+from engram.losses import balance, bce_rows, ce_rows, distill_rows, mean, multi_hot
 from engram.memory import Exemplars, Memory, check_memory
-from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
 from engram.methods.icarl import soft_targets
-from engram.methods.newton import minimum
-from engram.models.output import Output
-from engram.streams.core import Task
+from engram.methods.method import EITHER, Method, ReplaySpec, State, Terms
+from engram.models.forward_pass import Output
+from engram.streams.stream import Task
 
 VARIANTS = ("softmax", "sigmoid", "distil")
 HISTORIES = ("latest", "all")
@@ -112,12 +104,12 @@ class BiC(Method):
 
     def __post_init__(self) -> None:
         check_memory(self.memory)
-        choose("variant", self.variant, VARIANTS)
-        choose("history", self.history, HISTORIES)
-        choose("label_scope", self.label_scope, SCOPES)
-        number("temperature", self.temperature, open_low=True)
-        number("shift_decay", self.shift_decay)
-        whole("hold_every", self.hold_every, 2)
+        check_choice("variant", self.variant, VARIANTS)
+        check_choice("history", self.history, HISTORIES)
+        check_choice("label_scope", self.label_scope, SCOPES)
+        check_float("temperature", self.temperature, open_low=True)
+        check_float("shift_decay", self.shift_decay)
+        check_int("hold_every", self.hold_every, 2)
         if self.variant == "softmax" and self.memory.policy != "random":
             wanted = "'random' for variant softmax, which puts rows aside before the task is learnt"
             raise bad("memory.policy", wanted, self.memory.policy)
@@ -131,7 +123,7 @@ class BiC(Method):
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("union", held=self.hold_every if self.variant == "softmax" else 0)
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         if learner.stage == 0:
             _need_new_classes(learner, strict=self.variant == "softmax")
             self._need_room(learner)
@@ -165,7 +157,7 @@ class BiC(Method):
         among = batch.seen if self.label_scope == "all" else batch.new
         return mean(bce_rows(logits, multi_hot(batch.y, len(among), logits.dtype), among), batch.w)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         before = learner.state
         learner.exemplars = self.memory.update(learner, task.train)
         state = {name: before[name] for name in ("scale", "shift")}
@@ -180,7 +172,7 @@ class BiC(Method):
             state = {name: value.to(before[name].dtype) for name, value in state.items()}
         learner.state = state
 
-    def _fit(self, learner: Learner, before: State) -> tuple[Tensor, Tensor]:
+    def _fit(self, learner: RunLearner, before: State) -> tuple[Tensor, Tensor]:
         """(alpha, beta) that explain the labels of the rows for fitting best."""
         kept = learner.exemplars
         rows = put_aside(kept, self.hold_every) if self.variant == "softmax" else kept
@@ -215,7 +207,7 @@ class BiC(Method):
     def scores(self, output: Output, state: State) -> Tensor:
         return corrected(output.logits, state)
 
-    def _need_room(self, learner: Learner) -> None:
+    def _need_room(self, learner: RunLearner) -> None:
         """A class with one exemplar has none to put aside."""
         classes = len(learner.stream.order)
         most = self.memory.per_class or (self.memory.total and self.memory.total // classes)
@@ -230,7 +222,7 @@ def put_aside(kept: Exemplars, every: int) -> Exemplars:
 
 
 @torch.no_grad()
-def answers(learner: Learner, rows: Exemplars, before: State) -> tuple[Tensor, Tensor, Tensor]:
+def answers(learner: RunLearner, rows: Exemplars, before: State) -> tuple[Tensor, Tensor, Tensor]:
     """([n, L] labels, [n, C] logits, [n, C] corrected ones of the network before the task).
 
     On the CPU, in double precision.
@@ -254,7 +246,7 @@ def _sigmoid_cost(
     return cost
 
 
-def _need_new_classes(learner: Learner, *, strict: bool) -> None:
+def _need_new_classes(learner: RunLearner, *, strict: bool) -> None:
     """Every task opens classes; where the fit puts rows aside by class, it shows no others."""
     stages = torch.arange(len(learner.stream))[:, None]
     opens = learner.stream.opening == stages  # [T, C]
@@ -268,3 +260,40 @@ def _need_new_classes(learner: Learner, *, strict: bool) -> None:
 def _need_rows(rows: Exemplars, stage: int) -> None:
     if not bool((rows.stages < stage).any()) or not bool((rows.stages == stage).any()):
         raise bad("memory", "exemplars of old and of new classes to fit the correction on", "none")
+
+
+# ------------------------------------------------------------------------------------------------
+# The minimum of a smooth cost of a positive and a real number.
+
+
+STEPS = 30
+RIDGE = 1e-3  # keeps the minimum finite where labels can be had without any mistake
+FLAT = 1e-6  # curvature below this counts as this
+
+
+def minimum(cost: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """(alpha, beta) of the least ``cost(alpha, beta)``, found from (1, 0); alpha stays positive.
+
+    Newton's method on log alpha and beta, with steps of length 1 at most, and a small pull towards
+    (1, 0).
+
+    Examples
+    --------
+    >>> alpha, beta = minimum(lambda a, b: 100 * ((a - 2) ** 2 + (b + 3) ** 2))
+    >>> round(alpha.item(), 3), round(beta.item(), 3)
+    (2.0, -3.0)
+    """
+
+    def ridged(point: Tensor) -> Tensor:
+        return cost(point[0].exp(), point[1]) + 0.5 * RIDGE * (point**2).sum()
+
+    point = torch.zeros(2, dtype=torch.float64)
+    with torch.enable_grad():
+        for _ in range(STEPS):
+            leaf = point.clone().requires_grad_(True)
+            (slope,) = torch.autograd.grad(ridged(leaf), leaf)
+            curve = torch.autograd.functional.hessian(ridged, point)
+            values, axes = torch.linalg.eigh(curve)
+            move = axes @ ((axes.T @ slope) / values.abs().clamp(min=FLAT))
+            point = point - move / move.norm().clamp(min=1.0)
+    return point[0].exp(), point[1]

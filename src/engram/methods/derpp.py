@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from engram.errors import number, whole
+from engram.errors import check_float, check_int
 from engram.learner.batch import Batch
-from engram.learner.net import Net
+from engram.learner.networks import Net
 from engram.losses import mean
 from engram.memory import Memory, check_memory
-from engram.methods.base import Method, ReplaySpec, State, Terms
+from engram.methods.method import Method, ReplaySpec, State, Terms
 
 
 def squared(logits: Tensor, then: Tensor, classes: Tensor) -> Tensor:
@@ -69,9 +69,9 @@ class DERpp(Method):
     memory: Memory = field(default=Memory(total=500, policy="reservoir"))
 
     def __post_init__(self) -> None:
-        number("alpha", self.alpha)
-        number("beta", self.beta)
-        whole("size", self.size)
+        check_float("alpha", self.alpha)
+        check_float("beta", self.beta)
+        check_int("size", self.size)
         check_memory(self.memory)
 
     def replay(self, stage: int) -> ReplaySpec:

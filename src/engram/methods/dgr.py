@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.errors import bad, choose, number, whole
+from engram.errors import bad, check_choice, check_float, check_int
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
-from engram.learner.network import OPTIMIZERS
+from engram.learner.layout import OPTIMIZERS
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.losses import CLOSED, distill_rows, mean
-from engram.methods.base import Method, MethodNetworks, Network, Phase, State, Terms
+from engram.methods.method import Method, MethodNetworks, Network, Phase, State, Terms
 from engram.models.vae import LIKELIHOODS, VAE
-from engram.streams.core import Task
 from engram.streams.outline import StreamOutline
+from engram.streams.stream import Task
 
 ORDERS = ("interleaved", "generator_first")
 NEW_CLASSES = ("zero_pad", "slice")
@@ -119,17 +119,17 @@ class DGR(Method):
 
     def __post_init__(self) -> None:
         if self.ratio is not None:
-            number("ratio", self.ratio, 0.0, 1.0)
-        number("temperature", self.temperature, open_low=True)
-        number("generator_lr", self.generator_lr)
-        whole("size", self.size)
-        whole("width", self.width)
-        whole("noise", self.noise, 1)
-        choose("kd_new_classes", self.kd_new_classes, NEW_CLASSES)
-        choose("passes", self.passes, PASSES)
-        choose("order", self.order, ORDERS)
-        choose("likelihood", self.likelihood, ("auto", *LIKELIHOODS))
-        choose("generator_optimizer", self.generator_optimizer, ("same", *OPTIMIZERS))
+            check_float("ratio", self.ratio, 0.0, 1.0)
+        check_float("temperature", self.temperature, open_low=True)
+        check_float("generator_lr", self.generator_lr)
+        check_int("size", self.size)
+        check_int("width", self.width)
+        check_int("noise", self.noise, 1)
+        check_choice("kd_new_classes", self.kd_new_classes, NEW_CLASSES)
+        check_choice("passes", self.passes, PASSES)
+        check_choice("order", self.order, ORDERS)
+        check_choice("likelihood", self.likelihood, ("auto", *LIKELIHOODS))
+        check_choice("generator_optimizer", self.generator_optimizer, ("same", *OPTIMIZERS))
 
     # -- the generator ---------------------------------------------------------------------------
     def networks(self, stream: StreamOutline) -> MethodNetworks:
@@ -153,7 +153,7 @@ class DGR(Method):
         )
 
     # -- a task ----------------------------------------------------------------------------------
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         self._need_unit_range(learner)
         learner.state = {}
         if learner.stage == 0:
@@ -168,7 +168,7 @@ class DGR(Method):
             "rivals": rivals.to(learner.device),
         }
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         learner.state = {}
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
@@ -263,11 +263,11 @@ class DGR(Method):
         """What the generator learns of a batch."""
         return batch.x
 
-    def _seen(self, learner: Learner, rows: Tensor) -> Tensor:
+    def _seen(self, learner: RunLearner, rows: Tensor) -> Tensor:
         """The samples of rows, as the generator is to draw them."""
         return learner.batch(rows).x
 
-    def _need_unit_range(self, learner: Learner) -> None:
+    def _need_unit_range(self, learner: RunLearner) -> None:
         """Binary cross-entropy has no minimum for numbers outside of [0, 1]."""
         if self.likelihood != "bernoulli":  # auto knows what it chose
             return

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from engram.errors import whole
+from engram.errors import check_int
 from engram.learner.batch import Batch
-from engram.learner.net import Net
+from engram.learner.networks import Net
 from engram.losses import multi_hot
 from engram.memory import Memory, check_memory
-from engram.methods.base import Method, ReplaySpec, State, Terms
 from engram.methods.er import halves
+from engram.methods.method import Method, ReplaySpec, State, Terms
 
 
 def shown(batch: Batch) -> Tensor:
@@ -59,7 +59,7 @@ class ERACE(Method):
     memory: Memory = field(default=Memory(total=500, policy="reservoir"))
 
     def __post_init__(self) -> None:
-        whole("size", self.size)
+        check_int("size", self.size)
         check_memory(self.memory)
 
     def replay(self, stage: int) -> ReplaySpec:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engram.errors import choose, whole
-from engram.learner.learner import Learner
-from engram.methods.base import State
-from engram.methods.quadratic import Anchored, check_floats, normalise
-from engram.streams.core import Task
+from engram.errors import check_choice, check_int
+from engram.learner.learner import RunLearner
+from engram.methods.method import State
+from engram.methods.quadratic_penalty import Anchored, check_floats, normalise
+from engram.streams.stream import Task
 
 SIDES = ("batch", "running")
 STARTS = ("first", "zero")
@@ -84,15 +84,15 @@ class EWCpp(Anchored):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_floats(self, {"alpha": (0.0, 1.0)})
-        choose("alpha_on", self.alpha_on, SIDES)
-        choose("init", self.init, STARTS)
-        choose("update", self.update, ("step", "interval"))
-        whole("every", self.every, 1)
+        check_choice("alpha_on", self.alpha_on, SIDES)
+        check_choice("init", self.init, STARTS)
+        check_choice("update", self.update, ("step", "interval"))
+        check_int("every", self.every, 1)
 
     def factor(self) -> float | Tensor:
         return self.strength / 2 if self.half else self.strength
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         zero = torch.zeros_like(learner.vector)
         state = {"running": zero} | learner.state
         state["steps"] = torch.zeros((), dtype=torch.long, device=zero.device)
@@ -117,7 +117,7 @@ class EWCpp(Anchored):
         moved = moving(running, batch, self.alpha, self.alpha_on)
         return moved if first is None else torch.where(first, batch, moved)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         state = dict(learner.state)
         left = int(state["steps"]) % self.every if self.update == "interval" else 0
         if left:

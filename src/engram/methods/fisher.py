@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.errors import bad, choose, whole
+from engram.errors import bad, check_choice, check_int
 from engram.learner.batch import Batch
 from engram.learner.gradients import Term
-from engram.learner.learner import Learner
-from engram.learner.net import Net
-from engram.learner.objectives import binary, class_balanced
-from engram.learner.scopes import competing
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
+from engram.learner.objectives import binary, class_balanced, competing
 from engram.losses import CLOSED, bce_rows, ce_rows, masked_ce, mean, multi_hot
 
 LABELS = ("true", "pred", "sample", "all")
@@ -20,7 +19,7 @@ TERMS = ("likelihood", "objective")
 
 
 def fisher(
-    learner: Learner,
+    learner: RunLearner,
     *,
     labels: str = "true",
     group: int | str = 1,
@@ -70,8 +69,8 @@ def fisher(
 
 def check_options(labels: str, group: int | str, term: str, batch_statistics: bool = False) -> None:
     """Refuse variants that do not exist or do not go together."""
-    choose("labels", labels, LABELS)
-    choose("term", term, TERMS)
+    check_choice("labels", labels, LABELS)
+    check_choice("term", term, TERMS)
     check_group(group, batch_statistics)
     if labels == "all" and group != 1:
         raise bad("group", "1, because labels='all' is an expectation per sample", group)
@@ -87,10 +86,10 @@ def check_group(group: int | str, batch_statistics: bool = False) -> None:
         if group != "full":
             raise bad("group", 'a whole number of at least 1, or "full"', group)
     else:
-        whole("group", group, 1)
+        check_int("group", group, 1)
 
 
-def in_groups(learner: Learner, rows: Tensor, group: int | str) -> Tensor:
+def in_groups(learner: RunLearner, rows: Tensor, group: int | str) -> Tensor:
     """The rows, shuffled where mini-batches are made of them: rows may lie sorted by class."""
     if group in (1, "full"):
         return rows
@@ -98,7 +97,7 @@ def in_groups(learner: Learner, rows: Tensor, group: int | str) -> Tensor:
     return rows[keys.order(key, len(rows), len(rows))]
 
 
-def check_learner(learner: Learner, labels: str) -> None:
+def check_learner(learner: RunLearner, labels: str) -> None:
     """Refuse variants that the learner's training objective does not allow."""
     if learner.networks.objective is binary and labels != "true":
         raise bad("labels", "'true', because the training loss is 'bce'", labels)
@@ -128,7 +127,7 @@ def objective(net: Net, batch: Batch) -> Tensor:
     return net.task(batch)
 
 
-def _objective(learner: Learner, group: int | str) -> Term:
+def _objective(learner: RunLearner, group: int | str) -> Term:
     # of one row, class-balanced and plain cross-entropy are the same; the plain one is a mean over
     # rows, which average_gradient needs for a pass over all samples at once
     balanced = learner.networks.objective is class_balanced
@@ -146,7 +145,7 @@ def _class_term(column: int) -> Term:
     return term
 
 
-def _sampled(learner: Learner, rows: Tensor) -> Tensor:
+def _sampled(learner: RunLearner, rows: Tensor) -> Tensor:
     """[n] classes drawn from the model's probabilities over the open classes."""
     logits = learner.outputs(rows).logits.double()  # [n, C]
     table = competing(learner.scope, learner.opened, learner.stream.visible, learner.stage)

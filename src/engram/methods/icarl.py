@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engram.errors import bad, choose, number
+from engram.errors import bad, check_choice, check_float
 from engram.learner.batch import Batch
-from engram.learner.learner import EVAL_ROWS, Learner
-from engram.learner.net import Net
+from engram.learner.learner import EVAL_ROWS, RunLearner
+from engram.learner.networks import Net
 from engram.losses import bce_rows, mean, multi_hot
 from engram.memory import Memory, check_memory
-from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
-from engram.models.output import Output
-from engram.streams.core import Task
+from engram.methods.method import EITHER, Method, ReplaySpec, State, Terms
+from engram.models.forward_pass import Output
+from engram.streams.stream import Task
 
 VARIANTS = ("nme", "hb1", "cnn", "norm")
 REDUCTIONS = ("mean", "sum")
@@ -119,10 +119,10 @@ class ICaRL(Method):
     reset_scale: bool = False
 
     def __post_init__(self) -> None:
-        choose("variant", self.variant, VARIANTS)
-        choose("bce_reduction", self.bce_reduction, REDUCTIONS)
+        check_choice("variant", self.variant, VARIANTS)
+        check_choice("bce_reduction", self.bce_reduction, REDUCTIONS)
         check_memory(self.memory)
-        number("scale", self.scale, open_low=True)
+        check_float("scale", self.scale, open_low=True)
         if self.reset_scale and self.variant != "norm":
             raise bad("reset_scale", "False unless the variant is norm", True)
 
@@ -137,7 +137,7 @@ class ICaRL(Method):
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("union")
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         shape = learner.stream.data.sample_shape
         if self.nme_flip and len(shape) != 3:
             raise bad("nme_flip", f"False for samples of shape {shape}, no images", True)
@@ -158,7 +158,7 @@ class ICaRL(Method):
             targets = multi_hot(batch.y, logits.shape[-1], logits.dtype)
         return {"task": mean(bce_rows(logits, targets, batch.seen, self.bce_reduction), batch.w)}
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)
         learner.state = {}
         if self.variant == "nme" and len(learner.exemplars):
@@ -179,7 +179,7 @@ class ICaRL(Method):
 
 
 @torch.no_grad()
-def mirrored(learner: Learner) -> Tensor:
+def mirrored(learner: RunLearner) -> Tensor:
     """[n, d] features of the exemplars' mirror images, on the CPU."""
     kept, net = learner.exemplars, learner.net()
     pairs = zip(kept.rows.split(EVAL_ROWS), kept.stages.split(EVAL_ROWS), strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from engram.methods.base import EITHER, Method, ReplaySpec
+from engram.methods.method import EITHER, Method, ReplaySpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from engram.errors import BadArgument, bad
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
-from engram.learner.network import MethodNetworks, Network
+from engram.learner.layout import MethodNetworks, Network
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.memory import Memory
-from engram.methods.base import (
+from engram.methods.method import (
     EITHER,
     Gradient,
     Method,
@@ -28,9 +28,9 @@ from engram.methods.base import (
     pace_of,
 )
 from engram.models.build import check_head
-from engram.models.output import Output
-from engram.streams.core import Task
+from engram.models.forward_pass import Output
 from engram.streams.outline import StreamOutline
+from engram.streams.stream import Task
 
 SINGLE = {
     "replay": "a memory or replay", "gradient": "a gradient", "scores": "scores",
@@ -136,7 +136,7 @@ class Join(Method):
     def _owner(self, verb: str) -> int | None:
         return next((i for i, part in enumerate(self.parts) if _brings(part, verb)), None)
 
-    def _host(self, verb: str, learner: Learner, *more: Any) -> None:
+    def _host(self, verb: str, learner: RunLearner, *more: Any) -> None:
         """Every part's start, between or finish, with its own state in the learner's place."""
         states = {str(i): part_state(learner.state, i) for i in range(len(self.parts))}
         for i, part in enumerate(self.parts):
@@ -145,13 +145,13 @@ class Join(Method):
             states[str(i)] = learner.state
         learner.state = states
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         self._host("start", learner, task)
 
-    def between(self, learner: Learner, task: Task, phase: Phase) -> None:
+    def between(self, learner: RunLearner, task: Task, phase: Phase) -> None:
         self._host("between", learner, task, phase)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         self._host("finish", learner, task)
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from engram.errors import bad
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
-from engram.methods.base import MethodNetworks, Phase, ReplaySpec, State, Terms
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.methods.dgr import DGR
 from engram.methods.frozen_root import FrozenRoot
+from engram.methods.method import MethodNetworks, Phase, ReplaySpec, State, Terms
 from engram.streams.outline import StreamOutline
 
 
@@ -87,6 +87,6 @@ class LGR(FrozenRoot, DGR):
         found: Tensor = net.still("net.root")(batch.x) if net.phase == "latents" else batch.x
         return found
 
-    def _seen(self, learner: Learner, rows: Tensor) -> Tensor:
+    def _seen(self, learner: RunLearner, rows: Tensor) -> Tensor:
         found: Tensor = learner.net().at("net.root")(learner.batch(rows).x)
         return found

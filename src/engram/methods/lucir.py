@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from engram.errors import choose, number, whole
+from engram.errors import check_choice, check_float, check_int
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.losses import bce_rows, mean, multi_hot
 from engram.memory import Memory, check_memory
-from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
 from engram.methods.icarl import taught_targets
-from engram.streams.core import Task
+from engram.methods.method import EITHER, Method, ReplaySpec, State, Terms
+from engram.streams.stream import Task
 
 VARIANTS = ("full", "no_margin", "distil", "distil_no_margin")
 GROWTHS = ("old_new", "new_old")
@@ -159,14 +159,14 @@ class LUCIR(Method):
 
     def __post_init__(self) -> None:
         check_memory(self.memory)
-        choose("variant", self.variant, VARIANTS)
-        choose("growth", self.growth, GROWTHS)
-        choose("margin_reduce", self.margin_reduce, REDUCTIONS)
-        number("scale", self.scale, open_low=True)
-        number("strength", self.strength)
-        number("margin", self.margin)
-        number("push", self.push)
-        whole("hardest", self.hardest, 1)
+        check_choice("variant", self.variant, VARIANTS)
+        check_choice("growth", self.growth, GROWTHS)
+        check_choice("margin_reduce", self.margin_reduce, REDUCTIONS)
+        check_float("scale", self.scale, open_low=True)
+        check_float("strength", self.strength)
+        check_float("margin", self.margin)
+        check_float("push", self.push)
+        check_int("hardest", self.hardest, 1)
 
     @property
     def head(self) -> dict[str, Any]:  # type: ignore[override]
@@ -175,7 +175,7 @@ class LUCIR(Method):
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("union")
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         learner.state = {}
         if learner.stage == 0:
             return
@@ -215,12 +215,12 @@ class LUCIR(Method):
             targets = taught_targets(batch, old, state["shown"])
         return mean(bce_rows(logits, targets, batch.seen), batch.w)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)
         learner.state = {}
 
 
-def imprint(learner: Learner, task: Task) -> None:
+def imprint(learner: RunLearner, task: Task) -> None:
     """Write the mean directions of the new classes into the head, as long as old rows are."""
     rows, y = learner.params[WEIGHT], learner.labels(task.train)
     length = rows[learner.known.to(rows.device)].norm(dim=-1).mean()

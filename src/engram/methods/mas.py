@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engram.errors import choose
+from engram.errors import check_choice
 from engram.learner.batch import Batch
 from engram.learner.gradients import Term, Transform
-from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.losses import mean
-from engram.methods.base import State
 from engram.methods.fisher import check_group, in_groups
-from engram.methods.quadratic import Anchored
-from engram.streams.core import Task
+from engram.methods.method import State
+from engram.methods.quadratic_penalty import Anchored
+from engram.streams.stream import Task
 
 IMPORTANCES = ("per_sample_abs", "batch_abs", "batch_sq")
 
@@ -43,7 +43,7 @@ def on_last(term: Term) -> Term:
     return restricted
 
 
-def last_shown(learner: Learner) -> Tensor:
+def last_shown(learner: RunLearner) -> Tensor:
     """[n, C] the classes that the task before showed, each at its own place, else -1.
 
     They need not have been new there: a further domain shows the classes of those before it.
@@ -106,9 +106,9 @@ class MAS(Anchored):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose("importance", self.importance, IMPORTANCES)
-        choose("accum", self.accum, ("sum", "avg_by_count"))
-        choose("data", self.data, ("own", "new"))
+        check_choice("importance", self.importance, IMPORTANCES)
+        check_choice("accum", self.accum, ("sum", "avg_by_count"))
+        check_choice("data", self.data, ("own", "new"))
         check_group(self.group)
         check_group(self._group, self.batch_statistics)
 
@@ -119,17 +119,17 @@ class MAS(Anchored):
     def factor(self) -> float | Tensor:
         return self.strength / 2 if self.half else self.strength
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         if self.data == "new" and learner.stage > 0:
             self._protect(learner, on_last, last_shown(learner))
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         if self.data == "own":
             self._protect(learner, lambda term: term)
         self.store(learner, task)
 
     def _protect(
-        self, learner: Learner, scope: Callable[[Term], Term], labels: Tensor | None = None
+        self, learner: RunLearner, scope: Callable[[Term], Term], labels: Tensor | None = None
     ) -> None:
         """Add the importance of the current task's rows."""
         group = self._group

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engram.learner.learner import Learner
+from engram.learner.learner import RunLearner
 from engram.methods.ewc import EWC
-from engram.methods.quadratic import check_floats
-from engram.streams.core import Task
+from engram.methods.quadratic_penalty import check_floats
+from engram.streams.stream import Task
 
 
 def decayed(old: Tensor, new: Tensor, gamma: float) -> Tensor:
@@ -64,7 +64,7 @@ class OnlineEWC(EWC):
     def factor(self) -> float | Tensor:
         return super().factor() * self.gamma if self.gamma_in_loss else super().factor()
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         importance = self.importance_of(learner)
         if "importance" in learner.state:
             importance = decayed(learner.state["importance"], importance, self.gamma)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engram.errors import choose, whole
-from engram.learner.learner import Learner
-from engram.methods.base import State
+from engram.errors import check_choice, check_int
+from engram.learner.learner import RunLearner
 from engram.methods.ewcpp import SIDES, STARTS, moving
-from engram.methods.quadratic import NORMS, Anchored, check_floats, normalise, slope
+from engram.methods.method import State
+from engram.methods.quadratic_penalty import NORMS, Anchored, check_floats, normalise, slope
 from engram.methods.si import GRADIENTS
-from engram.streams.core import Task
+from engram.streams.stream import Task
 
 AVERAGES = ("mean", "agem_accumulate", "literal_half_first")
 
@@ -112,19 +112,19 @@ class RWalk(Anchored):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_floats(self, {"alpha": (0.0, 1.0), "eps": (1e-12, float("inf"))})
-        whole("every", self.every, 1)
-        choose("alpha_on", self.alpha_on, SIDES)
-        choose("init", self.init, STARTS)
-        choose("clamp", self.clamp, ("interval", "task"))
-        choose("avg", self.avg, AVERAGES)
-        choose("norm", self.norm, NORMS)
-        choose("grad", self.grad, GRADIENTS)
-        choose("impl", self.impl, ("paper", "agem"))
+        check_int("every", self.every, 1)
+        check_choice("alpha_on", self.alpha_on, SIDES)
+        check_choice("init", self.init, STARTS)
+        check_choice("clamp", self.clamp, ("interval", "task"))
+        check_choice("avg", self.avg, AVERAGES)
+        check_choice("norm", self.norm, NORMS)
+        check_choice("grad", self.grad, GRADIENTS)
+        check_choice("impl", self.impl, ("paper", "agem"))
 
     def factor(self) -> float | Tensor:
         return self.strength / 2 if self.half else self.strength
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         zero = torch.zeros_like(learner.vector)
         fresh: State = {"drop": zero, "origin": learner.vector, "earned": zero}
         fresh["steps"] = torch.zeros((), dtype=torch.long, device=zero.device)
@@ -179,7 +179,7 @@ class RWalk(Anchored):
         gain = ratio(state["drop"], state["running"], moved, self.eps, self.kl_half)
         return gain.clamp(min=0) if self.clamp == "interval" else gain
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         state = dict(learner.state)
         earned = state["earned"]
         if self.flush and int(state["steps"]) % self.every:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engram.errors import choose
-from engram.learner.learner import Learner
-from engram.methods.base import State
-from engram.methods.quadratic import Anchored, check_floats, slope
-from engram.streams.core import Task
+from engram.errors import check_choice
+from engram.learner.learner import RunLearner
+from engram.methods.method import State
+from engram.methods.quadratic_penalty import Anchored, check_floats, slope
+from engram.streams.stream import Task
 
 GRADIENTS = ("task", "total")
 CLAMPS = ("none", "task_term", "total")
@@ -74,10 +74,10 @@ class SI(Anchored):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_floats(self, {"xi": (1e-12, float("inf"))})
-        choose("clamp", self.clamp, CLAMPS)
-        choose("grad", self.grad, GRADIENTS)
+        check_choice("clamp", self.clamp, CLAMPS)
+        check_choice("grad", self.grad, GRADIENTS)
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         zero = torch.zeros_like(learner.vector)
         # the task starts where the last one ended, so one vector serves as start and as anchor
         learner.state = {**learner.state, "path": zero, "anchor": learner.vector}
@@ -87,7 +87,7 @@ class SI(Anchored):
             grad = grad + slope(before, state["anchor"], state["importance"], self.factor())
         return {**state, "path": torch.addcmul(state["path"], grad, before - after)}
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         state = learner.state
         term = contribution(state["path"], learner.vector - state["anchor"], self.xi)
         if self.clamp == "task_term":

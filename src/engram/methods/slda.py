@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engram.errors import number
-from engram.learner.learner import Learner
-from engram.methods.base import Method, Phase, State
-from engram.models.output import Output
-from engram.streams.core import Task
+from engram.errors import check_float
+from engram.learner.learner import RunLearner
+from engram.methods.method import Method, Phase, State
+from engram.models.forward_pass import Output
+from engram.streams.stream import Task
 
 
 def pooled(state: State, features: Tensor, labels: Tensor) -> State:
@@ -64,13 +64,13 @@ class SLDA(Method):
     train_first: bool = True
 
     def __post_init__(self) -> None:
-        number("shrinkage", self.shrinkage, 0.0, 1.0, open_low=True)
+        check_float("shrinkage", self.shrinkage, 0.0, 1.0, open_low=True)
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
         trains = stage == 0 and self.train_first
         return (Phase(rows="task" if trains else "none"),)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         features = learner.outputs(task.train).features.double()
         classes, width = len(learner.opened), features.shape[1]
         state = {k: v.cpu().double() for k, v in learner.state.items()} or {

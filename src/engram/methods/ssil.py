@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from engram.errors import choose, number, whole
+from engram.errors import check_choice, check_float, check_int
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.memory import Memory, check_memory
-from engram.methods.base import Method, ReplaySpec, State, Terms
 from engram.methods.lwf import distill_blocks
-from engram.streams.core import Task
+from engram.methods.method import Method, ReplaySpec, State, Terms
+from engram.streams.stream import Task
 
 INPUTS = ("all", "replay")
 
@@ -70,14 +70,14 @@ class SSIL(Method):
 
     def __post_init__(self) -> None:
         check_memory(self.memory)
-        whole("size", self.size)
-        number("temperature", self.temperature, open_low=True)
-        choose("kd_inputs", self.kd_inputs, INPUTS)
+        check_int("size", self.size)
+        check_float("temperature", self.temperature, open_low=True)
+        check_choice("kd_inputs", self.kd_inputs, INPUTS)
 
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("pair", self.size)
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         if learner.stage == 0:
             return
         blocks = learner.opened == torch.arange(learner.stage)[:, None]  # [K, C]
@@ -95,6 +95,6 @@ class SSIL(Method):
         )  # fmt: skip
         return {"task": task, "distill": costs.sum()}
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)
         learner.state = {}

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.errors import bad, choose, number, whole
-from engram.metrics._arrays import Floats, Reduced, floats, mean_or_nan, plain
-from engram.metrics.ties import centre, variance
+from engram.errors import bad, check_choice, check_float, check_int
+from engram.metrics.checked_arrays import Floats, Reduced, floats, mean_or_nan, plain
+from engram.metrics.tolerance import centre, variance
 
 
 def mean(values: Any, *, axis: int = 0) -> Reduced:
@@ -37,7 +37,7 @@ def std(values: Any, *, ddof: int = 1, axis: int = 0) -> Reduced:
     >>> round(std([1.0, 2.0, 3.0]), 6), round(std([1.0, 2.0, 3.0], ddof=0), 6), std([1.0])
     (1.0, 0.816497, nan)
     """
-    whole("ddof", ddof)
+    check_int("ddof", ddof)
     array = floats("values", values, least=1)
     if array.shape[axis] < max(2, ddof + 1):
         return plain(np.full(np.delete(np.array(array.shape), axis), np.nan))
@@ -100,9 +100,9 @@ def bootstrap_interval(
     >>> low < estimate < high
     True
     """
-    choose("method", method, ["bca", "percentile"])
-    number("level", level, 0.0, 1.0, open_low=True)
-    whole("resamples", resamples, low=1)
+    check_choice("method", method, ["bca", "percentile"])
+    check_float("level", level, 0.0, 1.0, open_low=True)
+    check_int("resamples", resamples, low=1)
     array = floats("values", values, least=1)
     if array.ndim != 1 or not array.size or np.any(np.isnan(array)) or level == 1.0:
         raise bad("values", "one axis of at least one number, no NaN, and a level below 1", values)
@@ -131,7 +131,7 @@ def t_interval(values: Any, *, level: float = 0.95) -> Interval:
     >>> round(low, 4), round(high, 4), round(estimate, 4)
     (0.6703, 0.7697, 0.72)
     """
-    number("level", level, 0.0, 1.0, open_low=True)
+    check_float("level", level, 0.0, 1.0, open_low=True)
     array = floats("values", values, least=1)
     if array.ndim != 1 or not array.size or np.any(np.isnan(array)) or level == 1.0:
         raise bad("values", "one axis of at least one number, no NaN, and a level below 1", values)

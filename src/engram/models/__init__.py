@@ -6,15 +6,14 @@ from engram.models.adapter import adapt
 from engram.models.build import build, models
 from engram.models.classifier import Classifier
 from engram.models.cnn import CNN
-from engram.models.context import KEY, ROW_WEIGHTS, forward_context
+from engram.models.forward_pass import KEY, ROW_WEIGHTS, Output, forward_context
 from engram.models.gcn import GCN
 from engram.models.heads import Cosine, Linear
 from engram.models.layers import BatchNorm, Dropout
 from engram.models.lenet import LeNet
 from engram.models.mlp import MLP
-from engram.models.output import Output
 from engram.models.resnet import ResNet, resnet18_slim, resnet32
-from engram.models.skeletons import SKELETONS
+from engram.models.skeleton_graphs import SKELETONS
 from engram.models.stgcn import STGCN
 from engram.models.vae import VAE
 

@@ -12,8 +12,8 @@ from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from engram.models.context import forward_context
-from engram.models.functional import call, ties
+from engram.models.forward_pass import forward_context
+from engram.models.functional_call import call, ties
 from engram.models.layers import BatchNorm, Dropout
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from engram.errors import whole
+from engram.errors import check_int
+from engram.models.forward_pass import averaged, image
 from engram.models.layers import Dropout
-from engram.models.shapes import averaged, image
-from engram.models.weights import check_weights, fill, read_weights
+from engram.models.pretrained_weights import check_weights, fill, read_weights
 
 _POOLED = 6  # places of the last map on each side, whatever the size of the images
 _LEAST = 63  # the smallest image of which the last pooling leaves a place
@@ -62,9 +62,13 @@ class AlexNet(nn.Module):
         )  # fmt: skip
         self.pool = averaged((_after(height), _after(width)), _POOLED)
         self.connected = nn.Sequential(
-            Dropout(dropout), nn.Linear(256 * _POOLED**2, whole("hidden", hidden, 1)), nn.ReLU(),
-            Dropout(dropout), nn.Linear(hidden, hidden), nn.ReLU(),
-        )  # fmt: skip
+            Dropout(dropout),
+            nn.Linear(256 * _POOLED**2, check_int("hidden", hidden, 1)),
+            nn.ReLU(),
+            Dropout(dropout),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+        )
         self.features = hidden
         self.root_modules = ("convolutions", "pool")
         if weights is not None and sha256 is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from engram.models.forward_pass import image
 from engram.models.layers import Dropout
-from engram.models.shapes import image
 
 
 class CNN(nn.Module):

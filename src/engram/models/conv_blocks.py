@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engram.models import norm_pool
-from engram.models.context import ROW_WEIGHTS, SHARE
+from engram.models.forward_pass import ROW_WEIGHTS, SHARE
+from engram.models.kernels import norm_pool
 from engram.models.layers import BatchNorm
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
-from engram.errors import whole
+from engram.errors import check_int
 
 
 def _column_keys(seed: keys.Key, classes: int, device: torch.device) -> Tensor:
@@ -28,7 +28,7 @@ class Linear(nn.Linear):
     """
 
     def __init__(self, features: int, classes: int, bias: bool = True) -> None:
-        super().__init__(whole("features", features, 1), whole("classes", classes, 1), bias)
+        super().__init__(check_int("features", features, 1), check_int("classes", classes, 1), bias)
         self.class_parameters: tuple[str, ...] = ("weight", "bias") if bias else ("weight",)
 
     @property
@@ -63,7 +63,7 @@ class Cosine(nn.Module):
 
     def __init__(self, features: int, classes: int, scale: float = 1.0) -> None:
         super().__init__()
-        shape = whole("classes", classes, 1), whole("features", features, 1)
+        shape = check_int("classes", classes, 1), check_int("features", features, 1)
         self.weight = nn.Parameter(torch.randn(shape) / features**0.5)
         self.scale = nn.Parameter(torch.tensor(float(scale)))
         self.class_parameters: tuple[str, ...] = ("weight",)

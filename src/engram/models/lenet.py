@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from engram.errors import bad, choose, whole
+from engram.errors import bad, check_choice, check_int
 from engram.models.conv_blocks import ConvBlocks
+from engram.models.forward_pass import image
 from engram.models.layers import BatchNorm
-from engram.models.shapes import image
 
 
 class LeNet(nn.Module):
@@ -39,7 +39,7 @@ class LeNet(nn.Module):
         latent: int | str | None = None,
     ) -> None:
         super().__init__()
-        whole("padding", padding)
+        check_int("padding", padding)
         channels, height, width = image("lenet", sample_shape)
         maps = [_after(_after(size, padding), padding) for size in (height, width)]
         if min(maps) < 1:
@@ -51,11 +51,13 @@ class LeNet(nn.Module):
         size = 50 * maps[0] * maps[1]
         self.squeeze: nn.Module | None = None
         if isinstance(latent, str):
-            choose("latent", latent, ["hidden"])
+            check_choice("latent", latent, ["hidden"])
         elif latent is not None:
-            self.squeeze = nn.Sequential(nn.Linear(size, whole("latent", latent, 1)), nn.Sigmoid())
+            self.squeeze = nn.Sequential(
+                nn.Linear(size, check_int("latent", latent, 1)), nn.Sigmoid()
+            )
             size = latent
-        self.hidden = nn.Linear(size, whole("hidden", hidden, 1))
+        self.hidden = nn.Linear(size, check_int("hidden", hidden, 1))
         self.norm = BatchNorm(hidden)
         self.features = hidden
         self._hidden_in_root = latent == "hidden"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from engram.errors import whole
+from engram.errors import check_int
+from engram.models.forward_pass import image
 from engram.models.layers import BatchNorm, Dropout
-from engram.models.shapes import image
 
 
 class BasicBlock(nn.Module):
@@ -171,7 +171,7 @@ def resnet18_slim(
     >>> resnet18_slim((3, 56, 56), nf=40).features
     320
     """
-    base = whole("nf", nf, 1)
+    base = check_int("nf", nf, 1)
     return ResNet(
         sample_shape,
         widths=(base, 2 * base, 4 * base, 8 * base),

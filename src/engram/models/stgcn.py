@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engram.errors import bad, whole
+from engram.errors import bad, check_int
+from engram.models.forward_pass import skeleton
 from engram.models.layers import BatchNorm, Dropout
-from engram.models.shapes import skeleton
-from engram.models.skeletons import Pairs, WithConstants, bones, partitions
+from engram.models.skeleton_graphs import Pairs, WithConstants, bones, partitions
 
 TOGETHER = 2  # frames that one window serves
 
@@ -186,12 +186,12 @@ class STGCN(WithConstants):
     ) -> None:
         super().__init__()
         channels, _, joints, self._people = skeleton("stgcn", sample_shape)
-        if whole("tk", tk, 1) % 2 == 0:
+        if check_int("tk", tk, 1) % 2 == 0:
             raise bad("tk", "an odd number of frames", tk)
         self.graph = partitions(bones(edges, joints), joints)  # [3, V, V]
         self.data_norm = BatchNorm(joints * channels, axis=-1)
-        whole("width", width, 1)
-        sizes = [channels] + [width] * whole("depth", depth, 1)
+        check_int("width", width, 1)
+        sizes = [channels] + [width] * check_int("depth", depth, 1)
         self.blocks = nn.ModuleList(
             STGCNBlock(sizes[i], width, joints, tk, dropout, residual=i > 0) for i in range(depth)
         )

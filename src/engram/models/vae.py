@@ -7,7 +7,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engram.errors import choose, whole
+from engram.errors import check_choice, check_int
 
 LIKELIHOODS = ("bernoulli", "gaussian")
 
@@ -59,9 +59,9 @@ class VAE(nn.Module):
         likelihood: str = "bernoulli",
     ) -> None:  # fmt: skip
         super().__init__()
-        whole("width", width, 1)
-        whole("noise", noise, 1)
-        self.likelihood = choose("likelihood", likelihood, LIKELIHOODS)
+        check_int("width", width, 1)
+        check_int("noise", noise, 1)
+        self.likelihood = check_choice("likelihood", likelihood, LIKELIHOODS)
         self.shape, self.noise, size = tuple(shape), noise, math.prod(shape)
         self.encoder = nn.Sequential(*_layer(size, width), *_layer(width, width))
         self.mean, self.logvar = nn.Linear(width, noise), nn.Linear(width, noise)

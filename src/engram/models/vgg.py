@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from engram.errors import whole
+from engram.errors import check_int
+from engram.models.forward_pass import averaged, image
 from engram.models.layers import Dropout
-from engram.models.shapes import averaged, image
 
 # Convolutions of each stage as multiples of the width; stages but the last end in a pooling.
 _STAGES = ((1,), (2,), (4, 4), (8, 8))
@@ -52,15 +52,19 @@ class VGG11Slim(nn.Module):
         for stage, factors in enumerate(_STAGES):
             if stage:
                 layers.append(nn.MaxPool2d(2))
-            for outputs in (factor * whole("width", width, 1) for factor in factors):
+            for outputs in (factor * check_int("width", width, 1) for factor in factors):
                 layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
                 inputs = outputs
         self.convolutions = nn.Sequential(*layers)
         self.pool = averaged((height // 8, wide // 8), _POOLED)
         self.connected = nn.Sequential(
-            nn.Linear(inputs * _POOLED**2, whole("hidden", hidden, 1)), nn.ReLU(), Dropout(dropout),
-            nn.Linear(hidden, hidden), nn.ReLU(), Dropout(dropout),
-        )  # fmt: skip
+            nn.Linear(inputs * _POOLED**2, check_int("hidden", hidden, 1)),
+            nn.ReLU(),
+            Dropout(dropout),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+            Dropout(dropout),
+        )
         self.features = hidden
         self.root_modules = ("convolutions", "pool")
         for layer in self.modules():

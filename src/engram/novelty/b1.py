@@ -8,10 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engram.errors import bad
-from engram.models.output import Output
-from engram.novelty.base import State
-from engram.novelty.facts import Facts, among
-from engram.novelty.outputs import OutputDetector
+from engram.models.forward_pass import Output
+from engram.novelty.detector import Facts, OutputDetector, State, among
 
 
 @dataclass(frozen=True)

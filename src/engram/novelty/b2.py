@@ -8,12 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engram.errors import bad, choose, number, whole
-from engram.models.output import Output
+from engram.errors import bad, check_choice, check_float, check_int
+from engram.models.forward_pass import Output
 from engram.novelty.b1 import cosines, expected_cosine, no_bias
-from engram.novelty.base import State
-from engram.novelty.facts import Facts, among
-from engram.novelty.outputs import OutputDetector
+from engram.novelty.detector import Facts, OutputDetector, State, among
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,10 @@ class B2(OutputDetector):
     own: str = "predicted"
 
     def __post_init__(self) -> None:
-        number("step", self.step, 0.0, float("inf"))
-        whole("rank", self.rank, 2)
-        choose("logits", self.logits, ("dot", "cosine"))
-        choose("own", self.own, ("predicted", "nearest"))
+        check_float("step", self.step, 0.0, float("inf"))
+        check_int("rank", self.rank, 2)
+        check_choice("logits", self.logits, ("dot", "cosine"))
+        check_choice("own", self.own, ("predicted", "nearest"))
 
     def refuse(self, facts: Facts) -> None:
         no_bias(type(self).__name__, facts)

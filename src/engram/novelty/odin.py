@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from engram.errors import number
-from engram.learner.net import Net
-from engram.novelty.base import Detector, State
-from engram.novelty.facts import Facts, among
+from engram.errors import check_float
+from engram.learner.networks import Net
+from engram.novelty.detector import Detector, Facts, State, among
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,8 @@ class ODIN(Detector):
     epsilon: float = 0.0014
 
     def __post_init__(self) -> None:
-        number("temperature", self.temperature, 0.0, float("inf"), open_low=True)
-        number("epsilon", self.epsilon, 0.0, float("inf"))
+        check_float("temperature", self.temperature, 0.0, float("inf"), open_low=True)
+        check_float("epsilon", self.epsilon, 0.0, float("inf"))
 
     @property
     def only_scores(self) -> tuple[str, ...]:

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engram.models.output import Output
-from engram.novelty.base import State
-from engram.novelty.facts import among
-from engram.novelty.outputs import OutputDetector
+from engram.models.forward_pass import Output
+from engram.novelty.detector import OutputDetector, State, among
 
 
 @dataclass(frozen=True)

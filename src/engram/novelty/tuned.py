@@ -8,23 +8,21 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from engram.errors import bad, unknown
-from engram.learner.learner import Learner
-from engram.learner.net import Net
-from engram.learner.tree import pick, stack
-from engram.metrics.novelty import auroc
-from engram.novelty.base import Detector, State
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
+from engram.learner.tensor_tree import pick, stack, tree_map
+from engram.metrics.detection import auroc
+from engram.novelty.detector import Detector, State
 from engram.novelty.odin import ODIN
-from engram.novelty.parts import Part, apart, joined
-from engram.probes.view import StageView
-from engram.records.novelty import GRID, TUNING
-from engram.records.tuning import best
+from engram.probes.stage_view import StageView
+from engram.records.novelty_records import GRID, TUNING, best
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class Tuned(Detector):
         """The detector with every combination."""
         return [replace(self.detector, **point) for point in self.points]
 
-    def check(self, learner: Learner) -> None:
+    def check(self, learner: RunLearner) -> None:
         for one in self.candidates:
             one.check(learner)
         if not len(learner.stream.tasks[0].valid):
@@ -181,3 +179,54 @@ class Tuned(Detector):
             auroc(near[~near.isnan()].cpu().numpy(), far.cpu().numpy())
             for near, far in zip(inside, outside, strict=True)
         ]
+
+
+# ------------------------------------------------------------------------------------------------
+# Some runs of a view apart from the others, and what was found in them put together again.
+
+
+class Part(NamedTuple):
+    """Runs of a view that were seen apart, and the rows {metric: [R]} that came of it."""
+
+    places: list[int]
+    view: StageView
+    rows: Mapping[str, Any]
+
+
+def apart(view: StageView, places: Sequence[int], state: Any) -> StageView:
+    """A view of some runs; `state` [R, ...] is that of all."""
+    return view.only(places, tree_map(lambda leaf: leaf[list(places)], state))
+
+
+def joined(view: StageView, parts: Sequence[Part]) -> dict[str, Any]:
+    """Into the view what its parts kept, stored and read; the rows of all runs.
+
+    Arrays of unequal length are padded with NaN behind.
+    """
+    kept: dict[int, Any] = {}
+    stored: dict[str, dict[int, np.ndarray]] = {}
+    rows = {name: np.full(len(view), np.nan) for part in parts for name in part.rows}
+    for part in parts:
+        for i, place in enumerate(part.places):
+            kept[place] = {} if part.view.kept is None else part.view.kept[i]
+            for name, array in part.view.stored.items():
+                stored.setdefault(name, {})[place] = array[i]
+            for kind, count in part.view.reads.items():
+                view.reads[kind][place] += count[i]
+        for name, values in part.rows.items():
+            rows[name][part.places] = values
+    view.kept = [kept[place] for place in range(len(view))]
+    for name, arrays in stored.items():
+        view.store(name, _padded([arrays[place] for place in range(len(view))]))
+    return rows
+
+
+def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    longest = max(one.shape[-1] for one in arrays)
+    if all(one.shape[-1] == longest for one in arrays):
+        return np.stack(arrays)
+    return np.stack([
+        np.pad(one, [(0, 0)] * (one.ndim - 1) + [(0, longest - one.shape[-1])],
+               constant_values=np.nan)
+        for one in arrays
+    ])  # fmt: skip

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import functools
 
-from engram.probes.accuracy import Accuracy
-from engram.probes.base import NEEDS, Probe
-from engram.probes.chance import Chance
-from engram.probes.cost import Cost
-from engram.probes.curve import Curve
-from engram.probes.divergence import Divergence
-from engram.probes.features import Features
-from engram.probes.generated import Generated
-from engram.probes.held_out import HeldOut
-from engram.probes.losses import Losses
+from engram.probes.feature_statistics import Features
+from engram.probes.generated_samples import Generated
+from engram.probes.label_threshold import Threshold
 from engram.probes.measure import Measured, measure
-from engram.probes.memory import MemoryCount
-from engram.probes.repeats import RepeatedSamples
-from engram.probes.run_stage import RunStage
-from engram.probes.threshold import Threshold
-from engram.probes.view import StageView
+from engram.probes.probe import NEEDS, Probe, RunStage
+from engram.probes.stage_view import StageView
+from engram.probes.standard_probes import (
+    Accuracy,
+    Chance,
+    Cost,
+    Curve,
+    Divergence,
+    Losses,
+    MemoryCount,
+    RepeatedSamples,
+)
+from engram.probes.validation_accuracy import HeldOut
 
 __all__ = [
     "NEEDS",

@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import torch
 
 from engram.errors import bad
-from engram.learner.tree import shapes, stack
-from engram.probes.base import Probe
-from engram.probes.run_stage import RunStage
-from engram.probes.view import StageView
+from engram.learner.tensor_tree import shapes, stack
+from engram.probes.probe import Probe, RunStage
+from engram.probes.stage_view import StageView
 from engram.records.stage_rows import StageRows
-from engram.records.stages import form as form_of
-from engram.streams.repeats import repeated_test_rows
+from engram.records.stage_rows import form as form_of
+from engram.streams.stream_warnings import repeated_test_rows
 
 
 class Measured(NamedTuple):

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from engram.records.arrange import RunKey
-from engram.records.directory import RunDirectory
 from engram.records.environment import environment
-from engram.records.items import Items
-from engram.records.papers import document, reference
-from engram.records.parts import Problem
+from engram.records.head_views import accuracy_matrix, predict, predict_sets
+from engram.records.long_table import COLUMNS, Rows
 from engram.records.predictions import KEEP, Prediction, Predictions, StageKey
+from engram.records.printed_tables import document, reference
 from engram.records.reading import combine, from_csv, read
 from engram.records.result import Result
-from engram.records.run_names import new_part, run_id
-from engram.records.stage_rows import StageRows
-from engram.records.stages import record_stage
-from engram.records.table import COLUMNS, Rows
-from engram.records.views import accuracy_matrix, predict, predict_sets
+from engram.records.run_arrays import RunKey
+from engram.records.run_directory import RunDirectory, new_part, run_id
+from engram.records.scored_items import EvaluationItems
+from engram.records.stage_rows import StageRows, record_stage
+from engram.records.table_parts import Problem
 
 __all__ = [
     "COLUMNS",
     "KEEP",
-    "Items",
+    "EvaluationItems",
     "StageKey",
     "Prediction",
     "Predictions",

@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engram.errors import RecordError, bad, choose
-from engram.records.arrange import RunKey, arrange, run_by_run
-from engram.records.arrays import Arrays
-from engram.records.directory import RunDirectory
-from engram.records.items import HEADS, Items
-from engram.records.merging import result_files
-from engram.records.models import FILE as MODEL_FILE
-from engram.records.models import Kept, ModelSource
-from engram.records.parts import Parts, Problem, read_folders, without_repeats
+from engram.errors import RecordError, bad, check_choice
+from engram.records.long_table import Rows, from_frame, to_frame
 from engram.records.predictions import Predictions
+from engram.records.probe_arrays import Arrays
 from engram.records.result import Result
-from engram.records.table import Rows, from_frame, to_frame
+from engram.records.run_arrays import RunKey, arrange, run_by_run
+from engram.records.run_directory import RunDirectory
+from engram.records.saved_models import FILE as MODEL_FILE
+from engram.records.saved_models import Kept, ModelSource
+from engram.records.scored_items import HEADS, EvaluationItems
+from engram.records.table_parts import Parts, Problem, read_folders, result_files, without_repeats
 
 
 def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None) -> Result:
@@ -126,9 +125,9 @@ def _documents(
 
 def _items_of(folders: Sequence[RunDirectory]) -> Any:
     """A lookup that reads an items file when it is first asked for."""
-    known: dict[tuple[str, str], Items | None] = {}
+    known: dict[tuple[str, str], EvaluationItems | None] = {}
 
-    def items(recipe: str, order: str) -> Items | None:
+    def items(recipe: str, order: str) -> EvaluationItems | None:
         key = (recipe, order)
         if key not in known:
             every = (folder.items(recipe, order) for folder in folders)
@@ -161,7 +160,7 @@ def combine(results: Iterable[Result]) -> Result:
     part = np.repeat(np.arange(len(tables), dtype=np.int32), [len(t) for t in tables])
     whole = without_repeats(Parts(table, part, tuple(Path(str(i)) for i in range(len(tables)))))
 
-    def items(recipe: str, order: str) -> Items | None:
+    def items(recipe: str, order: str) -> EvaluationItems | None:
         every = (one.items(recipe, order) for one in reversed(several))
         return next((found for found in every if found is not None), None)
 
@@ -204,7 +203,7 @@ def from_csv(
     >>> from_csv(path).matrix.tolist()
     [[[0.9, nan], [0.3, 0.8]]]
     """
-    choose("head", head, HEADS)
+    check_choice("head", head, HEADS)
     if not paths:
         raise bad("paths", "at least one CSV file", "none")
     name = label or Path(paths[0]).stem
@@ -222,7 +221,7 @@ def _matrix(path: str | os.PathLike[str], percent: bool) -> npt.NDArray[np.float
     """[stage, task] of one CSV file, NaN for cells that are not there."""
     import csv
 
-    from engram.records.files import read_text
+    from engram.io import read_text
 
     lines = [line for line in csv.reader(read_text(path).splitlines()) if any(map(str.strip, line))]
     cells = [[_number(cell) for cell in line] for line in lines]

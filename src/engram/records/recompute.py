@@ -6,32 +6,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engram.errors import RecordError, bad, choose
-from engram.records import arrange, views
-from engram.records.arrange import Floats, RunKey
-from engram.records.items import Items
-from engram.records.judging import check_average
+from engram.errors import RecordError, bad, check_choice
+from engram.records import head_views, run_arrays
 from engram.records.label_tree import LABEL_VIEWS
+from engram.records.long_table import COLUMNS, NAMES, Rows
+from engram.records.prediction_scoring import check_average
 from engram.records.predictions import Prediction
-from engram.records.stage_rows import StageRows
-from engram.records.stages import add_predicted, counting
-from engram.records.table import COLUMNS, NAMES, Rows
+from engram.records.run_arrays import Floats, RunKey
+from engram.records.scored_items import EvaluationItems
+from engram.records.stage_rows import StageRows, add_predicted, counting
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from engram.records.result import Result
 
-_REPLACED = (*views.FIGURES, *LABEL_VIEWS, "class_accuracy", "predicted")
+_REPLACED = (*head_views.FIGURES, *LABEL_VIEWS, "class_accuracy", "predicted")
 
 
 def recompute(result: Result, *, score: str | None, average: str, threshold: float) -> Result:
     """See `Result.recompute`. Uses scores or labels where kept, else the counts per class."""
     import pandas as pd
 
-    choose("average", average, ["micro", "macro"])
+    check_choice("average", average, ["micro", "macro"])
     if score is not None:
-        choose("score", score, views.FIGURES)
+        check_choice("score", score, head_views.FIGURES)
     _check_threshold(result, threshold)
     rows = Rows()
     counted: list[int] = []
@@ -83,8 +82,8 @@ def _from_predictions(
 def _refuse_sets(result: Result, numbers: list[int], score: str | None) -> None:
     """Counts per class give accuracies only."""
     frame = result._frame
-    sets = arrange.ends(frame, "jaccard") & np.isin(result._arranged.run, numbers)
-    if sets.any() or score in views.SET_SCORES:
+    sets = run_arrays.ends(frame, "jaccard") & np.isin(result._arranged.run, numbers)
+    if sets.any() or score in head_views.SET_SCORES:
         run = result.runs[numbers[0]]
         raise RecordError(f'{run}: multi-label scores need stored predictions (keep="scores")')
 
@@ -92,8 +91,8 @@ def _refuse_sets(result: Result, numbers: list[int], score: str | None) -> None:
 def _from_counts(result: Result, mine: Any, average: str) -> list[pd.DataFrame]:
     """Accuracy rows from accuracy and number of items per class; exact, hits are whole numbers."""
     frame, run = result._frame, result._arranged.run
-    wanted = arrange.ends(frame, "class_accuracy") & mine
-    counted = arrange.ends(frame, "class_count") & mine
+    wanted = run_arrays.ends(frame, "class_accuracy") & mine
+    counted = run_arrays.ends(frame, "class_count") & mine
     without = set(run[mine]) - (set(run[wanted]) & set(run[counted]))
     if without:
         raise RecordError(f"{result.runs[min(without)]}: neither predictions nor counts were kept")
@@ -113,7 +112,9 @@ def _from_counts(result: Result, mine: Any, average: str) -> list[pd.DataFrame]:
     return [made, kept]
 
 
-def one_of(result: Result, run: RunKey | int, stage: int | None) -> tuple[int, Items, Prediction]:
+def one_of(
+    result: Result, run: RunKey | int, stage: int | None
+) -> tuple[int, EvaluationItems, Prediction]:
     """Stage, items and prediction of a run, or an error that says what was not kept."""
     number = result.number_of(run)
     run = result.runs[number]
@@ -131,7 +132,7 @@ def one_of(result: Result, run: RunKey | int, stage: int | None) -> tuple[int, I
 
 def ended(
     result: Result, number: int, stage: int | None
-) -> tuple[int, Items, Prediction] | None:  # fmt: skip
+) -> tuple[int, EvaluationItems, Prediction] | None:  # fmt: skip
     """As `one_of`, after the last stage of the run's stream by default; None for a run without it.
 
     Runs that are not finished, or diverged, enter no mean.
@@ -152,7 +153,7 @@ def confusion(
     k, items, kept = one_of(result, run, stage)
     number = result.number_of(run)
     said = kept.predicted(items, head=head or result.heads[number])
-    counts = views.confusion(said, items, stage=k)
+    counts = head_views.confusion(said, items, stage=k)
     opened = np.flatnonzero(items.opening <= k)
     names = [items.names[c] for c in opened]
     return pd.DataFrame(
@@ -172,5 +173,7 @@ def calibration(result: Result, *, stage: int | None, bins: int) -> Floats:
         k, items, kept = found
         if kept.scores is None:
             raise RecordError(f'{run}: only labels were kept; calibration needs keep="scores"')
-        values.append(views.calibration_error(kept.full(), items, stage=k, head=head, bins=bins))
+        values.append(
+            head_views.calibration_error(kept.full(), items, stage=k, head=head, bins=bins)
+        )
     return np.array(values)

@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engram.errors import BadArgument, RecordError, bad, choose, unknown
-from engram.records import arrange as _arrange
-from engram.records.arrange import Floats, RunKey
-from engram.records.arrays import Arrays
-from engram.records.items import HEADS, Items
-from engram.records.parts import Problem
+from engram.errors import BadArgument, RecordError, bad, check_choice, unknown
+from engram.records import run_arrays as _arrange
 from engram.records.predictions import Prediction, Predictions
+from engram.records.probe_arrays import Arrays
+from engram.records.run_arrays import Floats, RunKey
+from engram.records.scored_items import HEADS, EvaluationItems
+from engram.records.table_parts import Problem
 
 if TYPE_CHECKING:
     from typing import Self
 
     import pandas as pd
 
-    from engram.records.models import Kept, ModelSource
+    from engram.records.saved_models import Kept, ModelSource
 
 _FEW = 8  # seeds that a complaint names
-ItemSource = Callable[[str, str], "Items | None"] | Mapping[tuple[str, str], Items]
+ItemSource = (
+    Callable[[str, str], "EvaluationItems | None"] | Mapping[tuple[str, str], EvaluationItems]
+)
 
 
 class RunTable:
@@ -49,7 +51,7 @@ class RunTable:
         models: ModelSource | None = None,
     ) -> None:
         if head is not None:
-            choose("head", head, HEADS)
+            check_choice("head", head, HEADS)
         self._frame = _arrange.tidy(frame)
         self._arranged = arranged or _arrange.arrange(self._frame)
         self.recipes = {key: dict(value) for key, value in (recipes or {}).items()}
@@ -110,7 +112,7 @@ class RunTable:
             )
         return str(found[0]) if found else ""
 
-    def items(self, recipe: str, order: str = "") -> Items | None:
+    def items(self, recipe: str, order: str = "") -> EvaluationItems | None:
         """The test items of a recipe under an order, None if they were not kept."""
         if callable(self._items):
             return self._items(recipe, order)
@@ -203,7 +205,7 @@ class RunTable:
 
     def view(self, *, head: str) -> Self:
         """The same runs seen through another head: ``single`` or ``multi``."""
-        choose("head", head, HEADS)
+        check_choice("head", head, HEADS)
         rows = _arrange.judged(self._frame)
         found = [str(h) for h in self._frame.loc[rows, "head"].unique()]
         if head not in found:

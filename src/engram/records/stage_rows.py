@@ -1,15 +1,267 @@
-"""The rows of many runs after one stage, which differ in their numbers only."""
+"""What scores say after one stage, as rows: of one run, or of many at once.
+
+A study of orders records a thousand runs per stage, each with test items in an order of its own.
+One after the other, most of the time would be spent on calling functions, not on counting.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from engram.errors import bad
-from engram.records.table import Rows
+from engram.records import head_views, prediction_scoring
+from engram.records.label_tree import label_views
+from engram.records.long_table import Rows
+from engram.records.predictions import as_scores
+from engram.records.scored_items import Bools, EvaluationItems, Ints
+
+
+def record_stage(
+    rows: Rows, scores: Any, items: EvaluationItems, *, stage: int, average: str = "micro"
+) -> None:
+    """Add the rows of one run, which `rows` knows; see `add_stage`.
+
+    Examples
+    --------
+    >>> items = EvaluationItems(rows=[0, 1], task=[0, 1], targets=[0, 1], opening=[0, 1],
+    ...               visible=[[1, 0], [0, 1]], classes=[7, 3])
+    >>> rows = Rows(recipe="r", label="ER", seed=0)
+    >>> record_stage(rows, [[0.1, 2.0], [3.0, 4.0]], items, stage=1)
+    >>> table = rows.frame().query("metric == 'accuracy' and head == 'single'")
+    >>> table[["task", "value"]].values.tolist()
+    [[0.0, 0.0], [1.0, 1.0]]
+    """
+    found = StageRows(1)
+    add_stage(found, [scores], [items], stage=stage, average=average)
+    rows.add_stage(found, stage=stage)
+
+
+def form(items: EvaluationItems, stage: int) -> Any:
+    """Runs whose items are of one form can be counted together; None: each alone."""
+    if items.multilabel or items.targets.shape[1] != 1 or items.targets.min(initial=0) < 0:
+        return None
+    cells = np.count_nonzero(np.bincount(items.task * items.width + items.targets[:, 0]))
+    opened = int((items.opening <= stage).sum())
+    return len(items), items.tasks, items.width, int(cells), opened
+
+
+def add_stage(
+    rows: StageRows,
+    scores: Sequence[Any],
+    items: Sequence[EvaluationItems],
+    *,
+    stage: int,
+    average: str,
+) -> None:
+    """Add accuracy, class_accuracy, class_count and predicted rows of every head view.
+
+    Items with sets of labels have no accuracy: precision_weighted_jaccard rows of each task take
+    its place, and the three scores of label sets over all seen items follow with task -1, as does
+    the class_accuracy of each label over all seen items: an image that several tasks test counts
+    once there.
+
+    Parameters
+    ----------
+    scores, items
+        [n, C] of each run; all items must be of one `form`. Scores are judged as they are, before
+        anything is rounded. Stored predictions, which hold what was decided, repeat every number.
+    """
+    counts = counting(items, stage)
+    every = np.stack([as_scores(one) for one in scores])  # [R, n, C]
+    for head in items[0].heads:
+        said = counts.decide(every, head)
+        add_predicted(rows, said, counts, stage=stage, head=head, average=average)
+    if stage == 0:
+        cells, place = counts.cells
+        rows.add("class_count", counts.number[cells], **place)
+
+
+def add_predicted(
+    rows: StageRows,
+    said: npt.NDArray[Any],
+    counts: Counts,
+    *,
+    stage: int,
+    head: str,
+    average: str = "micro",
+    score: str | None = None,
+) -> None:
+    """Add the rows of one head view from predicted columns [R, n] or label sets [R, n, C].
+
+    `score` is what each task is judged by, and the name of those rows; default ``accuracy``, or
+    ``precision_weighted_jaccard`` for label sets.
+    """
+    first = counts.items[0]
+    figure = score or prediction_scoring.figure_of(first)
+    by_class = counts.class_accuracy(said)  # [R, T, C]
+    if average == "macro" and figure == "accuracy":
+        value = head_views.macro(by_class)
+    else:
+        value = counts.task_figure(said, figure)
+    if first.multilabel:
+        for name in head_views.SET_SCORES:
+            rows.add(name, counts.overall(said, name), head=head)
+    cells, place = counts.cells
+    rows.add(figure, value, task=np.arange(first.tasks), head=head)
+    flat = by_class.reshape(len(by_class), -1)
+    rows.add("class_accuracy", flat[cells], head=head, **place)
+    # In the multi view a column of a later task cannot be predicted for a seen task's item.
+    opened, classes = counts.opened
+    if first.multilabel:
+        once = np.stack([head_views.label_recall(one, first, stage=stage) for one in said])
+        rows.add("class_accuracy", once[opened], cls=classes, head=head)
+        views_of = [label_views(one, first, stage=stage) for one in said]
+        for name in views_of[0]:
+            rows.add(name, [one[name] for one in views_of], head=head)
+    rows.add("predicted", counts.predicted_share(said)[opened], cls=classes, head=head)
+
+
+class Counts(Protocol):
+    """What can be counted of the predictions of R runs."""
+
+    items: Sequence[EvaluationItems]
+    stage: int
+    number: Ints  # [R, T * C] items in each cell of the class table
+
+    @property
+    def cells(self) -> tuple[Any, dict[str, Any]]:
+        """Where a class table [R, T * C] has items, and task and class of these places."""
+
+    @property
+    def opened(self) -> tuple[Any, Ints]:
+        """The open columns of [R, C], and their classes."""
+
+    def decide(self, scores: npt.NDArray[Any], head: str) -> npt.NDArray[Any]: ...
+
+    def class_accuracy(self, said: npt.NDArray[Any]) -> head_views.Floats: ...
+
+    def task_figure(self, said: npt.NDArray[Any], figure: str) -> head_views.Floats: ...
+
+    def overall(self, said: npt.NDArray[Any], score: str) -> head_views.Floats: ...
+
+    def predicted_share(self, said: npt.NDArray[Any]) -> head_views.Floats: ...
+
+
+def counting(items: Sequence[EvaluationItems], stage: int) -> Counts:
+    """Counts of runs whose items are of one form."""
+    return _OneRun(items, stage) if form(items[0], stage) is None else _Stacked(items, stage)
+
+
+class _Base:
+    def __init__(self, items: Sequence[EvaluationItems], stage: int) -> None:
+        self.items, self.stage = items, stage
+        self.number: Ints = np.empty((len(items), 0), np.int64)
+
+    @functools.cached_property
+    def cells(self) -> tuple[Any, dict[str, Any]]:
+        runs, width = np.arange(len(self.items))[:, None], self.items[0].width
+        cells = _true(self.number > 0)  # [R, m]
+        task, column = np.divmod(cells, width)
+        return (runs, cells), {"task": task, "cls": self._classes[runs, column]}
+
+    @functools.cached_property
+    def opened(self) -> tuple[Any, Ints]:
+        runs = np.arange(len(self.items))[:, None]
+        columns = _true(np.stack([one.opening <= self.stage for one in self.items]))
+        return (runs, columns), self._classes[runs, columns]
+
+    @functools.cached_property
+    def _classes(self) -> Ints:
+        return np.stack([one.classes for one in self.items])  # [R, C]
+
+
+def _true(mask: Bools) -> Ints:
+    """[R, k] places of the k true entries of each row, ascending."""
+    return np.nonzero(mask)[1].reshape(len(mask), -1)
+
+
+class _OneRun(_Base):
+    """Label sets, items with several labels or none: one run at a time."""
+
+    def __init__(self, items: Sequence[EvaluationItems], stage: int) -> None:
+        super().__init__(items, stage)
+        (self.one,) = items
+        nothing = np.zeros(len(self.one), np.int64)
+        self.number = head_views.class_table(nothing, self.one).number.reshape(1, -1)
+
+    def decide(self, scores: npt.NDArray[Any], head: str) -> npt.NDArray[Any]:
+        return prediction_scoring.decide(scores, self.one, stage=self.stage, head=head)
+
+    def class_accuracy(self, said: npt.NDArray[Any]) -> head_views.Floats:
+        return head_views.class_table(said[0], self.one).accuracy[None]
+
+    def task_figure(self, said: npt.NDArray[Any], figure: str) -> head_views.Floats:
+        return prediction_scoring.task_figure(said[0], self.one, stage=self.stage, figure=figure)[
+            None
+        ]
+
+    def overall(self, said: npt.NDArray[Any], score: str) -> head_views.Floats:
+        found = head_views.overall_set_score(said[0], self.one, stage=self.stage, score=score)
+        return np.asarray(found)[None]
+
+    def predicted_share(self, said: npt.NDArray[Any]) -> head_views.Floats:
+        return head_views.predicted_share(said[0], self.one, stage=self.stage)[None]
+
+
+class _Stacked(_Base):
+    """One label per item: the items of R runs, one axis more than those of one run."""
+
+    def __init__(self, items: Sequence[EvaluationItems], stage: int) -> None:
+        super().__init__(items, stage)
+        self.runs, self.tasks, self.width = len(items), items[0].tasks, items[0].width
+        self.task = np.stack([one.task for one in items])  # [R, n]
+        self.target = np.stack([one.targets[:, 0] for one in items])  # [R, n]
+        self._cell = self.task * self.width + self.target  # [R, n] of the flat class table
+        everything = np.ones(self.task.shape, np.bool_)
+        self.number = self._count(self._cell, everything, self.tasks * self.width)
+
+    def _count(self, place: npt.NDArray[Any], which: Bools, size: int) -> Ints:
+        """[R, size] how often each place [R, n] occurs among the chosen items of each run."""
+        own = place + np.arange(self.runs)[:, None] * size
+        found = np.bincount(own[which], minlength=self.runs * size)
+        return found.reshape(self.runs, size)
+
+    def decide(self, scores: npt.NDArray[Any], head: str) -> Ints:
+        """As `views.predict`, [R, n]."""
+        if head == "multi":
+            visible = np.stack([one.visible for one in self.items])  # [R, T, C]
+            mask = visible[np.arange(self.runs)[:, None], self.task]  # [R, n, C]
+        else:
+            mask = np.stack([one.opening <= self.stage for one in self.items])[:, None, :]
+        return head_views.winners(scores, mask)
+
+    def class_accuracy(self, said: npt.NDArray[Any]) -> head_views.Floats:
+        right = self._count(self._cell, said == self.target, self.tasks * self.width)
+        return head_views.shares(right, self.number).reshape(self.runs, self.tasks, self.width)
+
+    def task_figure(self, said: npt.NDArray[Any], figure: str) -> head_views.Floats:
+        if figure != head_views.FIGURES[0]:
+            one = prediction_scoring.task_figure(
+                said[0], self.items[0], stage=self.stage, figure=figure
+            )
+            return one[None]  # never: single labels have no other figure, which is said there
+        everything = np.ones(self.task.shape, np.bool_)
+        size = self._count(self.task, everything, self.tasks)
+        return head_views.shares(self._count(self.task, said == self.target, self.tasks), size)
+
+    def overall(self, said: npt.NDArray[Any], score: str) -> head_views.Floats:
+        found = head_views.overall_set_score(said, self.items[0], stage=self.stage, score=score)
+        return np.asarray(found)
+
+    def predicted_share(self, said: npt.NDArray[Any]) -> head_views.Floats:
+        seen = self.task <= self.stage
+        size = np.maximum(seen.sum(1), 1)[:, None]
+        return np.asarray(self._count(said, seen, self.width) / size)
+
+
+# ------------------------------------------------------------------------------------------------
+# The rows of many runs after one stage, which differ in their numbers only.
 
 
 @dataclass

@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engram.records import arrange
-from engram.records.arrange import Floats
-from engram.records.judging import average_name, learning_name
-from engram.records.metric_values import (
-    CURRENT,
-    HELD_OUT,
-    recorded_views,
-)
-from engram.records.searched import searched_in_words
-from engram.records.views import FIGURES, SET_SCORES
-from engram.spelling import plural
+from engram.errors import plural
+from engram.records import run_arrays
+from engram.records.head_views import FIGURES, SET_SCORES
+from engram.records.long_table import NAMES
+from engram.records.prediction_scoring import average_name, learning_name
+from engram.records.run_arrays import Floats
+from engram.records.run_metrics import CURRENT, HELD_OUT, recorded_views
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,9 +100,9 @@ def cost(result: Result) -> pd.DataFrame:
 
     frame, arranged = result._frame, result._arranged
     columns = {
-        name: arrange.per_run(frame, arranged, name, how)
+        name: run_arrays.per_run(frame, arranged, name, how)
         for name, how in _COSTS.items()
-        if arrange.ends(frame, name).any()
+        if run_arrays.ends(frame, name).any()
     }
     table = pd.DataFrame({"label": result.run_labels, **columns})
     return table.groupby("label", sort=False).mean()
@@ -120,7 +116,7 @@ def class_accuracy(result: Result, *, stage: int | None) -> pd.DataFrame:
     import pandas as pd
 
     frame, arranged = result._frame, result._arranged
-    wanted = arrange.own_rows(frame, arranged, "class_accuracy", result.heads)
+    wanted = run_arrays.own_rows(frame, arranged, "class_accuracy", result.heads)
     last = result.tasks - 1 if stage is None else np.where(stage < 0, result.tasks + stage, stage)
     wanted &= frame["stage"].to_numpy() == last[arranged.run]
     over_all = frame["task"].to_numpy() == -1
@@ -129,7 +125,7 @@ def class_accuracy(result: Result, *, stage: int | None) -> pd.DataFrame:
     wanted &= over_all | ~pooled[arranged.run]
     wanted &= frame["value"].notna().to_numpy()  # a label that no test row has
     rows = frame.loc[wanted, ["task", "cls", "value"]].assign(run=arranged.run[wanted])
-    counted = arrange.ends(frame, "class_count")
+    counted = run_arrays.ends(frame, "class_count")
     counts = frame.loc[counted, ["task", "cls", "value"]].assign(run=arranged.run[counted])
     joined = rows.merge(counts, on=["run", "task", "cls"], how="left", suffixes=("", "_count"))
     weight = joined["value_count"].fillna(1.0)
@@ -193,3 +189,148 @@ def _cell(mean: float, std: float) -> str:
     if np.isnan(mean):
         return "-"
     return f"{mean:.3f}" if np.isnan(std) else f"{mean:.3f} ± {std:.3f}"
+
+
+# ------------------------------------------------------------------------------------------------
+# Runs of a search: what they were judged on, in words, wherever their numbers are shown.
+
+
+def searched_on(recipe: Mapping[str, Any]) -> tuple[str, int] | None:
+    """The rows that a trial of a search is judged on, and its number of tasks; None for others.
+
+    Examples
+    --------
+    >>> searched_on({"stream": {"kind": "joint", "search": {"tasks": 3, "on": "valid"}}})
+    ('valid', 3)
+    """
+    stream = recipe.get("stream")
+    found = stream.get("search") if isinstance(stream, Mapping) else None
+    if not isinstance(found, Mapping):
+        return None
+    return str(found.get("on", "valid")), int(found.get("tasks", 0))
+
+
+def searched_in_words(recipes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What must be said about the numbers of trials; nothing where there are none.
+
+    Examples
+    --------
+    >>> searched_in_words({"a": {"stream": {"search": {"tasks": 3, "on": "test"}}}})
+    ['1 recipe is a trial of a search on TEST ROWS of the first 3 tasks: ...']
+    """
+    counts: dict[tuple[str, int], int] = {}
+    for recipe in recipes.values():
+        if (found := searched_on(recipe)) is not None:
+            counts[found] = counts.get(found, 0) + 1
+    words = []
+    for (on, tasks), count in sorted(counts.items()):
+        who = "1 recipe is a trial" if count == 1 else f"{count} recipes are trials"
+        first = "the first task" if tasks == 1 else f"the first {tasks} tasks"
+        it = "it" if count == 1 else "them"
+        if on == "test":
+            rest = f"on TEST ROWS of {first}: whatever is chosen by {it} has no test accuracy"
+        else:
+            rest = f"on validation rows of {first}: no result here is on test rows"
+        words.append(f"{who} of a search {rest}")
+    return words
+
+
+# ------------------------------------------------------------------------------------------------
+# Runs that enter no mean, in words.
+
+
+def left_out_in_words(result: Result, stage: int | None = None) -> list[str]:
+    """One line for each label some of whose runs have no numbers after a stage (default: last).
+
+    Examples
+    --------
+    >>> from engram.records import Result, Rows
+    >>> rows = Rows(recipe="r", label="ER", seed=0)
+    >>> rows.add_array("accuracy", [[.9, .5], [.7, .8]], head="single", stage=[[0], [1]],
+    ...                task=[0, 1])
+    >>> more = Rows(recipe="r", label="ER", seed=1)
+    >>> more.add_array("accuracy", [.9, .5], head="single", stage=0, task=[0, 1])
+    >>> rows.extend(more)
+    >>> left_out_in_words(Result(rows.frame()))
+    ['ER: 1 of 2 runs is left out of every mean: 1 not finished']
+    """
+    last = result.tasks - 1 if stage is None else np.minimum(result.tasks - 1, stage)
+    rows = zip(result.matrix, last, strict=True)
+    known = np.array([0 <= k < len(m) and bool(np.isfinite(m[k]).any()) for m, k in rows])
+    lost = np.array([run in result.diverged for run in result.runs], dtype=bool)
+    labels, found = np.array(result.run_labels, dtype=object), []
+    for label in result.labels:
+        own = labels == label
+        diverged, short = int((own & ~known & lost).sum()), int((own & ~known & ~lost).sum())
+        parts = [f"{diverged} diverged"] * bool(diverged) + [f"{short} not finished"] * bool(short)
+        if parts:
+            verb = "is" if diverged + short == 1 else "are"
+            count = f"{diverged + short} of {plural(int(own.sum()), 'run')}"
+            found.append(f"{label}: {count} {verb} left out of every mean: {', '.join(parts)}")
+    return found
+
+
+def runs_with(result: Result, stage: int | None = None) -> list[int]:
+    """Places of the runs that have come to a stage (default: the last of their stream)."""
+    last = result.tasks - 1 if stage is None else np.full(len(result), stage)
+    return [i for i, run in enumerate(result.runs) if int(last[i]) in result.stages[run]]
+
+
+# ------------------------------------------------------------------------------------------------
+# What probes measured, summed up over runs.
+
+
+PLACE = ("head", "task", "cls")
+COLUMNS = ("label", "metric", *PLACE, "stage", "mean", "std", "runs")
+
+
+def is_probed(frame: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """[rows] the end-of-stage rows of probes: their metrics are ``probe/metric``."""
+    words = frame["metric"].astype("category").cat
+    own = np.array(["/" in w and not w.startswith("loss/") for w in words.categories], np.bool_)
+    codes = words.codes.to_numpy()
+    if not len(own):
+        return np.zeros(len(frame), np.bool_)
+    return np.asarray(own[codes] & (frame["step"].to_numpy() == -1))
+
+
+def probe_table(result: Result) -> pd.DataFrame:
+    """One line per label, metric, place and stage; see `Result.probes`."""
+    frame, chosen = result._frame, is_probed(result._frame)
+    labels = np.array(result.run_labels, dtype=object)[result._arranged.run[chosen]]
+    return summed(frame[chosen].assign(label=labels))
+
+
+def summed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Mean and sample standard deviation over the runs of each label; NaN values do not count."""
+    texts = [name for name in NAMES if name in rows]
+    rows = rows.astype(dict.fromkeys(texts, str))
+    groups = rows.groupby(list(COLUMNS[:6]), sort=False)["value"]
+    found = groups.agg(mean="mean", std="std", runs="count").reset_index()
+    order = dict.fromkeys(zip(found["label"], found["metric"], strict=True))
+    rank = {pair: i for i, pair in enumerate(order)}
+    place = [rank[pair] for pair in zip(found["label"], found["metric"], strict=True)]
+    found = found.assign(place=place).sort_values(["place", *PLACE, "stage"], kind="stable")
+    return found.drop(columns="place")[list(COLUMNS)].reset_index(drop=True)
+
+
+def places_of(table: pd.DataFrame, class_names: Mapping[int, str]) -> list[str]:
+    """Where each line of a `summed` table belongs, in words."""
+    columns = zip(table["head"], table["task"], table["cls"], strict=True)
+    return [place_of(head, int(task), int(cls), class_names) for head, task, cls in columns]
+
+
+def place_of(head: str, task: int, cls: int, class_names: Mapping[int, str] | None = None) -> str:
+    """Where a number belongs, in words; "" for one of the whole stage.
+
+    Examples
+    --------
+    >>> place_of("single", 2, -1), place_of("", -1, 7)
+    ('task 3, single', 'class 7')
+    """
+    words = []
+    if task >= 0:
+        words.append(f"task {task + 1}")
+    if cls >= 0:
+        words.append(f"class {(class_names or {}).get(cls, cls)}")
+    return ", ".join([*words, *([head] if head else [])])

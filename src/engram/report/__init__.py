@@ -5,14 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from engram.report.doctor import diagnose
-from engram.report.findings import Finding
+from engram.report.diagnostics import Finding, diagnose
 from engram.report.inputs import ReportInput, from_directories, from_result
 
 if TYPE_CHECKING:
-    from engram.report.export import write_tables
-    from engram.report.images import write_images
+    from engram.report.all_tables import write_tables
     from engram.report.page import build
+    from engram.report.static_images import write_images
 
 __all__ = [
     "Finding",

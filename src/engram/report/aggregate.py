@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 
 from engram import metrics
-from engram.records.searched import searched_on
-from engram.records.views import SET_SCORES
-from engram.report.digest import RUN, Digest, Floats
-from engram.report.overall import overall_scores
+from engram.records.head_views import SET_SCORES
+from engram.records.summary import searched_on
+from engram.report.digest import RUN, Digest, Floats, overall_scores
 from engram.report.recipe_facts import data_and_kind
 
 BINS = 240  # points of one line over the whole training

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,19 +15,157 @@ import numpy.typing as npt
 import pandas as pd
 
 from engram import metrics
-from engram.metrics.ties import tied
-from engram.records.answered import Answers
-from engram.records.features import FeatureSample
-from engram.records.generated import GeneratedPictures
-from engram.records.judging import WORDS
-from engram.records.novelty import Familiarity
-from engram.records.references import paired_by_seed
-from engram.records.views import FIGURES, SET_SCORES
-from engram.report.access import readers_of_the_past
-from engram.report.costs import BESIDE, COSTS, RUN, costs_of
+from engram.metrics.tolerance import tied
+from engram.records.confusion import Answers
+from engram.records.head_views import FIGURES, SET_SCORES
+from engram.records.novelty_records import Familiarity, FeatureSample
+from engram.records.prediction_scoring import WORDS
+from engram.records.probe_arrays import GeneratedPictures
+from engram.records.run_metrics import paired_by_seed
 from engram.report.inputs import ReportInput
-from engram.report.overall import overall_scores
 from engram.report.recipe_facts import is_reference, names_past, stream_name
+
+# ------------------------------------------------------------------------------------------------
+# The data-access ledger, whatever its depth: who read what, summed over stages and runs.
+
+
+_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{12}(?![0-9a-f])")
+_IDENTITY = ("recipe", "run", "seed", "order")  # keys that say whose ledger it is
+
+
+@dataclass(frozen=True)
+class Access:
+    """One entry: the recipe it belongs to (empty if unknown), where it stood, and its value."""
+
+    recipe: str
+    path: tuple[str, ...]
+    value: Any
+
+
+def entries(ledger: Mapping[str, Any], recipes: Collection[str]) -> list[Access]:
+    """All entries of a ledger; of those written twice for the same run and stage, the last.
+
+    Examples
+    --------
+    >>> ledger = {"part-1": {"0a1b2c3d4e5f-0-": {"0": {"train": 64}}},
+    ...           "part-2": {"0a1b2c3d4e5f-0-": {"0": {"train": 64}, "1": {"train": 32}}}}
+    >>> [(e.path, e.value) for e in entries(ledger, ["0a1b2c3d4e5f"])]
+    [(('0a1b2c3d4e5f-0-', '0', 'train'), 64), (('0a1b2c3d4e5f-0-', '1', 'train'), 32)]
+    """
+    found: dict[tuple[str, ...], Access] = {}
+    known = frozenset(recipes)
+    for entry in _walk(ledger, (), "", known):
+        # A run is written in several parts: which part is no part of what was read.
+        start = next((i for i, word in enumerate(entry.path) if _recipe_in(word, known)), 0)
+        path = entry.path[start:]
+        found[path] = Access(entry.recipe, path, entry.value)
+    return list(found.values())
+
+
+def _recipe_in(word: str, known: Collection[str]) -> str:
+    if word in known:
+        return word
+    return next((match for match in _ID.findall(word) if match in known), "")
+
+
+def _walk(
+    value: Any, path: tuple[str, ...], recipe: str, known: Collection[str]
+) -> Iterator[Access]:
+    if isinstance(value, Mapping):
+        identity = [str(value[key]) for key in _IDENTITY if key in value]
+        told = next(filter(None, (_recipe_in(word, known) for word in identity)), "")
+        if told:
+            path = (*path, "-".join(identity))
+        for key, inner in value.items():
+            if not (told and key in _IDENTITY):
+                owner = told or _recipe_in(str(key), known) or recipe
+                yield from _walk(inner, (*path, str(key)), owner, known)
+    elif isinstance(value, (list, tuple)) and any(isinstance(v, Mapping) for v in value):
+        for number, inner in enumerate(value):
+            yield from _walk(inner, (*path, str(number)), recipe, known)
+    else:
+        yield Access(recipe, path, value)
+
+
+def readers_of_the_past(ledger: Mapping[str, Any], recipes: Collection[str]) -> set[str]:
+    """Recipes whose ledger shows rows of earlier tasks that were not kept.
+
+    Examples
+    --------
+    >>> readers_of_the_past({"0a1b2c3d4e5f-0-": {"1": {"past": 3}}}, ["0a1b2c3d4e5f"])
+    {'0a1b2c3d4e5f'}
+    """
+    return {
+        entry.recipe
+        for entry in entries(ledger, recipes)
+        if entry.recipe and (
+            (entry.path[-1] == "past" and _is_count(entry.value) and entry.value > 0)
+            or (entry.path[-1] == "reads" and entry.value == "past")
+        )
+    }  # fmt: skip
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def totals(
+    ledger: Mapping[str, Any], names: Mapping[str, str]
+) -> list[tuple[str, str, str, float | None]]:
+    """Rows of (method, entry, text, number): counts summed per recipe, then what is no number.
+
+    Parameters
+    ----------
+    names
+        Recipe id to the name of its method.
+    """
+    sums: dict[tuple[str, str], float] = {}
+    texts: dict[tuple[str, str], dict[str, None]] = {}
+    for entry in entries(ledger, names):
+        name = names.get(entry.recipe, "")
+        if name and entry.path[-1] == "label":
+            continue  # the name again
+        key = (name, entry.path[-1]) if name else ("", " / ".join(entry.path))
+        if _is_count(entry.value):
+            sums[key] = sums.get(key, 0) + entry.value
+        else:
+            value = entry.value
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            texts.setdefault(key, {})[text] = None
+    rows: list[tuple[str, str, str, float | None]] = [
+        (*key, f"{total:,.12g}", float(total)) for key, total in sums.items()
+    ]
+    rows += [(*key, ", ".join(list(each)[:5]), None) for key, each in texts.items()]
+    order = list(dict.fromkeys(name for name, *_ in rows))
+    return sorted(rows, key=lambda row: order.index(row[0]))
+
+
+# ------------------------------------------------------------------------------------------------
+# What each run cost, from the long table.
+
+
+RUN = ["name", "seed", "order"]
+BESIDE = ("state_bytes", "network_bytes", "buffer_bytes", "optimizer_bytes")  # the memory
+COSTS = ("seconds", "kept_bytes", *BESIDE, "memory_items", "parameters")
+
+
+def costs_of(frame: pd.DataFrame) -> pd.DataFrame:
+    """Seconds summed over stages; what the run holds at its last stage."""
+    # Beside the network that is trained; what is read of earlier tasks must be at hand as well.
+    kept = ["state_bytes", "network_bytes", "memory_bytes", "past_bytes"]
+    names = (*COSTS, "memory_bytes", "past_items", "past_bytes")
+    wanted = [name for name in names if name != "kept_bytes"]
+    rows = frame[frame["metric"].isin(wanted)].sort_values("stage", kind="stable")
+    rows = rows.astype({"name": str, "order": str, "metric": str})
+    last = rows.drop_duplicates([*RUN, "metric"], keep="last")
+    table = last.pivot_table(index=RUN, columns="metric", values="value")
+    table = table.reindex(columns=wanted)
+    seconds = rows[rows["metric"] == "seconds"].groupby(RUN)["value"].sum()
+    table["seconds"] = seconds.reindex(table.index)
+    table["kept_bytes"] = table[kept].sum(axis=1, min_count=1)
+    table["memory_items"] = table[["memory_items", "past_items"]].sum(axis=1, min_count=1)
+    return table[list(COSTS)].reset_index()
+
 
 __all__ = [
     "BESIDE",
@@ -294,3 +434,22 @@ def _stillborn(frame: pd.DataFrame, runs: pd.DataFrame, inputs: ReportInput) -> 
             "reads_past": [names_past(r, inputs.recipes) for r in pairs["recipe"]],
         }
     )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------
+# What sums up runs over label sets: one score over the test rows of all tasks so far.
+
+
+KEYS = [*RUN, "head", "metric", "stage"]
+
+
+def overall_scores(frame: pd.DataFrame, runs: pd.DataFrame, stage: Any) -> npt.NDArray[np.float64]:
+    """[run] the figure of each run after a stage, every test row counted once.
+
+    It is not the mean of the scores of the tasks, which share rows and differ in size.
+    """
+    rows = frame[frame["metric"].isin(SET_SCORES) & (frame["step"] == -1) & (frame["task"] == -1)]
+    rows = rows.astype({"name": str, "order": str, "head": str, "metric": str})
+    known = rows.drop_duplicates(KEYS, keep="last").set_index(KEYS)["value"]
+    place = runs.assign(metric=runs["figure"], stage=stage)[KEYS]
+    return known.reindex(pd.MultiIndex.from_frame(place)).to_numpy(np.float64)

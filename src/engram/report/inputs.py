@@ -16,10 +16,9 @@ from engram.errors import RecordError, bad
 
 if TYPE_CHECKING:
     from engram.records import Result
-    from engram.records.answered import Answers
-    from engram.records.features import FeatureSample
-    from engram.records.generated import GeneratedPictures
-    from engram.records.novelty import Familiarity
+    from engram.records.confusion import Answers
+    from engram.records.novelty_records import Familiarity, FeatureSample
+    from engram.records.probe_arrays import GeneratedPictures
 
 COLUMNS: tuple[str, ...] = (
     "recipe", "label", "seed", "order", "stage", "step", "task", "cls", "head", "metric", "value",
@@ -142,7 +141,7 @@ def read_reproduction(path: str | PathLike[str]) -> list[pd.DataFrame]:
     >>> [table["ours"].tolist() for table in read_reproduction(path)]
     [[0.1]]
     """
-    from engram.records.files import read_text
+    from engram.io import read_text
 
     try:
         lines = list(csv.reader(io.StringIO(read_text(path), newline=""), strict=True))
@@ -167,8 +166,8 @@ def read_reproduction(path: str | PathLike[str]) -> list[pd.DataFrame]:
 
 def from_result(result: Result, *, reproductions: Iterable[pd.DataFrame] = ()) -> ReportInput:
     """The input of a report about a `Result`."""
-    from engram.records.answered import answered
-    from engram.records.generated import generated
+    from engram.records.confusion import answered
+    from engram.records.probe_arrays import generated
 
     problems = [str(problem) for problem in result.problems]
     return ReportInput(
@@ -187,10 +186,17 @@ def from_result(result: Result, *, reproductions: Iterable[pd.DataFrame] = ()) -
 
 def _found_novel(result: Result, problems: list[str]) -> dict[str, Any]:
     """Nothing where no detector or features were asked; a problem where predictions are missing."""
-    from engram.records.alarms import alarm_table
-    from engram.records.features import feature_samples, feature_table, has_features
-    from engram.records.novelty import CALIBRATION, FAMILIARITY, familiarity_of_first_runs, summed
-    from engram.records.tuning import tuned_in_words
+    from engram.records.novelty_records import (
+        CALIBRATION,
+        FAMILIARITY,
+        alarm_table,
+        familiarity_of_first_runs,
+        feature_samples,
+        feature_table,
+        has_features,
+        summed,
+        tuned_in_words,
+    )
 
     names = [run.recipe for run in result.runs]
     stored = {name for key in result.stored for name in result.stored.get(*key)}

@@ -11,13 +11,13 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from engram.errors import bad, choose, unknown
+from engram.errors import bad, check_choice, unknown
 from engram.report.digest import digest
-from engram.report.images import standalone
+from engram.report.figure_sections import all_sections, choose_cast
 from engram.report.inputs import from_result
 from engram.report.page import head_views, own_head
 from engram.report.section import Panel, Section
-from engram.report.sections import all_sections, choose_cast
+from engram.report.static_images import standalone
 from engram.report.style import as_plot_text, shorten
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def plot(result: Result, name: str = "stages", *, head: str | None = None) -> go
     ['Finetune']
     """
     sections, views, own = _drawn(result)
-    chosen = own if head is None else choose("head", head, views)
+    chosen = own if head is None else check_choice("head", head, views)
     for section in sections:
         if section.name == name:
             if not section.panels:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from engram.errors import choose
-from engram.metrics.ties import tied
-from engram.records.compared import p_text
+from engram.errors import check_choice
+from engram.metrics.tolerance import tied
+from engram.records.method_comparison import p_text
 
 
 @dataclass(frozen=True)
@@ -255,4 +255,4 @@ def render(table: Table, form: str) -> str:
     >>> render(Table("t", "T", (Column("m", "M"),), pd.DataFrame({"m": ["A"]})), "csv")
     'M\nA'
     """
-    return FORMATS[choose("form", form, FORMATS)][1](table)
+    return FORMATS[check_choice("form", form, FORMATS)][1](table)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from engram.reproduce import measures
 from engram.reproduce.cells import Cell, cells_of, choose_cells
+from engram.reproduce.coverage import Tally, tally
 from engram.reproduce.differences import Difference, compare, read_side
+from engram.reproduce.paper_table import REASONS, Entry, PaperFigure, PaperTable
 from engram.reproduce.planning import ReproductionPlan, plan
 from engram.reproduce.registry import find_table, table_names
-from engram.reproduce.run import Reproduction, default_out, reproduce
-from engram.reproduce.table import REASONS, Entry, PaperFigure, PaperTable
-from engram.reproduce.tally import Tally, tally
-from engram.reproduce.verdict import Line, judge
+from engram.reproduce.reproduce_table import Reproduction, default_out, reproduce
+from engram.reproduce.verdicts import Line, judge
 
 __all__ = [
     "REASONS",

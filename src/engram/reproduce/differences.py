@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from engram.errors import BadArgument, EngramError, bad
-from engram.recipes import Recipe
-from engram.recipes.names import without_own_code
+from engram.experiments import Recipe
+from engram.experiments.method_names import without_own_code
 from engram.records import RunDirectory
 from engram.reproduce.registry import find_table
 from engram.streams import SCENARIOS
@@ -187,7 +187,7 @@ def _flat(content: Plain) -> dict[str, Any]:
 
 
 def _known_sections() -> tuple[str, ...]:
-    from engram.recipes.assign import SECTIONS
+    from engram.experiments.overrides import SECTIONS
 
     return SECTIONS
 

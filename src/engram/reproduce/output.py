@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engram.disk import make_folders
-from engram.errors import RecordError, bad, choose
+from engram.errors import RecordError, bad, check_choice
+from engram.io import make_folders
 from engram.reproduce.cells import Cell
-from engram.reproduce.verdict import Line
+from engram.reproduce.verdicts import Line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +61,7 @@ def read_lines(path: Path) -> pd.DataFrame | None:
     """The lines of a CSV file as text, None where there is none; other tables are refused."""
     import pandas as pd
 
-    from engram.records.files import read_text
+    from engram.io import read_text
 
     if not path.exists():
         return None
@@ -83,7 +83,7 @@ def merge_lines(path: Path, lines: Sequence[Line], *, digits: str | None = None)
     """
     import pandas as pd
 
-    from engram.records.files import write_text
+    from engram.io import write_text
 
     text = to_frame(lines).to_csv(index=False, float_format=digits)
     fresh = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
@@ -162,7 +162,7 @@ def render(lines: Sequence[Line], form: str) -> str:
     paper,table,cell,stage,metric,paper_value,ours,difference,low,high,verdict,reason,settings
     rwalk,1,EWC,,F,0.08,0.1,0.02,,,agrees,,
     """
-    choose("format", form, FORMATS[1:])
+    check_choice("format", form, FORMATS[1:])
     if form == "csv":
         text = io.StringIO()
         to_frame(lines).to_csv(text, index=False, float_format=SHORT)
@@ -175,7 +175,7 @@ def written(rows: Sequence[Mapping[str, str]], names: Sequence[str], form: str) 
     import pandas as pd
 
     frame = pd.DataFrame(list(rows), columns=list(names), dtype=object)
-    if choose("format", form, FORMATS[1:]) == "csv":
+    if check_choice("format", form, FORMATS[1:]) == "csv":
         return str(frame.to_csv(index=False)).rstrip("\n")
     from engram.report.tables import Column, Table
     from engram.report.tables import render as write

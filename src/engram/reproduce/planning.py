@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engram.data.catalogue import search_root
-from engram.errors import BadArgument
-from engram.recipes import Plan, Recipe
+from engram.data.catalogue import find, missing_rows, search_root
+from engram.data.dataset import Data
+from engram.data.named_sets import KNOWN
+from engram.engine.backend import device_of
+from engram.engine.engine import Engine
+from engram.errors import BadArgument, plural
+from engram.experiments import Plan, Recipe
+from engram.experiments.plain_values import to_plain
+from engram.experiments.plan import Planner
+from engram.models import build as build_model
 from engram.records import RunDirectory
 from engram.reproduce.cells import Cell, choose_cells
-from engram.reproduce.cost import CostEstimate, Tell, estimate
+from engram.reproduce.forecast import CostEstimate, Tell, estimate, steps_of
 from engram.reproduce.measures import constant
-from engram.reproduce.shelf import Shelf
-from engram.reproduce.spread import processes_for, seconds_of
-from engram.reproduce.table import Entry, PaperFigure, PaperTable, run_key
-from engram.spelling import plural
+from engram.reproduce.output import printed
+from engram.reproduce.paper_table import (
+    SUBSET,
+    Entry,
+    PaperFigure,
+    PaperTable,
+    run_key,
+    stand_in,
+    words,
+)
+from engram.reproduce.verdicts import known_reasons
+from engram.streams.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -85,7 +100,7 @@ def plan(
     tell
         Called with label, place and number of groups before each is timed.
     limit
-        About how many seconds timing may take, see `engram.reproduce.cost.estimate`.
+        About how many seconds timing may take, see `engram.reproduce.forecast.estimate`.
     """
     chosen = choose_cells(table.cells, cells) if cells and table.cells else table.cells
     drawn = table.figures if not cells else () if table.cells else choose_rows(table, cells)
@@ -243,3 +258,185 @@ def pending(runs: Sequence[Plan], out: str | os.PathLike[str] | None) -> list[Pl
         return list(runs)
     folder = RunDirectory(out, create=False)
     return [run for run in runs if not folder.ended(*run.key, stages=len(run.run.stream))]
+
+
+# ------------------------------------------------------------------------------------------------
+# Data sets and streams of a reproduction, and why some recipe cannot be run here.
+
+
+class Shelf:
+    """Data and streams, each loaded once; what cannot be loaded is remembered with the reason.
+
+    `settings` are the user's changes of the preset. With some, only data that is not here is a
+    reason not to run: everything else is a mistake in them, and raised before anything trains.
+    """
+
+    def __init__(self, root: str | None, settings: Mapping[str, str]) -> None:
+        self.root = root
+        self.settings = settings
+        self.data: dict[str, Data | str] = {}
+        self.streams: dict[str, Stream] = {}
+        # By identity: cells share recipe objects, and a study of orders has thousands of runs.
+        self._sources: dict[int, tuple[Recipe, str]] = {}
+        self._runs: dict[int, list[Plan]] = {}
+        self._models: set[str] = set()  # those that were tried
+        self._planner = Planner(root)
+
+    def refused(self, error: BadArgument) -> str:
+        """The reason not to run a cell, unless settings are to blame."""
+        if self.settings:
+            raise BadArgument(f"{error} (with {words(self.settings)})") from error
+        return str(error)
+
+    def find(self, recipe: Recipe) -> Data | str:
+        source = self._source(recipe)
+        if source not in self.data:
+            try:
+                self.data[source] = recipe.data(self.root)
+            except BadArgument as error:
+                absent = not self._mistaken(recipe)
+                self.data[source] = str(error) if absent else self.refused(error)
+        return self.data[source]
+
+    def _mistaken(self, recipe: Recipe) -> bool:
+        """Whether a name or option is wrong, rather than files being absent or damaged."""
+        name = str(recipe.stream["data"])
+        known = KNOWN.get(name)
+        if known is None:
+            return os.sep not in name
+        root = search_root(self.root)
+        here = known.make is not None or (root is not None and find(name, root) is not None)
+        return here and bool(recipe.stream.get("data_options"))
+
+    def _source(self, recipe: Recipe) -> str:
+        if id(recipe) not in self._sources:
+            source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
+            self._sources[id(recipe)] = recipe, source  # kept alive: its id is a key
+        return self._sources[id(recipe)][1]
+
+    def stream(self, recipe: Recipe) -> Stream:
+        where = repr(to_plain(recipe.stream))
+        if where not in self.streams:
+            data = self.find(recipe)
+            if isinstance(data, str):
+                raise BadArgument(data)
+            self.streams[where] = recipe.build_stream(data)
+        return self.streams[where]
+
+    def runs(self, recipe: Recipe) -> list[Plan]:
+        self._source(recipe)
+        if id(recipe) not in self._runs:
+            stream = self.stream(recipe)
+            self._try_model(recipe, stream)
+            self._runs[id(recipe)] = self._planner.plans(recipe, stream)
+        return self._runs[id(recipe)]
+
+    def _try_model(self, recipe: Recipe, stream: Stream) -> None:
+        """Build the model once where settings may have spoilt it; training would be too late."""
+        shape = stream.data.sample_shape
+        key = repr((recipe.model, shape))
+        if self.settings and key not in self._models:
+            build_model(recipe.model, sample_shape=shape, classes=len(stream.order), seed=0)
+            self._models.add(key)
+
+    def why_not(self, recipes: Iterable[Recipe]) -> str:
+        """Why some recipe cannot be run here, "" if all can."""
+        for recipe in recipes:
+            data = self.find(recipe)
+            if isinstance(data, str):
+                return data
+            try:
+                self.runs(recipe)
+            except BadArgument as error:
+                return self.refused(error)
+        return ""
+
+    def reasons(self, recipes: Iterable[Recipe]) -> list[str]:
+        found = (self.find(recipe) for recipe in recipes)
+        return [SUBSET] if any(missing_rows(d) for d in found if isinstance(d, Data)) else []
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        loaded = [data for data in self.data.values() if isinstance(data, Data)]
+        return tuple(dict.fromkeys(f"{d.name}: {note}" for d in loaded for note in d.notes))
+
+
+# ------------------------------------------------------------------------------------------------
+# Over how many processes runs are spread, and what that makes of a forecast.
+
+
+# multiply-adds of all steps from which on starting processes pays: a minute or two of a core
+MUCH = 10**11
+
+
+def processes_for(
+    plans: Sequence[Plan], *, device: Any, workers: int = 0, compile: bool = False,
+    group_size: int = 0,
+) -> int:  # fmt: skip
+    """How many processes train these runs, where `workers` are asked for; 0: as many as pay."""
+    if workers:
+        return workers
+    spread = not compile and not group_size and pays(plans, device)
+    return (os.cpu_count() or 1) if spread else 1
+
+
+def pays(plans: Sequence[Plan], device: Any) -> bool:
+    """Whether processes would be done earlier: on the CPU, with much work and no lockstep."""
+    if len({plan.recipe for plan in plans}) < 2:
+        return False
+    engine = Engine([plan.run for plan in plans], device=device)
+    if engine.device.type != "cpu" or any(map(engine.maps, engine.groups())):
+        return False
+    total = 0
+    for run in engine.runs:
+        step = engine.parameters(run) * (run.training.batch_size or 256)
+        total += step * steps_of(run)
+    return total > MUCH
+
+
+def seconds_of(costs: Sequence[CostEstimate], processes: int, device: Any) -> float:
+    """About how long all of it takes.
+
+    Processes share cores, and a GPU they share as if there was one of them. No run, and no group in
+    lockstep, is spread over several.
+    """
+    total = sum(cost.seconds for cost in costs)
+    if processes == 1 or device_of(device).type != "cpu":
+        return total
+    count = min(processes, os.cpu_count() or 1)
+    longest = [one.seconds if one.lockstep else one.seconds / one.runs for one in costs]
+    return max([total / count, *longest])
+
+
+# ------------------------------------------------------------------------------------------------
+# What a plan promises: every cell with its printed number, and whether it can be made here.
+
+
+COLUMNS = ("cell", "stage", "metric", "paper", "can be made", "reason")
+
+
+def outlook(planned: ReproductionPlan) -> list[dict[str, str]]:
+    """One row per cell; the reason is why it cannot be made, or why our number may be another one.
+
+    Examples
+    --------
+    >>> from engram.reproduce import find_table, plan
+    >>> rows = outlook(plan(find_table("rwalk/2"), cells="method=GEM", measure=False))
+    >>> rows[0]["paper"], rows[0]["can be made"], rows[0]["reason"]
+    ('65.4', 'no', 'quoted by the paper from the authors of GEM')
+    """
+    return [
+        {
+            "cell": cell.name_on(stand_in(entry)), "stage": cell["stage"],
+            "metric": cell["metric"], "paper": printed(cell),
+            "can be made": "no" if entry.missing else "yes",
+            "reason": entry.missing or "; ".join(known_reasons(cell, entry)),
+        }
+        for cell, entry in zip(planned.cells, planned.entries, strict=True)
+    ]  # fmt: skip
+
+
+def columns(rows: Sequence[dict[str, str]]) -> tuple[str, ...]:
+    """The stage is among them where cells differ in nothing else."""
+    alike = len({(row["cell"], row["metric"]) for row in rows}) < len(rows)
+    return tuple(name for name in COLUMNS if name != "stage" or alike)

@@ -9,11 +9,11 @@ from typing import Any
 
 from engram.data import Data, load
 from engram.errors import BadArgument, bad, unknown
-from engram.records.papers import PAPERS
+from engram.records.printed_tables import PAPERS
 from engram.reproduce.cells import Cell
+from engram.reproduce.paper_table import PaperTable
 from engram.reproduce.papers import WRITTEN
-from engram.reproduce.papers.base import Paper
-from engram.reproduce.table import PaperTable
+from engram.reproduce.papers.paper import Paper
 
 
 def table_names() -> dict[str, str]:

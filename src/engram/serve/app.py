@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from engram import __version__
 from engram.errors import EngramError
-from engram.serve.limits import Gate, Limits
+from engram.serve.request_limits import Gate, Limits
 from engram.serve.service import QueueFull, Service
 
 CSP = (

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.errors import AccessError, BadArgument, bad, choose, whole
-from engram.streams.core import Stream, Task
-from engram.streams.ledger import KINDS, Ledger
+from engram.errors import AccessError, BadArgument, bad, check_choice, check_int
+from engram.streams.stream import Stream, Task
 
 READS = ("own", "past")
 
@@ -28,8 +27,8 @@ class MethodView:
 
     Examples
     --------
-    >>> from engram.data.core import Data
-    >>> from engram.streams.incremental import class_incremental
+    >>> from engram.data.dataset import Data
+    >>> from engram.streams.incremental_streams import class_incremental
     >>> data = Data.from_arrays([[float(i)] for i in range(40)], [0, 1, 2, 3] * 10)
     >>> view = MethodView(class_incremental(data), 1)
     >>> view.allow(view.train[:3], torch.tensor([1, 1, 1]))
@@ -46,8 +45,8 @@ earlier tasks it must declare reads = "past".
     def __init__(
         self, stream: Stream, stage: int, *, reads: str = "own", ledger: Ledger | None = None
     ) -> None:
-        self.stream, self.reads = stream, choose("reads", reads, READS)
-        if whole("stage", stage) >= len(stream):
+        self.stream, self.reads = stream, check_choice("reads", reads, READS)
+        if check_int("stage", stage) >= len(stream):
             raise bad("stage", f"a task from 0 to {len(stream) - 1}", stage)
         self.stage = stage
         self.ledger = Ledger() if ledger is None else ledger
@@ -267,3 +266,83 @@ def need_numbers(**given: Any) -> None:
             got = f"one of shape {tuple(value.shape)} and dtype {value.dtype}"
         expected = "a tensor [n] of whole numbers, such as task.train[:10]"
         raise BadArgument(f"{name}: expected {expected}, got {got}")
+
+
+# ------------------------------------------------------------------------------------------------
+# A ledger of what a run has read.
+
+
+KINDS = (
+    "train", "valid", "memory", "past", "probe", "prologue", "outside", "held_out", "test",
+)  # fmt: skip
+SCORED = ("held_out", "test")  # read after training, to judge it
+
+
+class Ledger:
+    """How many rows were read, by stage and kind.
+
+    Kinds: ``train`` and ``valid`` rows of the current task, ``memory`` rows that were kept,
+    ``past`` rows of earlier tasks that were not kept (only methods that declare it), ``probe`` rows
+    on which measurements were fitted after a stage (see `engram.Probe`), ``prologue`` rows set
+    aside from all tasks, from which a root learnt before the first, ``outside`` rows of another
+    data set, by which detectors were tuned, ``held_out`` validation rows and ``test`` rows that
+    were scored: of all tasks after every stage, and wherever a curve was taken.
+
+    Examples
+    --------
+    >>> ledger = Ledger()
+    >>> ledger.record(0, "train", 64)
+    >>> ledger.record(1, "memory", 10)
+    >>> ledger.to_dict()
+    {'0': {'train': 64}, '1': {'memory': 10}}
+    >>> ledger.total("memory")
+    10
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[int, dict[str, int]] = {}
+
+    def record(self, stage: int, kind: str, count: int) -> None:
+        """Add `count` rows read."""
+        check_choice("kind", kind, KINDS)
+        if check_int("count", count) > 0:
+            kinds = self._counts.setdefault(check_int("stage", stage), {})
+            kinds[kind] = kinds.get(kind, 0) + count
+
+    def count(self, stage: int, kind: str) -> int:
+        """Rows of a kind read in a stage."""
+        return self._counts.get(stage, {}).get(check_choice("kind", kind, KINDS), 0)
+
+    def total(self, kind: str) -> int:
+        """Rows of a kind read in all stages."""
+        return sum(self.count(stage, kind) for stage in self._counts)
+
+    def to_dict(self) -> dict[str, dict[str, int]]:
+        """Counts by stage and kind, as values that JSON can hold."""
+        return {
+            str(stage): {kind: kinds[kind] for kind in KINDS if kind in kinds}
+            for stage, kinds in sorted(self._counts.items())
+        }
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, dict[str, int]]) -> Ledger:
+        """The ledger that wrote `plain`."""
+        ledger = cls()
+        for stage, kinds in plain.items():
+            for kind, count in kinds.items():
+                ledger.record(int(stage), kind, count)
+        return ledger
+
+    def become(self, plain: dict[str, dict[str, int]]) -> None:
+        """Hold the counts of `to_dict`, and no others."""
+        self._counts = Ledger.from_dict(plain)._counts
+
+    def copy(self) -> Ledger:
+        """A ledger with the same counts, which goes on by itself."""
+        twin = Ledger()
+        twin._counts = {stage: dict(kinds) for stage, kinds in self._counts.items()}
+        return twin
+
+    def __repr__(self) -> str:
+        shown = [kind for kind in KINDS if kind in KINDS[:4] or self.total(kind)]
+        return f"Ledger({', '.join(f'{kind} {self.total(kind)}' for kind in shown)})"

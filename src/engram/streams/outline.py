@@ -8,10 +8,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor
 
-from engram.data.core import Data
-from engram.errors import Forbidden
-from engram.spelling import nearest, plural
-from engram.streams.core import Stream, Task
+from engram.data.dataset import Data
+from engram.errors import Forbidden, nearest, plural
+from engram.streams.stream import Stream, Task
 
 _DATA = ("x", "y", "labels", "train", "test", "valid", "attributes", "gather", "fingerprint")
 _STREAM = ("targets", "view", "pick", "to_dict", "fingerprint")

@@ -16,30 +16,22 @@ import torch
 from torch import Tensor
 
 from engram.engine.backend import unsearched
-from engram.engine.batches.collate import (
-    Minibatch,
-    Upcoming,
-    at_step,
-    fit,
-    lay_,
-    on_host,
-    one_step,
-)
-from engram.engine.batches.sampler import Minibatches
+from engram.engine.batches import Minibatch, Upcoming, at_step, fit, lay_, on_host, one_step
+from engram.engine.sampler import Minibatches
 from engram.engine.trainers.cuda_graph import Captured
 from engram.engine.trainers.single import SingleTrainer
 from engram.engine.training import Training
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.tree import leaves, tree_map
-from engram.methods.base import Method, Terms
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import leaves, tree_map
+from engram.methods.method import Method, Terms
 
 
 class CapturedTrainer(SingleTrainer):
     """A `SingleTrainer` that replays its steps, one recording for every length of a batch."""
 
     def __init__(
-        self, learner: Learner, method: Method, training: Training, *, slots: int = 0,
+        self, learner: RunLearner, method: Method, training: Training, *, slots: int = 0,
         phase: str = "task",
     ) -> None:  # fmt: skip
         super().__init__(learner, method, training, slots=slots, phase=phase)

@@ -14,29 +14,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram import parallel
-from engram.engine.batches.collate import (
-    Collate,
-    Minibatch,
-    Upcoming,
-    on_host,
-    one_step,
-    only_own_rows,
-)
-from engram.engine.batches.latents import still_root
-from engram.engine.batches.sampler import Minibatches
-from engram.engine.batches.values import empty_tables, tables_of, write_
+from engram import distributed
+from engram.engine.batches import Collate, Minibatch, Upcoming, on_host, one_step, only_own_rows
 from engram.engine.optim import Grouped, optimizer_of
-from engram.engine.trainers.standing import Standing
+from engram.engine.sampler import Minibatches
+from engram.engine.stored_values import empty_tables, still_root, tables_of, write_
 from engram.engine.training import Training
 from engram.errors import bad
 from engram.learner.batch import Batch
-from engram.learner.bound import BoundNet
-from engram.learner.learner import Learner
-from engram.learner.moving import Moving
-from engram.learner.scopes import competing
-from engram.methods.answers import direction, named_terms, next_state
-from engram.methods.base import Gradient, Method, Terms, pace_of
+from engram.learner.bound_module import BoundNet
+from engram.learner.layout import Moving
+from engram.learner.learner import RunLearner
+from engram.learner.objectives import competing
+from engram.methods.method import (
+    Gradient,
+    Method,
+    Terms,
+    direction,
+    named_terms,
+    next_state,
+    pace_of,
+)
 
 
 class Slopes(NamedTuple):
@@ -52,7 +50,7 @@ class SingleTrainer:
     """Trains one learner through one phase, in place."""
 
     def __init__(
-        self, learner: Learner, method: Method, training: Training, *, slots: int = 0,
+        self, learner: RunLearner, method: Method, training: Training, *, slots: int = 0,
         phase: str = "task",
     ) -> None:  # fmt: skip
         self.learner, self.method, self.phase = learner, method, phase
@@ -134,7 +132,7 @@ class SingleTrainer:
                 self._upcoming(number)
             rows = one_step(self._rows, number)
             self._batch = self.collate(rows)
-            if parallel.current() is None:
+            if distributed.current() is None:
                 found = gradient(self._batch)
             else:
                 found = self._or_as_before(gradient, self._batch)
@@ -147,7 +145,7 @@ class SingleTrainer:
         sums = dict(self.sums)
         try:
             return gradient(batch)
-        except parallel.LostRank:
+        except distributed.LostRank:
             self.net.place(buffers)
             self.sums = sums
             raise
@@ -224,7 +222,7 @@ class SingleTrainer:
             raise bad(f"{type(self.method).__name__}.loss", expected, "constants")
         inputs = [*net.parameters, *([net.leaf] if net.touched else [])]
         parts = torch.autograd.grad(total, inputs, allow_unused=True)
-        found_parts, ranks = net.as_laid_out(parts), parallel.current()
+        found_parts, ranks = net.as_laid_out(parts), distributed.current()
         if ranks is not None:  # each has followed its own rows; penalties are on the whole vector
             found_parts = ranks.summed(found_parts)
         self._log(terms)
@@ -289,7 +287,7 @@ class SingleTrainer:
         self.net.release()
 
 
-def _collate_of(learner: Learner, method: Method) -> Collate:
+def _collate_of(learner: RunLearner, method: Method) -> Collate:
     """What makes the batches of a task."""
     opened, visible = learner.opened.to(learner.device), learner.stream.visible.to(learner.device)
     return Collate(
@@ -297,3 +295,58 @@ def _collate_of(learner: Learner, method: Method) -> Collate:
         scopes=competing(learner.scope, opened, visible, learner.stage), stage=learner.stage,
         alone=only_own_rows(method, learner.stage),
     )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------
+# Entries of a run's vector that may not move while it trains alone.
+
+
+class Standing:
+    """No gradient for what may not move; it is put back where the optimiser moves it all the same.
+
+    Parameters that stand still as a whole are in no update, so they cannot drift.
+
+    Parameters
+    ----------
+    free
+        [P] which entries may move.
+    vector
+        [P] the weights.
+    parts
+        Gives the views of a vector, one for each parameter that is updated.
+    drifts
+        Whether the optimiser moves entries without gradient (weight decay, old momentum).
+    """
+
+    def __init__(
+        self, free: Tensor, vector: Tensor, parts: Callable[[Tensor], list[Tensor]], *, drifts: bool
+    ) -> None:
+        frozen = (~free).nonzero()[:, 0]
+        self._frozen = frozen if len(frozen) else None
+        views = parts(free)
+        self._masks = [(i, v) for i, v in enumerate(views) if not bool(v.all())]
+        updated = torch.zeros_like(free)
+        for mine, may_move in zip(parts(updated), views, strict=True):
+            mine.copy_(~may_move)
+        self._places = updated.nonzero()[:, 0]
+        back = drifts and len(self._places) > 0
+        self._before = vector[self._places].clone() if back else None
+
+    def mask_parts_(self, grads: list[Tensor]) -> None:
+        """Of gradients by parameter, in place."""
+        for index, mask in self._masks:
+            grads[index].mul_(mask)
+
+    def mask_(self, flat: Tensor) -> None:
+        """Of a gradient of the whole vector, in place."""
+        if self._frozen is not None:
+            flat.index_fill_(0, self._frozen, 0.0)
+
+    def masked(self, flat: Tensor) -> Tensor:
+        """The same as a tensor of its own, where anything stands still."""
+        return flat if self._frozen is None else flat.index_fill(0, self._frozen, 0.0)
+
+    def put_back_(self, vector: Tensor) -> None:
+        """After an update: what stands still is where it was."""
+        if self._before is not None:
+            vector[self._places] = self._before

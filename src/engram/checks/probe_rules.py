@@ -1,0 +1,240 @@
+"""Rules for probes: each run as if alone, nothing changed, nothing learnt from test rows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from engram import keys
+from engram.checks.check_report import DoesNotApply, require
+from engram.checks.toy_runs import CLOSE, clouds, gap, runs_of, same, streams
+from engram.engine import checkpoints as checkpoint
+from engram.engine.engine import Engine
+from engram.experiments.probe_names import build_probes, plain_probe
+from engram.learner.tensor_tree import flatten, leaves, shapes, tree_map
+from engram.methods.er import ER
+from engram.probes import Probe, RunStage, measure
+from engram.probes.ood_data import Outside
+from engram.probes.probe import check_probe
+from engram.records import EvaluationItems
+from engram.streams import Stream
+
+KEY = "probe"
+States = list[dict[str, Any]]
+Numbers = list[dict[Any, float]]  # of each run: value by metric, task, class, head and step
+
+
+def stages_of_runs(on: Sequence[Stream] | None = None) -> Iterator[list[RunStage]]:
+    """Three runs over tasks of unequal size, in lockstep, after each stage."""
+    on = streams(valid=0.2) if on is None else on
+    runs = [replace(run, features=True) for run in runs_of(ER(), on)]
+    outside = foreign()
+    group: list[RunStage] = []
+    for stage in Engine(runs, device="cpu", together=True).stages():
+        run, outcome = runs[stage.run], stage.outcome
+        group.append(
+            RunStage(
+                stage=stage.stage,
+                stream=run.stream,
+                method=run.method,
+                seed=run.seed,
+                items=EvaluationItems.of_stream(run.stream),
+                scores=outcome.scores,
+                learner=stage.learner,
+                features=outcome.features,
+                facts={"seconds": 1.0, "steps": float(outcome.steps)},
+                outside=outside,
+            )
+        )
+        if stage.last_of_group:
+            yield group
+            group = []
+
+
+def foreign() -> Outside:
+    """Rows of the toys' shape that are none of theirs."""
+    data = clouds()
+    return Outside(replace(data, x=-1.5 * torch.as_tensor(data.x) + 0.5, name="foreign"))
+
+
+def measured(probe: Probe, runs: Sequence[RunStage], states: States) -> tuple[Numbers, States]:
+    """What the probe says of runs that are seen together, and what it keeps of them."""
+    ready = [replace(run, probes=state) for run, state in zip(runs, states, strict=True)]
+    numbers: Numbers = [{} for _ in runs]
+    kept: States = [{} for _ in runs]
+    for found in measure(ready, [()] * len(runs), [{KEY: probe}] * len(runs)):
+        seeds = np.array(found.places)
+        frame = found.rows.rows(recipe="", label="", seed=seeds, order="", stage=0).frame()
+        frame = frame[~frame["metric"].str.endswith("/seconds")]  # no two are the same
+        place = ["metric", "task", "cls", "head", "step"]
+        for row in frame[["seed", "value", *place]].itertuples(index=False):
+            seed, value, *rest = row
+            numbers[int(seed)][tuple(map(str, rest))] = float(value)
+        for i, r in enumerate(found.places):
+            kept[r] = found.states[i]
+            for name, array in found.arrays[i].get(KEY, {}).items():
+                flat = np.asarray(array, np.float64).reshape(-1)
+                # NaN is no number: runs seen together are padded with it
+                found_here = {(name, j): float(value) for j, value in enumerate(flat)}
+                numbers[r] |= {k: v for k, v in found_here.items() if v == v}
+    return numbers, kept
+
+
+def fresh() -> States:
+    """No run has kept anything yet."""
+    return [{}, {}, {}]
+
+
+def away(first: dict[Any, float], second: dict[Any, float]) -> float:
+    """Largest difference between the numbers of two runs; inf where other numbers are there."""
+    if first.keys() != second.keys():
+        return float("inf")
+    a, b = (np.array([one[key] for key in first]) for one in (first, second))
+    off = np.where(np.isnan(a) & np.isnan(b), 0.0, np.abs(a - b) / np.maximum(1, np.abs(b)))
+    return float(np.nan_to_num(off, nan=np.inf).max(initial=0.0))
+
+
+def _everything(run: RunStage) -> Any:
+    learner = run.learner
+    assert learner is not None  # live runs have one
+    numbers = (torch.tensor(run.scores), run.features, torch.tensor(run.items.targets))
+    return (learner.vector, learner.buffers, learner.state, *numbers)
+
+
+def check_frozen_dataclass_with_options(probe: Probe) -> None:
+    """A probe is a frozen dataclass of options with defaults; a recipe gives it back."""
+    kind, name = type(probe), type(probe).__name__
+    require("__dataclass_fields__" in vars(kind), f"decorate {name} with @dataclass(frozen=True)")
+    require(is_dataclass(kind), f"decorate {name} with @dataclass(frozen=True)")
+    bare = [
+        f.name
+        for f in fields(probe)
+        if f.init and f.default is MISSING and f.default_factory is MISSING
+    ]
+    require(not bare, f"give every option a default; {', '.join(bare)} has none")
+    check_probe(probe)
+    if "<locals>" not in kind.__qualname__ and kind.__module__ != "__main__":
+        (again,) = build_probes([plain_probe(probe)])
+        require(again == probe, f"{name} is another one after a recipe; keep options plain")
+
+
+def check_measures_after_every_stage(probe: Probe) -> None:
+    """Three tasks are measured; at least one number comes out, and none is infinite."""
+    states, count = fresh(), 0
+    for runs in stages_of_runs():
+        numbers, states = measured(probe, runs, states)
+        values = [value for run in numbers for value in run.values()]
+        require(not np.isinf(values).any(), "a number is infinite; NaN says that there is none")
+        count += len(values)
+    require(count > 0, "three stages, and not one number")
+
+
+def check_measuring_is_pure(probe: Probe) -> None:
+    """The same view gives the same rows and state; nothing is modified, no generator is used."""
+    states = fresh()
+    for runs in stages_of_runs():
+        trees = [_everything(run) for run in runs]
+        kept, old = tree_map(torch.clone, tuple(trees)), tree_map(torch.clone, tuple(states))
+        dice = torch.get_rng_state(), repr(np.random.get_state()), random.getstate()  # noqa: NPY002
+        first, found = measured(probe, runs, states)
+        now = torch.get_rng_state(), repr(np.random.get_state()), random.getstate()  # noqa: NPY002
+        fair = torch.equal(dice[0], now[0]) and dice[1:] == now[1:]
+        require(fair, "a global generator is used: draw with engram.keys and view.seeds")
+        require(same(tuple(trees), kept), "networks, features or scores were modified in place")
+        require(same(tuple(states), old), "view.state was modified in place; keep a new tree")
+        second, again = measured(probe, runs, states)
+        equal = all(away(a, b) == 0 for a, b in zip(first, second, strict=True))
+        require(equal, "the same view gives other numbers: what is remembered goes to view.keep")
+        require(same(tuple(found), tuple(again)), "the same view gives another state")
+        states = found
+
+
+def check_each_run_as_if_alone(probe: Probe) -> None:
+    """Seen with two others or alone, a run has the same numbers and the same state."""
+    together, apart = fresh(), fresh()
+    for runs in stages_of_runs():
+        numbers, together = measured(probe, runs, together)
+        for r, run in enumerate(runs):
+            alone, kept = measured(probe, [run], [apart[r]])
+            apart[r] = kept[0]
+            off = away(alone[0], numbers[r])
+            require(
+                off <= CLOSE,
+                f"a run seen alone differs by {off:.1e}: the first axis is the run, and batches "
+                "are padded with rows of weight 0 (batch.w)",
+            )
+            require(
+                shapes(kept[0]) == shapes(together[r]) and gap(kept[0], together[r]) <= CLOSE,
+                "a run seen alone keeps another state",
+            )
+
+
+def check_state_survives_a_file(probe: Probe) -> None:
+    """State is a tree of tensors; written to a checkpoint and read again, nothing changes."""
+    states = fresh()
+    for runs in stages_of_runs():
+        found, states = measured(probe, runs, states)
+        del found
+        for r, state in enumerate(states):
+            require(all(isinstance(leaf, torch.Tensor) for leaf in leaves(state)), "no tensor")
+            read = checkpoint.rebuild(checkpoint.structure(state), flatten(state))
+            require(shapes(read) == shapes(state) and same(read, state), "keys must be texts")
+            states[r] = read
+
+
+def check_test_rows_change_no_state(probe: Probe) -> None:
+    """With other scores, features and labels of test rows, a probe keeps the same state."""
+    states, kept = fresh(), False
+    for number, runs in enumerate(stages_of_runs()):
+        _, found = measured(probe, runs, states)
+        kept = kept or any(True for state in found for _ in leaves(state))
+        other = [other_tests(run, number) for run in runs]
+        _, changed = measured(probe, other, states)
+        fair = shapes(tuple(found)) == shapes(tuple(changed)) and same(tuple(found), tuple(changed))
+        require(fair, "state depends on test rows: fit on view.batches() alone")
+        states = found
+    if not kept:
+        raise DoesNotApply("it keeps no state")
+
+
+def other_tests(run: RunStage, number: int) -> RunStage:
+    """The run with noise in place of its answers, and other labels of its test rows."""
+    key = keys.fold(number, "other tests")
+    noise = keys.normal(key, *run.scores.shape).numpy().astype(run.scores.dtype)
+    seen = run.features
+    assert seen is not None
+    features = keys.normal(keys.fold(key, "features"), *seen.shape).to(seen)
+    task = run.items.task
+    targets = run.items.targets.copy()
+    for k in np.unique(task):  # within a task, so that nothing but the labels is another one
+        targets[task == k] = np.roll(targets[task == k], 3, axis=0)
+    return replace(run, scores=noise, features=features, items=replace(run.items, targets=targets))
+
+
+def check_declared_needs_are_enough(probe: Probe) -> None:
+    """A probe that needs no networks measures without them: from recorded predictions."""
+    if probe.needs:
+        raise DoesNotApply(f"it needs {' and '.join(probe.needs)}")
+    live, recorded = fresh(), fresh()
+    for runs in stages_of_runs():
+        wanted, live = measured(probe, runs, live)
+        bare = [replace(run, learner=None, features=None) for run in runs]
+        found, recorded = measured(probe, bare, recorded)
+        equal = all(away(a, b) == 0 for a, b in zip(found, wanted, strict=True))
+        require(equal, "recorded predictions give other numbers: declare needs = ('networks',)")
+
+
+PROBE_CHECKS = (
+    check_frozen_dataclass_with_options,
+    check_measures_after_every_stage,
+    check_measuring_is_pure,
+    check_each_run_as_if_alone,
+    check_state_survives_a_file,
+    check_test_rows_change_no_state,
+    check_declared_needs_are_enough,
+)

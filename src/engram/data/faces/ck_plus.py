@@ -1,0 +1,159 @@
+"""CK+ (Extended Cohn-Kanade) in the official form: frames, Emotion and Landmarks files."""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from engram.data.attributes import held_units
+from engram.data.conversion import Array
+from engram.data.dataset import Data
+from engram.data.faces.expressions import EXPRESSIONS
+from engram.data.faces.face_images import Face, FaceOptions, Frame, read_faces
+from engram.data.files import below, text_of
+from engram.data.image_folder import images_in, is_hidden
+from engram.errors import bad, check_int, plural
+
+# The Emotion files count the expressions as EXPRESSIONS does: 0 neutral, 1 anger, 2 contempt, ...
+_IMAGES = ("cohn-kanade-images", "extended-cohn-kanade-images/cohn-kanade-images")
+_EMOTION = ("Emotion", "Emotion_labels/Emotion", "Emotion_labels")
+_LANDMARKS = ("Landmarks", "Landmarks/Landmarks")
+_LABELLED = "_emotion.txt"  # the end of the name of a label
+_POINTS = 68
+_NUMBER = re.compile(r"(\d+)\D*$")
+
+
+def is_ck_plus(path: Path) -> bool:
+    """Whether a folder holds the frames and the Emotion files."""
+    return _inside(path, _IMAGES) is not None and _inside(path, _EMOTION) is not None
+
+
+def load_ck_plus(
+    path: Path,
+    *,
+    size: int = 100,
+    peak: int = 3,
+    test_share: float = 37 / 123,
+    seed: int = 0,
+    broken: str = "error",
+    packed: str | os.PathLike[str] | None = None,
+    name: str = "ck_plus",
+) -> Data:
+    """CK+: the last frames of each labelled sequence as its expression, the first as Neutral.
+
+    Parameters
+    ----------
+    size, broken, packed
+        See `FaceOptions`. Faces are cut by their 68 landmarks.
+    peak
+        Frames taken from the end of a sequence.
+    test_share, seed
+        Share of the subjects that is for testing, and how they are drawn; 37 of 123, so that
+        every expression has about that share. No subject is in both parts.
+    """
+    check_int("peak", peak, low=1)
+    options = FaceOptions(size=size, broken=broken, packed=packed)
+    images, emotions = _inside(path, _IMAGES), _inside(path, _EMOTION)
+    if images is None or emotions is None:
+        raise bad(str(path), "the folders cohn-kanade-images and Emotion", "others")
+    subjects = _folders(images)
+    found: list[tuple[Path, str, str]] = []
+    unlabelled = short = told = 0
+    for subject in subjects:
+        for session in _folders(subject):
+            label, last = _label(below(emotions, f"{subject.name}/{session.name}"))
+            frames = _in_order(session)
+            told += label is not None
+            if label is None:
+                unlabelled += 1
+            elif frames and _frame_number(frames[-1]) < last:
+                wanted = f"frame {last}, of which its emotion was told"
+                raise bad(str(session), wanted, f"{frames[-1].name} as the last one")
+            elif len(frames) < 2:
+                short += 1
+            else:
+                found.append((frames[0], "Neutral", subject.name))
+                found += [(one, label, subject.name) for one in frames[1:][-peak:]]
+    if not found:
+        raise bad(str(emotions), "files *_emotion.txt of the sequences", "none")
+    units, labels = [one[2] for one in found], [one[1] for one in found]
+    everyone = [subject.name for subject in subjects]
+    held = held_units(units, labels, test_share, seed=seed, everyone=everyone)
+    landmarks = _inside(path, _LANDMARKS)
+    faces = [
+        Face(file, label, "test" if subject in held else "train", _frame(file, images, landmarks),
+             {"subject": subject})
+        for file, label, subject in found
+    ]  # fmt: skip
+    notes = [f"{len(subjects) - len(held)} subjects for training, {len(held)} for testing"]
+    notes += [f"{plural(unlabelled, 'sequence')} without an emotion left out"] if unlabelled else []
+    notes += [f"{plural(short, 'sequence')} of fewer than two frames left out"] if short else []
+    alone = sum(len(_emotion_files(one)) for one in emotions.rglob("*") if one.is_dir()) - told
+    notes += [f"{plural(alone, 'emotion file')} of sequences that are not there"] if alone else []
+    return read_faces(name, faces, options, notes=notes)
+
+
+def _inside(path: Path, names: tuple[str, ...]) -> Path | None:
+    return next((place for one in names if (place := below(path, one)).is_dir()), None)
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(one for one in path.iterdir() if one.is_dir() and not is_hidden(one.name))
+
+
+def _frame_number(file: Path) -> int:
+    found = _NUMBER.search(file.stem)
+    return int(found[1]) if found else 0
+
+
+def _in_order(session: Path) -> list[Path]:
+    """The frames of a sequence by their numbers, which no two may share."""
+    frames = sorted(images_in(session), key=_frame_number)
+    for one, other in pairwise(frames):
+        if _frame_number(one) == _frame_number(other):
+            raise bad(str(session), "each frame once", [one.name, other.name])
+    return frames
+
+
+def _label(folder: Path) -> tuple[str | None, int]:
+    """The emotion of a sequence, of which most have none, and the number of its last frame."""
+    files = _emotion_files(folder) if folder.is_dir() else []
+    if not files:
+        return None, 0
+    if len(files) > 1:
+        raise bad(str(folder), "one emotion file", [one.name for one in files])
+    text = text_of(files[0]).split()
+    try:
+        number = float(text[0]) if len(text) == 1 else -1.0
+    except ValueError:
+        number = -1.0
+    if number not in range(len(EXPRESSIONS)):
+        raise bad(str(files[0]), "an emotion from 0 to 7", " ".join(text))
+    last = files[0].with_name(files[0].name[: -len(_LABELLED)])
+    return EXPRESSIONS[int(number)], _frame_number(last)
+
+
+def _emotion_files(folder: Path) -> list[Path]:
+    names = (one for one in folder.iterdir() if one.name.lower().endswith(_LABELLED))
+    return sorted(one for one in names if not is_hidden(one.name))
+
+
+def _frame(file: Path, images: Path, landmarks: Path | None) -> Frame:
+    if landmarks is None:
+        return Frame()
+    place = landmarks / file.relative_to(images).with_name(f"{file.stem}_landmarks.txt")
+    return Frame(points=_points(place)) if place.is_file() else Frame()
+
+
+def _points(file: Path) -> Array:
+    try:
+        points = np.array(file.read_text(encoding="utf-8-sig").split(), np.float64).reshape(-1, 2)
+    except ValueError:
+        points = np.empty((0, 2))
+    if points.shape != (_POINTS, 2) or not np.isfinite(points).all():
+        raise bad(str(file), f"{_POINTS} points, each x and y", points.shape)
+    return points

@@ -1,0 +1,412 @@
+"""Sets of faces: a list of pictures with labels, parts and facts becomes Data of one size."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.data.conversion import Array
+from engram.data.dataset import Data
+from engram.data.faces.expressions import EXPRESSIONS
+from engram.data.files import check_regular
+from engram.data.images import kinds_in_words
+from engram.data.memory_maps import MappedWriter, is_mapped, read_mapped
+from engram.data.packed import arrays_of, load_packed, with_suffix
+from engram.errors import BadArgument, bad, check_choice, check_int, plural
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+BROKEN = ("error", "drop")
+_CHUNK = 512  # pictures decoded before they are stored
+_SIDES = (8, 1024)
+
+
+@dataclass(frozen=True)
+class Face:
+    """One picture: `part` is train, valid or test; `facts` are its attributes, in words."""
+
+    file: Path
+    label: str
+    part: str
+    frame: Frame | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaceOptions:
+    """What all loaders of faces understand.
+
+    Parameters
+    ----------
+    size
+        Height and width of the faces.
+    broken
+        ``error`` refuses pictures that cannot be read, ``drop`` leaves them out and counts them.
+    packed
+        A file for the faces: written by the first call, and mapped instead of read into memory
+        by that and all later ones. For sets larger than memory.
+    """
+
+    size: int = 100
+    broken: str = "error"
+    packed: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_int("size", self.size, low=_SIDES[0])
+        if self.size > _SIDES[1]:
+            raise bad("size", f"at most {_SIDES[1]}", self.size)
+        check_choice("broken", self.broken, BROKEN)
+
+
+@dataclass
+class _Counts:
+    """What is told about the pictures of a set."""
+
+    noun: str = "faces"
+    crops: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    broken: list[int] = field(default_factory=list)
+
+    def add(self, row: int, cut: Cut | None) -> None:
+        if cut is None:
+            self.broken.append(row)
+            return
+        self.crops[cut.crop] += 1
+        kinds = ("grey", "transparent", "blank", "lost")
+        self.kinds.update(kind for kind in kinds if getattr(cut, kind))
+
+    def notes(self) -> tuple[str, ...]:
+        box = "cut by a face box" if self.noun == "faces" else "cut by a box"
+        words = {"landmarks": "cut by landmarks", "box": box,
+                 "centre": "cut at the centre", "whole": "square as they are"}  # fmt: skip
+        crops = [f"{self.crops[one]:,} {words[one]}" for one in CROPS if self.crops[one]]
+        found = [f"{self.noun}: {', '.join(crops)}"] if crops else []
+        kinds = self.kinds
+        found += kinds_in_words(
+            grey=kinds["grey"], clear=kinds["transparent"], blank=kinds["blank"]
+        )
+        if kinds["lost"]:
+            found.append(f"{kinds['lost']:,} boxes or landmarks that are no part of their image")
+        if self.broken:
+            found.append(f"{plural(len(self.broken), 'image')} left out that cannot be read")
+        return tuple(found)
+
+
+def read_faces(
+    name: str,
+    faces: Sequence[Face],
+    options: FaceOptions,
+    *,
+    notes: Sequence[str] = (),
+    names: Mapping[str, Sequence[str]] | None = None,
+    classes: Sequence[str] = EXPRESSIONS,
+    noun: str = "faces",
+) -> Data:
+    """Data of all faces, uint8 [N, 3, size, size], with the expressions that occur as classes.
+
+    Row i is face i. Pictures that are left out keep their row, black and in no part. `names` are
+    the values of an attribute in their order; without them, those that occur, sorted. Other things
+    than faces have other `classes`, and are called by `noun`.
+    """
+    if not faces:
+        raise bad(name, "at least one picture with a label", "none")
+    facts = _facts(name, faces, options.size, names or {}, classes)
+    notes = (*notes, *_shared_subjects(faces), *_listed_twice(faces))
+    if options.packed is None:
+        refuse_too_many(name, noun, len(faces), options.size)
+        x = np.zeros((len(faces), 3, options.size, options.size), np.uint8)
+        counts = _Counts(noun)
+        for start, chunk in _chunks(faces, options, counts):
+            x[start : start + len(chunk)] = chunk
+        data = _data(torch.from_numpy(x), facts, counts.broken, (*notes, *counts.notes()))
+    else:
+        data = _mapped(Path(options.packed), faces, options, facts, notes, noun)
+    if not len(data.train):
+        raise bad(
+            name, f"{noun} to train on", f"none of {len(faces):,}, see {'; '.join(data.notes)}"
+        )
+    return data
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """All of a Data but its inputs."""
+
+    name: str
+    classes: tuple[str, ...]
+    label: Array
+    part: Array  # 0 train, 1 test, 2 valid: the codes of packed files
+    attributes: Mapping[str, Array]
+    names: Mapping[str, tuple[str, ...]]
+    stamp: str
+
+
+def _facts(
+    name: str,
+    faces: Sequence[Face],
+    size: int,
+    given: Mapping[str, Sequence[str]],
+    known: Sequence[str],
+) -> _Facts:
+    present = {face.label for face in faces}
+    classes = tuple(one for one in known if one in present)
+    if len(classes) < len(present):
+        raise bad(name, f"the labels {', '.join(known)}", sorted(present - set(known)))
+    place_of = {name: i for i, name in enumerate(classes)}
+    attributes, titles = {}, {}
+    for key in dict.fromkeys(key for face in faces for key in face.facts):
+        found = [face.facts.get(key, "unknown") for face in faces]
+        values = list(given.get(key, sorted(set(found) - {"unknown"})))
+        values += ["unknown"] if "unknown" in found and "unknown" not in values else []
+        place = {value: i for i, value in enumerate(values)}
+        attributes[key] = np.array([place[one] for one in found], np.int64)
+        titles[key] = tuple(values)
+    return _Facts(
+        name, classes, np.array([place_of[face.label] for face in faces], np.int64),
+        np.array([("train", "test", "valid").index(face.part) for face in faces], np.uint8),
+        attributes, titles, _stamp(faces, size),
+    )  # fmt: skip
+
+
+def _stamp(faces: Sequence[Face], size: int) -> str:
+    """What tells one list of faces from another, without reading a picture."""
+    digest = hashlib.blake2b(str(size).encode(), digest_size=8)
+    for face in faces:
+        frame = face.frame or Frame()
+        points = () if frame.points is None else frame.points.tolist()
+        facts = (str(face.file), face.label, face.part, tuple(face.facts.items()))
+        more = (frame.bottom,) if frame.bottom else ()
+        digest.update(repr((facts, frame.box, frame.margin, points, *more)).encode())
+    return digest.hexdigest()
+
+
+def _data(x: Tensor, facts: _Facts, broken: Sequence[int], notes: Sequence[str]) -> Data:
+    part = torch.from_numpy(facts.part.astype(np.int64))
+    part[list(broken)] = 255
+    train, test, valid = ((part == code).nonzero()[:, 0] for code in range(3))
+    return Data(
+        x=x, y=torch.from_numpy(facts.label)[:, None], train=train, test=test, valid=valid,
+        classes=facts.classes, name=facts.name,
+        attributes={key: torch.from_numpy(value) for key, value in facts.attributes.items()},
+        attribute_names=facts.names, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _mapped(
+    path: Path,
+    faces: Sequence[Face],
+    options: FaceOptions,
+    facts: _Facts,
+    notes: Sequence[str],
+    noun: str,
+) -> Data:
+    path = with_suffix(path)
+    if not path.exists():
+        counts = _Counts(noun)
+        shape = (len(faces), 3, options.size, options.size)
+        nothing = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(shape)
+        with MappedWriter(path, shape, _data(nothing, facts, (), ()).facts()) as writer:
+            for _, chunk in _chunks(faces, options, counts):
+                writer.write(chunk)
+            whole_set = _data(nothing, facts, counts.broken, (*notes, *counts.notes()))
+            writer.finish(whole_set, stamp=np.array(facts.stamp), **arrays_of(whole_set))
+    if not is_mapped(path) or str(read_mapped(path)[1].get("stamp")) != facts.stamp:
+        raise bad("packed", f"a new file, or one with these {noun} of {facts.name} at this size",
+                  f"{path}, which holds others")  # fmt: skip
+    return load_packed([path], name=facts.name)
+
+
+def _chunks(
+    faces: Sequence[Face], options: FaceOptions, counts: _Counts
+) -> Iterator[tuple[int, Array]]:
+    """(first row, uint8 [n, 3, size, size]) of all faces; decoded by some threads, in order."""
+
+    def cut(face: Face) -> Cut | None:
+        try:
+            return cut_face(face.file, options.size, face.frame)
+        except BadArgument as problem:
+            if options.broken == "drop" and problem.kind == "broken":
+                return None
+            if problem.kind == "broken":
+                raise BadArgument(f'{problem} (broken="drop" leaves such images out)') from None
+            raise
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for start in range(0, len(faces), _CHUNK):
+            some = list(pool.map(cut, islice(faces, start, start + _CHUNK)))
+            chunk = np.zeros((len(some), 3, options.size, options.size), np.uint8)
+            for i, one in enumerate(some):
+                counts.add(start + i, one)
+                if one is not None:
+                    chunk[i] = one.pixels
+            yield start, chunk
+
+
+def refuse_too_many(name: str, noun: str, count: int, size: int) -> None:
+    """Refuse pictures that would fill more than half of the memory."""
+    needed = count * 3 * size * size
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory // 2:
+        raise bad(name, f"{noun} of at most {memory // 2:,} bytes, half of the memory (give "
+                  'packed="FILE.npz", and they are kept there)', f"{needed:,} bytes")  # fmt: skip
+
+
+def _listed_twice(faces: Sequence[Face]) -> tuple[str, ...]:
+    """Complains of faces with two labels, and counts those that are there twice with one."""
+    known: dict[object, str] = {}
+    for face in faces:
+        what = face.file, face.frame and face.frame.box  # there may be several in a picture
+        if known.setdefault(what, face.label) != face.label:
+            raise bad(str(face.file), "one label", sorted({known[what], face.label}))
+    twice = len(faces) - len(known)
+    return (f"{plural(twice, 'image')} listed more than once",) if twice else ()
+
+
+def _shared_subjects(faces: Sequence[Face]) -> tuple[str, ...]:
+    parts: dict[str, set[str]] = {"train": set(), "valid": set(), "test": set()}
+    for face in faces:
+        if "subject" in face.facts:
+            parts[face.part].add(face.facts["subject"])
+    shared = parts["train"] & parts["test"]
+    if not shared:
+        return ()
+    return (f"{len(shared)} of {len(parts['test'])} test subjects are training subjects as well",)
+
+
+# ------------------------------------------------------------------------------------------------
+# From a picture to a face of one size: what is cut out of it, and how it got its colours.
+
+
+CROPS = ("landmarks", "box", "centre", "whole")
+_GREY = ("1", "L", "LA", "I", "I;16", "F")
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+class Cut(NamedTuple):
+    """A face: uint8 [3, size, size], and what is to be counted about it."""
+
+    pixels: Array
+    crop: str  # one of CROPS
+    grey: bool
+    transparent: bool
+    blank: bool
+    lost: bool = False  # whether its box, or its landmarks, are no part of the picture
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where the face is in a picture: landmarks [n, 2] (x, y), a box, or neither.
+
+    `margin` is added around the landmarks on every side, as a part of their extent: those of a
+    whole face end at the brows. `bottom` rows of pixels at the lower edge are no part of the
+    picture.
+    """
+
+    points: Array | None = None
+    box: Box | None = None
+    margin: float = 0.15
+    bottom: int = 0
+
+
+def cut_face(source: bytes | Path, size: int, frame: Frame | None = None, label: str = "") -> Cut:
+    """The face in a picture as RGB; a broken picture is a `BadArgument` of the kind "broken".
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> stream = io.BytesIO()
+    >>> Image.new("L", (30, 20), 7).save(stream, "png")
+    >>> cut = cut_face(stream.getvalue(), 8)
+    >>> cut.pixels.shape, cut.crop, cut.grey, cut.blank
+    ((3, 8, 8), 'centre', True, True)
+    """
+    from PIL import Image
+
+    where = label or (str(source) if isinstance(source, Path) else "image")
+    try:
+        if isinstance(source, Path):
+            check_regular(source)
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            image.load()
+            return cut_image(image, size, frame or Frame())
+    except (OSError, SyntaxError, Image.DecompressionBombError) as problem:
+        raise bad(where, "a readable, complete image", str(problem)).of_kind("broken") from None
+
+
+def cut_image(image: Image, size: int, frame: Frame) -> Cut:
+    """The face in an open picture."""
+    from PIL import Image as Pillow
+
+    if frame.bottom:  # before all else: smoothing reads beyond the edge of what it is given
+        image = image.crop((0, 0, image.width, max(1, image.height - frame.bottom)))
+    transparent = image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
+    grey = image.mode in _GREY
+    crop, area = square(image.width, image.height, frame)
+    lost = crop not in ("landmarks", "box") and not (frame.points is None and frame.box is None)
+    plain = _eight_bits(image).convert("L" if grey else "RGB")  # a third of the work where grey
+    if crop != "whole" or image.size != (size, size):
+        plain = plain.resize((size, size), Pillow.Resampling.BILINEAR, box=area)
+    pixels = np.asarray(plain)
+    pixels = np.stack([pixels] * 3) if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    grey = grey or bool((pixels[0] == pixels[1:]).all())
+    blank = bool((pixels[0] == pixels[0, 0, 0]).all()) and bool((pixels == pixels[:, :1, :1]).all())
+    return Cut(pixels, crop, grey, transparent, blank, lost)
+
+
+def _eight_bits(image: Image) -> Image:
+    """Sixteen bits to eight: Pillow would cut off what lies above 255."""
+    from PIL import Image as Pillow
+
+    if not image.mode.startswith("I"):
+        return image
+    deep = np.asarray(image)
+    return Pillow.fromarray((deep >> 8 if deep.max(initial=0) > 255 else deep).astype(np.uint8))
+
+
+def square(width: int, height: int, frame: Frame) -> tuple[str, Box]:
+    """What is cut out, inside the picture, and by what.
+
+    Landmarks or a box that lie outside of it, or are smaller than a pixel, tell nothing: the
+    picture is cut as without them.
+    """
+    crop, (x, y), side = _meant(frame)
+    far = side / 2
+    if crop and side >= 1 and -far < x < width + far and -far < y < height + far:
+        return crop, _around((x, y), side, width, height)
+    if width == height:
+        return "whole", (0.0, 0.0, float(width), float(height))
+    return "centre", _around((width / 2, height / 2), min(width, height), width, height)
+
+
+def _meant(frame: Frame) -> tuple[str, tuple[float, float], float]:
+    """By what a face is cut out, its middle and its side; "" where nothing is known."""
+    if frame.points is not None:
+        low, high = frame.points.min(0), frame.points.max(0)
+        (x, y), side = (low + high) / 2, float((high - low).max()) * (1 + 2 * frame.margin)
+        return "landmarks", (float(x), float(y)), side
+    if frame.box is not None:
+        left, top, right, bottom = frame.box
+        middle = ((left + right) / 2, (top + bottom) / 2)
+        return "box", middle, max(right - left, bottom - top)
+    return "", (0.0, 0.0), 0.0
+
+
+def _around(middle: Sequence[float] | Array, side: float, width: int, height: int) -> Box:
+    """A square moved into the picture, no larger than it."""
+    side = min(side, width, height)
+    left = min(max(float(middle[0]) - side / 2, 0.0), width - side)
+    top = min(max(float(middle[1]) - side / 2, 0.0), height - side)
+    return left, top, left + side, top + side

@@ -1,0 +1,212 @@
+"""From sampled rows to the Batch a loss sees; the same for one run and for many."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from engram import distributed, keys
+from engram.engine.sampler import IndexBatch, Minibatches
+from engram.engine.stored_values import NAME, Latents, look_up, read
+from engram.learner.batch import Batch
+from engram.learner.feed import AHEAD, Feed
+from engram.learner.tensor_tree import leaves, tree_map
+from engram.methods.method import Method
+
+
+class Minibatch(NamedTuple):
+    """The rows of one step, of R runs or of one."""
+
+    main: IndexBatch  # [R?, B]
+    key: Tensor  # [R?]
+    apart: tuple[IndexBatch, ...] = ()  # batches kept apart
+    into: Tensor | tuple[()] = ()  # [R?, B] slots that rows of the main batch enter, or -1
+
+
+class Collate:
+    """Facts of a stage that every batch carries, for R runs ([R, ...]) or one (no R axis).
+
+    `alone` says that all rows are the current task's, so that nothing differs from row to row.
+    """
+
+    def __init__(
+        self, feed: Feed, *, opened: Tensor, scopes: Tensor, now: Tensor, stage: int, alone: bool
+    ) -> None:
+        self.feed, self.alone = feed, alone
+        self.current = scopes.select(-2, stage).unsqueeze(-2)  # [R?, 1, C]
+        self.opened = opened  # [R?, C]
+        self.scopes = scopes  # [R?, T, C] classes that compete for a row of each task
+        self.now = now  # [R?]
+        self.values: dict[str, Tensor] = {}  # [R?, M + 1, ...] what is remembered, by slot
+        self.latents: Latents = {}  # of the task's rows, where the top alone is trained
+        self._no_slot = torch.tensor(-1, device=now.device)
+
+    def tensors(self) -> dict[str, Any]:
+        """All that differs between stages and groups."""
+        names = ("current", "opened", "scopes", "now", "values", "latents")
+        return {name: getattr(self, name) for name in names}
+
+    def on(self, tensors: dict[str, Any]) -> Collate:
+        """The same with other tensors."""
+        twin = copy.copy(self)
+        for name, value in tensors.items():
+            setattr(twin, name, value)
+        return twin
+
+    def __call__(self, rows: Minibatch) -> Batch:
+        """The batch of one step, with the batches kept apart from it."""
+        main, key, apart, _ = rows
+        memory = (self._batch(one, keys.fold(key, j)) for j, one in enumerate(apart))
+        return self._batch(main, key)._replace(memory=tuple(memory))
+
+    def _batch(self, part: IndexBatch, key: keys.Key) -> Batch:
+        key, stage = torch.as_tensor(key), part.stages
+        if self.alone:
+            old = torch.zeros_like(part.w)
+            open_ = self.current.expand(*stage.shape, -1)
+        else:
+            old = ((part.slot >= 0) | (stage < self.now.unsqueeze(-1))).to(part.w.dtype)
+            spread = stage[..., None].expand(*stage.shape, self.scopes.shape[-1])
+            open_ = self.scopes.gather(-2, spread)
+        return Batch(
+            x=self._inputs(part, key),
+            y=part.y,
+            w=part.w,
+            stage=stage,
+            old=old,
+            open=open_,
+            slot=self._no_slot.expand(stage.shape) if self.alone else part.slot,
+            opened=self.opened,
+            now=self.now,
+            key=key,
+            values={name: read(table, part.slot) for name, table in self._payload()},
+        )
+
+    def _inputs(self, part: IndexBatch, key: Tensor) -> Tensor:
+        if not self.latents:
+            return self.feed.augmented(part.rows, part.stages, key, distributed.current())
+        by_slot = None if self.alone else self.values.get(NAME)
+        return look_up(self.latents, part.rows, part.slot, by_slot)
+
+    def _payload(self) -> list[tuple[str, Tensor]]:
+        """What is remembered, but for latents where those are the inputs themselves."""
+        return [(k, v) for k, v in self.values.items() if not (self.latents and k == NAME)]
+
+
+def only_own_rows(method: Method, stage: int) -> bool:
+    """Whether every row of every batch is the current task's."""
+    phases = method.phases(stage)
+    return method.replay(stage).kind == "none" and all(
+        phase.rows in ("task", "none") for phase in phases
+    )
+
+
+def at_step(rows: Minibatches, step: Tensor) -> Minibatch:
+    """Rows of one step of all runs, the step number being a tensor (so that it captures)."""
+
+    def take(leaf: Tensor) -> Tensor:
+        return leaf.index_select(1, step).squeeze(1)
+
+    main = IndexBatch(*(take(leaf) for leaf in rows.main))
+    apart = tuple(IndexBatch(*(take(leaf) for leaf in part)) for part in rows.apart)
+    into = take(rows.into) if isinstance(rows.into, Tensor) else ()
+    return Minibatch(main, take(rows.key), apart, into)
+
+
+def one_step(rows: Minibatches, step: int) -> Minibatch:
+    """Rows of one step of one run, cut to its real length: nothing is padded."""
+    length = rows.lengths[step]
+    main = IndexBatch(*(leaf[0, step, :length] for leaf in rows.main))
+    apart = tuple(IndexBatch(*(leaf[0, step] for leaf in part)) for part in rows.apart)
+    into = rows.into[0, step, :length] if isinstance(rows.into, Tensor) else ()
+    return Minibatch(main, rows.key[0, step], apart, into)
+
+
+class Upcoming:
+    """Tells a feed whose rows stay on disk what the next steps will ask for.
+
+    Its row numbers are on the host, where rows are fetched: the device is not waited for.
+    """
+
+    def __init__(self, feed: Feed, rows: Minibatches, cut: bool) -> None:
+        self._feed, self._told = feed, 0
+        self._batches = [rows.main.rows, *(part.rows for part in rows.apart)]  # [R, S, B]
+        self._lengths = rows.lengths if cut else ()
+        feed.announce((), anew=True)
+
+    def __call__(self, step: int) -> None:
+        """A step is about to be taken: announce it, and those behind it."""
+        steps = self._batches[0].shape[1]
+        for number in range(max(step, self._told), min(step + AHEAD + 1, steps)):
+            length = self._lengths[number] if self._lengths else None
+            main, *apart = (leaf[:, number] for leaf in self._batches)
+            self._feed.announce([main[:, :length], *apart], ranks=distributed.current())
+            self._told = number + 1
+
+
+def on_host(rows: Minibatches) -> Minibatches:
+    """The same with row numbers on the host, all else where it was."""
+
+    def moved(batch: IndexBatch) -> IndexBatch:
+        return batch._replace(rows=batch.rows.cpu())
+
+    return rows._replace(main=moved(rows.main), apart=tuple(map(moved, rows.apart)))
+
+
+def at_host(step: Minibatch, rows: Minibatches, number: int) -> Minibatch:
+    """The rows of a step, their numbers taken from `rows` on the host."""
+    main = step.main._replace(rows=rows.main.rows[:, number])
+    pairs = zip(step.apart, rows.apart, strict=True)
+    apart = tuple(one._replace(rows=host.rows[:, number]) for one, host in pairs)
+    return step._replace(main=main, apart=apart)
+
+
+def fit(values: Sequence[Tensor], places: Sequence[Tensor]) -> bool:
+    """Whether rows [R, S, ...] have the shapes of places, or fewer steps.
+
+    Examples
+    --------
+    >>> place, shorter = torch.zeros(2, 5, 3), torch.ones(2, 4, 3)
+    >>> fit([shorter], [place]), fit([place], [shorter])
+    (True, False)
+    """
+    if len(values) != len(places):
+        return False
+    pairs = zip(values, places, strict=True)
+    return all(
+        a.ndim == b.ndim and a.shape[:1] + a.shape[2:] == b.shape[:1] + b.shape[2:]
+        and a.shape[1] <= b.shape[1]
+        for a, b in pairs
+    )  # fmt: skip
+
+
+def lay_(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Write rows that `fit` into places; of further steps there, the old rows stay."""
+    for place, value in zip(places, values, strict=True):
+        place[:, : value.shape[1]].copy_(value)
+
+
+def no_padding(rows: Minibatches) -> bool:
+    """Whether every row of every batch counts (found out once per stage, not per step)."""
+    batches = (rows.main, *rows.apart)
+    return all(bool(torch.all(part.w > 0)) for part in batches)
+
+
+def row_leaves(rows: Minibatches | None) -> list[Tensor]:
+    """All tensors of rows, those of batches kept apart last."""
+    if rows is None:
+        return []
+    found = [*rows.main, rows.key, *leaves(rows.into)]
+    for batch in rows.apart:
+        found += batch
+    return found
+
+
+def copied(rows: Minibatches) -> Minibatches:
+    """The same at addresses of their own."""
+    names = ("main", "apart", "key", "into")
+    return rows._replace(**{k: tree_map(torch.clone, getattr(rows, k)) for k in names})

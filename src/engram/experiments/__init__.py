@@ -1,0 +1,55 @@
+"""Experiments: a recipe says what to run; here it is checked, run, spread over workers, recorded.
+
+`run`, `sweep`, `search` and `orders` begin here. Training itself is in `engram.engine`, the files
+are in `engram.records`. Read `recipe`, `plan`, `execute`, `recorder` in this order.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engram.experiments.callbacks import Callback
+    from engram.experiments.method_names import build_method, method_label
+    from engram.experiments.order_study import OrderStudy
+    from engram.experiments.overrides import set_value
+    from engram.experiments.plan import Plan, plans_of
+    from engram.experiments.recipe import Recipe
+    from engram.experiments.run_methods import run
+    from engram.experiments.run_plans import execute
+
+# Imported when first used: the command line asks for the names of pools without torch.
+_MODULE_OF = {
+    "Callback": "callbacks",
+    "OrderStudy": "order_study",
+    "Plan": "plan",
+    "Recipe": "recipe",
+    "build_method": "method_names",
+    "execute": "run_plans",
+    "method_label": "method_names",
+    "plans_of": "plan",
+    "run": "run_methods",
+    "set_value": "overrides",
+}
+
+__all__ = [
+    "Callback",
+    "OrderStudy",
+    "Plan",
+    "Recipe",
+    "build_method",
+    "execute",
+    "method_label",
+    "plans_of",
+    "run",
+    "set_value",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'engram.experiments' has no attribute {name!r}")
+    value = getattr(import_module(f"engram.experiments.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,267 @@
+"""Probes that are named after the training: finished stages are measured from their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engram.engine.backend import measuring, numerics
+from engram.engine.engine import Engine
+from engram.engine.evaluation import answers
+from engram.errors import RecordError
+from engram.experiments.finished_stages import named_arrays, named_rows
+from engram.experiments.plan import Plan
+from engram.learner.learner import RunLearner
+from engram.memory.exemplars import Exemplars
+from engram.methods.method import Method
+from engram.probes import Probe, RunStage, measure
+from engram.records import EvaluationItems, Prediction, Rows, RunDirectory, read
+from engram.records.probe_arrays import StoredArrays
+from engram.records.run_directory import new_part
+from engram.records.tombstones import Key, Marks, write_mark
+
+AT_ONCE = 256  # runs whose scores are held at the same time
+
+
+@dataclass
+class _Past:
+    """A run of which some stages are recorded, and the probes that have not seen them."""
+
+    plan: Plan
+    probes: Mapping[str, Probe]
+    stages: list[int]
+    states: dict[str, Any]
+    learner: RunLearner | None = None
+
+    @property
+    def needs(self) -> set[str]:
+        return {need for probe in self.probes.values() for need in probe.needs}
+
+
+class _Records:
+    """What a run directory holds of the runs."""
+
+    def __init__(self, folder: RunDirectory) -> None:
+        self.result = read(folder.path)
+        self._diverged = {tuple(run): stage for run, stage in self.result.diverged.items()}
+        self._facts: dict[Any, Any] = {}
+
+    def kept(self, plan: Plan, stage: int) -> Prediction | None:
+        return self.result.predictions.get(*plan.key, stage)
+
+    def whole(self, plan: Plan, stage: int) -> bool:
+        """Whether the run had not diverged in a stage."""
+        return stage < self._diverged.get(plan.key, stage + 1)
+
+    def facts(self, plan: Plan, stage: int) -> dict[str, float]:
+        """Seconds, steps and bytes of a stage."""
+        if plan.key not in self._facts:
+            recipe, seed, order = plan.key
+            frame = self.result.select(recipe=recipe, seed=seed, order=order).frame()
+            plain = (frame["task"] == -1) & (frame["cls"] == -1) & (frame["step"] == -1)
+            plain &= (frame["head"] == "") & ~frame["metric"].astype(str).str.contains("/")
+            self._facts[plan.key] = frame[plain]
+        here = self._facts[plan.key][self._facts[plan.key]["stage"] == stage]
+        return dict(zip(here["metric"].astype(str), here["value"], strict=True))
+
+
+def remeasure(plans: Sequence[Plan], folder: RunDirectory, *, device: Any, together: Any) -> int:
+    """Measure what finished stages of the plans lack, without training; how many runs lacked it."""
+    if not any(plan.probes for plan in plans):
+        return 0
+    known = measured(folder)
+    past: list[_Past] = []
+    changed: dict[str, list[Any]] = {}  # runs by the name of a probe of another version
+    for plan in plans:
+        stages = sorted(folder.finished(*plan.key))
+        seen = known.get(plan.key, {})
+        lacking = {k: p for k, p in plan.probes.items() if set(stages) - seen.get(k, set())}
+        if stages and lacking:
+            past.append(_Past(plan, lacking, stages, {}))
+            for name in {name_of(key) for key in lacking} & {name_of(k) for k in seen}:
+                changed.setdefault(name, []).append(plan.key)
+    if past:
+        records = _Records(folder)
+        _check(past, records)
+        parts = _parts(past, device, together)
+        for name, runs in changed.items():
+            forget(folder, runs, name)
+        for part in parts:
+            _write(part, records, folder)
+    return len(past)
+
+
+def states_of(
+    plan: Plan, probes: Mapping[str, Probe], stages: int, folder: RunDirectory, device: Any
+) -> dict[str, Any]:
+    """What probes kept after the first stages of a run, found anew from its records."""
+    records = _Records(folder)
+    past = [_Past(plan, probes, list(range(stages)), {})]
+    _check(past, records)
+    for part in _parts(past, device, None):
+        for stage in range(stages):
+            _measure(part, stage, records)
+    return past[0].states
+
+
+def _check(past: Sequence[_Past], records: _Records) -> None:
+    """Complain before anything is measured."""
+    for one in past:
+        plan = one.plan
+        for stage in one.stages:
+            lost = _lost(one, records.kept(plan, stage)) if records.whole(plan, stage) else None
+            if lost:
+                said, keep, name = lost
+                raise RecordError(
+                    f"{plan.label}: {name} cannot be measured after the fact, {said} of stage "
+                    f"{stage + 1} were not kept (seed {plan.run.seed}). Give again=True (--again) "
+                    f'to run it anew; keep="{keep}" (--keep {keep}) keeps what later probes need'
+                )
+
+
+def _lost(one: _Past, kept: Prediction | None) -> tuple[str, str, str] | None:
+    """What is missing of a recorded stage, what to keep to have it, and for which probe."""
+    for probe in one.probes.values():
+        if probe.needs and (kept is None or kept.parameters is None):
+            return "the parameters", "parameters", probe.name
+        if kept is None or kept.scores is None:
+            return "the scores", "scores", probe.name
+    return None
+
+
+def _parts(past: Sequence[_Past], device: Any, together: Any) -> list[list[_Past]]:
+    """Runs to be seen together; with networks, those that train together."""
+    bare = [one for one in past if not one.needs]
+    found = [bare[i : i + AT_ONCE] for i in range(0, len(bare), AT_ONCE)]
+    rest = [one for one in past if one.needs]
+    if rest:
+        engine = Engine([one.plan.run for one in rest], device=device, together=together)
+        for one in rest:
+            one.learner = engine.learner(one.plan.run)
+            for probe in one.probes.values():
+                probe.check(one.learner)
+        found += [[rest[place] for place in places] for places, _ in engine.parts()]
+    return found
+
+
+def _write(part: Sequence[_Past], records: _Records, folder: RunDirectory) -> None:
+    for stage in sorted({k for one in part for k in one.stages}):
+        here = [one for one in part if stage in one.stages]
+        rows, reads, arrays = _measure(here, stage, records)
+        done = [_entry(one, stage=stage, probes=list(one.probes)) for one in here]
+        read_rows = [
+            _entry(one, label=one.plan.label, reads=one.plan.run.method.reads,
+                   stages={str(stage): {kind: n for kind, n in counts.items() if n}})
+            for one, counts in zip(here, reads, strict=True) if any(counts.values())
+        ]  # fmt: skip
+        ledger = {"runs": read_rows} if read_rows else None
+        folder.append(Rows.joined(rows), ledger=ledger, probes=done, arrays=arrays)
+
+
+def _entry(one: _Past, **more: Any) -> dict[str, Any]:
+    recipe, seed, order = one.plan.key
+    return {"recipe": recipe, "seed": seed, "order": order, **more}
+
+
+def _measure(
+    part: Sequence[_Past], stage: int, records: _Records
+) -> tuple[list[Rows], list[dict[str, int]], list[StoredArrays]]:
+    """Rows of each run after a stage, how many rows it read for them, and stored arrays."""
+    rows = [Rows() for _ in part]
+    reads: list[dict[str, int]] = [{} for _ in part]
+    arrays: list[StoredArrays] = []
+    whole = [r for r, one in enumerate(part) if records.whole(one.plan, stage)]
+    chosen = [part[r] for r in whole]
+    runs = _run_stages(chosen, stage, records)
+    with measuring(_precision(part)):
+        measures = measure(runs, [()] * len(runs), [one.probes for one in chosen])
+    for found in measures:
+        named = named_rows(found.rows, [chosen[p].plan for p in found.places], stage)
+        for i, place in enumerate(found.places):
+            rows[whole[place]], reads[whole[place]] = named[i], found.reads[i]
+            chosen[place].states = {**chosen[place].states, **found.states[i]}
+            arrays += named_arrays(found.arrays[i], chosen[place].plan, stage)
+    return rows, reads, arrays
+
+
+def _precision(part: Sequence[_Past]) -> str:
+    """Of networks that are looked at together, which have trained in the same way."""
+    return part[0].plan.run.training.precision
+
+
+def _run_stages(part: Sequence[_Past], stage: int, records: _Records) -> list[RunStage]:
+    kept = [records.kept(one.plan, stage) for one in part]
+    learners = [
+        _as_kept(one.learner, own, stage)
+        for one, own in zip(part, kept, strict=True)
+        if one.learner is not None and own is not None
+    ]
+    features: list[Any] = [None] * len(part)
+    if any("features" in one.needs for one in part):  # then all have networks
+        plain = [Method()] * len(part)  # its scores are not used
+        with numerics(_precision(part)):
+            features = [one.features for one in answers(learners, plain, features=True)]
+    items = [EvaluationItems.of_stream(one.plan.run.stream) for one in part]
+    return [
+        RunStage(
+            stage=stage, stream=one.plan.run.stream, method=one.plan.run.method,
+            seed=one.plan.run.seed, items=about, scores=own.full(),
+            said={head: own.predicted(about, head=head) for head in about.heads},
+            learner=one.learner, features=seen, facts=records.facts(one.plan, stage),
+            probes=one.states, outside=one.plan.outside,
+        )
+        for one, own, seen, about in zip(part, kept, features, items, strict=True)
+        if own is not None and own.scores is not None
+    ]  # fmt: skip
+
+
+def _as_kept(learner: RunLearner, kept: Prediction, stage: int) -> RunLearner:
+    """The learner with the parameters, buffers and exemplars that were kept after a stage."""
+    learner.enter(stage)
+    learner.vector = torch.tensor(kept.parameters).to(learner.vector)
+    stored = kept.buffers or {}
+    if set(stored) != set(learner.buffers):
+        missing = ", ".join(sorted(set(learner.buffers) - set(stored)))
+        raise RecordError(f"{kept.key}: buffers were not kept ({missing}); run it again")
+    learner.buffers = {k: torch.tensor(stored[k]).to(v) for k, v in learner.buffers.items()}
+    if kept.exemplars is not None:
+        learner.exemplars = Exemplars._make([*torch.tensor(kept.exemplars).unbind(0), 0])
+    return learner
+
+
+# ------------------------------------------------------------------------------------------------
+# Which probes have measured which stages of a run directory.
+
+
+def measured(folder: RunDirectory) -> dict[Key, dict[str, set[int]]]:
+    """Stages by run and by the key of the probe, ``name@version``."""
+    found: dict[Key, dict[str, set[int]]] = {}
+    marks = Marks.read(folder.path).metrics
+    documents, _ = folder.documents("probes")
+    for document in documents:
+        for one in document["runs"]:
+            run = (str(one["recipe"]), int(one["seed"]), str(one["order"]))
+            for key in one["probes"]:
+                newest = marks.get(f"{name_of(key)}/", {}).get(run, "")
+                if document["part"] >= newest:
+                    found.setdefault(run, {}).setdefault(key, set()).add(int(one["stage"]))
+    return found
+
+
+def name_of(key: str) -> str:
+    """The name of a probe, with which its metrics begin.
+
+    Examples
+    --------
+    >>> name_of("entropy temperature=2@0a1b2c3d4e5f")
+    'entropy temperature=2'
+    """
+    return key.rpartition("@")[0]
+
+
+def forget(folder: RunDirectory, runs: Iterable[Key], name: str) -> None:
+    """Let what a probe has said about some runs count no more; nothing is deleted."""
+    write_mark(folder.path, new_part(), runs, metrics=f"{name}/")

@@ -1,0 +1,136 @@
+"""The contract: what a measurement after every stage declares and does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from engram.errors import bad, check_choice
+from engram.learner.learner import RunLearner
+from engram.methods.method import Method
+from engram.probes.ood_data import Outside
+from engram.records.prediction_scoring import decide
+from engram.records.predictions import as_scores
+from engram.records.scored_items import EvaluationItems
+from engram.records.stage_rows import StageRows
+from engram.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from engram.probes.stage_view import StageView
+
+NEEDS = ("features", "networks")
+TAKEN = ("loss",)  # first words of metrics that are no probe's
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A measurement after every stage: a frozen dataclass of options.
+
+    Override `after_stage`. It sees all runs that trained together at once, [R, ...], and must
+    treat each as if it were alone; it runs after training and can change nothing of it, so naming
+    a probe changes no id and no other number.
+
+    Attributes
+    ----------
+    needs
+        ``features`` of the test items, or ``networks`` (to map over, with batches to fit on).
+        Without either, scores are all a probe gets, and finished runs are measured from their
+        recorded predictions. With one, finished runs are measured from kept parameters.
+
+    Examples
+    --------
+    >>> @dataclass(frozen=True)
+    ... class Confidence(Probe):
+    ...     def after_stage(self, view):
+    ...         likely = view.scores.softmax(-1).amax(-1)  # [R, n]
+    ...         return {"mean": (likely * view.seen).sum(1) / view.seen.sum(1)}
+    >>> Confidence().name
+    'confidence'
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def outside(self) -> bool:
+        """Whether it reads an outside set (`view.outside`), without which it is refused."""
+        return False
+
+    def check(self, learner: RunLearner) -> None:
+        """Raise an error if such a run cannot be measured; called before anything is trained."""
+
+    def after_stage(self, view: StageView) -> StageRows | Mapping[str, Any]:
+        """Rows of all runs, from `view.rows()`, or {metric: values [R]}."""
+        raise NotImplementedError(f"{type(self).__name__}.after_stage is not written")
+
+    @property
+    def name(self) -> str:
+        """What the probe's metrics begin with: its class, and options other than the defaults."""
+        words = [re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()]
+        for field in fields(self):
+            value, default = getattr(self, field.name), field.default
+            if field.default_factory is not MISSING:
+                default = field.default_factory()
+            if field.init and value != default:
+                words.append(f"{field.name}={f'{value:g}' if isinstance(value, float) else value}")
+        return " ".join(words)
+
+
+def check_probe(probe: Any) -> Probe:
+    """A probe that keeps the form; what is wrong is said by name."""
+    if not isinstance(probe, Probe):
+        raise bad("probes", "a Probe, its module:Class, or a mapping with that name", probe)
+    needs: Any = probe.needs
+    if not isinstance(needs, tuple):
+        raise bad(f"{type(probe).__name__}.needs", "a tuple such as ('features',)", needs)
+    for need in needs:
+        check_choice(f"{type(probe).__name__}.needs", need, NEEDS)
+    name = probe.name
+    if not name or "/" in name or name in TAKEN:
+        expected = f"a name without a slash, and not {' or '.join(TAKEN)}"
+        raise bad(f"{type(probe).__name__}.name", expected, name)
+    return probe
+
+
+# ------------------------------------------------------------------------------------------------
+# One run after one stage: what a view of several is made of.
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RunStage:
+    """One run after one stage.
+
+    `learner` is None where a finished run is measured from its records without parameters, and
+    holds parameters, buffers and exemplars only where there are some. `probes` are the states that
+    probes kept after the stage before, by their keys.
+    """
+
+    stage: int
+    stream: Stream
+    method: Method
+    seed: int
+    items: EvaluationItems  # the test items
+    scores: np.ndarray  # [n, C]
+    learner: RunLearner | None = None
+    features: Tensor | None = None  # [n, F]
+    held: np.ndarray | None = None  # [m, C] scores of post-task validation items
+    losses: Sequence[tuple[int, Mapping[str, float]]] = ()
+    curve: Sequence[tuple[int, np.ndarray]] = ()
+    facts: Mapping[str, float] = field(default_factory=dict)  # seconds, steps, bytes
+    probes: Mapping[str, Any] = field(default_factory=dict)
+    said: Mapping[str, np.ndarray] | None = None  # what was recorded as predicted, by head view
+    outside: Outside | None = None
+
+    def decided(self, head: str) -> np.ndarray:
+        """Predicted columns [n] or label sets [n, C]: what was recorded, else from the scores."""
+        if self.said is not None:
+            return self.said[head]
+        return decide(as_scores(self.scores), self.items, stage=self.stage, head=head)
+
+    @property
+    def diverged(self) -> bool:
+        return self.learner is not None and self.learner.diverged >= 0
