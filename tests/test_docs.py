@@ -181,8 +181,8 @@ def test_foreign_words_are_found():
 def test_what_verbs_are_given_is_there():
     """The names in the tables of the guide are those of the classes, and none that is closed."""
     from engram.learner.batch import Batch
+    from engram.learner.learner_proxy import KNOWN
     from engram.learner.networks import Net
-    from engram.learner.proxy import KNOWN
 
     page = (ROOT / "docs/guide/own-method.md").read_text(encoding="utf-8")
     part = page.split("## What the verbs are given")[1].split("\n## ")[0]

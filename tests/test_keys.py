@@ -63,14 +63,14 @@ def test_a_draw_by_a_kernel_is_reshaped_and_asked_for_where_it_is_large(monkeypa
 
     key, shape = torch.tensor([4, 5]), (3, 700)
     folded = keys.fold(key, "name", torch.tensor(3))
-    plain = keys.bits(key, *shape), keys.keep(key, 0.25, *shape)
+    plain = keys.bits(key, *shape), keys.dropout_mask(key, 0.25, *shape)
     stand_in = SimpleNamespace(
         bits=drawn, keep=drawn, mix=lambda key, add: asked.append(add) or keys._mix_(key + add)
     )
     monkeypatch.setitem(sys.modules, "engram.key_kernels", stand_in)
     monkeypatch.setattr(keys, "_has_kernel", lambda key, count=4096: count > 2000)
     assert torch.equal(keys.bits(key, *shape), plain[0])
-    assert torch.equal(keys.keep(key, 0.25, *shape), plain[1])
+    assert torch.equal(keys.dropout_mask(key, 0.25, *shape), plain[1])
     assert asked == [(2100,), (2**22, 2100)]
     assert torch.equal(keys.fold(key, "name", torch.tensor(3)), folded)
     assert asked[3] == keys._STEP

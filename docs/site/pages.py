@@ -12,7 +12,7 @@ from typing import Any
 from command_line import command_line
 
 from engram import methods, metrics
-from engram.data.named_sets import KNOWN
+from engram.data.named_sets import NAMED_SETS
 from engram.memory import policies
 from engram.methods.method import VERBS
 from engram.models import models
@@ -33,7 +33,7 @@ API = {  # pages of the reference and what stands on each
     "recipes": ["engram.experiments.Recipe", "engram.experiments.Callback"],
     "probes": ["engram.probes.probe.Probe", "engram.probes.stage_view.StageView"],
     "detectors": ["engram.novelty.detector.Detector", "engram.novelty.detector.OutputDetector"],
-    "report": ["engram.report.inputs", "engram.report.hyperparameter_figures"],
+    "report": ["engram.report.report_inputs", "engram.report.hyperparameter_figures"],
     "export": ["engram.records.export", "engram.records.export",
                "engram.records.export"],
     "errors": ["engram.errors"],
@@ -226,7 +226,7 @@ def _stem(kind: type[Any]) -> str:
 def _catalogue() -> str:
     """Everything that has a name, as `engram list` shows it."""
     parts = {
-        "Data sets": {name: one.summary for name, one in KNOWN.items()},
+        "Data sets": {name: one.summary for name, one in NAMED_SETS.items()},
         "Models": models(),
         "Memory policies": policies(),
         "Tables of papers": table_names(),

@@ -1,4 +1,5 @@
-"""One run on several devices: what the ranks of a ``torchrun`` job do together.
+"""Several processes of a ``torchrun`` job as one run: sharding, gathering and broadcasting
+between ranks.
 
 Every rank holds the whole run: weights, memory, method. What is shared out is the forward pass and
 its gradient (`engram.learner.networks`); ranks never hold different numbers.
@@ -19,10 +20,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engram.errors import EngramError, bad
-from engram.process import launched
+from engram.process import is_torchrun
 
 T = TypeVar("T")
-PATIENCE = timedelta(hours=1)  # that ranks wait for each other: one of them writes what all found
+RANK_TIMEOUT = timedelta(
+    hours=1
+)  # that ranks wait for each other: one of them writes what all found
 
 
 class LostRank(EngramError):
@@ -79,20 +82,20 @@ class Ranks:
         full[where] = own
         return self.sum_(full)
 
-    def dealt(self, own: Sequence[Tensor], where: Sequence[slice], rows: int) -> Tensor:
+    def gather(self, own: Sequence[Tensor], where: Sequence[slice], rows: int) -> Tensor:
         """[rows, ...] what all ranks made of the parts that they were dealt."""
         full = own[0].new_zeros(rows, *own[0].shape[1:])
         for part, place in zip(own, where, strict=True):
             full[place] = part
         return self.sum_(full)
 
-    def from_first_(self, tensor: Tensor) -> Tensor:
+    def broadcast_(self, tensor: Tensor) -> Tensor:
         """What rank 0 has, in place."""
         with self._all_there():
             dist.broadcast(tensor, 0)
         return tensor
 
-    def of_first(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """What rank 0 has in place of this: any plain value."""
         held: list[Any] = [value if self.rank == 0 else None]
         with self._all_there():
@@ -112,16 +115,16 @@ class Ranks:
 _NOW: Ranks | None = None
 
 
-def current() -> Ranks | None:
+def current_ranks() -> Ranks | None:
     """The ranks that compute together now; None where a process works for itself."""
     return _NOW
 
 
 @contextmanager
-def ranks_on(device: torch.device) -> Iterator[Ranks | None]:
+def join_ranks(device: torch.device) -> Iterator[Ranks | None]:
     """While this lasts, the processes of a job compute together; None without a job."""
     global _NOW
-    if not launched():
+    if not is_torchrun():
         yield None
         return
     if device.type == "cuda":
@@ -131,7 +134,7 @@ def ranks_on(device: torch.device) -> Iterator[Ranks | None]:
             raise bad("--nproc-per-node", wanted, os.environ["LOCAL_WORLD_SIZE"])
         torch.cuda.set_device(device)
     if not dist.is_initialized():  # once for the life of the process: a script may run often
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=RANK_TIMEOUT)
         atexit.register(dist.destroy_process_group)
     before, _NOW = _NOW, Ranks(dist.get_rank(), dist.get_world_size(), device)
     try:
@@ -141,7 +144,7 @@ def ranks_on(device: torch.device) -> Iterator[Ranks | None]:
 
 
 @contextmanager
-def apart() -> Iterator[None]:
+def without_ranks() -> Iterator[None]:
     """While this lasts, this process works for itself."""
     global _NOW
     before, _NOW = _NOW, None

@@ -1,4 +1,4 @@
-"""Small pieces of HTML for notebooks: tables, and text that is only text."""
+"""Small pieces of HTML for notebooks: escaped text, tables, blocks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def escape(text: object) -> str:
     return html.escape(str(text))
 
 
-def table(titles: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+def html_table(titles: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     """A table; the first column is set to the left, the others to the right.
 
     Examples
     --------
-    >>> print(table(["task", "rows"], [["a<b", 3]]))
+    >>> print(html_table(["task", "rows"], [["a<b", 3]]))
     <table><thead><tr><th style="text-align:left">task</th>...<td style="text-align:right">3</td>...
     """
     head = "".join(_cell("th", place, title) for place, title in enumerate(titles))
@@ -38,6 +38,6 @@ def _cell(tag: str, place: int, value: object) -> str:
     return f'<{tag} style="text-align:{side}">{escape(value)}</{tag}>'
 
 
-def block(*parts: str) -> str:
+def join_blocks(*parts: str) -> str:
     """Paragraphs and tables one below the other; empty ones are left out."""
     return "<div>" + "".join(part for part in parts if part) + "</div>"

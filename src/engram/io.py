@@ -1,4 +1,6 @@
-"""Files that appear whole or not at all, and words for disks that are full, read-only or gone."""
+"""Files written atomically (bytes, text, JSON, YAML, tensors with checksums) and read strictly,
+with errors that name the file.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from engram.errors import BadArgument, RecordError, bad
 _batch = threading.local()  # files that are to appear at once
 _counter = itertools.count()  # two threads of one process may write the same name
 
-_WORDS = {
+_DISK_MESSAGES = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is exceeded",
     errno.EROFS: "the disk is read-only",
@@ -37,7 +39,7 @@ _WORDS = {
     errno.EFBIG: "the file exceeds the size limit of this disk or process",
     errno.EIO: "the disk is failing (input/output error)",
 }
-_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+_MISSING_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
 
 class DiskError(RecordError, OSError):
@@ -52,18 +54,18 @@ class DiskError(RecordError, OSError):
     """
 
     def __init__(self, cause: OSError, path: str | os.PathLike[str], why: str = "") -> None:
-        usual = _WORDS.get(cause.errno or 0) or cause.strerror or str(cause)
+        usual = _DISK_MESSAGES.get(cause.errno or 0) or cause.strerror or str(cause)
         said = why or f"{usual}; everything written before is kept"
         super().__init__(f"{os.fspath(path)}: {said}")
         self.errno = cause.errno
 
 
-def folder_path(argument: str, value: object) -> Path:
+def check_folder_path(argument: str, value: object) -> Path:
     """The path of a folder; what is none, or empty, is refused.
 
     Examples
     --------
-    >>> folder_path("out", "")
+    >>> check_folder_path("out", "")
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: out: expected the path of a folder, got ''
@@ -75,7 +77,7 @@ def folder_path(argument: str, value: object) -> Path:
 
 
 @contextmanager
-def appearing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path to write to; on success it takes the place of `path` at once.
 
     The content is on disk before the name is, so a reader never meets half a file, not even after
@@ -85,13 +87,15 @@ def appearing(path: str | os.PathLike[str]) -> Iterator[Path]:
     --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> with appearing(folder / "note.txt") as temporary:
+    >>> with atomic_write(folder / "note.txt") as temporary:
     ...     _ = temporary.write_text("whole")
     >>> [p.name for p in folder.iterdir()]
     ['note.txt']
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.tmp-{_machine()}-{os.getpid()}-{next(_counter)}")
+    temporary = target.with_name(
+        f".{target.name}.tmp-{_machine_id()}-{os.getpid()}-{next(_counter)}"
+    )
     try:
         yield temporary
         if (later := getattr(_batch, "files", None)) is not None:
@@ -108,7 +112,7 @@ def appearing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def all_at_once() -> Iterator[None]:
+def write_together() -> Iterator[None]:
     """While this lasts, files of this thread are written, and appear together at its end.
 
     Many small files wait for the disk little longer than one. If the block raises, none appears.
@@ -117,8 +121,8 @@ def all_at_once() -> Iterator[None]:
     --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> with all_at_once():
-    ...     with appearing(folder / "note.txt") as temporary:
+    >>> with write_together():
+    ...     with atomic_write(folder / "note.txt") as temporary:
     ...         _ = temporary.write_text("whole")
     ...     print((folder / "note.txt").exists())
     False
@@ -135,10 +139,10 @@ def all_at_once() -> Iterator[None]:
         raise
     finally:
         _batch.files = None
-    _appear(files)
+    _move_into_place(files)
 
 
-def _appear(files: dict[Path, Path]) -> None:
+def _move_into_place(files: dict[Path, Path]) -> None:
     """Let temporary files take the place of their targets, once all are on disk."""
     left = dict(files)
     try:
@@ -162,7 +166,7 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def names(folder: Path, prefix: str | tuple[str, ...], end: str) -> list[str]:
+def list_names(folder: Path, prefix: str | tuple[str, ...], end: str) -> list[str]:
     """Names of files with a beginning and an end, sorted: the quick way through a large folder."""
     with os.scandir(folder) as entries:
         return sorted(
@@ -205,7 +209,7 @@ def make_folders(path: str | os.PathLike[str]) -> Path:
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise DiskError(problem, target, _in_the_way(problem, target)) from problem
+        raise DiskError(problem, target, _describe_obstacle(problem, target)) from problem
     return target
 
 
@@ -214,7 +218,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     target = Path(path)
     if target.is_dir():
         raise bad("path", "the name of a file", f"the folder {str(target)!r}")
-    probe = make_folders(target.parent) / f".{target.name}.tmp-{_machine()}-{os.getpid()}-try"
+    probe = make_folders(target.parent) / f".{target.name}.tmp-{_machine_id()}-{os.getpid()}-try"
     try:
         probe.touch()
     except OSError as problem:
@@ -223,12 +227,12 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         _remove(probe)
 
 
-def _in_the_way(problem: OSError, target: Path) -> str:
+def _describe_obstacle(problem: OSError, target: Path) -> str:
     files = (one for one in (target, *target.parents) if os.path.lexists(one) and not one.is_dir())
     if file := next(files, None):
         same = "is a file, not a folder"
         return same if file == target else f"cannot create a folder there: {file} is a file"
-    known = None if problem.errno in _GONE else _WORDS.get(problem.errno or 0)
+    known = None if problem.errno in _MISSING_ERRNOS else _DISK_MESSAGES.get(problem.errno or 0)
     return f"cannot create a folder there: {known or problem.strerror or problem}"
 
 
@@ -272,7 +276,7 @@ def _is_orphan(name: str) -> bool:
     """Whether the process of this machine that wrote a temporary file is no more."""
     machine, _, rest = name.rpartition(".tmp-")[2].partition("-")
     number = rest.partition("-")[0]
-    return machine == _machine() and number.isdigit() and not is_alive(int(number))
+    return machine == _machine_id() and number.isdigit() and not is_alive(int(number))
 
 
 def is_alive(process: int) -> bool:
@@ -293,7 +297,7 @@ def is_alive(process: int) -> bool:
 
 
 @functools.cache
-def _machine() -> str:
+def _machine_id() -> str:
     """A few letters that tell this machine, since it was started, from others; not its name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
@@ -308,12 +312,12 @@ def _machine() -> str:
 # Texts, JSON and YAML that appear whole or not at all; readers name the file that is broken.
 
 
-MOST_INDENTED = 100  # entries of a list in a JSON file
+MAX_INDENTED = 100  # entries of a list in a JSON file
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
     """Write bytes atomically and return the path."""
-    with appearing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(content)
     return Path(path)
 
@@ -325,38 +329,38 @@ def write_text(path: str | os.PathLike[str], content: str) -> Path:
 
 def write_json(path: str | os.PathLike[str], content: Any) -> Path:
     """Write JSON atomically; numpy numbers, tuples and paths become plain values first."""
-    found = plain(content)
+    found = to_plain(content)
     # indented text is made by slow code: for people where it is short, compact where it is long
     several = isinstance(found, dict) and any(
-        isinstance(part, list) and len(part) > MOST_INDENTED for part in found.values()
+        isinstance(part, list) and len(part) > MAX_INDENTED for part in found.values()
     )
     return write_text(path, json.dumps(found, indent=None if several else 1) + "\n")
 
 
 def write_yaml(path: str | os.PathLike[str], content: Any) -> Path:
     """Write YAML atomically, keys in the order given."""
-    return write_text(path, dump_yaml(plain(content)))
+    return write_text(path, dump_yaml(to_plain(content)))
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """The same value made of dict, list, str, int, float, bool and None only.
 
     Examples
     --------
     >>> import numpy as np
-    >>> plain({"lr": np.float32(0.5), "sizes": (np.int64(3), 4)})
+    >>> to_plain({"lr": np.float32(0.5), "sizes": (np.int64(3), 4)})
     {'lr': 0.5, 'sizes': [3, 4]}
     """
     if value is None or type(value) in (str, bool, int, float):
         return value
     if isinstance(value, dict):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): to_plain(inner) for key, inner in value.items()}
     if isinstance(value, (set, frozenset)):
-        return [plain(inner) for inner in sorted(value)]
+        return [to_plain(inner) for inner in sorted(value)]
     if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
+        return [to_plain(inner) for inner in value]
     if hasattr(value, "tolist"):  # numpy scalars and arrays, tensors
-        return plain(value.tolist())
+        return to_plain(value.tolist())
     for kind in (bool, int, float):  # subclasses, such as enumerations of numbers
         if isinstance(value, kind):
             return kind(value)
@@ -406,8 +410,8 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
 # so that a reader of one tensor checks just that.
 
 
-SUMS = "checksums"  # in the header
-_OWN = "checksum"  # of the header's other entries
+CHECKSUMS_KEY = "checksums"  # in the header
+_HEADER_CHECKSUM_KEY = "checksum"  # of the header's other entries
 
 
 def save_tensors(
@@ -425,9 +429,9 @@ def save_tensors(
     ('me', [1.0, 1.0])
     """
     sums = json.dumps({name: checksum(name, one) for name, one in tensors.items()})
-    header = {**facts, SUMS: sums}
-    header[_OWN] = _header_sum(header)
-    with appearing(path) as temporary:
+    header = {**facts, CHECKSUMS_KEY: sums}
+    header[_HEADER_CHECKSUM_KEY] = _header_sum(header)
+    with atomic_write(path) as temporary:
         _save_file(dict(tensors), temporary, header)
     return Path(path)
 
@@ -466,7 +470,7 @@ def checksum(name: str, tensor: Any) -> int:
 
 
 def _header_sum(header: Mapping[str, str]) -> str:
-    entries = sorted((k, v) for k, v in header.items() if k != _OWN)
+    entries = sorted((k, v) for k, v in header.items() if k != _HEADER_CHECKSUM_KEY)
     return str(zlib.crc32(json.dumps(entries).encode()))
 
 
@@ -493,13 +497,13 @@ class TensorFile:
         try:
             file: Any = safe_open(str(path), framework=framework)
             self.facts: dict[str, str] = file.metadata() or {}
-            self._sums = json.loads(self.facts.get(SUMS, "null"))
+            self._sums = json.loads(self.facts.get(CHECKSUMS_KEY, "null"))
         except (SafetensorError, OSError, ValueError) as problem:
             raise RecordError(f"{path}: is not a valid {what} ({problem})") from problem
         self._file = file
         if not isinstance(self._sums, dict):
             raise RecordError(f"{path}: is not a valid {what} (no checksums in its header)")
-        if self.facts.get(_OWN) != _header_sum(self.facts):
+        if self.facts.get(_HEADER_CHECKSUM_KEY) != _header_sum(self.facts):
             raise self._damaged("its header")
 
     def keys(self) -> list[str]:
@@ -526,8 +530,8 @@ class TensorFile:
 # YAML, read strictly: a key that is given twice, or anything unreadable, is one clear error.
 
 
-MOST_VALUES = 1_000_000  # references within references grow without bound
-MOST_LEVELS = 2000  # of a nested text that libyaml gets to see
+MAX_YAML_VALUES = 1_000_000  # references within references grow without bound
+MAX_YAML_LEVELS = 2000  # of a nested text that libyaml gets to see
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
@@ -547,22 +551,22 @@ def parse_yaml(argument: str, text: str) -> Any:
     import yaml
 
     try:
-        value = _loaded(text)
-        values = _size(value, {})
-    except _Twice as found:
-        raise bad(argument, "every key once", _Words(found)) from None
+        value = _load_yaml(text)
+        values = _count_values(value, {})
+    except _DuplicateKey as found:
+        raise bad(argument, "every key once", _Unquoted(found)) from None
     except yaml.YAMLError as problem:
-        raise bad(argument, "YAML", _Words(_reason(text, problem))) from None
+        raise bad(argument, "YAML", _Unquoted(_explain_yaml_error(text, problem))) from None
     except (
         ValueError,
         OverflowError,
         RecursionError,
     ) as problem:  # dates that are none
         why = "nested too deeply" if isinstance(problem, RecursionError) else str(problem)
-        raise bad(argument, "YAML", _Words(f"{_start(text)} ({why})")) from None
-    if values > MOST_VALUES:
-        expected = f"at most {MOST_VALUES} values, none of which contains itself"
-        raise bad(argument, expected, _Words(_start(text)))
+        raise bad(argument, "YAML", _Unquoted(f"{_shorten(text)} ({why})")) from None
+    if values > MAX_YAML_VALUES:
+        expected = f"at most {MAX_YAML_VALUES} values, none of which contains itself"
+        raise bad(argument, expected, _Unquoted(_shorten(text)))
     return value
 
 
@@ -579,38 +583,38 @@ def parse_value(argument: str, text: str) -> Any:
     return float(text) if isinstance(value, str) and _EXPONENT.fullmatch(text.strip()) else value
 
 
-def key_value(text: str, option: str = "--set") -> tuple[str, Any]:
+def parse_key_value(text: str, option: str = "--set") -> tuple[str, Any]:
     """Key and value of ``key=value`` on a command line; `option` names it in complaints.
 
     Examples
     --------
-    >>> key_value("lr=1e-3"), key_value("model.hidden=[32]")
+    >>> parse_key_value("lr=1e-3"), parse_key_value("model.hidden=[32]")
     (('lr', 0.001), ('model.hidden', [32]))
-    >>> key_value("lr")
+    >>> parse_key_value("lr")
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: --set: expected key=value, got 'lr'
     """
-    key, value = _parted(text, option, "key=value")
+    key, value = _split_key_value(text, option, "key=value")
     return key, parse_value(f"{option} {key}", value)
 
 
-def key_values(text: str, option: str = "--grid") -> tuple[str, list[Any]]:
+def parse_key_values(text: str, option: str = "--grid") -> tuple[str, list[Any]]:
     """Key and values of ``key=value,value,...``.
 
     Examples
     --------
-    >>> key_values("lr=0.1,0.01")
+    >>> parse_key_values("lr=0.1,0.01")
     ('lr', [0.1, 0.01])
     """
-    key, values = _parted(text, option, "key=value,value,...")
+    key, values = _split_key_value(text, option, "key=value,value,...")
     found: list[Any] = parse_yaml(f"{option} {key}", f"[{values}]")
     if not found:
         raise bad(option, "key=value,value,...", text)
     return key, found
 
 
-def _parted(text: str, option: str, form: str) -> tuple[str, str]:
+def _split_key_value(text: str, option: str, form: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise bad(option, form, text)
@@ -625,37 +629,37 @@ def read_yaml_file(argument: str, path: str | Path) -> Any:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise bad(f"{argument} {path}", "UTF-8 text", _Words(problem)) from None
+        raise bad(f"{argument} {path}", "UTF-8 text", _Unquoted(problem)) from None
     return parse_yaml(f"{argument} {path}", text)
 
 
-class _Words(str):
+class _Unquoted(str):
     """Text that an error shows without quotes."""
 
     __slots__ = ()
 
-    def __new__(cls, text: object) -> _Words:
+    def __new__(cls, text: object) -> _Unquoted:
         return super().__new__(cls, " ".join(str(text).split()))
 
     def __repr__(self) -> str:
         return str(self)
 
 
-class _Twice(ValueError):
+class _DuplicateKey(ValueError):
     """A mapping has a key twice."""
 
 
-def _start(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:60] + "...")
 
 
-def _reason(text: str, problem: Any) -> str:
+def _explain_yaml_error(text: str, problem: Any) -> str:
     """Where YAML stopped making sense, in one line."""
     mark, why = getattr(problem, "problem_mark", None), getattr(problem, "problem", None)
     if mark is None or why is None:
-        return f"{_start(text)} ({problem})"
+        return f"{_shorten(text)} ({problem})"
     place = f"line {mark.line + 1}, " if "\n" in text.strip() else ""
-    return f"{_start(text)} ({place}column {mark.column + 1}: {why})"
+    return f"{_shorten(text)} ({place}column {mark.column + 1}: {why})"
 
 
 def dump_yaml(value: Any) -> str:
@@ -676,7 +680,7 @@ def dump_yaml(value: Any) -> str:
     return text
 
 
-def _loaded(text: str) -> Any:
+def _load_yaml(text: str) -> Any:
     """The value of a text, by libyaml where both are sure to agree: it is ten times as fast.
 
     To the loader written in Python are left: tabs, tags and blocks of text, where libyaml takes
@@ -685,14 +689,14 @@ def _loaded(text: str) -> Any:
     import yaml
 
     levels = sum(text.count(sign) for sign in "[{-?:")  # no text is nested more deeply
-    if yaml.__with_libyaml__ and levels < MOST_LEVELS and not set("\t!|>") & set(text):
+    if yaml.__with_libyaml__ and levels < MAX_YAML_LEVELS and not set("\t!|>") & set(text):
         with suppress(yaml.YAMLError):
-            return yaml.load(text, Loader=_loader("CSafeLoader"))
-    return yaml.load(text, Loader=_loader("SafeLoader"))
+            return yaml.load(text, Loader=_make_loader("CSafeLoader"))
+    return yaml.load(text, Loader=_make_loader("SafeLoader"))
 
 
 @cache
-def _loader(base: str) -> Any:
+def _make_loader(base: str) -> Any:
     import yaml
 
     class Strict(getattr(yaml, base)):  # type: ignore[misc]
@@ -711,19 +715,19 @@ def _loader(base: str) -> Any:
                 if key in lines:
                     first = lines[key]
                     lines_of = f"lines {first} and {here}" if first != here else f"line {here}"
-                    raise _Twice(f"{key!r} twice, in {lines_of}")
+                    raise _DuplicateKey(f"{key!r} twice, in {lines_of}")
                 lines[key] = here
             super().flatten_mapping(node)
 
     return Strict
 
 
-def _size(value: Any, known: dict[int, float]) -> float:
+def _count_values(value: Any, known: dict[int, float]) -> float:
     """Values inside a value, as often as they are referred to; infinite where it holds itself."""
     if not isinstance(value, (Mapping, list)):
         return 1.0
     if id(value) not in known:
         known[id(value)] = inf  # until it is counted: who comes back here goes in a circle
         inner = value.values() if isinstance(value, Mapping) else value
-        known[id(value)] = 1.0 + sum(_size(one, known) for one in inner)
+        known[id(value)] = 1.0 + sum(_count_values(one, known) for one in inner)
     return known[id(value)]

@@ -1,4 +1,4 @@
-"""Code that is not the library's: imported by name, unless somebody has forbidden it."""
+"""A user's own code by name (``module:name`` or a file), imported unless that is forbidden."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from engram.errors import OWN_MODULES, BadArgument, EngramError, bad, own_place, unknown
+from engram.errors import USER_MODULES, BadArgument, EngramError, bad, unknown, user_code_location
 
 
 class Untrusted(EngramError):
@@ -21,19 +21,22 @@ class Untrusted(EngramError):
 
 
 _forbidden: ContextVar[str] = ContextVar("forbidden", default="")  # why, in words
-_NOT_OWN = {"engram", *sys.stdlib_module_names}  # modules that are nobody's own, by whatever name
+_NOT_USER_MODULES = {
+    "engram",
+    *sys.stdlib_module_names,
+}  # modules that are nobody's own, by whatever name
 
 
 @contextmanager
-def without_own_code(why: str) -> Iterator[None]:
+def forbid_user_code(why: str) -> Iterator[None]:
     """While this lasts, names of code that is not the library's are refused: `Untrusted`.
 
     For recipes that are found, not given: importing a module runs it.
 
     Examples
     --------
-    >>> with without_own_code("reading runs no code"):
-    ...     own_object("antigravity:Method")
+    >>> with forbid_user_code("reading runs no code"):
+    ...     load_user_object("antigravity:Method")
     Traceback (most recent call last):
     ...
     engram.plugins.Untrusted: antigravity:Method: reading runs no code
@@ -45,17 +48,17 @@ def without_own_code(why: str) -> Iterator[None]:
         _forbidden.reset(token)
 
 
-def own_code_may_run() -> bool:
+def is_user_code_allowed() -> bool:
     """Whether nobody has forbidden code that is not the library's."""
     return not _forbidden.get()
 
 
-def own_object(name: str, *, what: str = "name") -> Any:
+def load_user_object(name: str, *, what: str = "name") -> Any:
     """What a user calls ``module:name``; the module may be a file path ending in .py.
 
     Examples
     --------
-    >>> own_object("math:pi")
+    >>> load_user_object("math:pi")
     3.14...
     """
     module_name, _, class_name = name.partition(":")
@@ -69,12 +72,12 @@ def own_object(name: str, *, what: str = "name") -> Any:
         if path.suffix == ".py":
             sys.path.insert(0, str(path.resolve().parent))
             module_name = path.stem
-            _make_way(module_name, path, what)
-        if path.suffix == ".py" or module_name.partition(".")[0] not in _NOT_OWN:
-            OWN_MODULES.add(module_name)
+            _forget_module(module_name, path, what)
+        if path.suffix == ".py" or module_name.partition(".")[0] not in _NOT_USER_MODULES:
+            USER_MODULES.add(module_name)
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if own_place(error):  # found, but something that it imports is not
+        if user_code_location(error):  # found, but something that it imports is not
             raise
         if path.suffix == ".py":
             raise bad(what, f"an existing file in {name!r}", str(path)) from None
@@ -83,11 +86,11 @@ def own_object(name: str, *, what: str = "name") -> Any:
         sys.path[:] = usual
     # a file may lie where a run was begun; another module of its name is not meant
     if path.suffix == ".py" and Path(getattr(module, "__file__", None) or "").name != path.name:
-        OWN_MODULES.discard(module_name)
+        USER_MODULES.discard(module_name)
         raise bad(what, f"an existing file in {name!r}", str(path))
     found = getattr(module, class_name, None)
     if found is None:
-        raise unknown(f"class of {module_name}", class_name, _own_names(module))
+        raise unknown(f"class of {module_name}", class_name, _defined_names(module))
     return found
 
 
@@ -104,7 +107,7 @@ def unknown_name(what: str, name: object, valid: Iterable[str]) -> BadArgument:
     return bad(what, f"{name}:NAME with a name defined there ({listed})", name)
 
 
-def _own_names(module: ModuleType) -> list[str]:
+def _defined_names(module: ModuleType) -> list[str]:
     """What a module defines, without what it imports."""
     return [
         name for name, value in vars(module).items()
@@ -113,7 +116,7 @@ def _own_names(module: ModuleType) -> list[str]:
     ]  # fmt: skip
 
 
-def _make_way(module_name: str, path: Path, what: str) -> None:
+def _forget_module(module_name: str, path: Path, what: str) -> None:
     """Forget an own module of the same name from another file; another's module is in the way."""
     loaded = sys.modules.get(module_name)
     if loaded is None or not path.is_file():
@@ -121,6 +124,6 @@ def _make_way(module_name: str, path: Path, what: str) -> None:
     file = getattr(loaded, "__file__", None)
     if file is not None and Path(file).resolve() == path.resolve():
         return
-    if module_name not in OWN_MODULES:
+    if module_name not in USER_MODULES:
         raise bad(what, f"a file that is not named like the module {module_name!r}", str(path))
     del sys.modules[module_name]

@@ -1,4 +1,6 @@
-"""Signals that ask a process to end, and the exception that ends it."""
+"""What a process is told from outside: signals that ask it to end, and its place in a
+``torchrun`` job.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 # SIGHUP: the terminal or the connection is gone
-ENDING = tuple(
+END_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
 )  # fmt: skip
 
@@ -34,7 +36,7 @@ class Ended(KeyboardInterrupt):
 
 
 @contextmanager
-def on_ending(act: Callable[[int], None], *, keys: bool = False) -> Iterator[None]:
+def handle_end_signals(act: Callable[[int], None], *, keys: bool = False) -> Iterator[None]:
     """While this lasts, call `act` with the number of a signal that asks the process to end.
 
     With `keys` Ctrl-C is one of them, unless somebody else listens to it. Signals that are ignored
@@ -43,7 +45,7 @@ def on_ending(act: Callable[[int], None], *, keys: bool = False) -> Iterator[Non
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    heard = [number for number in END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     if keys and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         heard.append(signal.SIGINT)
     before = {number: signal.signal(number, lambda which, _: act(which)) for number in heard}
@@ -54,7 +56,7 @@ def on_ending(act: Callable[[int], None], *, keys: bool = False) -> Iterator[Non
             signal.signal(number, handler)
 
 
-def end(number: int) -> None:
+def exit_now(number: int) -> None:
     """End at once."""
     raise Ended(number)
 
@@ -63,18 +65,18 @@ def end(number: int) -> None:
 # Whether this process is one of several that ``torchrun`` started, and which.
 
 
-def launched() -> bool:
+def is_torchrun() -> bool:
     """Whether ``torchrun`` started this process as one of several."""
     several = int(os.environ.get("WORLD_SIZE") or 1) > 1
     return several and "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def is_first() -> bool:
+def is_main_process() -> bool:
     """Whether this process is the one that writes and speaks.
 
     Examples
     --------
-    >>> is_first()
+    >>> is_main_process()
     True
     """
-    return not launched() or int(os.environ.get("RANK", 0)) == 0
+    return not is_torchrun() or int(os.environ.get("RANK", 0)) == 0

@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 import engram as package
-from engram.cli import component_texts, run_commands
+from engram.cli import component_help, run_commands
 from engram.cli.list_command import KINDS
-from engram.cli.result_display import plain_table
+from engram.cli.result_display import make_plain_table
 from engram.metrics import FORGETTING_DEFINITIONS
 from engram.streams import NEEDED, SCENARIOS
 from tests.cli.conftest import SMALL
@@ -83,7 +83,7 @@ def test_metrics_where_all_runs_diverged_are_dashes(engram):
 
 def test_headings_are_labels_and_no_markup():
     """In "M [b112]" the id is part of the label, not a style of the console."""
-    shown = plain_table("metric", "M [b11234507762]", "M [952f13ddc02f]")
+    shown = make_plain_table("metric", "M [b11234507762]", "M [952f13ddc02f]")
     console = Console(file=io.StringIO(), width=80)
     console.print(shown)
     assert console.file.getvalue().split() == [
@@ -186,12 +186,12 @@ def test_report_page_and_tables(engram, ran):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_name_has_a_line_and_a_long_form(engram, kind):
     shown = engram("list", kind).stdout
-    entries = component_texts.entries(kind)
+    entries = component_help.list_entries(kind)
     assert entries
     for name, line in entries.items():
         assert f"\n{name} " in f"\n{shown}"
         assert line.strip()
-        assert name in component_texts.about(kind, name, line)
+        assert name in component_help.describe_component(kind, name, line)
 
 
 def test_a_training_setting_is_explained_alone(engram):

@@ -11,9 +11,16 @@ from PIL import Image
 
 import engram
 from engram.data.dataset import Data
-from engram.data.faces.expressions import EXPRESSIONS, expression, expression_ids
-from engram.data.faces.face_images import Face, FaceOptions, Frame, cut_face, cut_image, read_faces
-from engram.data.faces.fer2013 import as_faces, resized
+from engram.data.faces.expressions import EXPRESSIONS, expression_ids, find_expression
+from engram.data.faces.face_images import (
+    Face,
+    FaceOptions,
+    Frame,
+    crop_face,
+    crop_image,
+    read_faces,
+)
+from engram.data.faces.fer2013 import convert_to_faces, resize_like_pillow
 from engram.data.memory_maps import read_mapped
 from tests.data.pictures import fill, paint
 
@@ -28,27 +35,27 @@ def quadrants(path):
 def test_landmarks_box_centre_and_whole(tmp_path):
     file = quadrants(tmp_path / "a.png")
     points = np.array([[30.0, 5.0], [36.0, 11.0]])
-    found = cut_face(file, 8, Frame(points=points, box=(0, 0, 4, 4)))
+    found = crop_face(file, 8, Frame(points=points, box=(0, 0, 4, 4)))
     assert found.crop == "landmarks"  # rather than the box
     left, right = found.pixels[0, 0, [0, -1]] / 6
     assert 29 <= left <= 31
     assert 35 <= right <= 37
-    found = cut_face(file, 8, Frame(box=(2, 2, 10, 8)))
+    found = crop_face(file, 8, Frame(box=(2, 2, 10, 8)))
     assert found.crop == "box"
     assert found.pixels[0].max() <= 60
-    found = cut_face(file, 20)
+    found = crop_face(file, 20)
     assert found.crop == "centre"
     exact = np.asarray(Image.open(file)).transpose(2, 0, 1)[:, :, 10:30]
     assert np.array_equal(found.pixels, exact)  # a square of the picture itself, not resampled
     whole = paint(tmp_path / "b.png", 0, (8, 8))
-    found = cut_face(whole, 8)
+    found = crop_face(whole, 8)
     assert found.crop == "whole"
     assert np.array_equal(found.pixels, np.asarray(Image.open(whole)).transpose(2, 0, 1))
 
 
 def test_boxes_beyond_the_picture_are_moved_inside(tmp_path):
     file = quadrants(tmp_path / "a.png")
-    found = cut_face(file, 20, Frame(box=(-50, -50, 10, 10)))
+    found = crop_face(file, 20, Frame(box=(-50, -50, 10, 10)))
     exact = np.asarray(Image.open(file)).transpose(2, 0, 1)[:, :, :20]
     assert np.array_equal(found.pixels, exact)
 
@@ -62,12 +69,12 @@ def test_colours_are_counted(tmp_path):
     }
     deep = np.linspace(0, 65535, 144).reshape(12, 12).astype(np.uint16)
     Image.fromarray(deep).save(tmp_path / "deep.png")
-    cuts = {name: cut_face(file, 12) for name, file in kinds.items()}
+    cuts = {name: crop_face(file, 12) for name, file in kinds.items()}
     assert [name for name, cut in cuts.items() if cut.grey] == ["grey"]
     assert [name for name, cut in cuts.items() if cut.transparent] == ["clear"]
     assert [name for name, cut in cuts.items() if cut.blank] == ["blank"]
     assert cuts["blank"].pixels[:, 0, 0].tolist() == [5, 6, 7]
-    pixels = cut_face(tmp_path / "deep.png", 12).pixels
+    pixels = crop_face(tmp_path / "deep.png", 12).pixels
     assert np.array_equal(pixels[0], deep >> 8)
     assert pixels.shape == (3, 12, 12)
 
@@ -190,7 +197,7 @@ def test_an_interrupted_file_does_not_appear(tmp_path):
 
 
 def test_names_of_expressions():
-    assert [expression(one.upper()) for one in EXPRESSIONS] == list(EXPRESSIONS)
+    assert [find_expression(one.upper()) for one in EXPRESSIONS] == list(EXPRESSIONS)
     with pytest.raises(ValueError, match="bored"):
         expression_ids("classes", ["angry", "bored"])
     with pytest.raises(ValueError, match="one class for each"):
@@ -203,24 +210,24 @@ def test_pictures_of_one_shape_are_smoothed_together_as_each_alone(shape):
     x = np.random.default_rng(1).integers(0, 256, (3, *shape), np.uint8)
     pictures = [Image.fromarray(one[0] if len(one) == 1 else one.transpose(1, 2, 0)) for one in x]
     for size in (8, 20, 32, 100):
-        alone = [cut_image(one, size, Frame()) for one in pictures]
+        alone = [crop_image(one, size, Frame()) for one in pictures]
         expected = np.stack([one.pixels[: shape[0]] for one in alone])
-        assert (resized(x, size) == expected).all(), size
+        assert (resize_like_pillow(x, size) == expected).all(), size
 
 
 def test_images_in_memory_become_faces():
     x = torch.randint(0, 256, (10, 1, 6, 6), dtype=torch.uint8)
     x[3] = 9
     data = Data.from_arrays(x, ["happy", "neutral"] * 5)
-    faces = as_faces(data, 12)
+    faces = convert_to_faces(data, 12)
     assert faces.classes == ("Neutral", "Happiness")
     assert faces.x.shape == (10, 3, 12, 12)
     assert torch.equal(faces.x[:, 0], faces.x[:, 2])
     assert torch.equal(faces.train, data.train)
     assert faces.notes == ("1 blank image of one colour, kept",)
-    assert as_faces(data, None) is data
+    assert convert_to_faces(data, None) is data
     with pytest.raises(ValueError, match="no images"):
-        as_faces(Data.from_arrays(x.float(), ["happy", "neutral"] * 5), 12)
+        convert_to_faces(Data.from_arrays(x.float(), ["happy", "neutral"] * 5), 12)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +238,7 @@ def test_images_in_memory_become_faces():
 )  # fmt: skip
 def test_frames_that_are_no_part_of_the_picture_are_counted(tmp_path, frame):
     file = quadrants(tmp_path / "a.png")
-    cut, plain = cut_face(file, 20, frame), cut_face(file, 20)
+    cut, plain = crop_face(file, 20, frame), crop_face(file, 20)
     assert (cut.crop, cut.lost, plain.lost) == ("centre", True, False)
     assert np.array_equal(cut.pixels, plain.pixels)
     data = read_faces("x", [Face(file, "Anger", "train", frame)], FaceOptions(size=8))

@@ -12,9 +12,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from engram.data import files
-from engram.data.faces.face_images import cut_face
-from engram.data.files import read_npz
+from engram.data import checked_files
+from engram.data.checked_files import read_npz
+from engram.data.faces.face_images import crop_face
 from engram.data.images import decode
 from engram.data.photos.cifar import LAYOUTS, _contents
 from engram.data.photos.idx_files import read_idx
@@ -39,11 +39,11 @@ def test_an_array_that_says_more_than_it_holds(tmp_path):
 
 
 def test_an_archive_that_is_far_larger_than_its_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LARGE", 1 << 20)
+    monkeypatch.setattr(checked_files, "LARGE_FILE", 1 << 20)
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros(1 << 20))
     with pytest.raises(BadArgument, match="at most 300 times as large as its file"):
         read_npz(tmp_path / "a.npz")
-    monkeypatch.setattr(files, "memory", lambda: 1000)
+    monkeypatch.setattr(checked_files, "total_memory", lambda: 1000)
     with pytest.raises(BadArgument, match="what fits into memory"):
         read_npz(tmp_path / "a.npz")
 
@@ -53,7 +53,7 @@ def test_a_gzip_file_is_read_as_far_as_it_announces(tmp_path, monkeypatch):
     path.write_bytes(gzip.compress(struct.pack(">HBB2I", 0, 8, 2, 2, 2) + bytes(1 << 22)))
     with pytest.raises(BadArgument, match="expected 4 bytes for shape"):
         read_idx(path)
-    monkeypatch.setattr(files, "memory", lambda: 1000)
+    monkeypatch.setattr(checked_files, "total_memory", lambda: 1000)
     path.write_bytes(gzip.compress(struct.pack(">HBB2I", 0, 8, 2, 2000, 2000)))
     with pytest.raises(BadArgument, match="what fits into memory"):
         read_idx(path)
@@ -73,7 +73,7 @@ def test_pipes_are_not_waited_for(tmp_path):
     with pytest.raises(BadArgument, match="not a regular file"):
         decode([tmp_path / "a.png"])
     with pytest.raises(BadArgument, match="not a regular file"):
-        cut_face(tmp_path / "a.png", 8)
+        crop_face(tmp_path / "a.png", 8)
     folder = RunDirectory(tmp_path / "run")
     folder.append(rows_of([0]), ledger={})
     for name in ("results-0.parquet", "ledger-0.json", "recipes/r.yaml"):

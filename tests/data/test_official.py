@@ -73,10 +73,10 @@ def test_checksums_are_verified_by_default(tmp_path):
     with pytest.raises(ValueError, match=r"MD5 .*verify=False skips this"):
         load("mnist", root=tmp_path)
     known = {"file": checksums.md5(b"content")}
-    checksums.check("file", b"content", known, "file")
-    checksums.check("unknown", b"anything", known, "unknown")
+    checksums.check_md5("file", b"content", known, "file")
+    checksums.check_md5("unknown", b"anything", known, "unknown")
     with pytest.raises(ValueError, match="official file"):
-        checksums.check("file", b"other", known, "file")
+        checksums.check_md5("file", b"other", known, "file")
 
 
 @pytest.mark.parametrize(

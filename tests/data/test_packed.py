@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engram.data import Data, add, datasets, inspect, list_sets, load, pack, verify
-from engram.data.files import read_npz
+from engram.data.checked_files import read_npz
 from engram.data.images import cut_sheets
 
 Image = pytest.importorskip("PIL.Image")

@@ -12,7 +12,7 @@ import torch
 import engram
 from engram import Learner, Memory, methods
 from engram.deploy import deployed_learner as learning
-from engram.engine.backend import answering, numerics
+from engram.engine.backend import inference_numerics, training_numerics
 from engram.engine.engine import Engine
 from engram.engine.run_definition import Run
 from engram.engine.training import Training
@@ -117,7 +117,7 @@ def test_room_doubles_and_nothing_else_changes(method, six):
 def test_old_rows_are_bit_exact_when_room_is_made(six, monkeypatch):
     from engram.deploy import deployed_learner as module
 
-    seen, real = [], module.grown
+    seen, real = [], module.widen_learner
 
     def watched(found, *rest):
         seen.append((found, real(found, *rest)))
@@ -243,7 +243,7 @@ def test_networks_answer_in_the_precision_they_were_trained_in(six, monkeypatch)
 
 def test_scopes_of_two_threads_may_end_in_any_order():
     flag, usual = torch.backends.cudnn, torch.backends.cudnn.allow_tf32
-    reader, trainer = answering("float32"), numerics("tf32")
+    reader, trainer = inference_numerics("float32"), training_numerics("tf32")
     reader.__enter__(), trainer.__enter__()  # a training begins while a network is asked
     assert flag.allow_tf32
     reader.__exit__(None, None, None)

@@ -64,7 +64,7 @@ def test_large_moments_stay_behind_and_it_says_so_when_it_goes_on(six, tmp_path,
     x, y, test, stream = six
     kept = {**FAST, "epochs": 1, "optim_reset": False}
     for most in (1 << 20, 0):
-        monkeypatch.setattr("engram.experiments.model_file.MOST", most)
+        monkeypatch.setattr("engram.experiments.model_file.MOST_BYTES", most)
         engram.run(stream[:2], method="Finetune", model=MODEL, out=tmp_path / str(most), **kept)
     whole, light = (engram.read(tmp_path / str(most)).model() for most in (1 << 20, 0))
     moments = {name for name in whole._portable.tensors if name.startswith("opt/")}

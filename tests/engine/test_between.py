@@ -55,7 +55,7 @@ class Balanced(Method):
 
 @pytest.mark.parametrize("together", [True, False])
 def test_what_it_froze_stands_still_until_the_task_ends(together):
-    group = toy_runs.runs_of(Pruned(), toy_runs.streams())
+    group = toy_runs.make_runs(Pruned(), toy_runs.make_streams())
     for stage in Engine(group, device="cpu", together=together).stages():
         learner = stage.learner
         pruned = learner.state["pruned"].bool()
@@ -68,7 +68,7 @@ def test_what_it_froze_stands_still_until_the_task_ends(together):
 
 def test_a_memory_may_be_chosen_between_phases():
     for stage in Engine(
-        toy_runs.runs_of(Balanced(), toy_runs.streams()[:1]), device="cpu"
+        toy_runs.make_runs(Balanced(), toy_runs.make_streams()[:1]), device="cpu"
     ).stages():
         assert len(stage.learner.exemplars) == 12
         assert stage.outcome.steps > len(stage.learner.task.train) // toy_runs.EXACT.batch_size
@@ -89,13 +89,15 @@ class Explosive(Pruned):
 
 
 def test_a_run_that_diverged_holds_up_no_other():
-    data = toy_runs.clouds()
+    data = toy_runs.make_clouds()
     x = torch.as_tensor(data.x).clone()
     x[data.y[:, 0] == 5] = torch.nan
     data = replace(data, x=x)
-    group = toy_runs.streams(data, ((0, 1, 2, 3), (5, 1, 2, 3)))
+    group = toy_runs.make_streams(data, ((0, 1, 2, 3), (5, 1, 2, 3)))
     ends = {}
-    for stage in Engine(toy_runs.runs_of(Explosive(), group), device="cpu", together=True).stages():
+    for stage in Engine(
+        toy_runs.make_runs(Explosive(), group), device="cpu", together=True
+    ).stages():
         ends[stage.run, stage.stage] = stage.learner.diverged
     assert ends[1, 0] == 0
     assert ends[0, 1] == -1
@@ -107,7 +109,11 @@ def test_it_edits_and_returns_nothing():
             return learner.vector
 
     with pytest.raises(BadArgument, match=r"Returns\.between: expected nothing to be returned"):
-        list(Engine(toy_runs.runs_of(Returns(), toy_runs.streams()[:1]), device="cpu").stages())
+        list(
+            Engine(
+                toy_runs.make_runs(Returns(), toy_runs.make_streams()[:1]), device="cpu"
+            ).stages()
+        )
 
 
 class Chained(Pruned):
@@ -118,7 +124,7 @@ class Chained(Pruned):
 
 
 def test_a_learner_grows_by_classes():
-    data = toy_runs.clouds()
+    data = toy_runs.make_clouds()
     x, y = torch.as_tensor(data.x), data.y[:, 0]
     learner = engram.Learner(Chained(), {"name": "mlp", "hidden": (8,)}, capacity=2, epochs=2)
     for classes in ((0, 1), (2, 3), (4, 5)):

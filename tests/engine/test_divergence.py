@@ -139,10 +139,10 @@ def stages(method, *, seeds=(0, 1), together=True, **options):
 def test_the_measure_survives_a_checkpoint(tmp_path):
     one = stages(Finetune(), seeds=[0])[0].learner
     assert set(one.units) == {"task"}
-    checkpoint.save(one, tmp_path)
+    checkpoint.save_checkpoint(one, tmp_path)
     fresh = stages(Finetune(), seeds=[0])[0].learner
     fresh.units = {}
-    checkpoint.load(fresh, tmp_path, range(one.stage + 1))
+    checkpoint.load_checkpoint(fresh, tmp_path, range(one.stage + 1))
     assert fresh.units == one.units
 
 

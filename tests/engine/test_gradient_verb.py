@@ -46,13 +46,13 @@ class TermByTerm(Method):
 
 @pytest.mark.parametrize("method", [Sharp(), HalfFirst(), TermByTerm()], ids=str)
 def test_lockstep_is_the_loop(method):
-    group = toy_runs.runs_of(method, toy_runs.streams(), model="normed")
-    together = toy_runs.train(group, together=True)
+    group = toy_runs.make_runs(method, toy_runs.make_streams(), model="normed")
+    together = toy_runs.train_runs(group, together=True)
     for place, run in enumerate(group):
-        alone = toy_runs.train([run])
+        alone = toy_runs.train_runs([run])
         for stage in range(3):
             pair = together[place, stage].tensors, alone[0, stage].tensors
-            assert toy_runs.gap(*pair) < toy_runs.CLOSE
+            assert toy_runs.largest_gap(*pair) < toy_runs.CLOSE
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -60,7 +60,7 @@ def test_the_log_speaks_of_the_first_gradient_of_a_batch(together):
     """Asking twice does not count twice."""
     losses = []
     for method in (Method(), TermByTerm(), Sharp()):
-        runs = toy_runs.runs_of(method, toy_runs.streams()[:2])
+        runs = toy_runs.make_runs(method, toy_runs.make_streams()[:2])
         (first, *_) = Engine(runs, device="cpu", together=together).stages()
         losses.append(first.outcome.losses[0][1]["task"])
     assert losses[1] == pytest.approx(losses[0], rel=0.2)
@@ -68,7 +68,7 @@ def test_the_log_speaks_of_the_first_gradient_of_a_batch(together):
 
 
 def test_a_sharp_step_by_hand():
-    run = toy_runs.runs_of(Sharp(), toy_runs.streams()[:1])[0]
+    run = toy_runs.make_runs(Sharp(), toy_runs.make_streams()[:1])[0]
     learner = Engine([run], device="cpu").learner(run)
     learner.open_classes(0)
     batch = learner.batch()
@@ -94,7 +94,7 @@ def test_a_sharp_step_by_hand():
     training = replace(toy_runs.EXACT, batch_size=0, epochs=1)
     list(
         Engine(
-            toy_runs.runs_of(Told(), toy_runs.streams()[:1], training=training), device="cpu"
+            toy_runs.make_runs(Told(), toy_runs.make_streams()[:1], training=training), device="cpu"
         ).stages()
     )
     free = learner.free

@@ -11,12 +11,12 @@ from torch import Tensor
 
 import engram
 from engram import methods, metrics
-from engram.checks.toy_runs import clouds, runs_of, train
+from engram.checks.toy_runs import make_clouds, make_runs, train_runs
 from engram.data.dataset import Data
 from engram.engine import evaluation
 from engram.engine.engine import Engine
 from engram.engine.evaluation import validate, validation_items
-from engram.engine.run_definition import Run, judged
+from engram.engine.run_definition import Run, score_batch
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner.batch import Batch
@@ -30,7 +30,7 @@ SETS = Training(epochs=6, batch_size=16, lr=0.02)
 
 
 def named_clouds() -> Data:
-    return replace(clouds((40,) * 6), classes=tuple("abcdef"))
+    return replace(make_clouds((40,) * 6), classes=tuple("abcdef"))
 
 
 def tree() -> Stream:
@@ -95,7 +95,7 @@ def test_the_default_loss_follows_the_stream() -> None:
     assert Run(stream=single, method=methods.ER()).loss == "ce"
     assert Run(stream=tree(), method=methods.ER()).loss == "bce"
     both = [
-        train(runs_of(methods.ER(), [tree()], training=replace(SETS, loss=loss)))
+        train_runs(make_runs(methods.ER(), [tree()], training=replace(SETS, loss=loss)))
         for loss in ("auto", "bce")
     ]
     for key, one in both[0].items():
@@ -184,14 +184,14 @@ def test_naming_every_label_is_no_better_than_its_precision() -> None:
     batch = Batch(none, y, none, none, none, open_, none, none, none, none)
     every = torch.tensor([[3.0, 1.0, 2.0], [1.0, 2.0, 1.0]])  # names every label
     some = torch.tensor([[3.0, -1.0, 2.0], [-1.0, 2.0, -1.0]])
-    assert judged(some, batch, "set") == 1.0
-    assert judged(every, batch, "set") == pytest.approx((4 / 9 + 1 / 9) / 2)
-    assert judged(every, batch, "single") == judged(some, batch, "single")
+    assert score_batch(some, batch, "set") == 1.0
+    assert score_batch(every, batch, "set") == pytest.approx((4 / 9 + 1 / 9) / 2)
+    assert score_batch(every, batch, "single") == score_batch(some, batch, "single")
 
 
 def test_validation_by_argmax_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant watches accuracy on rows that carry sets of labels."""
-    monkeypatch.setattr(evaluation, "judged", lambda *args: judged(*args[:2], "single"))
+    monkeypatch.setattr(evaluation, "score_batch", lambda *args: score_batch(*args[:2], "single"))
     with pytest.raises(AssertionError):
         test_validation_watches_the_figure_of_the_stream()
 
@@ -211,8 +211,8 @@ def test_best_epoch_and_stopping_on_label_sets_alone_and_together() -> None:
         SETS, patience=2, epochs=12, restore_best=True, precision="float64", optimizer="sgd",
         schedule="plateau", plateau_watch="precision_weighted_jaccard", plateau_patience=1,
     )  # fmt: skip
-    runs = runs_of(methods.ER(), [tree()] * 2, training=training)
-    alone, together = train(runs), train(runs, together=True)
+    runs = make_runs(methods.ER(), [tree()] * 2, training=training)
+    alone, together = train_runs(runs), train_runs(runs, together=True)
     for key, one in alone.items():
         assert (one.vector - together[key].vector).abs().max() < 1e-10
 
@@ -281,7 +281,7 @@ def test_a_row_that_several_tasks_test_is_passed_through_the_network_once() -> N
     with torch.no_grad():
         alone, once = (
             answer(learner, method, *items, True)
-            for answer in (evaluation._alone, evaluation._once)
+            for answer in (evaluation._evaluate_one, evaluation._evaluate_distinct_rows)
         )
     assert passed == [len(items[0]), len(items[0].unique())]
     assert passed[0] > passed[1]

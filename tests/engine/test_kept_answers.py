@@ -23,7 +23,9 @@ def ends(method, monkeypatch, *, keeps=True, training=WHOLE):
     asked, original = [], Net._judged
     monkeypatch.setattr(LockstepTrainer, "keeps_answers", keeps)
     monkeypatch.setattr(Net, "_judged", lambda *args: (asked.append(1), original(*args))[1])
-    runs = toy_runs.runs_of(toy_runs.tame(method), toy_runs.streams()[:2], training=training)
+    runs = toy_runs.make_runs(
+        toy_runs.shrink_settings(method), toy_runs.make_streams()[:2], training=training
+    )
     found = [
         (one.learner.vector.clone(), one.outcome.losses)
         for one in Engine(runs, device="cpu", together=True).stages()

@@ -36,19 +36,19 @@ class Twice(Method):
 
 def stages(method, runs=3, **options):
     training = options.pop("training", toy_runs.EXACT)
-    group = toy_runs.runs_of(method, toy_runs.streams()[:runs], training=training)
-    return [toy_runs.copied(s) for s in Engine(group, device="cpu", **options).stages()]
+    group = toy_runs.make_runs(method, toy_runs.make_streams()[:runs], training=training)
+    return [toy_runs.copy_stage(s) for s in Engine(group, device="cpu", **options).stages()]
 
 
 @pytest.mark.parametrize("model", ["plain", "normed"])
 def test_lockstep_is_the_loop(model):
-    group = toy_runs.runs_of(Twice(), toy_runs.streams(), model=model)
-    together = toy_runs.train(group, together=True)
+    group = toy_runs.make_runs(Twice(), toy_runs.make_streams(), model=model)
+    together = toy_runs.train_runs(group, together=True)
     for place, run in enumerate(group):
-        alone = toy_runs.train([run])
+        alone = toy_runs.train_runs([run])
         for stage in range(3):
             pair = together[place, stage].tensors, alone[0, stage].tensors
-            assert toy_runs.gap(*pair) < toy_runs.CLOSE
+            assert toy_runs.largest_gap(*pair) < toy_runs.CLOSE
 
 
 def test_only_what_is_named_moves():
@@ -87,7 +87,7 @@ def test_no_training_leaves_the_weights_alone():
 def test_a_fresh_phase_forgets_the_tasks_before():
     """GDumb after the last task = GDumb that meets the same exemplars at once."""
     method = GDumb(memory=Memory(total=12), epochs=4)
-    group = toy_runs.runs_of(method, toy_runs.streams()[:1])
+    group = toy_runs.make_runs(method, toy_runs.make_streams()[:1])
     engine = Engine(group, device="cpu")
     for stage in engine.stages():
         learner = stage.learner

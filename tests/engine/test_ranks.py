@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import engram
 from engram import distributed, methods
 from engram.checks import toy_runs
-from engram.checks.suite import made
+from engram.checks.check_suite import make_default
 from engram.cli import app
-from engram.cli.shell import LOST
+from engram.cli.console import PROCESS_LOST
 from engram.data import Data
 from engram.distributed import Ranks
 from engram.engine.engine import Engine
@@ -30,7 +30,7 @@ from engram.experiments.pools import find_pool
 from engram.experiments.run_plans import check_ranks
 from engram.learner.tensor_tree import tree_map
 from engram.methods import ER, TWP
-from engram.process import launched
+from engram.process import is_torchrun
 from tests.engine.ranks import on_ranks
 
 CLOSE = 1e-9
@@ -39,9 +39,9 @@ MODELS = ("plain", "normed", "dropped")
 
 def run_of(method, model):
     """A run of two tasks, one epoch each."""
-    [one] = toy_runs.runs_of(
-        toy_runs.tight(toy_runs.tame(method)),
-        toy_runs.streams(orders=toy_runs.ORDERS[:1]),
+    [one] = toy_runs.make_runs(
+        toy_runs.shrink_memory(toy_runs.shrink_settings(method)),
+        toy_runs.make_streams(orders=toy_runs.ORDERS[:1]),
         model=model,
     )
     return replace(one, training=replace(one.training, epochs=1))
@@ -59,7 +59,7 @@ def trained(one):
 
 
 def on_one_rank(work):
-    with distributed.ranks_on(torch.device("cpu")):
+    with distributed.join_ranks(torch.device("cpu")):
         return {key: trained(one) for key, one in work.items()}
 
 
@@ -76,14 +76,14 @@ def gap(one, other):
             for name in terms:  # penalties of a strength of their own explode here
                 size = max(1.0, abs(terms[name]))
                 widest = max(widest, abs(terms[name] - others[name]) / size)
-        widest = max(widest, toy_runs.gap(tree, their_tree))
+        widest = max(widest, toy_runs.largest_gap(tree, their_tree))
     return widest
 
 
 def test_two_ranks_are_one_process():
     """All methods, with batch norm and dropout shared out in turn."""
     work = {
-        name: run_of(made(getattr(methods, name)), MODELS[place % 3])
+        name: run_of(make_default(getattr(methods, name)), MODELS[place % 3])
         for place, name in enumerate(methods.__all__)
     }
     work["double"] = run_of(TWP(beta="double_backward"), "plain")  # weights are read by the loss
@@ -109,7 +109,7 @@ def on_disk(folder):
     training = {"epochs": 2, "batch_size": 7, "augment": ["flip"], "precision": "float64"}
     found = engram.run(
         mapped(folder), method=ER(memory=engram.Memory(total=9)), model="mlp", device="cpu",
-        out=folder / "runs" if launched() else folder / "alone", **training,
+        out=folder / "runs" if is_torchrun() else folder / "alone", **training,
     )  # fmt: skip
     frame = found.frame()
     return frame[frame["metric"].str.startswith(("loss", "accuracy"))]["value"].to_numpy()
@@ -149,7 +149,7 @@ def losing(folder):
 def test_a_lost_rank_leaves_a_checkpoint_from_which_one_process_goes_on(tmp_path):
     first, second = on_ranks(losing, tmp_path)
     assert second is None
-    assert first[0] == LOST, first
+    assert first[0] == PROCESS_LOST, first
     assert "A process of the job was lost" in first[1]
     assert len(list((tmp_path / "lost" / "checkpoint" / "steps").glob("*.safetensors"))) == 1
     run = CliRunner().invoke(app, ["resume", str(tmp_path / "lost")])

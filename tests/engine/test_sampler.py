@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engram import keys
-from engram.engine.sampler import AS_BATCH, Minibatches, Sampler, pad_items
+from engram.engine.sampler import SIZE_OF_BATCH, Minibatches, Sampler, pad_items
 from engram.learner.batch import LabelledRows
 
 CPU = torch.device("cpu")
@@ -125,7 +125,7 @@ def test_a_fixed_deck_has_new_keys_in_every_epoch():
     one = sampler([9, 4], 0)
     rows = one.epoch(0)
     for epoch in (1, 63, 64, 65, 130, 2):
-        rekeyed = one.rekeyed(rows, epoch)
+        rekeyed = one.reseed_rows(rows, epoch)
         assert torch.equal(rekeyed.key, one.epoch(epoch).key)
         assert torch.equal(rekeyed.main.rows, rows.main.rows)
 
@@ -151,7 +151,7 @@ class TestMemory:
     @given(SIZES, st.integers(0, 17), st.booleans())
     def test_a_group_changes_no_draw(self, sizes, batch, pair):
         kept = [n + 2 for n in sizes]
-        how = {"pair": pair, "memory_size": AS_BATCH}
+        how = {"pair": pair, "memory_size": SIZE_OF_BATCH}
         together = sampler(sizes, batch, memory=kept, **how).epoch(2)
         for run, size in enumerate(sizes):
             alone = sampler([size], batch, memory=[kept[run]], seed=run, **how).epoch(2)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import engram
-from engram.checks.toy_runs import EXACT, ORDERS, streams
+from engram.checks.toy_runs import EXACT, ORDERS, make_streams
 from engram.data import Data
 from engram.engine.engine import Engine
 from engram.engine.run_definition import Run
@@ -41,7 +41,7 @@ class TestFinetune:
 
 
 def test_the_last_batches_are_unequal():
-    sizes = {len(t.train) % EXACT.batch_size for s in streams() for t in s.tasks}
+    sizes = {len(t.train) % EXACT.batch_size for s in make_streams() for t in s.tasks}
     assert len(sizes) > 3
 
 

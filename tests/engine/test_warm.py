@@ -19,7 +19,7 @@ SECONDS = 1000.0  # far more than a stage of the stream below takes
 @pytest.fixture
 def slow(monkeypatch):
     """A process that has not trained yet, and whose clock says that warming up takes long."""
-    torch_startup.mapped(torch.device("cpu"))  # really, so that nothing else is slow
+    torch_startup.warm_up_mapped(torch.device("cpu"))  # really, so that nothing else is slow
     calls = []
     clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + SECONDS * len(calls))
     monkeypatch.setattr(torch_startup, "time", clock)
@@ -31,7 +31,9 @@ def slow(monkeypatch):
         return slowly
 
     monkeypatch.setattr(torch_startup, "_done", set())
-    monkeypatch.setattr(torch_startup, "_RUN", {kind: run(kind) for kind in ("plain", "mapped")})
+    monkeypatch.setattr(
+        torch_startup, "_WARM_UPS", {kind: run(kind) for kind in ("plain", "mapped")}
+    )
     return calls
 
 
@@ -41,10 +43,10 @@ def slow(monkeypatch):
 def test_the_first_runs_warm_up_is_not_in_its_seconds(slow, method, together):
     data = engram.load("blobs", classes=4, per_class=20, features=4)
     stream = engram.class_incremental(data, classes_per_task=2)
-    spent = torch_startup.spent()
+    spent = torch_startup.warm_up_seconds()
     result = engram.run(stream, method=method, seeds=2, device="cpu", together=together)
     assert slow == {"Finetune": ["plain"], "EWC": ["plain", "mapped"], "ER": ["mapped"]}[method]
-    assert torch_startup.spent() - spent >= SECONDS * len(slow)
+    assert torch_startup.warm_up_seconds() - spent >= SECONDS * len(slow)
     frame = result.frame()
     taken = frame[frame["metric"] == "seconds"]["value"]
     assert len(taken) == 4
@@ -75,10 +77,10 @@ def test_inside_a_transform_it_is_too_late(monkeypatch):
     monkeypatch.setattr(torch_startup, "_done", set())
 
     def one(x):
-        torch_startup.mapped(torch.device("cpu"))
+        torch_startup.warm_up_mapped(torch.device("cpu"))
         return x * 2
 
     assert torch.func.vmap(one)(torch.ones(2)).tolist() == [2, 2]
     assert torch_startup._done == set()
-    torch_startup.mapped(torch.device("cpu"))
+    torch_startup.warm_up_mapped(torch.device("cpu"))
     assert torch_startup._done == {("mapped", "cpu")}

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks.toy_runs import MODELS, streams
+from engram.checks.toy_runs import MODELS, make_streams
 from engram.engine.engine import Engine, FinishedStage
 from engram.engine.run_definition import Run
 from engram.engine.training import Training
@@ -98,7 +98,7 @@ class Twin:
         train, size = self.stream.tasks[stage].train, self.training.batch_size
         for epoch in range(self.training.epochs):
             key = keys.fold(self.seed, "order", stage, epoch)
-            order = train[keys.order(key, len(train), len(train))]
+            order = train[keys.permutation(key, len(train), len(train))]
             for number, rows in enumerate(order.split(size)):
                 yield self.joined(rows, stage, epoch, number)
 
@@ -144,7 +144,7 @@ class ReplayTwin(Twin):
         kept = self.past[-1]  # rows in the memory, put there by the test
         key = keys.fold(keys.fold(self.seed, "step", stage, epoch, number), "memory", 0)
         size = min(self.training.batch_size, len(self.stream.tasks[stage].train))
-        return torch.cat([kept[keys.below(key, len(kept), size)], rows])
+        return torch.cat([kept[keys.randint(key, len(kept), size)], rows])
 
 
 class EWCTwin(Twin):
@@ -218,7 +218,7 @@ def beside(
     """Each stage of three runs, with the twin that has been trained as far."""
     runs = [
         Run(stream=stream, method=method, model=MODELS[model], training=training, seed=seed)
-        for seed, stream in enumerate(streams())
+        for seed, stream in enumerate(make_streams())
     ]
     engine = Engine(runs, device="cpu", together=together)
     twins = [

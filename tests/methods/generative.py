@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks.toy_runs import SPLIT, clouds
+from engram.checks.toy_runs import SPLIT_MODELS, make_clouds
 from engram.engine.engine import Engine, FinishedStage
 from engram.engine.run_definition import Run
 from engram.learner.learner import RunLearner
@@ -78,7 +78,7 @@ class ScholarTwin(Twin):
         train, size = self.stream.tasks[stage].train, self.training.batch_size
         for epoch in range(self.training.epochs):
             key = keys.fold(self.seed, "order", stage, epoch)
-            order = train[keys.order(key, len(train), len(train))]
+            order = train[keys.permutation(key, len(train), len(train))]
             for number, rows in enumerate(order.split(size)):
                 yield rows, keys.fold(self.seed, "step", stage, epoch, number)
 
@@ -141,9 +141,11 @@ def twins_of(
 ) -> Iterator[tuple[ScholarTwin, FinishedStage]]:  # fmt: skip
     """Each stage of two runs with tasks of unequal size, and the twin that is as far."""
     make = task_incremental if multi else class_incremental
-    on: list[Stream] = [make(clouds(), order=list(order), classes_per_task=2) for order in ORDERS]
+    on: list[Stream] = [
+        make(make_clouds(), order=list(order), classes_per_task=2) for order in ORDERS
+    ]
     runs = [
-        Run(stream=stream, method=method, model=SPLIT[model], training=training, seed=seed)
+        Run(stream=stream, method=method, model=SPLIT_MODELS[model], training=training, seed=seed)
         for seed, stream in enumerate(on)
     ]
     engine = Engine(runs, device="cpu", together=together)

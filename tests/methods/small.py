@@ -16,8 +16,8 @@ from engram.engine.evaluation import test_items as items_of
 from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.learner.feed import Feed
-from engram.learner.layout import Networks
 from engram.learner.learner import RunLearner
+from engram.learner.parameter_layout import Networks
 from engram.methods.finetune import Finetune
 from engram.methods.method import Method
 from engram.models.forward_pass import Output

@@ -12,15 +12,15 @@ from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner.learner import RunLearner
 from engram.memory import Memory
-from engram.methods.ewcpp import EWCpp, moving
+from engram.methods.ewcpp import EWCpp, moving_average
 from engram.methods.method import State
 from tests.methods import small
 
 
 def test_weights_of_the_average() -> None:  # [T-E5]
     old, new = torch.tensor(0.1), torch.tensor(0.5)
-    assert moving(old, new, 0.9).item() == pytest.approx(0.46)
-    assert moving(old, new, 0.9, "running").item() == pytest.approx(0.14)
+    assert moving_average(old, new, 0.9).item() == pytest.approx(0.46)
+    assert moving_average(old, new, 0.9, "running").item() == pytest.approx(0.14)
 
 
 def follow(method: EWCpp, gradients: list[list[float]], state: State) -> State:

@@ -19,16 +19,16 @@ from engram.memory import Memory
 from engram.methods import agem
 from engram.methods.finetune import Finetune
 from engram.methods.gem import (
-    EXACT,
     GEM,
-    _every_set,
-    _guessed,
-    _interior,
+    MOST_ENUMERATED,
+    _exchange_signs,
+    _solve_by_interior_points,
+    _solve_every_set,
     eliminate,
-    inner,
-    nonnegative,
+    inner_products,
     project,
-    value,
+    quadratic_objective,
+    solve_nonnegative,
 )
 from tests.methods import small
 
@@ -87,20 +87,22 @@ class TestDual:
     def test_equals_nonnegative_least_squares(self, seed: int, tasks: int, kind: int) -> None:
         past, g = problem(seed, tasks, kind)
         a, q = past @ past.T + 1e-3 * torch.eye(tasks).double(), past @ g
-        found, expected = nonnegative(a, q), reference(a, q)
+        found, expected = solve_nonnegative(a, q), reference(a, q)
         assert bool((found >= 0).all())
-        best = float(value(a, q, expected))
-        assert float(value(a, q, found)) == pytest.approx(best, rel=1e-9, abs=1e-12)
+        best = float(quadratic_objective(a, q, expected))
+        assert float(quadratic_objective(a, q, found)) == pytest.approx(best, rel=1e-9, abs=1e-12)
         assert torch.allclose(past.T @ found, past.T @ expected, atol=1e-6 * float(q.abs().max()))
 
     def test_all_three_solvers_agree(self) -> None:
         quick = 0
         for seed in range(30):
-            past, g = problem(seed, EXACT, seed % 4)
-            a, q = past @ past.T + 1e-3 * torch.eye(EXACT).double(), past @ g
+            past, g = problem(seed, MOST_ENUMERATED, seed % 4)
+            a, q = past @ past.T + 1e-3 * torch.eye(MOST_ENUMERATED).double(), past @ g
             root = a.diagonal().sqrt()
             a, q = a / root[:, None] / root, q / root
-            every, inside, guessed = (f(a, q) for f in (_every_set, _interior, _guessed))
+            every, inside, guessed = (
+                f(a, q) for f in (_solve_every_set, _solve_by_interior_points, _exchange_signs)
+            )
             assert torch.allclose(every, inside, atol=1e-8)
             if guessed is not None:
                 quick += 1
@@ -117,8 +119,10 @@ class TestDual:
         for seed in range(40):
             past, g = problem(seed, (7, 12, 20)[seed % 3], seed % 4)
             a, q = past @ past.T + 1e-3 * torch.eye(len(past)).double(), past @ g
-            best = float(value(a, q, reference(a, q)))
-            assert float(value(a, q, nonnegative(a, q))) == pytest.approx(best, rel=1e-9)
+            best = float(quadratic_objective(a, q, reference(a, q)))
+            assert float(quadratic_objective(a, q, solve_nonnegative(a, q))) == pytest.approx(
+                best, rel=1e-9
+            )
 
     @pytest.mark.parametrize("tasks, eliminates", [(3, False), (9, False), (9, True)])
     def test_maps_over_runs_of_which_one_is_singular(
@@ -163,7 +167,7 @@ class TestProjection:
         monkeypatch.setattr("engram.methods.gem.NARROW", width)
         monkeypatch.setattr("engram.methods.gem.BLOCKS", 40)
         past, g = problem(3, 5, 1)
-        products, along = inner(past.float(), g.float())
+        products, along = inner_products(past.float(), g.float())
         rows = past.float().double()
         assert products.dtype == torch.float64
         assert torch.allclose(products, rows @ rows.T, rtol=1e-14, atol=1e-13)

@@ -14,7 +14,7 @@ from engram.errors import BadArgument
 from engram.losses import bce_rows
 from engram.memory import Memory
 from engram.methods.finetune import Finetune
-from engram.methods.icarl import NOWHERE, ICaRL, class_means, distances, soft_targets
+from engram.methods.icarl import NO_MEAN_DISTANCE, ICaRL, class_means, mean_distances, soft_targets
 from engram.models.forward_pass import Output
 from engram.streams import class_incremental, task_incremental
 from tests.methods.rehearsal import (
@@ -66,22 +66,24 @@ def test_nearest_mean() -> None:
     assert flat == pytest.approx([0.923880, 0.382683, 0.229753, 0.973249], abs=1e-5)
     assert valid.tolist() == [True, True, False]
     x = torch.tensor([[1.2, 1.3]], dtype=torch.float64)
-    got = distances(x, means)[0, :2].tolist()
+    got = mean_distances(x, means)[0, :2].tolist()
     assert got == pytest.approx([0.429311, 0.507969], abs=1e-5)
     plain = torch.stack([features[:2].mean(0), features[2:].mean(0)])
     assert (x - plain).norm(dim=1).tolist() == pytest.approx([0.970824, 0.970824], abs=1e-5)
     scores = ICaRL().scores(Output(x, torch.zeros(1, 3)), {"means": means, "valid": valid})[0]
     assert scores.argmax() == 0
     assert (scores[0] - scores[1]).item() == pytest.approx(0.507969 - 0.429311, abs=1e-5)
-    assert scores[2].item() == pytest.approx(0.429311 - NOWHERE, abs=1e-5)  # no mean, never chosen
+    assert scores[2].item() == pytest.approx(
+        0.429311 - NO_MEAN_DISTANCE, abs=1e-5
+    )  # no mean, never chosen
 
 
 def test_each_row_is_normalised_alone() -> None:
     """Normalising over the batch is a known bug elsewhere."""
     features = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     means, _ = class_means(features, torch.tensor([0, 0, 0, 1, 1, 1]), 2)
-    together = distances(features, means)
-    assert torch.allclose(together[:1], distances(features[:1], means))
+    together = mean_distances(features, means)
+    assert torch.allclose(together[:1], mean_distances(features[:1], means))
     assert torch.allclose(means.norm(dim=1), torch.ones(2))
 
 

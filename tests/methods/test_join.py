@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.engine.engine import Engine
-from engram.engine.hyperparameters import varying
+from engram.engine.hyperparameters import varying_values
 from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
@@ -239,7 +239,7 @@ def test_it_is_a_plain_value() -> None:
     assert repr(Join(Half())) == "Join(parts=(Half(),))"
     described = join.describe()
     assert [part["name"] for part in described["parts"]] == ["ER", "Pull"]
-    found = varying([join, Join(ER(), Pull(strength=2.0))])
+    found = varying_values([join, Join(ER(), Pull(strength=2.0))])
     assert found == {("parts", 1, "strength"): [0.5, 2.0]}
     with pytest.raises(AttributeError):
         join.parts = ()  # type: ignore[misc]

@@ -15,8 +15,8 @@ from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet
 from engram.memory import Memory
 from engram.methods.finetune import Finetune
-from engram.methods.quadratic_penalty import penalty
-from engram.methods.twp import TWP, attention, graph_of, length
+from engram.methods.quadratic_penalty import quadratic_penalty
+from engram.methods.twp import TWP, attention, attention_norm, find_graph_layers
 from engram.streams import Stream, class_incremental
 from tests.methods import small
 
@@ -51,7 +51,7 @@ class TestGoldens:
     def derivative(self, norm: str, softmax: bool = False) -> tuple[float, float]:
         weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
         z = torch.tensor([[[1.0], [2.0]]], dtype=torch.float64) * weight
-        value = length(attention(z, EDGES, softmax), torch.ones(1).double(), norm)
+        value = attention_norm(attention(z, EDGES, softmax), torch.ones(1).double(), norm)
         (slope,) = torch.autograd.grad(value, weight)
         return float(value.detach()), float(slope)
 
@@ -116,7 +116,7 @@ class TestGoldens:
 
     def test_penalty(self) -> None:  # [T-W2]
         importance = torch.tensor([100 * 0.04 + 10000 * 0.01])
-        found = penalty(torch.tensor([0.1]), torch.zeros(1), importance, TWP().factor())
+        found = quadratic_penalty(torch.tensor([0.1]), torch.zeros(1), importance, TWP().factor())
         assert found.item() == pytest.approx(1.04)
 
 
@@ -159,7 +159,7 @@ class TestImportance:
 
     def test_all_layers_are_read(self) -> None:
         learner = after(TWP(strength=0.0, top=1.0, layers="all"), 0)
-        assert graph_of(learner.networks, "all")[0][1] == "net.backbone.layers.1.linear"
+        assert find_graph_layers(learner.networks, "all")[0][1] == "net.backbone.layers.1.linear"
         views = learner.layout(learner.state["importance"])
         assert bool(views["net.backbone.layers.1.linear.weight"].any())
         first = after(TWP(strength=0.0, top=1.0), 0)

@@ -10,8 +10,8 @@ import torch
 from typer.testing import CliRunner
 
 import engram
-from engram.checks import method_form
-from engram.checks.check_report import Broken
+from engram.checks import form_rules
+from engram.checks.check_report import BrokenRule
 from engram.cli import app
 from engram.engine.engine import Engine
 from engram.engine.run_definition import Run
@@ -43,7 +43,7 @@ def scale_of(method: Method, model: Any) -> float:
 
 def test_a_method_states_options():
     assert scale_of(Scaled(), "mlp") == 10
-    method_form.check_declarations(Scaled())
+    form_rules.check_declarations(Scaled())
 
 
 def test_a_model_states_a_head():
@@ -101,5 +101,5 @@ def test_bad_heads(head, message):
         Recipe.of({"stream": {"data": "blobs"}, "method": "ER",
                    "model": {"name": "mlp", "head": head}})  # fmt: skip
     kind = type("Mine", (Method,), {"head": head})
-    with pytest.raises(Broken, match=message):
-        method_form.check_declarations(kind())
+    with pytest.raises(BrokenRule, match=message):
+        form_rules.check_declarations(kind())

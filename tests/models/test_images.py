@@ -10,7 +10,7 @@ from torch import nn
 
 import engram
 from engram import joint, keys
-from engram.cli.result_display import footnotes
+from engram.cli.result_display import print_footnotes
 from engram.data.dataset import Data
 from engram.engine.engine import Engine
 from engram.engine.run_definition import Run
@@ -334,7 +334,7 @@ def test_results_say_where_weights_come_from(capsys):
         torch.zeros(8, 3, 63, 63), [0, 1] * 4, test=(torch.zeros(2, 3, 63, 63), [0, 1])
     )
     result = engram.run(joint(data), model={"name": "alexnet", "hidden": 4}, iterations=1)
-    footnotes(result)
+    print_footnotes(result)
     said = " ".join(capsys.readouterr().err.split())
     assert "alexnet starts from scratch, without pretrained weights" in said
 

@@ -83,8 +83,8 @@ class TestParity:
             torch.set_default_dtype(torch.float32)
         state = fitted(novelty.Mahalanobis(right=False), x, y)
         ridged = state["covariance"] * len(x) + 1e-6 * torch.eye(WIDTH).double()
-        state = {**state, "precision": mahalanobis.inverse(ridged)}
-        near(mahalanobis.nearest(asked, state), wanted)
+        state = {**state, "precision": mahalanobis.invert_covariance(ridged)}
+        near(mahalanobis.nearest_distance(asked, state), wanted)
 
     def test_knn(self, ood, rows):
         x, y, asked, weight = rows

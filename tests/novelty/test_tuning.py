@@ -230,7 +230,7 @@ class TestLogistic:
         generator = torch.Generator().manual_seed(0)
         inside, outside = torch.randn(2, 60, 2, generator=generator).double()
         outside[:, 1] -= 6.0
-        weights, bias = mahalanobis.logistic(inside, outside)
+        weights, bias = mahalanobis.fit_logistic(inside, outside)
         assert weights[1] > 3 * weights[0].abs()
         right = (inside @ weights + bias > 0).double().mean()
         assert right > 0.95
@@ -240,7 +240,7 @@ class TestLogistic:
 
         generator = torch.Generator().manual_seed(1)
         inside, outside = torch.randn(2, 40, 3, generator=generator).double()
-        weights, bias = mahalanobis.logistic(inside, outside + 0.5)
+        weights, bias = mahalanobis.fit_logistic(inside, outside + 0.5)
         x = torch.cat([inside, outside + 0.5]).numpy()
         mean, scale = x.mean(0), x.std(0)
         y = np.arange(80) < 40
@@ -256,7 +256,7 @@ class TestLogistic:
     def test_without_rows_on_a_side_all_are_alike(self, empty):
         sides = [torch.randn(5, 2).double(), torch.randn(5, 2).double()]
         sides[empty] = sides[empty][:0]
-        weights, bias = mahalanobis.logistic(*sides)
+        weights, bias = mahalanobis.fit_logistic(*sides)
         assert not weights.any()
         assert not bias.any()
 

@@ -18,7 +18,7 @@ from benchmarks.kills.compare import differences
 from benchmarks.sweeps.nodes import stages_written
 from benchmarks.sweeps.two_nodes import TwoNodes, two_nodes
 from engram.experiments import Plan
-from engram.experiments.pools.ray_pool import connected
+from engram.experiments.pools.ray_pool import connect_ray
 from tests.pools.test_pools import Notes
 
 pytestmark = pytest.mark.skipif(
@@ -34,7 +34,7 @@ BASE = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[TwoNodes]:
-    with two_nodes() as found, connected(found.address):  # workers begin once for all sweeps
+    with two_nodes() as found, connect_ray(found.address):  # workers begin once for all sweeps
         yield found
 
 

@@ -11,7 +11,7 @@ import torch
 
 import engram
 from engram.errors import BadArgument, EngramError, RecordError
-from engram.experiments import Recipe, plans_of
+from engram.experiments import Recipe, make_plans
 from engram.probes import probe
 from tests.probes.own_probes import ClassDistance, Entropy, Silent
 
@@ -236,7 +236,7 @@ def test_recipes_name_probes_outside_the_id(tmp_path):
     assert recipe.probes[1].name == "entropy temperature=2"
     assert recipe.id == Recipe.of(plain).id
     assert Recipe.read(recipe.write(tmp_path / "recipe.yaml")).probes == recipe.probes
-    assert [len(plan.probes) for plan in plans_of([recipe])] == [2]
+    assert [len(plan.probes) for plan in make_plans([recipe])] == [2]
 
 
 def test_probes_in_processes(tmp_path):

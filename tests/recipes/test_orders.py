@@ -15,7 +15,7 @@ from engram.experiments import OrderStudy
 from engram.experiments.order_study import order_plans, orders
 from engram.experiments.plan import Planner
 from engram.experiments.recipe import Experiment, Recipe
-from engram.streams.hierarchical_streams import iirc, published
+from engram.streams.hierarchical_streams import iirc, read_published_tasks
 from engram.streams.task_orders import class_order
 
 
@@ -273,7 +273,7 @@ def test_skeletons_by_subject_and_by_view(by, tasks):
 
 def test_a_published_configuration_is_an_order() -> None:
     """Outside the id, in the order column."""
-    superclasses, orphans, _ = published("cifar")
+    superclasses, orphans, _ = read_published_tasks("cifar")
     names = [name for members in superclasses.values() for name in members] + orphans
     data = Data.from_arrays(np.arange(2000.0)[:, None], names * 20)
     one = Experiment.of({"method": "Finetune"})

@@ -7,8 +7,8 @@ import pytest
 import engram
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
-from engram.experiments import Recipe, plans_of
-from engram.experiments.finished_stages import group_rows
+from engram.experiments import Recipe, make_plans
+from engram.experiments.stage_records import group_rows
 from engram.records import EvaluationItems
 
 
@@ -22,7 +22,7 @@ def finished(method, training, **further):
         })
         for order in (list(range(10)), list(range(9, -1, -1)))
     ]  # fmt: skip
-    plans = plans_of(recipes)
+    plans = make_plans(recipes)
     engine = Engine([plan.run for plan in plans], device="cpu", together=True)
     group = []
     for stage in engine.stages():

@@ -22,7 +22,7 @@ from engram.records import (
     table_parts,
 )
 from engram.records.locks import Claims
-from engram.records.table_parts import merge, read_part
+from engram.records.table_parts import merge_parts, read_part
 from tests.records.synthetic import RECIPES, fill, make_items, make_scores
 
 
@@ -205,14 +205,14 @@ def test_an_interrupted_merge_counts_nothing_twice(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        assert merge(tmp_path, later=0.0) == 12
+        assert merge_parts(tmp_path, later=0.0) == 12
         patch.setattr(Path, "unlink", killed)
         with pytest.raises(KeyboardInterrupt):  # parts are removed by a later call
-            merge(tmp_path, later=0.0)
+            merge_parts(tmp_path, later=0.0)
     assert len(list(tmp_path.glob("results-*"))) == 13
     assert len(folder.result_files()) == 1
     assert len(read(tmp_path).frame()) == rows
-    merge(tmp_path, later=0.0)
+    merge_parts(tmp_path, later=0.0)
     assert len(list(tmp_path.glob("results-*"))) == 1
     assert len(read(tmp_path).frame()) == rows
 
@@ -238,14 +238,14 @@ def test_many_parts_are_merged_by_themselves_and_readers_see_all_of_them(
 ) -> None:
     monkeypatch.setattr("engram.records.run_directory.MANY", 8)
     folder, reader, copied = RunDirectory(tmp_path), RunDirectory(tmp_path), 0
-    usual = table_parts._merge
+    usual = table_parts._merge_files
 
     def counting(where: Path, files: list[Path]) -> int:
         nonlocal copied
         copied += sum(len(read_part(path)) for path in files)
         return usual(where, files)
 
-    monkeypatch.setattr(table_parts, "_merge", counting)
+    monkeypatch.setattr(table_parts, "_merge_files", counting)
     for seed in range(64):
         folder.append(one_row(seed))
         assert len(reader.finished_runs()) == seed + 1
@@ -260,7 +260,7 @@ def test_lists_of_recipes_become_one_in_the_same_order(tmp_path: Path) -> None:
     for number in range(70):
         folder.list_recipes([f"{(number * 37) % 101:03d}"])
     before = folder.listed()
-    merge(tmp_path)
+    merge_parts(tmp_path)
     assert len(list(tmp_path.glob("listed-*"))) == 1
     assert folder.listed() == before
 

@@ -20,7 +20,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_litter(tmp_path: Path) 
     path = io.write_text(tmp_path / "a.txt", "old")
 
     def interrupted() -> None:
-        with io.appearing(path) as temporary:
+        with io.atomic_write(path) as temporary:
             temporary.write_text("half")
             raise KeyboardInterrupt
 

@@ -10,7 +10,7 @@ import engram
 from engram.experiments import Callback
 from engram.records import read
 from engram.records.scored_items import EvaluationItems, read_items, write_items
-from engram.records.summary import left_out_in_words, runs_with
+from engram.records.summary import describe_excluded_runs, runs_at_stage
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,8 @@ def test_runs_without_the_last_stage_have_no_numbers(data, tmp_path):
     ]
     assert np.isfinite(result.calibration()).tolist() == [True, False]
     assert np.isfinite(result.calibration(stage=0)).all()
-    assert runs_with(result) == [0]
-    assert left_out_in_words(result) == [
+    assert runs_at_stage(result) == [0]
+    assert describe_excluded_runs(result) == [
         "ER: 1 of 2 runs is left out of every mean: 1 not finished"
     ]
     with pytest.raises(engram.BadArgument, match="stage: expected a number from 0 to 1, got 7"):

@@ -23,7 +23,7 @@ from engram.records import (
     read,
     record_stage,
 )
-from engram.records.predictions import halve, widen
+from engram.records.predictions import from_float16, to_float16
 from tests.records.synthetic import LABELS, RECIPES, fill, make_items, make_scores
 from tests.records.test_views import hierarchy
 
@@ -229,7 +229,8 @@ def test_made_up_scores_change_their_predictions_when_rounded() -> None:
     items = make_items()
     scores = make_scores(items, 0)
     exact, stored = (
-        predict(s, items, stage=2, head="single") for s in (scores, widen(*halve(scores)))
+        predict(s, items, stage=2, head="single")
+        for s in (scores, from_float16(*to_float16(scores)))
     )
     assert (exact != stored).mean() > 0.2
 

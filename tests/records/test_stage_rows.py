@@ -7,7 +7,7 @@ import pytest
 
 from engram.errors import BadArgument
 from engram.records import EvaluationItems, Rows, StageRows, record_stage
-from engram.records.stage_rows import add_stage, form
+from engram.records.stage_rows import add_stage, stacking_key
 
 
 def items_of(rng, tasks=3, per=2, n=40, **changes):
@@ -48,8 +48,8 @@ def test_runs_of_another_form_are_left_alone():
     rng = np.random.default_rng(0)
     first = items_of(rng)
     later = items_of(rng, opening=np.array([0, 0, 0, 1, 2, 2]))  # three classes open at once
-    assert form(first, 0) != form(later, 0)
-    assert form(first, 2) == form(later, 2)
+    assert stacking_key(first, 0) != stacking_key(later, 0)
+    assert stacking_key(first, 2) == stacking_key(later, 2)
     rows = StageRows(2)
     with pytest.raises(ValueError, match="reshape"):
         add_stage(rows, list(rng.normal(size=(2, 40, 6))), [first, later], stage=0, average="micro")
@@ -57,11 +57,11 @@ def test_runs_of_another_form_are_left_alone():
 
 def test_items_that_cannot_be_counted_together():
     rng = np.random.default_rng(0)
-    assert form(items_of(rng), 0) == (40, 3, 6, 6, 2)
-    assert form(items_of(rng, multilabel=True), 0) is None
+    assert stacking_key(items_of(rng), 0) == (40, 3, 6, 6, 2)
+    assert stacking_key(items_of(rng, multilabel=True), 0) is None
     target = np.zeros((40, 2), np.int64)
-    assert form(items_of(rng, targets=target), 0) is None
-    assert form(items_of(rng, targets=target[:, 0] - 1), 0) is None
+    assert stacking_key(items_of(rng, targets=target), 0) is None
+    assert stacking_key(items_of(rng, targets=target[:, 0] - 1), 0) is None
 
 
 @pytest.mark.parametrize("value", [[0.5], [[0.5], [0.5], [0.5]], np.zeros((2, 1, 1))])

@@ -17,7 +17,7 @@ from engram.records import (
     predict,
     record_stage,
 )
-from engram.records.predictions import Predictions, halve, widen, write_predictions
+from engram.records.predictions import Predictions, from_float16, to_float16, write_predictions
 from tests.records.synthetic import make_items, make_scores
 
 
@@ -69,14 +69,14 @@ def test_the_lowest_score_still_beats_a_closed_column() -> None:
     items = make_items()
     scores = np.full((len(items), items.width), -np.inf)
     scores[:, -1] = 5.0
-    for one in (scores, np.where(scores < 0, np.nan, scores), widen(*halve(scores))):
+    for one in (scores, np.where(scores < 0, np.nan, scores), from_float16(*to_float16(scores))):
         assert predict(one, items, stage=0, head="single").max() < 2
 
 
 def test_stored_scores_are_finite_and_order_like_the_scores() -> None:
     given = np.array([[np.nan, -np.inf, -6e4, -0.1, 0.0, 0.1, 6e4], [np.nan, -1e30, 0, 1, 2, 3, 4]])
     for kind in (np.float32, np.float64):
-        stored, exponent = halve(given.astype(kind))
+        stored, exponent = to_float16(given.astype(kind))
         assert stored.dtype == np.float16
         assert np.isfinite(stored).all()
         assert (np.diff(stored.astype(np.float64), axis=1) >= 0).all()
@@ -90,14 +90,14 @@ def test_stored_scores_are_finite_and_order_like_the_scores() -> None:
 def test_scores_keep_their_scale(seed: int, power: int) -> None:
     scores = np.random.default_rng(seed).normal(size=(20, 6)).astype(np.float32)
     scaled = np.ldexp(scores, power)
-    back = widen(*halve(scaled))
+    back = from_float16(*to_float16(scaled))
     most = abs(scaled).max(axis=1, keepdims=True)
     assert (abs(back - scaled) <= most * 2.0**-11).all()
 
 
 def test_scores_within_half_precision_are_stored_as_they_are() -> None:
     scores = make_scores(make_items(), 5)
-    stored, exponent = halve(scores)
+    stored, exponent = to_float16(scores)
     assert exponent is None
     np.testing.assert_array_equal(stored, scores.astype(np.float32).astype(np.float16))
 

@@ -1,4 +1,4 @@
-"""What a check found, in words that say what to do."""
+"""What checks found: results, the report, and explanations of errors with file, line and hint."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from engram.errors import AccessError, EngramError
 
-NAMED = 12  # checks not run that are named one by one
+MOST_NAMED = 12  # checks not run that are named one by one
 
 
-class Broken(Exception):
+class BrokenRule(Exception):
     """A rule of the contract is broken; the message says which and what to do."""
 
 
@@ -21,7 +21,7 @@ class DoesNotApply(Exception):
     """A check has nothing to look at; the message says why."""
 
 
-class Finding(NamedTuple):
+class CheckFinding(NamedTuple):
     """What one check found.
 
     A check that could only repeat what another one found is not run: its message says which one.
@@ -34,20 +34,22 @@ class Finding(NamedTuple):
     raised: bool = False  # the target's own code raised an error
 
 
-class Report(list[Finding]):
+class CheckReport(list[CheckFinding]):
     """The findings of all checks on one target.
 
     Examples
     --------
-    >>> report = Report("Mine", [Finding("form", True), Finding("resume", False, "save it")])
-    >>> report.ok, [finding.check for finding in report.failed]
+    >>> report = CheckReport(
+    ...     "Mine", [CheckFinding("form", True), CheckFinding("resume", False, "save it")]
+    ... )
+    >>> report.ok, [run_check.check for run_check in report.failed]
     (False, ['resume'])
     >>> print(report)
     Mine: 1 of 2 checks failed
       ok    form
       FAIL  resume
             save it
-    >>> report.append(Finding("lockstep", False, "resume", ran=False))
+    >>> report.append(CheckFinding("lockstep", False, "resume", ran=False))
     >>> print(report)
     Mine: 1 of 3 checks failed, 1 not run
       ok    form
@@ -56,7 +58,7 @@ class Report(list[Finding]):
       not run, because "resume" failed: lockstep
     """
 
-    def __init__(self, target: str, findings: Iterable[Finding] = ()) -> None:
+    def __init__(self, target: str, findings: Iterable[CheckFinding] = ()) -> None:
         super().__init__(findings)
         self.target = target
 
@@ -71,12 +73,12 @@ class Report(list[Finding]):
         return self.ok
 
     @property
-    def failed(self) -> list[Finding]:
+    def failed(self) -> list[CheckFinding]:
         """The findings that broke a rule."""
         return [finding for finding in self if finding.ran and not finding.passed]
 
     @property
-    def not_run(self) -> list[Finding]:
+    def not_run(self) -> list[CheckFinding]:
         """The checks that another one's failure made pointless."""
         return [finding for finding in self if not finding.ran]
 
@@ -93,55 +95,57 @@ class Report(list[Finding]):
                 lines += [f"        {line}" for line in one.message.splitlines()]
         for cause in dict.fromkeys(one.message for one in self.not_run):
             names = [one.check for one in self.not_run if one.message == cause]
-            shown = ", ".join(names) if len(names) <= NAMED else f"{len(names)} other checks"
+            shown = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} other checks"
             text = f'not run, because "{cause}" failed: {shown}'
             lines += textwrap.wrap(text, 96, initial_indent="  ", subsequent_indent="    ")
         return "\n".join(lines)
 
 
 def require(fact: bool, message: str) -> None:
-    """Raise `Broken` unless something holds."""
+    """Raise `BrokenRule` unless something holds."""
     if not fact:
-        raise Broken(message)
+        raise BrokenRule(message)
 
 
-def name_of(check: Callable[..., None]) -> str:
+def check_name(check: Callable[..., None]) -> str:
     """``check_loss_is_pure`` is shown as "loss is pure"."""
     return check.__name__.removeprefix("check_").replace("_", " ")
 
 
-def finding(check: Callable[..., None], *args: Any) -> Finding:
+def run_check(check: Callable[..., None], *args: Any) -> CheckFinding:
     """Call a check; whatever it raises is a finding."""
-    name = name_of(check)
+    name = check_name(check)
     try:
         check(*args)
     except DoesNotApply as reason:
-        return Finding(name, True, f"does not apply: {reason}")
-    except Broken as fault:
-        return Finding(name, False, str(fault))
+        return CheckFinding(name, True, f"does not apply: {reason}")
+    except BrokenRule as fault:
+        return CheckFinding(name, False, str(fault))
     except Exception as error:  # a user's own code may raise anything
         pass  # import of a sibling
 
         target = args[0] if args else None
-        return Finding(name, False, explain(error, target), raised=bool(line_of(error, target)))
-    return Finding(name, True)
+        return CheckFinding(
+            name, False, explain(error, target), raised=bool(find_line(error, target))
+        )
+    return CheckFinding(name, True)
 
 
-def findings(
+def run_checks(
     checks: Sequence[Callable[..., None]], target: Any, needs: Callable[[Any], Iterable[Any]]
-) -> list[Finding]:
+) -> list[CheckFinding]:
     """Call checks one after the other, except those that need one that failed.
 
     Where the target's own code raises the same error again, the first check alone names it.
     """
-    found: list[Finding] = []
+    found: list[CheckFinding] = []
     broken: dict[str, str] = {}  # check that failed or was not run -> check that names the fault
     errors: dict[str, str] = {}  # message of an error -> check that names it
     for check in checks:
-        name = name_of(check)
-        cause = next((broken[n] for n in map(name_of, needs(check)) if n in broken), "")
+        name = check_name(check)
+        cause = next((broken[n] for n in map(check_name, needs(check)) if n in broken), "")
         if not cause:
-            one = finding(check, target)
+            one = run_check(check, target)
             cause = errors.get(one.message, "") if one.raised else ""
             if one.raised:
                 errors.setdefault(one.message, name)
@@ -149,7 +153,7 @@ def findings(
                 broken[name] = cause or name
         else:
             broken[name] = cause
-        found.append(Finding(name, False, cause, ran=False) if cause else one)
+        found.append(CheckFinding(name, False, cause, ran=False) if cause else one)
     return found
 
 
@@ -199,7 +203,7 @@ def own_files(target: Any) -> set[str]:
     return files
 
 
-def line_of(error: BaseException, target: Any) -> str:
+def find_line(error: BaseException, target: Any) -> str:
     """``file.py:12: code`` of the innermost frame in the target's own files, or nothing."""
     files = own_files(target)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
@@ -209,7 +213,7 @@ def line_of(error: BaseException, target: Any) -> str:
     return f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}: {last.line}"
 
 
-def place_of(kind: type, name: str) -> str:
+def find_place(kind: type, name: str) -> str:
     """``file.py:12: ``, where a class writes one of its functions, or nothing."""
     found = inspect.unwrap(getattr(kind, name, None) or kind)
     try:
@@ -219,23 +223,23 @@ def place_of(kind: type, name: str) -> str:
     return f"{file.rsplit('/', 1)[-1]}:{line}: "
 
 
-READING = (".item(", ".tolist(", ".numpy(", "float(", "int(")
+HOST_READS = (".item(", ".tolist(", ".numpy(", "float(", "int(")
 
 
-def hint_of(error: BaseException, line: str = "") -> str:
+def find_hint(error: BaseException, line: str = "") -> str:
     """What usually helps against an error that came through a line, or nothing."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, AccessError) and "row" in text:
         return "read the task's own rows, or what the memory holds"
-    if isinstance(error, EngramError) or not _from_torch(error):
+    if isinstance(error, EngramError) or not _is_from_torch(error):
         return ""
-    reads = any(sign in line for sign in READING) and "if " not in line
+    reads = any(sign in line for sign in HOST_READS) and "if " not in line
     if reads and any(sign in text for sign in HINTS[0][0]):
         return HINTS[1][1]  # torch says the same of both
     return next((words for signs, words in HINTS if any(sign in text for sign in signs)), "")
 
 
-def _from_torch(error: BaseException) -> bool:
+def _is_from_torch(error: BaseException) -> bool:
     """Whether torch raised an error: in its Python code, or below a line of anybody's."""
     frames = traceback.extract_tb(error.__traceback__)
     if type(error).__module__.startswith("torch") or (frames and "/torch/" in frames[-1].filename):
@@ -247,6 +251,6 @@ def _from_torch(error: BaseException) -> bool:
 def explain(error: BaseException, target: Any) -> str:
     """What went wrong, where, and what usually helps."""
     first = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    line = line_of(error, target)
-    parts = (line, hint_of(error, line), first)
+    line = find_line(error, target)
+    parts = (line, find_hint(error, line), first)
     return "\n".join(part for part in parts if part)

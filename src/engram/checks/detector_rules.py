@@ -11,17 +11,24 @@ from typing import Any
 import torch
 
 from engram.checks.check_report import DoesNotApply, require
-from engram.checks.leakage import _noise_outside
+from engram.checks.leakage_rules import _noise_outside
 from engram.checks.probe_rules import (
     KEY,
     States,
-    away,
-    fresh,
-    measured,
-    other_tests,
-    stages_of_runs,
+    empty_states,
+    largest_difference,
+    measure_probe,
+    replace_tests,
+    train_stages,
 )
-from engram.checks.toy_runs import CLOSE, ORDERS, clouds, gap, same, streams
+from engram.checks.toy_runs import (
+    CLOSE,
+    ORDERS,
+    largest_gap,
+    make_clouds,
+    make_streams,
+    trees_equal,
+)
 from engram.data import Data
 from engram.learner.tensor_tree import leaves
 from engram.metrics.detection import auroc
@@ -30,7 +37,7 @@ from engram.probes import RunStage, StageView
 from engram.streams import Stream
 
 
-def _asked(detector: Detector, run: RunStage, state: Any, rows: slice) -> torch.Tensor:
+def _score_rows(detector: Detector, run: RunStage, state: Any, rows: slice) -> torch.Tensor:
     """Scores of some test rows of one run."""
     view = StageView([run], needs=detector.needs)
     _, x = next(view.inputs(64))
@@ -41,27 +48,27 @@ def _asked(detector: Detector, run: RunStage, state: Any, rows: slice) -> torch.
 
 def check_scores_row_by_row(detector: Detector) -> None:
     """A row's score does not depend on the rows beside it."""
-    states = fresh()
-    for runs in stages_of_runs():
-        _, states = measured(detector, runs, states)
-        whole = _asked(detector, runs[0], states[0][KEY], slice(0, 12))
+    states = empty_states()
+    for runs in train_stages():
+        _, states = measure_probe(detector, runs, states)
+        whole = _score_rows(detector, runs[0], states[0][KEY], slice(0, 12))
         require(whole.shape == (12,), f"score gives {tuple(whole.shape)} for 12 rows, not (12,)")
-        some = _asked(detector, runs[0], states[0][KEY], slice(3, 8))
+        some = _score_rows(detector, runs[0], states[0][KEY], slice(3, 8))
         known = whole[3:8].isnan() & some.isnan()  # what is no number is another check's
-        apart = gap(whole[3:8].masked_fill(known, 0), some.masked_fill(known, 0))
+        apart = largest_gap(whole[3:8].masked_fill(known, 0), some.masked_fill(known, 0))
         require(apart <= CLOSE, "score mixes rows: use no statistics of the batch")
 
 
 def check_finite_on_constant_features(detector: Detector) -> None:
     """A network that answers the same to everything has finite scores, however dull."""
-    states = fresh()
-    for runs in stages_of_runs():
+    states = empty_states()
+    for runs in train_stages():
         for run in runs:
             assert run.learner is not None  # live runs have one
             run.learner.vector = torch.zeros_like(run.learner.vector)
         dull = [replace(run, scores=run.scores * 0) for run in runs]
-        _, states = measured(detector, dull, states)
-        found = _asked(detector, dull[0], states[0][KEY], slice(0, 12))
+        _, states = measure_probe(detector, dull, states)
+        found = _score_rows(detector, dull[0], states[0][KEY], slice(0, 12))
         require(bool(torch.isfinite(found).all()), "a score is NaN or infinite")
 
 
@@ -70,10 +77,10 @@ def check_beats_chance(detector: Detector) -> None:
 
     Average over three runs whose networks have learnt the task, validation rows against the set.
     """
-    runs = next(stages_of_runs())
+    runs = next(train_stages())
     view = StageView(runs, needs=detector.needs, state=None)
     state = detector.fitted(view)
-    inside = detector.calibrated(view, state)
+    inside = detector.calibration_scores(view, state)
     assert inside is not None  # the toys have validation rows
     # as in `compare`, what is no number is the least familiar
     outside = detector.outside_scores(view, state).nan_to_num(nan=-torch.inf)
@@ -98,14 +105,14 @@ def check_tuned_once(detector: Detector) -> None:
         tuned = Tuned(detector, {name: values[:2]})
     else:
         raise DoesNotApply("it declares no values to choose among (searched)")
-    states, chosen = fresh(), []
-    for number, runs in enumerate(stages_of_runs()):
-        _, found = measured(tuned, runs, states)
-        other = [other_tests(run, number) for run in runs]
+    states, chosen = empty_states(), []
+    for number, runs in enumerate(train_stages()):
+        _, found = measure_probe(tuned, runs, states)
+        other = [replace_tests(run, number) for run in runs]
         # after the first stage nothing depends on the outside set, unless the detector itself does
         if number and not tuned.detector.outside:
             other = [replace(run, outside=None) for run in other]
-        _, again = measured(tuned, other, states)
+        _, again = measure_probe(tuned, other, states)
         chosen.append([int(one[KEY]["choice"]) for one in found])
         require(chosen[-1] == chosen[0], "an option was chosen anew after a later stage")
         same_choice = chosen[-1] == [int(one[KEY]["choice"]) for one in again]
@@ -116,34 +123,34 @@ def check_tuned_once(detector: Detector) -> None:
 def check_class_ids_do_not_matter(detector: Detector) -> None:
     """Other ids for the same classes in the same order: the same scores and state, bitwise."""
     rename, order = (3, 5, 0, 1, 4, 2), ORDERS[1]
-    usual = streams(orders=[order], valid=0.2)
-    renamed = streams(clouds(rename=rename), [[rename[c] for c in order]], valid=0.2)
-    states, others = fresh()[:1], fresh()[:1]
-    for runs, named in zip(stages_of_runs(usual), stages_of_runs(renamed), strict=True):
-        (first,), states = measured(detector, runs, states)
-        (second,), others = measured(detector, named, others)
-        fair = away(first, second) == 0 and same(tuple(states), tuple(others))
+    usual = make_streams(orders=[order], valid=0.2)
+    renamed = make_streams(make_clouds(rename=rename), [[rename[c] for c in order]], valid=0.2)
+    states, others = empty_states()[:1], empty_states()[:1]
+    for runs, named in zip(train_stages(usual), train_stages(renamed), strict=True):
+        (first,), states = measure_probe(detector, runs, states)
+        (second,), others = measure_probe(detector, named, others)
+        fair = largest_difference(first, second) == 0 and trees_equal(tuple(states), tuple(others))
         require(fair, "scores depend on class ids: columns are places in order of introduction")
 
 
 def check_future_rows_change_no_state(detector: Detector) -> None:
     """With noise in place of the test rows and of all later tasks, a detector knows the same."""
-    stream = streams(valid=0.2)[0]
-    known = list(_states(detector, stream))
+    stream = make_streams(valid=0.2)[0]
+    known = list(_fit_states(detector, stream))
     if not any(True for state in known[-1] for _ in leaves(state)):
         raise DoesNotApply("it keeps no state")
     for stage in range(len(known) - 1):
         noisy = replace(stream, data=_noise_after(stream, stage))
-        states = next(itertools.islice(_states(detector, noisy), stage, None))
-        fair = same(tuple(states), tuple(known[stage]))
+        states = next(itertools.islice(_fit_states(detector, noisy), stage, None))
+        fair = trees_equal(tuple(states), tuple(known[stage]))
         require(fair, "state depends on test rows or later tasks: fit on view.batches() alone")
 
 
-def _states(detector: Detector, stream: Stream) -> Iterator[States]:
+def _fit_states(detector: Detector, stream: Stream) -> Iterator[States]:
     """What is known of one run over a stream, after each stage."""
-    states = fresh()[:1]
-    for runs in stages_of_runs([stream]):
-        _, states = measured(detector, runs, states)
+    states = empty_states()[:1]
+    for runs in train_stages([stream]):
+        _, states = measure_probe(detector, runs, states)
         yield states
 
 

@@ -8,53 +8,53 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engram.checks import equality, leakage
+from engram.checks import equality_rules, leakage_rules
 from engram.checks.check_report import DoesNotApply, require
-from engram.checks.toy_runs import runs_of, same, streams, train
+from engram.checks.toy_runs import make_runs, make_streams, train_runs, trees_equal
 from engram.engine.engine import Engine
 from engram.learner.learner import RunLearner
 from engram.memory import Exemplars, Memory
-from engram.memory.policies import ranking_of
+from engram.memory.policies import make_ranking
 from engram.methods.er import ER
 
 TOTAL = 12
 DRAWS, KEPT, PASSED = 200, 2, 5  # reservoirs drawn, their size, rows that pass by
 
 
-def with_policy(policy: Any) -> ER:
+def make_replay(policy: Any) -> ER:
     """Experience replay with this policy under a small budget."""
     return ER(memory=Memory(total=TOTAL, policy=policy))
 
 
-def _learner() -> RunLearner:
-    runs = runs_of(ER(), streams()[:1])
+def _make_learner() -> RunLearner:
+    runs = make_runs(ER(), make_streams()[:1])
     return next(iter(Engine(runs, device="cpu", together=False).stages())).learner
 
 
-def _rank(policy: Any, learner: RunLearner, rows: Tensor, column: int, count: int) -> Tensor:
+def _rank_rows(policy: Any, learner: RunLearner, rows: Tensor, column: int, count: int) -> Tensor:
     options = {"normalize": True, "dedupe": True, "rule": "distance", "pd_transform": "abs_eps"}
-    return ranking_of(policy, **options)(learner, rows, column, count)  # type: ignore[arg-type]
+    return make_ranking(policy, **options)(learner, rows, column, count)  # type: ignore[arg-type]
 
 
-def _needs_ranking(policy: Any) -> None:
+def _require_ranking(policy: Any) -> None:
     if policy == "reservoir":
         raise DoesNotApply("a reservoir keeps, it does not rank")
 
 
 def check_prefix_of_a_ranking_is_a_ranking(policy: Any) -> None:
     """The first n of a long ranking are the ranking of length n, without repetition."""
-    _needs_ranking(policy)
-    learner = _learner()
+    _require_ranking(policy)
+    learner = _make_learner()
     labels = learner.labels(learner.task.train)[:, 0]
     for column in (0, 1, -1):
         rows = learner.task.train if column < 0 else learner.task.train[labels == column]
-        whole = _rank(policy, learner, rows, column, len(rows))
+        whole = _rank_rows(policy, learner, rows, column, len(rows))
         require(
             sorted(whole.tolist()) == list(range(len(rows))),
             f"a full ranking must name each of {len(rows)} rows once (column {column})",
         )
         for count in (1, 2, len(rows) // 2):
-            part = _rank(policy, learner, rows, column, count)[:count]
+            part = _rank_rows(policy, learner, rows, column, count)[:count]
             require(
                 torch.equal(part, whole[:count]),
                 f"the ranking of length {count} is not the "
@@ -70,36 +70,36 @@ def check_only_the_seed_decides(policy: Any) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(junk)
             before = torch.get_rng_state()
-            runs = runs_of(with_policy(policy), streams()[:1])
-            found.append(train(runs))
+            runs = make_runs(make_replay(policy), make_streams()[:1])
+            found.append(train_runs(runs))
             moved = not torch.equal(before, torch.get_rng_state())
         require(not moved, "the policy draws from torch's generator: draw with engram.keys")
     for key, one in found[0].items():
-        kept = same(tuple(one.exemplars[:4]), tuple(found[1][key].exemplars[:4]))
+        kept = trees_equal(tuple(one.exemplars[:4]), tuple(found[1][key].exemplars[:4]))
         require(kept, f"the same seed keeps other rows after task {key[1]}")
 
 
 def check_policy_within_budget(policy: Any) -> None:
     """No more items than the budget, all of them training rows of tasks so far."""
-    leakage.check_memory_within_budget(with_policy(policy))
+    leakage_rules.check_memory_within_budget(make_replay(policy))
 
 
 def check_policy_sees_no_future(policy: Any) -> None:
     """What is kept does not depend on test rows or on later tasks."""
-    leakage.check_test_and_future_rows_do_not_matter(with_policy(policy))
+    leakage_rules.check_test_and_future_rows_do_not_matter(make_replay(policy))
 
 
 def check_policy_ignores_class_ids(policy: Any) -> None:
     """Other ids for the same classes: the same rows are kept."""
-    equality.check_class_ids_do_not_matter(with_policy(policy))
+    equality_rules.check_class_ids_do_not_matter(make_replay(policy))
 
 
 def check_policy_in_lockstep(policy: Any) -> None:
     """In lockstep and alone, the same rows are kept."""
-    equality.compare(runs_of(with_policy(policy), streams()))
+    equality_rules.require_lockstep_is_alone(make_runs(make_replay(policy), make_streams()))
 
 
-class _Passing:
+class _PassingLearner:
     """A stand-in for a learner by which rows pass in one task."""
 
     def __init__(self, seed: int) -> None:
@@ -116,7 +116,7 @@ def check_reservoir_is_uniform(policy: Any) -> None:
         raise DoesNotApply("no reservoir")
     counts, memory = torch.zeros(PASSED), Memory(total=KEPT, policy="reservoir")
     for seed in range(DRAWS):
-        learner: Any = _Passing(seed)
+        learner: Any = _PassingLearner(seed)
         for learner.stage, rows in enumerate(torch.arange(PASSED).split(1)):
             learner.exemplars = memory.update(learner, rows)
         counts[learner.exemplars.rows] += 1

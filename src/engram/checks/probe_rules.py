@@ -12,14 +12,21 @@ import torch
 
 from engram import keys
 from engram.checks.check_report import DoesNotApply, require
-from engram.checks.toy_runs import CLOSE, clouds, gap, runs_of, same, streams
+from engram.checks.toy_runs import (
+    CLOSE,
+    largest_gap,
+    make_clouds,
+    make_runs,
+    make_streams,
+    trees_equal,
+)
 from engram.engine import checkpoints as checkpoint
 from engram.engine.engine import Engine
-from engram.experiments.probe_names import build_probes, plain_probe
-from engram.learner.tensor_tree import flatten, leaves, shapes, tree_map
+from engram.experiments.build_probes import build_probes, plain_probe
+from engram.learner.tensor_tree import flatten, leaves, tree_map, tree_shapes
 from engram.methods.er import ER
 from engram.probes import Probe, RunStage, measure
-from engram.probes.ood_data import Outside
+from engram.probes.ood_data import OODData
 from engram.probes.probe import check_probe
 from engram.records import EvaluationItems
 from engram.streams import Stream
@@ -29,11 +36,11 @@ States = list[dict[str, Any]]
 Numbers = list[dict[Any, float]]  # of each run: value by metric, task, class, head and step
 
 
-def stages_of_runs(on: Sequence[Stream] | None = None) -> Iterator[list[RunStage]]:
+def train_stages(on: Sequence[Stream] | None = None) -> Iterator[list[RunStage]]:
     """Three runs over tasks of unequal size, in lockstep, after each stage."""
-    on = streams(valid=0.2) if on is None else on
-    runs = [replace(run, features=True) for run in runs_of(ER(), on)]
-    outside = foreign()
+    on = make_streams(valid=0.2) if on is None else on
+    runs = [replace(run, features=True) for run in make_runs(ER(), on)]
+    outside = make_ood_data()
     group: list[RunStage] = []
     for stage in Engine(runs, device="cpu", together=True).stages():
         run, outcome = runs[stage.run], stage.outcome
@@ -56,13 +63,13 @@ def stages_of_runs(on: Sequence[Stream] | None = None) -> Iterator[list[RunStage
             group = []
 
 
-def foreign() -> Outside:
+def make_ood_data() -> OODData:
     """Rows of the toys' shape that are none of theirs."""
-    data = clouds()
-    return Outside(replace(data, x=-1.5 * torch.as_tensor(data.x) + 0.5, name="foreign"))
+    data = make_clouds()
+    return OODData(replace(data, x=-1.5 * torch.as_tensor(data.x) + 0.5, name="foreign"))
 
 
-def measured(probe: Probe, runs: Sequence[RunStage], states: States) -> tuple[Numbers, States]:
+def measure_probe(probe: Probe, runs: Sequence[RunStage], states: States) -> tuple[Numbers, States]:
     """What the probe says of runs that are seen together, and what it keeps of them."""
     ready = [replace(run, probes=state) for run, state in zip(runs, states, strict=True)]
     numbers: Numbers = [{} for _ in runs]
@@ -85,12 +92,12 @@ def measured(probe: Probe, runs: Sequence[RunStage], states: States) -> tuple[Nu
     return numbers, kept
 
 
-def fresh() -> States:
+def empty_states() -> States:
     """No run has kept anything yet."""
     return [{}, {}, {}]
 
 
-def away(first: dict[Any, float], second: dict[Any, float]) -> float:
+def largest_difference(first: dict[Any, float], second: dict[Any, float]) -> float:
     """Largest difference between the numbers of two runs; inf where other numbers are there."""
     if first.keys() != second.keys():
         return float("inf")
@@ -99,7 +106,7 @@ def away(first: dict[Any, float], second: dict[Any, float]) -> float:
     return float(np.nan_to_num(off, nan=np.inf).max(initial=0.0))
 
 
-def _everything(run: RunStage) -> Any:
+def _run_tensors(run: RunStage) -> Any:
     learner = run.learner
     assert learner is not None  # live runs have one
     numbers = (torch.tensor(run.scores), run.features, torch.tensor(run.items.targets))
@@ -125,9 +132,9 @@ def check_frozen_dataclass_with_options(probe: Probe) -> None:
 
 def check_measures_after_every_stage(probe: Probe) -> None:
     """Three tasks are measured; at least one number comes out, and none is infinite."""
-    states, count = fresh(), 0
-    for runs in stages_of_runs():
-        numbers, states = measured(probe, runs, states)
+    states, count = empty_states(), 0
+    for runs in train_stages():
+        numbers, states = measure_probe(probe, runs, states)
         values = [value for run in numbers for value in run.values()]
         require(not np.isinf(values).any(), "a number is infinite; NaN says that there is none")
         count += len(values)
@@ -136,73 +143,83 @@ def check_measures_after_every_stage(probe: Probe) -> None:
 
 def check_measuring_is_pure(probe: Probe) -> None:
     """The same view gives the same rows and state; nothing is modified, no generator is used."""
-    states = fresh()
-    for runs in stages_of_runs():
-        trees = [_everything(run) for run in runs]
+    states = empty_states()
+    for runs in train_stages():
+        trees = [_run_tensors(run) for run in runs]
         kept, old = tree_map(torch.clone, tuple(trees)), tree_map(torch.clone, tuple(states))
         dice = torch.get_rng_state(), repr(np.random.get_state()), random.getstate()  # noqa: NPY002
-        first, found = measured(probe, runs, states)
+        first, found = measure_probe(probe, runs, states)
         now = torch.get_rng_state(), repr(np.random.get_state()), random.getstate()  # noqa: NPY002
         fair = torch.equal(dice[0], now[0]) and dice[1:] == now[1:]
         require(fair, "a global generator is used: draw with engram.keys and view.seeds")
-        require(same(tuple(trees), kept), "networks, features or scores were modified in place")
-        require(same(tuple(states), old), "view.state was modified in place; keep a new tree")
-        second, again = measured(probe, runs, states)
-        equal = all(away(a, b) == 0 for a, b in zip(first, second, strict=True))
+        require(
+            trees_equal(tuple(trees), kept), "networks, features or scores were modified in place"
+        )
+        require(
+            trees_equal(tuple(states), old), "view.state was modified in place; keep a new tree"
+        )
+        second, again = measure_probe(probe, runs, states)
+        equal = all(largest_difference(a, b) == 0 for a, b in zip(first, second, strict=True))
         require(equal, "the same view gives other numbers: what is remembered goes to view.keep")
-        require(same(tuple(found), tuple(again)), "the same view gives another state")
+        require(trees_equal(tuple(found), tuple(again)), "the same view gives another state")
         states = found
 
 
 def check_each_run_as_if_alone(probe: Probe) -> None:
     """Seen with two others or alone, a run has the same numbers and the same state."""
-    together, apart = fresh(), fresh()
-    for runs in stages_of_runs():
-        numbers, together = measured(probe, runs, together)
+    together, apart = empty_states(), empty_states()
+    for runs in train_stages():
+        numbers, together = measure_probe(probe, runs, together)
         for r, run in enumerate(runs):
-            alone, kept = measured(probe, [run], [apart[r]])
+            alone, kept = measure_probe(probe, [run], [apart[r]])
             apart[r] = kept[0]
-            off = away(alone[0], numbers[r])
+            off = largest_difference(alone[0], numbers[r])
             require(
                 off <= CLOSE,
                 f"a run seen alone differs by {off:.1e}: the first axis is the run, and batches "
                 "are padded with rows of weight 0 (batch.w)",
             )
             require(
-                shapes(kept[0]) == shapes(together[r]) and gap(kept[0], together[r]) <= CLOSE,
+                tree_shapes(kept[0]) == tree_shapes(together[r])
+                and largest_gap(kept[0], together[r]) <= CLOSE,
                 "a run seen alone keeps another state",
             )
 
 
 def check_state_survives_a_file(probe: Probe) -> None:
     """State is a tree of tensors; written to a checkpoint and read again, nothing changes."""
-    states = fresh()
-    for runs in stages_of_runs():
-        found, states = measured(probe, runs, states)
+    states = empty_states()
+    for runs in train_stages():
+        found, states = measure_probe(probe, runs, states)
         del found
         for r, state in enumerate(states):
             require(all(isinstance(leaf, torch.Tensor) for leaf in leaves(state)), "no tensor")
-            read = checkpoint.rebuild(checkpoint.structure(state), flatten(state))
-            require(shapes(read) == shapes(state) and same(read, state), "keys must be texts")
+            read = checkpoint.rebuild_tree(checkpoint.tree_structure(state), flatten(state))
+            require(
+                tree_shapes(read) == tree_shapes(state) and trees_equal(read, state),
+                "keys must be texts",
+            )
             states[r] = read
 
 
 def check_test_rows_change_no_state(probe: Probe) -> None:
     """With other scores, features and labels of test rows, a probe keeps the same state."""
-    states, kept = fresh(), False
-    for number, runs in enumerate(stages_of_runs()):
-        _, found = measured(probe, runs, states)
+    states, kept = empty_states(), False
+    for number, runs in enumerate(train_stages()):
+        _, found = measure_probe(probe, runs, states)
         kept = kept or any(True for state in found for _ in leaves(state))
-        other = [other_tests(run, number) for run in runs]
-        _, changed = measured(probe, other, states)
-        fair = shapes(tuple(found)) == shapes(tuple(changed)) and same(tuple(found), tuple(changed))
+        other = [replace_tests(run, number) for run in runs]
+        _, changed = measure_probe(probe, other, states)
+        fair = tree_shapes(tuple(found)) == tree_shapes(tuple(changed)) and trees_equal(
+            tuple(found), tuple(changed)
+        )
         require(fair, "state depends on test rows: fit on view.batches() alone")
         states = found
     if not kept:
         raise DoesNotApply("it keeps no state")
 
 
-def other_tests(run: RunStage, number: int) -> RunStage:
+def replace_tests(run: RunStage, number: int) -> RunStage:
     """The run with noise in place of its answers, and other labels of its test rows."""
     key = keys.fold(number, "other tests")
     noise = keys.normal(key, *run.scores.shape).numpy().astype(run.scores.dtype)
@@ -220,12 +237,12 @@ def check_declared_needs_are_enough(probe: Probe) -> None:
     """A probe that needs no networks measures without them: from recorded predictions."""
     if probe.needs:
         raise DoesNotApply(f"it needs {' and '.join(probe.needs)}")
-    live, recorded = fresh(), fresh()
-    for runs in stages_of_runs():
-        wanted, live = measured(probe, runs, live)
+    live, recorded = empty_states(), empty_states()
+    for runs in train_stages():
+        wanted, live = measure_probe(probe, runs, live)
         bare = [replace(run, learner=None, features=None) for run in runs]
-        found, recorded = measured(probe, bare, recorded)
-        equal = all(away(a, b) == 0 for a, b in zip(found, wanted, strict=True))
+        found, recorded = measure_probe(probe, bare, recorded)
+        equal = all(largest_difference(a, b) == 0 for a, b in zip(found, wanted, strict=True))
         require(equal, "recorded predictions give other numbers: declare needs = ('networks',)")
 
 

@@ -1,4 +1,6 @@
-"""Tiny data, networks and runs on which every rule shows within seconds."""
+"""Tiny data, networks and runs for checks, methods with mild settings, and learners that have
+entered a task.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,21 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.data.dataset import Data
-from engram.engine.batches import at_step
+from engram.engine.batches import select_step
 from engram.engine.engine import Engine, FinishedStage
 from engram.engine.evaluation import test_items
 from engram.engine.loop import open_task, train_task
-from engram.engine.pretraining import streams_of
+from engram.engine.pretraining import split_stream
 from engram.engine.run_definition import Run
 from engram.engine.sampler import Minibatches, build_sampler
-from engram.engine.stored_values import encode
+from engram.engine.stored_values import encode_latents
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
+from engram.learner.learner_proxy import call_verb
 from engram.learner.networks import FunctionalNet
-from engram.learner.proxy import call
 from engram.learner.tensor_tree import leaves, tree_map
 from engram.memory import Exemplars, Memory
 from engram.methods.join import Join
@@ -47,7 +49,7 @@ EXACT = Training(epochs=2, batch_size=16, optimizer="sgd", lr=0.02, precision="f
 CLOSE = 1e-10
 
 
-class Normed(nn.Module):
+class NormedNetwork(nn.Module):
     """A network with batch normalisation in its upper part."""
 
     def __init__(self, sample_shape: tuple[int, ...]) -> None:
@@ -67,7 +69,7 @@ class Normed(nn.Module):
         return self.body(self.root(x))
 
 
-class Dropped(nn.Module):
+class DropoutNetwork(nn.Module):
     """A network with dropout in its upper part."""
 
     def __init__(self, sample_shape: tuple[int, ...]) -> None:
@@ -89,17 +91,17 @@ class Dropped(nn.Module):
 
 GRAPH = {"name": "gcn", "edges": BONES, "width": 6, "hidden": 8}
 MODELS: dict[str, Any] = {
-    "plain": {"name": "mlp", "hidden": (16,)}, "normed": Normed, "dropped": Dropped,
+    "plain": {"name": "mlp", "hidden": (16,)}, "normed": NormedNetwork, "dropped": DropoutNetwork,
 }  # fmt: skip
 # a root that stands still wants a top that can learn
-SPLIT: dict[str, Any] = MODELS | {"plain": {"name": "mlp", "hidden": (16, 16)}}
+SPLIT_MODELS: dict[str, Any] = MODELS | {"plain": {"name": "mlp", "hidden": (16, 16)}}
 GRAPHS: dict[str, Any] = {"plain": GRAPH, "normed": GRAPH, "dropped": {**GRAPH, "dropout": 0.4}}
 
 
-def model_for(method: Method, kind: str) -> Any:
+def choose_model(method: Method, kind: str) -> Any:
     """A network of the given kind that the method accepts: some know graphs only."""
     if any(method.replay(stage).latent for stage in range(2)):
-        return SPLIT[kind]
+        return SPLIT_MODELS[kind]
     try:
         graphs = _asks_for_graphs(method)
     except TypeError:  # not hashable: fields of the method may be anything
@@ -109,18 +111,18 @@ def model_for(method: Method, kind: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _asks_for_graphs(method: Method) -> bool:
-    stream = class_incremental(clouds((2, 2)))
+    stream = class_incremental(make_clouds((2, 2)))
     run = Run(stream=stream, method=method, model=MODELS["plain"], training=EXACT)
     learner = Engine([run], device="cpu").learner(run)
     learner.open_classes(0)
     try:
-        call(method.start, learner)
+        call_verb(method.start, learner)
     except BadArgument as error:
         return str(error).startswith("model:")
     return False
 
 
-def clouds(sizes: Sequence[int] = SIZES, *, rename: Sequence[int] | None = None) -> Data:
+def make_clouds(sizes: Sequence[int] = SIZES, *, rename: Sequence[int] | None = None) -> Data:
     """Separable classes of unequal size; `rename` gives them other ids."""
     key, count = keys.fold(0, "toys"), len(sizes)
     y = torch.arange(count).repeat_interleave(torch.tensor(sizes))
@@ -133,15 +135,15 @@ def clouds(sizes: Sequence[int] = SIZES, *, rename: Sequence[int] | None = None)
     return Data.from_arrays(x[: len(y)], names[y], test=rest, name="clouds")
 
 
-def streams(
+def make_streams(
     data: Data | None = None, orders: Sequence[Sequence[int]] = ORDERS, *, valid: float = 0.0
 ) -> list[Stream]:
     """One stream per order, three tasks of two classes each."""
-    data = clouds() if data is None else data
+    data = make_clouds() if data is None else data
     return [class_incremental(data, order=list(order), valid=valid) for order in orders]
 
 
-class After(NamedTuple):
+class StageCopy(NamedTuple):
     """Copies of what a run knows after a stage."""
 
     vector: Tensor
@@ -159,49 +161,49 @@ class After(NamedTuple):
         return {"vector": self.vector, "buffers": self.buffers, "state": self.state}
 
 
-Trained = dict[tuple[int, int], After]  # by (run, stage)
+Trained = dict[tuple[int, int], StageCopy]  # by (run, stage)
 
 
-def runs_of(
+def make_runs(
     methods: Method | Sequence[Method], on: Sequence[Stream], *, model: str = "plain",
     training: Training = EXACT,
 ) -> list[Run]:  # fmt: skip
     """One run per stream, with seeds 0, 1, ...; `model` is a key of `MODELS`."""
     each = [methods] * len(on) if isinstance(methods, Method) else list(methods)
-    network = model_for(each[0], model)
+    network = choose_model(each[0], model)
     return [
         Run(stream=stream, method=method, model=network, training=training, seed=seed)
         for seed, (stream, method) in enumerate(zip(on, each, strict=True))
     ]
 
 
-def _copy(leaf: Any) -> Any:
+def _copy_tensor(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
-def copied(stage: FinishedStage) -> After:
+def copy_stage(stage: FinishedStage) -> StageCopy:
     """The learner of a stage, safe from what later stages do to it."""
     one = stage.learner
-    trees = tree_map(_copy, (one.vector, one.buffers, one.state, one.opt))
+    trees = tree_map(_copy_tensor, (one.vector, one.buffers, one.state, one.opt))
     rest = (one.exemplars, stage.outcome.scores, one.diverged, stage)
-    return After._make((*trees, *rest))
+    return StageCopy._make((*trees, *rest))
 
 
-def train(runs: Sequence[Run], *, together: bool = False, **options: Any) -> Trained:
+def train_runs(runs: Sequence[Run], *, together: bool = False, **options: Any) -> Trained:
     """All stages of all runs."""
     engine = Engine(runs, device="cpu", together=together)
-    return {(s.run, s.stage): copied(s) for s in engine.stages(**options)}
+    return {(s.run, s.stage): copy_stage(s) for s in engine.stages(**options)}
 
 
-def train_each(runs: Sequence[Run]) -> Trained:
+def train_runs_alone(runs: Sequence[Run]) -> Trained:
     """All stages of all runs, each run alone in an engine of its own."""
     found: Trained = {}
     for place, run in enumerate(runs):
-        found |= {(place, stage): after for (_, stage), after in train([run]).items()}
+        found |= {(place, stage): after for (_, stage), after in train_runs([run]).items()}
     return found
 
 
-def gap(first: Any, second: Any) -> float:
+def largest_gap(first: Any, second: Any) -> float:
     """Largest difference between two trees, relative to each tensor's size."""
     worst = 0.0
     for a, b in zip(leaves(first), leaves(second), strict=True):
@@ -214,18 +216,18 @@ def gap(first: Any, second: Any) -> float:
     return worst
 
 
-def same(first: Any, second: Any) -> bool:
+def trees_equal(first: Any, second: Any) -> bool:
     """Whether two trees are equal, bit by bit."""
     pairs = zip(leaves(first), leaves(second), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-def finite(tree: Any) -> bool:
+def all_finite(tree: Any) -> bool:
     """Whether no number of a tree is infinite or none."""
     return all(bool(torch.isfinite(leaf).all()) for leaf in leaves(tree))
 
 
-def accuracies(after: After) -> list[float]:
+def accuracies(after: StageCopy) -> list[float]:
     """Accuracy on every task so far, in the stream's own view."""
     stream, now = after.stage.learner.stream, after.stage.stage
     rows, stages = test_items(stream)
@@ -239,7 +241,7 @@ def accuracies(after: After) -> list[float]:
 # The method on trial, tamed: calm, short, with little memory, in variations.
 
 
-def each_part(method: Method, change: Any) -> Method:
+def change_parts(method: Method, change: Any) -> Method:
     """The method changed; a Join with each of its parts changed."""
     if isinstance(method, Join):
         return Join(*(change(part) for part in method.parts))
@@ -247,7 +249,7 @@ def each_part(method: Method, change: Any) -> Method:
     return changed
 
 
-def tame(method: Method, training: Training = EXACT) -> Method:
+def shrink_settings(method: Method, training: Training = EXACT) -> Method:
     """The method with every float field above 10 set to 0.1, and with phases that are not long.
 
     A stiff penalty and a plain gradient step of fixed size explode, whoever wrote the method. And
@@ -258,38 +260,38 @@ def tame(method: Method, training: Training = EXACT) -> Method:
         for field in fields(part):
             value = getattr(part, field.name)
             if field.init and isinstance(value, float) and value > 10:
-                part = changed(part, field.name, 0.1)
+                part = replace_field(part, field.name, 0.1)
             elif field.init and type(value) is int and value > training.epochs:
-                brief = changed(part, field.name, training.epochs)
-                part = brief if _lengths(brief) < _lengths(part) else part
+                brief = replace_field(part, field.name, training.epochs)
+                part = brief if _sum_phase_lengths(brief) < _sum_phase_lengths(part) else part
         return part
 
-    return short(each_part(method, calmer))
+    return shorten_pretraining(change_parts(method, calmer))
 
 
-def _lengths(method: Method) -> int:
+def _sum_phase_lengths(method: Method) -> int:
     """How long the phases of three tasks last, where the method itself says so."""
     phases = [phase for stage in range(3) for phase in method.phases(stage)]
     return sum(phase.epochs + phase.iterations for phase in phases)
 
 
-SHORT = 10  # steps of a prologue
+SHORT_ITERATIONS = 10  # steps of a prologue
 
 
-def short(method: Method) -> Method:
+def shorten_pretraining(method: Method) -> Method:
     """The method with a prologue of a few steps, which is enough to see whether it is right."""
     asked = method.prologue()
-    if not isinstance(asked, Prologue) or asked.iterations <= SHORT:
+    if not isinstance(asked, Prologue) or asked.iterations <= SHORT_ITERATIONS:
         return method
     found, kind = copy.copy(method), _with_short_prologue(cast(Any, type(method)))
     object.__setattr__(found, "__class__", kind)
     return found
 
 
-def rows_aside(method: Method, stream: Stream, seed: int = 0) -> Tensor:
+def pretraining_rows(method: Method, stream: Stream, seed: int = 0) -> Tensor:
     """Rows that no task has, because a prologue reads them."""
     run = Run(stream=stream, method=method, seed=seed)
-    before = streams_of(run)[1]
+    before = split_stream(run)[1]
     parts = [] if before is None else [task.train for task in before.tasks]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)
 
@@ -298,12 +300,12 @@ def rows_aside(method: Method, stream: Stream, seed: int = 0) -> Tensor:
 def _with_short_prologue(kind: Any) -> Any:
     def prologue(self: Any) -> Any:
         asked: Any = kind.prologue(self)
-        return replace(asked, iterations=SHORT) if isinstance(asked, Prologue) else asked
+        return replace(asked, iterations=SHORT_ITERATIONS) if isinstance(asked, Prologue) else asked
 
     return type(kind.__name__, (kind,), {"prologue": prologue, "__module__": kind.__module__})
 
 
-def tight(method: Method) -> Method:
+def shrink_memory(method: Method) -> Method:
     """The method with a memory so small that its budget cuts."""
     sizes = {"total": 12, "per_class": 2, "per_task": 3}
 
@@ -314,26 +316,26 @@ def tight(method: Method) -> Method:
         given = {k: v for k, v in sizes.items() if getattr(memory, k) is not None}
         return replace(part, memory=replace(memory, **given))  # type: ignore[call-arg, arg-type]
 
-    return each_part(method, smaller)
+    return change_parts(method, smaller)
 
 
-def varied(method: Method, count: int) -> list[Method]:
+def vary_floats(method: Method, count: int) -> list[Method]:
     """Copies of a method whose float fields differ, as far as the method accepts them."""
     found = [method]
     for number in range(1, count):
-        found.append(each_part(method, lambda part, n=number: _scaled(part, 0.5**n)))
+        found.append(change_parts(method, lambda part, n=number: _scale_floats(part, 0.5**n)))
     return found
 
 
-def _scaled(part: Method, factor: float) -> Method:
+def _scale_floats(part: Method, factor: float) -> Method:
     for field in fields(part):
         value = getattr(part, field.name)
         if field.init and isinstance(value, float):
-            part = changed(part, field.name, value * factor)
+            part = replace_field(part, field.name, value * factor)
     return part
 
 
-def changed(part: Method, name: str, value: Any) -> Method:
+def replace_field(part: Method, name: str, value: Any) -> Method:
     """The method with another value of a field, or as it is where that is refused."""
     try:
         return replace(part, **{name: value})
@@ -362,7 +364,7 @@ class TaskStart:
     def batches(self) -> Iterator[Batch]:
         """The batches of all runs, step by step."""
         for step in range(self.rows.live.shape[1]):
-            yield self.trainer.collate(at_step(self.rows, torch.tensor([step])))
+            yield self.trainer.collate(select_step(self.rows, torch.tensor([step])))
 
     def own_batches(self, run: int = 0) -> Iterator[Batch]:
         """The batches of one run."""
@@ -379,7 +381,7 @@ class TaskStart:
         return net
 
 
-def task_start(
+def enter_task(
     method: Method,
     *,
     stage: int = 1,
@@ -389,14 +391,14 @@ def task_start(
     on: Sequence[Stream] | None = None,
 ) -> TaskStart:
     """Train up to a task, enter it, sample its first epoch; `on` gives other streams."""
-    group = runs_of(method, on or streams()[:runs], model=model, training=training)
+    group = make_runs(method, on or make_streams()[:runs], model=model, training=training)
     engine = Engine(group, device="cpu", together=True)
     learners, methods = [engine.learner(run) for run in group], [run.method for run in group]
     for past in range(stage):  # one by one: whether the method maps is another question
         for learner in learners:
             train_task([learner], [method], training, past, mapped=False)
     open_task(learners, methods, training, stage)
-    encode(learners, method, stage)
+    encode_latents(learners, method, stage)
     sampler = build_sampler(learners, method, training)
     rows = sampler.epoch(0)
     trainer = LockstepTrainer(learners, methods, training, slots=sampler.slots)
@@ -404,7 +406,7 @@ def task_start(
     return TaskStart(method, learners, trainer, rows)
 
 
-def spied(method: Method, verb: str, around: Callable[..., Any]) -> Method:
+def spy_on(method: Method, verb: str, around: Callable[..., Any]) -> Method:
     """A copy of a method one of whose verbs goes through ``around(original, *args)``."""
     kind = type(method)
     written = inspect.getattr_static(kind, verb)

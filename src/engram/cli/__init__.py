@@ -1,4 +1,8 @@
-"""The command line.
+"""The command line: one function per command, in modules by purpose.
+
+Nothing is computed here; commands build requests, call the library and print. Modules import
+nothing heavy at their top, so that ``engram --help`` is quick. Begin with `COMMANDS` below, then
+`run_commands` and `execution`.
 
 Files that define commands import nothing heavy at their top, so that ``engram --help`` is quick:
 what needs torch, pandas or rich is imported inside the functions.
@@ -11,7 +15,7 @@ from typing import Annotated
 import typer
 
 from engram import __version__
-from engram.cli import (  # fmt: skip
+from engram.cli import (
     author_commands,
     data_command,
     deploy_commands,
@@ -20,13 +24,13 @@ from engram.cli import (  # fmt: skip
     reproduce_command,
     run_commands,
 )
-from engram.cli.shell import Shell
+from engram.cli.console import CommandGroup
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="engram",
-    cls=Shell,
+    cls=CommandGroup,
     help="Continual learning: train networks on a stream of tasks, measure what they forget.",
     epilog="Start with: engram demo",
     no_args_is_help=True,

@@ -1,4 +1,4 @@
-"""``engram check``."""
+"""The commands for authors of methods: check, new."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from engram.cli.data_command import parsed
+from engram.cli.console import BAD_INPUT, FAILED, emit
+from engram.cli.data_command import parse_options
 from engram.cli.options import Label, Root
-from engram.cli.shell import BAD_INPUT, FAILED, emit
 from engram.errors import EngramError, bad, check_choice, unknown
 
-ABOUT_DATA = "the data that --set and --label apply to"
+DATA_OPTION_HINT = "the data that --set and --label apply to"
 
 
 def check(
@@ -55,11 +55,11 @@ def check(
         from engram.data import load
 
         where = str(root) if root else None
-        shape = load(data, root=where, **parsed(options, label)).sample_shape
+        shape = load(data, root=where, **parse_options(options, label)).sample_shape
     elif label:
-        raise bad("--data", ABOUT_DATA, None)
+        raise bad("--data", DATA_OPTION_HINT, None)
     elif options:
-        tried = method_with(target, options)
+        tried = make_method(target, options)
     report = check(tried, sample_shape=shape)
     emit(str(report))
     if any(one.raised for one in report.failed):  # the same code as for any error of one's own
@@ -68,31 +68,31 @@ def check(
         raise typer.Exit(FAILED)
 
 
-def method_with(target: str, assignments: list[str]) -> Any:
+def make_method(target: str, assignments: list[str]) -> Any:
     """A method by name, with other values than its defaults.
 
     Examples
     --------
-    >>> method_with("BiC", ["variant=sigmoid", "BiC.memory.total=60"]).memory.total
+    >>> make_method("BiC", ["variant=sigmoid", "BiC.memory.total=60"]).memory.total
     60
     """
-    from engram.checks.suite import resolve
-    from engram.experiments.method_names import build_method
-    from engram.experiments.overrides import option_of, put
-    from engram.io import key_value
+    from engram.checks.check_suite import resolve_target
+    from engram.experiments.build_methods import build_method
+    from engram.experiments.overrides import option_after_name, set_key
+    from engram.io import parse_key_value
     from engram.methods.method import Method
 
-    kind = resolve(target)
+    kind = resolve_target(target)
     if not (isinstance(kind, type) and issubclass(kind, Method)):
-        raise bad("--data", ABOUT_DATA, None)
+        raise bad("--data", DATA_OPTION_HINT, None)
     content: dict[str, Any] = {"stream": {"data": "blobs"}, "method": {"name": target}}
     for assignment in assignments:
-        key, value = key_value(assignment)
-        option = option_of(key, target) or key.removeprefix("method.")
+        key, value = parse_key_value(assignment)
+        option = option_after_name(key, target) or key.removeprefix("method.")
         known, first = [field.name for field in fields(kind)], option.partition(".")[0]
         if first != option and first not in known:  # a section of a recipe, training say
             raise unknown("--set", first, known)
-        put(content, f"method.{option}", value)
+        set_key(content, f"method.{option}", value)
     return build_method(content["method"])
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from engram.cli.console import FAILED, emit, say
 from engram.cli.options import Label, Root
-from engram.cli.shell import FAILED, emit, say
 from engram.errors import BadArgument, plural
 
 data_app = typer.Typer(help="List, add, pack, verify and inspect data sets.", no_args_is_help=True)
@@ -31,17 +31,17 @@ def list_(
     ] = False,
 ) -> None:
     """List the data sets that can be loaded."""
-    from engram.cli.result_display import plain_table
-    from engram.cli.shell import screen
+    from engram.cli.console import results_console
+    from engram.cli.result_display import make_plain_table
     from engram.data import datasets
 
-    table = plain_table("name", "what", "where")
+    table = make_plain_table("name", "what", "where")
     for column in table.columns:
         column.justify = "left"
     for one in datasets(root):
         if one.available or everything:
             table.add_row(one.name, one.summary, one.place or "not found")
-    screen().print(table)
+    results_console().print(table)
     if root is None:
         say("Other data sets are looked up in --root DIR or ENGRAM_DATA.", style="dim")
 
@@ -60,7 +60,7 @@ def add(
     """Read a data set once and store it by name in the data root."""
     from engram import data
 
-    say(f"wrote {data.add(path, name, root, replace=replace, **parsed(options, label))}")
+    say(f"wrote {data.add(path, name, root, replace=replace, **parse_options(options, label))}")
     where = "" if root is None else f" --root {shlex.quote(str(root))}"
     say(f"Use it with:  engram run --data {name}{where}")
 
@@ -76,7 +76,7 @@ def pack(
     """Write a data set to a single packed file."""
     from engram import data
 
-    say(f"wrote {data.pack(source, out, root=root, **parsed(options, label))}")
+    say(f"wrote {data.pack(source, out, root=root, **parse_options(options, label))}")
 
 
 @data_app.command("verify", epilog="Example: engram data verify mine --root sets")
@@ -86,7 +86,7 @@ def verify(source: Source, root: Root = None, options: Options = None, label: La
     from engram.data.catalogue import search_root
 
     search_root(root)  # a folder that is not there is no finding
-    checks = data.verify(source, root=root, **parsed(options, label))
+    checks = data.verify(source, root=root, **parse_options(options, label))
     if checks[0].kind:  # there is nothing to verify: no finding, but a mistake
         raise BadArgument(checks[0].found)
     for one in checks:
@@ -104,10 +104,10 @@ def inspect(
     Shape, rows per class and split, duplicates, imbalance, constant columns, scales, notes.
     """
     from engram import data
-    from engram.cli.result_display import plain_table
-    from engram.cli.shell import screen
+    from engram.cli.console import results_console
+    from engram.cli.result_display import make_plain_table
 
-    found = data.inspect(source, root=root, **parsed(options, label))
+    found = data.inspect(source, root=root, **parse_options(options, label))
     count = plural(len(found.counts), "class")
     emit(f"{found.name}: rows of {found.shape}, {found.dtype}, {count}")
     emit(f"fingerprint {found.fingerprint}")
@@ -118,23 +118,23 @@ def inspect(
         emit(line)
     for note in found.notes:
         emit(f"note: {note}")
-    table = plain_table("class", "train", "valid", "test")
+    table = make_plain_table("class", "train", "valid", "test")
     for name, counts in found.counts.items():
         table.add_row(name, *(str(counts[part]) for part in ("train", "valid", "test")))
-    screen().print(table)
+    results_console().print(table)
 
 
-def parsed(assignments: list[str] | None, label: list[str] | None = None) -> dict[str, Any]:
+def parse_options(assignments: list[str] | None, label: list[str] | None = None) -> dict[str, Any]:
     """Options as keyword arguments.
 
     Examples
     --------
-    >>> parsed(["resize=[32, 32]", "verify=false"])
+    >>> parse_options(["resize=[32, 32]", "verify=false"])
     {'resize': [32, 32], 'verify': False}
     """
-    from engram.io import key_value
+    from engram.io import parse_key_value
 
-    options = dict(key_value(one.removeprefix("data_options.")) for one in assignments or ())
+    options = dict(parse_key_value(one.removeprefix("data_options.")) for one in assignments or ())
     if label:
         options["label"] = label[0] if len(label) == 1 else label
     return options

@@ -1,4 +1,4 @@
-"""``engram predict``: ask a trained model about new inputs."""
+"""The commands that use a trained model: predict, serve, open-world."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from engram.cli.console import emit
 from engram.cli.options import Assignments, Device, Label, Root, Seeds, Trust
-from engram.cli.shell import emit
 from engram.errors import plural
 
 if TYPE_CHECKING:
     from engram.deploy import Learner
-    from engram.deploy.unlabelled_inputs import Asked
+    from engram.deploy.unlabelled_inputs import UnlabelledInputs
 
 
 def predict(
@@ -68,15 +68,15 @@ def predict(
     Prints CSV: one line per input with its name, the predicted label and its probability.
     Unreadable images are reported and left out; the exit code is then 1.
     """
-    from engram.cli.shell import FAILED, emit, say
+    from engram.cli.console import FAILED, emit, say
     from engram.deploy.unlabelled_inputs import read_inputs
-    from engram.io import appearing, make_folders
+    from engram.io import atomic_write, make_folders
 
     learner = open_model(source, label, seed, order, device, trust)
     about = learner.published.facts["inputs"]
     asked = read_inputs(data, about, drop=drop or (), root=str(root) if root else None)
-    where = _task(learner, task)
-    table = _table(learner, asked, where, probabilities)
+    where = _task_index(learner, task)
+    table = _prediction_table(learner, asked, where, probabilities)
     if novelty or detector is not None:
         table["novelty"] = learner.novelty(asked.x, detector=detector, task=where)
     text = table.to_csv(index=False)
@@ -84,7 +84,7 @@ def predict(
         emit(text)
     else:
         make_folders(out.parent)
-        with appearing(out) as temporary:
+        with atomic_write(out) as temporary:
             temporary.write_text(text, encoding="utf-8")
         say(f"{plural(len(table), 'prediction')} in {out}")
     if asked.truth is not None and learner.published.facts["labels"] == "single":
@@ -97,7 +97,7 @@ def predict(
         raise typer.Exit(FAILED)
 
 
-def _task(learner: Learner, task: int | None) -> int | None:
+def _task_index(learner: Learner, task: int | None) -> int | None:
     """The task from 0; on the screen tasks are counted from 1."""
     from engram.errors import bad, check_int
 
@@ -114,7 +114,7 @@ def _task(learner: Learner, task: int | None) -> int | None:
 
 def _say_accuracy(learner: Learner, table: Any, task: int | None) -> None:
     """How many rows are right, of those that can be: a head knows the classes of its task."""
-    from engram.cli.shell import say
+    from engram.cli.console import say
 
     known, facts = table, learner.published.facts
     if task is not None:
@@ -142,7 +142,9 @@ def open_model(
     return Learner.load(source, device=device, trust=trust)
 
 
-def _table(learner: Learner, asked: Asked, task: int | None, every: bool) -> Any:
+def _prediction_table(
+    learner: Learner, asked: UnlabelledInputs, task: int | None, every: bool
+) -> Any:
     import pandas as pd
 
     found, share = learner.predict(asked.x, task=task), learner.predict_proba(asked.x, task=task)
@@ -162,7 +164,7 @@ def _table(learner: Learner, asked: Asked, task: int | None, every: bool) -> Any
 
 
 LAST_PORT = 65_535
-LOCAL = ("127.0.0.1", "localhost", "::1")
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 def serve(
@@ -202,12 +204,12 @@ def serve(
     model after the last finished task.
     """
     pass  # import of a sibling
-    from engram.cli.shell import say
+    from engram.cli.console import say
     from engram.errors import bad, check_int
 
     _need_extra()
     token = token if token is not None else os.environ.get("ENGRAM_TOKEN", "")
-    if host not in LOCAL and not token and not open_to_all:
+    if host not in LOCAL_HOSTS and not token and not open_to_all:
         expected = f"a token, because other machines can reach {host} (or --open)"
         raise bad("--token", expected, "none")
     check_int("--threads", threads, 1)
@@ -220,24 +222,27 @@ def serve(
     import torch
 
     from engram.serve.app import create_app
-    from engram.serve.request_limits import LOOPBACK, Limits, listening, server
-    from engram.serve.service import Service, need_model
+    from engram.serve.request_limits import LOOPBACK, RequestLimits, make_server, open_socket
+    from engram.serve.service import Service, require_model_file
 
     if to is not None and model.is_dir():
         if to.exists():
             raise bad("--to", "a file that does not exist yet", str(to))
         model = open_model(model, label, seed, None, device, trust).save(to)
-    limits = Limits(most_bytes=most_bytes, read_seconds=read_seconds)
+    limits = RequestLimits(most_bytes=most_bytes, read_seconds=read_seconds)
     torch.set_num_threads(threads)
-    with listening(host, port) as at:
+    with open_socket(host, port) as at:
         service = Service(
-            need_model(model), device=device, trust=trust, queue=check_int("--queue", queue, 1)
+            require_model_file(model),
+            device=device,
+            trust=trust,
+            queue=check_int("--queue", queue, 1),
         )
-        hosts = LOOPBACK if host in LOCAL else ()
+        hosts = LOOPBACK if host in LOCAL_HOSTS else ()
         app = create_app(service, limits=limits, token=token, hosts=hosts)
         port = at.getsockname()[1]  # where 0 was asked for, one that was free
         say(f"{model} on http://{host}:{port} (API: /docs); press Ctrl-C to stop")
-        server(app, host=host, port=port, limits=limits).run(sockets=[at])
+        make_server(app, host=host, port=port, limits=limits).run(sockets=[at])
 
 
 def _need_extra() -> None:
@@ -291,14 +296,14 @@ def open_world(
     from dataclasses import asdict
 
     from engram.cli import execution
-    from engram.cli.wide_tables import show_table
+    from engram.cli.wide_tables import print_table
     from engram.errors import plural
     from engram.experiments import Recipe
+    from engram.experiments.build_probes import build_detectors
     from engram.experiments.open_world import open_world
     from engram.experiments.overrides import set_values
-    from engram.experiments.probe_names import build_detectors
 
-    plain = execution.contents(
+    plain = execution.make_contents(
         data=data,
         methods=[method],
         model=model,
@@ -309,7 +314,7 @@ def open_world(
     )
     for assignment in assignments or ():
         set_values(plain, assignment)
-    _check(plain[0])
+    _check_settings(plain[0])
     (asked,) = build_detectors(plain[0])
     recipe = Recipe.of({k: v for k, v in plain[0].items() if k != "detectors"})
     world = open_world(
@@ -326,10 +331,10 @@ def open_world(
     counts = [name for name in found if (found[name] % 1 == 0).all() and found[name].max() > 1]
     found = found.astype(dict.fromkeys(counts, int))
     rounds = plural(int(world.table["round"].max()), "round")
-    show_table(f"open world after {rounds}, {runs}", found)
+    print_table(f"open world after {rounds}, {runs}", found)
 
 
-def _check(content: Mapping[str, Any]) -> None:
+def _check_settings(content: Mapping[str, Any]) -> None:
     """Values that the loop would not look at are refused."""
     from engram.errors import bad
 

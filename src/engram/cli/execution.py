@@ -1,4 +1,6 @@
-"""Carry out a request: check it, train, show what came out. Heavy: imported inside commands."""
+"""Carry out a request of run, sweep or search: build recipes from options, train with progress,
+print the outcome.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,45 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from engram.cli import result_display
-from engram.cli.shell import ALL_DIVERGED, LOST, Request, aside, exit_code, say, screen, why_stopped
+from engram.cli.console import (
+    ALL_DIVERGED,
+    PROCESS_LOST,
+    Request,
+    exit_code,
+    messages_console,
+    results_console,
+    say,
+    stop_reason,
+)
 from engram.distributed import LostRank
-from engram.engine.backend import device_of
-from engram.errors import OWN_MODULES, RecordError, bad, plural
+from engram.engine.backend import resolve_device
+from engram.errors import USER_MODULES, RecordError, bad, plural
 from engram.experiments import Callback, Plan, Recipe
-from engram.experiments.callbacks import StageCount, following, ready, title
-from engram.experiments.changes import recorded, refuse_changed
-from engram.experiments.method_names import named_method, own_code_may_run, without_own_code
-from engram.experiments.overrides import Content, complaints_about, named, put_all
-from engram.experiments.plain_values import seconds
+from engram.experiments.build_methods import (
+    forbid_user_code,
+    is_user_code_allowed,
+    parse_method_name,
+)
+from engram.experiments.callbacks import (
+    StageCount,
+    describe_progress,
+    find_log_tools,
+    open_callback,
+)
+from engram.experiments.changed_recipes import read_recorded_recipes, refuse_changed
+from engram.experiments.overrides import (
+    Content,
+    expand_method,
+    name_option_in_errors,
+    set_key_in_all,
+)
+from engram.experiments.plain_values import parse_duration
 from engram.experiments.pools import find_pool
 from engram.experiments.pools.pool import Work
 from engram.experiments.recipe import read_recipe
-from engram.experiments.search import FOLDER, ON_TEST, Search, search, shown
-from engram.io import key_values
-from engram.process import is_first
+from engram.experiments.search import FOLDER, ON_TEST, Search, format_value, search
+from engram.io import parse_key_values
+from engram.process import is_main_process
 from engram.records import Result, Rows, RunDirectory
 
 if TYPE_CHECKING:
@@ -48,20 +73,20 @@ def run_request(
     `same` refuses experiments that have changed since the directory was written; `again` runs anew
     what is finished; after `budget` training ends, and is saved where it was.
     """
-    limit = None if budget is None else seconds(budget)
-    recipes = build(request.recipes)
+    limit = None if budget is None else parse_duration(budget)
+    recipes = build_recipes(request.recipes)
     folder = out if out is not None else default_out(recipes)
-    result = train(request, recipes, folder, same=same, again=again, budget=limit)
-    if len(result) and is_first():
-        result_display.outcome(result, folder)
+    result = train_request(request, recipes, folder, same=same, again=again, budget=limit)
+    if len(result) and is_main_process():
+        result_display.print_outcome(result, folder)
     return result
 
 
-def trusted(command: Sequence[str], trust: bool) -> AbstractContextManager[None]:
+def allow_own_code(command: Sequence[str], trust: bool) -> AbstractContextManager[None]:
     """While this lasts, code that a directory names runs only if the user trusts it."""
     line = shlex.join(["engram", *command, "--trust"])
     words = f"the directory refers to code outside Engram; to allow it to run: {line}"
-    return nullcontext() if trust else without_own_code(words)
+    return nullcontext() if trust else forbid_user_code(words)
 
 
 def refuse_diverged(results: Sequence[Result]) -> None:
@@ -73,15 +98,15 @@ def refuse_diverged(results: Sequence[Result]) -> None:
         raise typer.Exit(ALL_DIVERGED)
 
 
-def train(
+def train_request(
     request: Request, recipes: Sequence[Recipe], folder: Path, *, same: bool = False,
     again: bool = False, budget: float | None = None,
 ) -> Result:  # fmt: skip
     """Run what is not finished yet, with progress on the screen."""
-    seconds(request.checkpoint_every, "--checkpoint-every")
-    ready(request.log)
+    parse_duration(request.checkpoint_every, "--checkpoint-every")
+    find_log_tools(request.log)
     if request.pool != "ray":  # whose nodes may have devices that are not here
-        device_of(request.device)
+        resolve_device(request.device)
     target = folder.absolute()
     home = chdir(request.folder) if Path(request.folder).is_dir() else nullcontext()
     with home:
@@ -92,39 +117,43 @@ def train(
             deterministic=request.deterministic, checkpoint_every=request.checkpoint_every,
         )  # fmt: skip
         plans = work.plans
-        if target.is_dir() and is_first():  # before the request is kept there
+        if target.is_dir() and is_main_process():  # before the request is kept there
             directory = RunDirectory(target, create=False)
-            refuse_changed(plans, directory) if same else recorded(directory)
-        if is_first():
+            refuse_changed(plans, directory) if same else read_recorded_recipes(directory)
+        if is_main_process():
             result_display.question(plans)
             request.write(target)
         began = time.monotonic()
         work.deadline = None if budget is None else began + budget
         try:
             with (
-                meter() as bar,
-                following(
-                    _Announcing(bar), log=request.log if is_first() else [], out=target
+                show_progress() as bar,
+                open_callback(
+                    _ProgressAnnouncer(bar),
+                    log=request.log if is_main_process() else [],
+                    out=target,
                 ) as callback,
             ):
                 work.callback = callback
                 result = find_pool(request.pool)(work)
         except KeyboardInterrupt as error:
-            _stopped(why_stopped(error), _stages(plans, target), folder)
+            _report_stopped(stop_reason(error), _count_stages(plans, target), folder)
             raise typer.Exit(exit_code(error)) from None
         except LostRank as error:
-            _stopped(f"A process of the job was lost ({error})", _stages(plans, target), folder)
-            raise typer.Exit(LOST) from None
+            _report_stopped(
+                f"A process of the job was lost ({error})", _count_stages(plans, target), folder
+            )
+            raise typer.Exit(PROCESS_LOST) from None
     late = work.deadline is not None and time.monotonic() > work.deadline
-    stages = _stages(plans, target) if late else []
+    stages = _count_stages(plans, target) if late else []
     if any(n < len(plan.run.stream) for plan, n in stages):
-        _stopped("The time budget is used up", stages, folder)
+        _report_stopped("The time budget is used up", stages, folder)
     else:
-        say(f"{plural(len(plans), 'run')} in {_duration(time.monotonic() - began)}")
+        say(f"{plural(len(plans), 'run')} in {_parse_budget(time.monotonic() - began)}")
     return result
 
 
-class _Announcing(Callback):
+class _ProgressAnnouncer(Callback):
     """Says how much was finished before, then hands everything on."""
 
     def __init__(self, inner: Callback) -> None:
@@ -138,7 +167,7 @@ class _Announcing(Callback):
         self.inner.begin(plans, done)
 
 
-def _stopped(why: str, stages: Sequence[tuple[Plan, int]], folder: Path) -> None:
+def _report_stopped(why: str, stages: Sequence[tuple[Plan, int]], folder: Path) -> None:
     """Say what is kept of runs, some of which are not finished."""
     whole = sum(n >= len(plan.run.stream) for plan, n in stages)
     part = sum(0 < n < len(plan.run.stream) for plan, n in stages)
@@ -149,11 +178,11 @@ def _stopped(why: str, stages: Sequence[tuple[Plan, int]], folder: Path) -> None
         f"{', and the steps since' if inside else ''}).",
         style="yellow",
     )
-    trust = " --trust" if OWN_MODULES else ""  # code of the user's own was named
+    trust = " --trust" if USER_MODULES else ""  # code of the user's own was named
     say(f"Continue:  engram resume {shlex.quote(str(folder))}{trust}")
 
 
-def _stages(plans: Sequence[Plan], folder: Path) -> list[tuple[Plan, int]]:
+def _count_stages(plans: Sequence[Plan], folder: Path) -> list[tuple[Plan, int]]:
     """Each plan, and how many of its stages are done; a run that diverged has no further ones."""
     directory = RunDirectory(folder, create=False)
     found = []
@@ -163,12 +192,12 @@ def _stages(plans: Sequence[Plan], folder: Path) -> list[tuple[Plan, int]]:
     return found
 
 
-def _duration(seconds: float) -> str:
+def _parse_budget(seconds: float) -> str:
     """Seconds in words.
 
     Examples
     --------
-    >>> _duration(7.26), _duration(131), _duration(7300)
+    >>> _parse_budget(7.26), _parse_budget(131), _parse_budget(7300)
     ('7.3 s', '2 min 11 s', '2 h 1 min')
     """
     if seconds < 60:
@@ -180,7 +209,7 @@ def _duration(seconds: float) -> str:
 
 def find_modules(folder: str) -> None:
     """Let worker processes import the user's own modules, where such may run."""
-    if own_code_may_run() and folder not in sys.path:
+    if is_user_code_allowed() and folder not in sys.path:
         sys.path.append(folder)
 
 
@@ -188,7 +217,7 @@ def find_modules(folder: str) -> None:
 # From options to plain recipes. Heavy: imported inside commands.
 
 
-def contents(
+def make_contents(
     *, recipe: Path | None = None, data: str | None = None, methods: Sequence[str] = (),
     model: str | None = None, stream: str | None = None, seeds: str | None = None,
     keep: str | None = None, probes: Sequence[str] = (), detectors: Sequence[Any] = (),
@@ -198,7 +227,7 @@ def contents(
 
     Examples
     --------
-    >>> [one["method"] for one in contents(data="digits", methods=["Finetune", "ER"])]
+    >>> [one["method"] for one in make_contents(data="digits", methods=["Finetune", "ER"])]
     [{'name': 'Finetune'}, {'name': 'ER'}]
     """
     if recipe is None and data is None:
@@ -224,7 +253,7 @@ def contents(
         base["outside"] = outside
     if seeds is not None:
         base["seeds"] = parse_seeds(seeds)
-    wanted = [named_method(name) for name in methods] or [named(base["method"])]
+    wanted = [parse_method_name(name) for name in methods] or [expand_method(base["method"])]
     if methods:
         base.pop("label", None)  # it spoke of the file's own method
     return [{**copy.deepcopy(base), "method": method} for method in wanted]
@@ -280,31 +309,31 @@ def parse_seeds(text: str) -> int | list[int]:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def grid(recipes: Sequence[Content], axes: Sequence[str]) -> list[Content]:
+def expand_grid(recipes: Sequence[Content], axes: Sequence[str]) -> list[Content]:
     """Every recipe with every combination of the axes ``key=value,value,...``.
 
     Examples
     --------
-    >>> base = contents(data="digits", methods=["Finetune"])
-    >>> [one["training"] for one in grid(base, ["lr=0.1,0.01"])]
+    >>> base = make_contents(data="digits", methods=["Finetune"])
+    >>> [one["training"] for one in expand_grid(base, ["lr=0.1,0.01"])]
     [{'lr': 0.1}, {'lr': 0.01}]
     """
-    keys, values = zip(*map(key_values, axes), strict=True) if axes else ((), ())
+    keys, values = zip(*map(parse_key_values, axes), strict=True) if axes else ((), ())
     points = []
     for content in recipes:
         for choice in itertools.product(*values):
             point = copy.deepcopy(content)
             for key, value in zip(keys, choice, strict=True):
-                with complaints_about("--grid"):
-                    put_all([point], key, copy.deepcopy(value))
-            point["method"] = named(point["method"])
+                with name_option_in_errors("--grid"):
+                    set_key_in_all([point], key, copy.deepcopy(value))
+            point["method"] = expand_method(point["method"])
             points.append(point)
     return points
 
 
-def build(plain: Sequence[Content]) -> list[Recipe]:
+def build_recipes(plain: Sequence[Content]) -> list[Recipe]:
     """Checked recipes; equal labels of different recipes are told apart by what differs."""
-    built = [_spelt_out(Recipe.of(one), one, plain) for one in plain]
+    built = [_with_full_label(Recipe.of(one), one, plain) for one in plain]
     taken: dict[str, set[str]] = {}
     for one in built:
         taken.setdefault(one.label, set()).add(one.key)
@@ -314,7 +343,7 @@ def build(plain: Sequence[Content]) -> list[Recipe]:
     ]
 
 
-def _spelt_out(recipe: Recipe, content: Content, plain: Sequence[Content]) -> Recipe:
+def _with_full_label(recipe: Recipe, content: Content, plain: Sequence[Content]) -> Recipe:
     """The recipe with a label that has the values of its method in which recipes differ.
 
     By itself a label leaves defaults out, and in a grid over them a value would have no name.
@@ -323,9 +352,9 @@ def _spelt_out(recipe: Recipe, content: Content, plain: Sequence[Content]) -> Re
     if "label" in content or not isinstance(own, Mapping):
         return recipe
     others = [one["method"] for one in plain if isinstance(one["method"], Mapping)]
-    alike = [dict(_leaves(one)) for one in others if one.get("name") == own.get("name")]
+    alike = [dict(_walk_leaves(one)) for one in others if one.get("name") == own.get("name")]
     shown = recipe.label
-    for key, value in _leaves(own):
+    for key, value in _walk_leaves(own):
         field, _, rest = key.partition(".")
         differs = len({repr(one.get(key)) for one in alike}) > 1
         if differs and f"{field}=" not in shown:
@@ -335,7 +364,7 @@ def _spelt_out(recipe: Recipe, content: Content, plain: Sequence[Content]) -> Re
 
 def _differences(plain: Sequence[Content]) -> list[str]:
     """The values outside the method in which recipes differ, as text."""
-    flat = [dict(_leaves({k: v for k, v in one.items() if k != "method"})) for one in plain]
+    flat = [dict(_walk_leaves({k: v for k, v in one.items() if k != "method"})) for one in plain]
     keys = dict.fromkeys(key for one in flat for key in one)
     varying = [key for key in keys if len({repr(one.get(key)) for one in flat}) > 1]
     return [
@@ -344,10 +373,10 @@ def _differences(plain: Sequence[Content]) -> list[str]:
     ]  # fmt: skip
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _walk_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from _walk_leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
@@ -370,7 +399,7 @@ QUIET_EVERY = 15.0  # seconds between lines where there is no terminal
 BAR_EVERY = 0.1  # seconds between updates of the bar; steps may be far shorter
 
 
-class Meter(Callback):
+class ProgressMeter(Callback):
     """Turns what `execute` reports into a bar with the remaining time, or into rare lines."""
 
     def __init__(self, bar: Progress | None) -> None:
@@ -415,7 +444,9 @@ class Meter(Callback):
         self._spoke = now = time.monotonic()
         if self.bar is not None:
             self.bar.update(
-                self.bar.task_ids[0], completed=self.work.done, description=title(plans, stage)
+                self.bar.task_ids[0],
+                completed=self.work.done,
+                description=describe_progress(plans, stage),
             )
         else:
             say(f"{self._share():.0%} done, about {self._left(now):.0f} s left")
@@ -429,11 +460,11 @@ class Meter(Callback):
 
 
 @contextmanager
-def meter() -> Iterator[Meter]:
+def show_progress() -> Iterator[ProgressMeter]:
     """A callback for the time of an execution; the bar vanishes at its end."""
-    console = aside()
+    console = messages_console()
     if not console.is_terminal:
-        yield Meter(None)
+        yield ProgressMeter(None)
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.progress import TaskProgressColumn as Share
@@ -443,14 +474,14 @@ def meter() -> Iterator[Meter]:
         BarColumn(24), Share(), TimeElapsedColumn(), TextColumn("left"), Left(),
         TextColumn("{task.description}", markup=False), console=console, transient=True,
     ) as bar:  # fmt: skip
-        yield Meter(bar)
+        yield ProgressMeter(bar)
 
 
 # ------------------------------------------------------------------------------------------------
 # Carry out a search: check it, train, show what was chosen. Heavy: imported inside commands.
 
 
-CHOSEN = "chosen"  # file and folder of the chosen setting
+CHOSEN_NAME = "chosen"  # file and folder of the chosen setting
 MOST_SHOWN = 10  # trials, the best ones
 
 
@@ -462,11 +493,11 @@ def search_request(
     The recipe with the chosen values is written into the directory; if the request says so, it is
     run on the whole stream, too.
     """
-    limit = None if budget is None else time.monotonic() + seconds(budget)
-    seconds(request.checkpoint_every, "--checkpoint-every")
-    ready(request.log)
+    limit = None if budget is None else time.monotonic() + parse_duration(budget)
+    parse_duration(request.checkpoint_every, "--checkpoint-every")
+    find_log_tools(request.log)
     (content,) = request.recipes
-    folder = out if out is not None else _default_out(Recipe.of(content))
+    folder = out if out is not None else _search_directory(Recipe.of(content))
     target = folder.absolute()
     if same and not any((target / FOLDER).glob("*.json")):
         raise RecordError(f"{folder}: contains no search to continue")
@@ -475,18 +506,18 @@ def search_request(
         find_modules(request.folder)
         try:
             found = _search(request, content, target, limit)
-            _show(found, folder)
+            _print_search(found, folder)
             result = _run_chosen(request, found, target, folder)
         except KeyboardInterrupt as error:
-            say(f"\n{why_stopped(error)}. Kept in {folder}: all trials started so far.",
+            say(f"\n{stop_reason(error)}. Kept in {folder}: all trials started so far.",
                 style="yellow")  # fmt: skip
-            say(_go_on(folder))
+            say(_resume_hint(folder))
             raise typer.Exit(exit_code(error)) from None
     refuse_diverged([found.result])
     return result
 
 
-def _default_out(recipe: Recipe) -> Path:
+def _search_directory(recipe: Recipe) -> Path:
     plain = default_out([recipe])
     return plain.with_name(f"{plain.name}-search")
 
@@ -495,7 +526,7 @@ def _search(
     request: Request, content: dict[str, Any], target: Path, deadline: float | None
 ) -> Search:
     asked = {k: v for k, v in (request.search or {}).items() if k != "run"}
-    with meter() as bar, following(bar, log=request.log, out=target) as callback:
+    with show_progress() as bar, open_callback(bar, log=request.log, out=target) as callback:
         # the directory appears with the first trials, after all of it was checked
         found = search(
             content, out=target, device=request.device, pool=request.pool, data=request.root,
@@ -507,9 +538,9 @@ def _search(
     return found
 
 
-def _show(found: Search, folder: Path) -> None:
+def _print_search(found: Search, folder: Path) -> None:
     """The best trials and what is chosen."""
-    table = result_display.plain_table(
+    table = result_display.make_plain_table(
         "trial", *(one.key for one in found.ranges), found.metric, "seconds"
     )
     sign = -1 if found.maximize else 1
@@ -518,21 +549,21 @@ def _show(found: Search, folder: Path) -> None:
     for one in ranked[:MOST_SHOWN]:
         spread = float("nan") if one.std is None else one.std
         table.add_row(
-            str(one.number), *(shown(value) for value in one.values.values()),
-            result_display.pair(one.value or 0.0, spread), f"{one.seconds:.1f}",
+            str(one.number), *(format_value(value) for value in one.values.values()),
+            result_display.format_mean_std(one.value or 0.0, spread), f"{one.seconds:.1f}",
         )  # fmt: skip
-    screen().print(table)
+    results_console().print(table)
     for line in str(found).splitlines():
         say(line.strip(), style="bold" if "chosen:" in line else "dim")
     if found.on == "test":
         say(f"warning: {ON_TEST}: its test accuracy is no longer unbiased", style="yellow")
     if not found.complete:
         say("Not finished.", style="yellow")
-        say(_go_on(folder))
+        say(_resume_hint(folder))
 
 
-def _go_on(folder: Path) -> str:
-    trust = " --trust" if OWN_MODULES else ""  # code of the user's own was named
+def _resume_hint(folder: Path) -> str:
+    trust = " --trust" if USER_MODULES else ""  # code of the user's own was named
     return f"Continue:  engram resume {shlex.quote(str(folder))}{trust}"
 
 
@@ -544,14 +575,14 @@ def _run_chosen(request: Request, found: Search, target: Path, folder: Path) -> 
         return found.result
     recipe = found.recipe
     assert recipe is not None  # it came from one
-    path = recipe.write(target / f"{CHOSEN}.yaml")
+    path = recipe.write(target / f"{CHOSEN_NAME}.yaml")
     if not (request.search or {}).get("run"):
         say(f"Run it on the whole stream:  engram run {shlex.quote(str(folder / path.name))}")
         return found.result
-    return run_request(_whole(request, recipe), target / CHOSEN)
+    return run_request(_full_request(request, recipe), target / CHOSEN_NAME)
 
 
-def _whole(request: Request, recipe: Recipe) -> Request:
+def _full_request(request: Request, recipe: Recipe) -> Request:
     from dataclasses import replace
 
     return replace(request, recipes=[recipe.plain()], search=None, pool="auto")

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from engram.cli.console import emit, results_console
 from engram.cli.options import Root
-from engram.cli.shell import emit, screen
 
 KINDS = (
     "methods", "memories", "detectors", "datasets", "models", "streams", "metrics", "recipes",
@@ -26,29 +26,29 @@ def list_components(
     ] = False,
 ) -> None:
     """List the names that recipes and commands accept; with NAME, its fields and defaults."""
-    from engram.cli import component_texts
+    from engram.cli import component_help
     from engram.errors import check_choice, unknown
 
     if kind is None:
         for each in KINDS:
-            emit(f"{each}: {_names(each, list(component_texts.entries(each, root)))}")
+            emit(f"{each}: {_names(each, list(component_help.list_entries(each, root)))}")
         emit("One line about each: engram list methods. All about one: engram list methods EWC")
         return
-    entries = component_texts.entries(check_choice("kind", kind, KINDS), root)
+    entries = component_help.list_entries(check_choice("kind", kind, KINDS), root)
     if name is not None:
         if name not in entries:
             raise unknown(kind, name, entries)
-        emit(component_texts.about(kind, name, entries[name]))
+        emit(component_help.describe_component(kind, name, entries[name]))
         return
     if not entries:
-        emit(component_texts.EMPTY.get(kind, f"no {kind} in this version"))
+        emit(component_help.EMPTY_NOTES.get(kind, f"no {kind} in this version"))
         return
     if markdown:
         emit("\n".join(f"| `{one}` | {line.replace('``', '`')} |" for one, line in entries.items()))
         return
     _table(entries)
-    if kind in component_texts.MORE:
-        emit("\n" + component_texts.MORE[kind])
+    if kind in component_help.FOOTNOTES:
+        emit("\n" + component_help.FOOTNOTES[kind])
 
 
 def _names(kind: str, names: list[str]) -> str:
@@ -70,4 +70,4 @@ def _table(entries: dict[str, str]) -> None:
     table.add_column()
     for name, line in entries.items():
         table.add_row(Text(name, style="bold"), Text(line))
-    screen().print(table)
+    results_console().print(table)

@@ -1,4 +1,4 @@
-"""Options that several commands have, each described once."""
+"""Options that several commands share, their completion, and the check of pools."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _LISTS = {
 }
 
 
-def names(kind: str) -> list[str]:
+def list_names(kind: str) -> list[str]:
     """All names of a kind, without an import.
 
     Examples
     --------
-    >>> names("models")[:2]
+    >>> list_names("models")[:2]
     ['mlp', 'lenet']
     """
     file, variable = _LISTS[kind]
@@ -68,11 +68,11 @@ def names(kind: str) -> list[str]:
         else:
             continue
         if isinstance(target, ast.Name) and target.id == variable and node.value is not None:
-            return _listed(node.value)
+            return _read_names(node.value)
     return []
 
 
-def _listed(value: ast.expr) -> list[str]:
+def _read_names(value: ast.expr) -> list[str]:
     """Texts of a list, keys of a dict, or the functions that a dict is made of."""
     if isinstance(value, ast.Dict):
         return [str(k.value) for k in value.keys if isinstance(k, ast.Constant)]
@@ -82,40 +82,40 @@ def _listed(value: ast.expr) -> list[str]:
     return [str(k.value) for k in ast.walk(value) if isinstance(k, ast.Constant)]
 
 
-def methods(incomplete: str) -> list[str]:
+def complete_methods(incomplete: str) -> list[str]:
     """Methods; of ``A+B`` the last part is completed.
 
     Examples
     --------
-    >>> methods("LwF+EWC")
+    >>> complete_methods("LwF+EWC")
     ['LwF+EWC', 'LwF+EWCpp']
     """
     before, plus, last = incomplete.rpartition("+")
-    return [before + plus + name for name in sorted(names("methods")) if name.startswith(last)]
+    return [before + plus + name for name in sorted(list_names("methods")) if name.startswith(last)]
 
 
-def models(incomplete: str) -> list[str]:
+def complete_models(incomplete: str) -> list[str]:
     """Networks."""
-    return _starting("models", incomplete)
+    return _complete("models", incomplete)
 
 
-def streams(incomplete: str) -> list[str]:
+def complete_streams(incomplete: str) -> list[str]:
     """Scenarios."""
-    return _starting("streams", incomplete)
+    return _complete("streams", incomplete)
 
 
-def data_sets(incomplete: str) -> list[str]:
+def complete_data_sets(incomplete: str) -> list[str]:
     """Data sets by name; files are the shell's own business."""
-    return _starting("data", incomplete)
+    return _complete("data", incomplete)
 
 
-def tools(incomplete: str) -> list[str]:
+def complete_tools(incomplete: str) -> list[str]:
     """Tools that are told of runs while they train."""
-    return _starting("tools", incomplete)
+    return _complete("tools", incomplete)
 
 
-def _starting(kind: str, incomplete: str) -> list[str]:
-    return [name for name in sorted(names(kind)) if name.startswith(incomplete)]
+def _complete(kind: str, incomplete: str) -> list[str]:
+    return [name for name in sorted(list_names(kind)) if name.startswith(incomplete)]
 
 
 Out = Annotated[
@@ -135,7 +135,7 @@ CheckpointEvery = Annotated[
     str,
     typer.Option(metavar="TIME", help="Interval of checkpoints within a task: 90s, 5m."),
 ]
-Again = Annotated[
+Rerun = Annotated[
     bool,
     typer.Option("--again", help="Rerun what is finished; the old results no longer count."),
 ]
@@ -148,7 +148,7 @@ Log = Annotated[
     typer.Option(
         "--log", metavar="tensorboard|wandb|mlflow",
         help="Send the results of every finished stage to another tool. Repeatable.",
-        autocompletion=tools,
+        autocompletion=complete_tools,
     ),
 ]  # fmt: skip
 Address = Annotated[
@@ -174,21 +174,21 @@ RecipeFile = Annotated[Path | None, typer.Argument(metavar="RECIPE.yaml", help="
 DataSet = Annotated[
     str | None,
     typer.Option(
-        "--data", "-d", metavar="NAME|PATH", autocompletion=data_sets,
+        "--data", "-d", metavar="NAME|PATH", autocompletion=complete_data_sets,
         help="Data set: a name, a file, a folder or module:function.",
     ),
 ]  # fmt: skip
 Model = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", autocompletion=models,
+        metavar="NAME", autocompletion=complete_models,
         help="Network: a name, your own as module:Class or file.py:Class, or timm/NAME.",
     ),
 ]  # fmt: skip
 Scenario = Annotated[
     str | None,
     typer.Option(
-        metavar="KIND", autocompletion=streams,
+        metavar="KIND", autocompletion=complete_streams,
         help="Scenario (default: class_incremental, 2 classes per task).",
     ),
 ]  # fmt: skip
@@ -203,7 +203,7 @@ Label = Annotated[
 Methods = Annotated[
     list[str] | None,
     typer.Option(
-        "--method", "-m", metavar="NAME", autocompletion=methods,
+        "--method", "-m", metavar="NAME", autocompletion=complete_methods,
         help="Method: a name, your own as module:Class, or A+B. Repeat to compare.",
     ),
 ]  # fmt: skip

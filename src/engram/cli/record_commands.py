@@ -1,4 +1,4 @@
-"""``engram report``."""
+"""The commands that read results: report, metrics, diff, novelty."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from engram.cli.console import emit, report_unreadable, say
 from engram.cli.options import Device, Directories, Trust
-from engram.cli.shell import emit, say, say_unread
-from engram.cli.wide_tables import show_table
+from engram.cli.wide_tables import print_table
 from engram.errors import bad, plural
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from engram.records.method_comparison import MethodComparison
     from engram.reproduce import Difference
 
-PAGES = (".html", ".htm")
+PAGE_SUFFIXES = (".html", ".htm")
 
 
 def report(
@@ -42,7 +42,7 @@ def report(
     """Write a self-contained HTML report on run directories; it needs no network."""
     from engram.report import build, from_directories, write_images, write_tables
 
-    if out.suffix.lower() not in PAGES:
+    if out.suffix.lower() not in PAGE_SUFFIXES:
         expected = "a name that ends in .html (--images DIR writes figures, --tables DIR tables)"
         raise bad("--out", expected, str(out))
     inputs = from_directories(*directories)
@@ -57,7 +57,7 @@ def report(
 # ``engram metrics``: numbers from records, without training.
 
 
-EVERY = "every"  # not "all", which is a definition
+EVERY_DEFINITION = "every"  # not "all", which is a definition
 
 
 def metrics(
@@ -67,7 +67,7 @@ def metrics(
             metavar="NAME|every",
             help="Definition of forgetting: max, diagonal, all, first, ...; every: all of them.",
         ),
-    ] = EVERY,
+    ] = EVERY_DEFINITION,
     head: Annotated[
         str | None,
         typer.Option(
@@ -111,57 +111,57 @@ def metrics(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:  # fmt: skip
     """Show all metrics of run directories, with every definition of forgetting."""
-    from engram.cli.result_display import how_seen
+    from engram.cli.result_display import describe_view
     from engram.errors import check_choice, check_int
     from engram.metrics import FORGETTING_DEFINITIONS
     from engram.records import read
-    from engram.records.summary import left_out_in_words, runs_with, searched_in_words
+    from engram.records.summary import describe_excluded_runs, describe_search, runs_at_stage
 
-    check_choice("--definition", definition, (EVERY, *FORGETTING_DEFINITIONS))
+    check_choice("--definition", definition, (EVERY_DEFINITION, *FORGETTING_DEFINITIONS))
     result = read(*directories)
     if head is not None:
         result = result.view(head=head)
     last = None if stage is None else check_int("--stage", stage, 1, int(result.tasks.max())) - 1
-    wanted = list(FORGETTING_DEFINITIONS) if definition == EVERY else [definition]
+    wanted = list(FORGETTING_DEFINITIONS) if definition == EVERY_DEFINITION else [definition]
     asked: dict[str, dict[str, Any]] = {"f1_score": {}} if f1 else {}
     if top is not None:
         asked["top_k_accuracy"] = {"k": check_int("--top-k", top, 1)}
-    tables = {"metrics": numbers(result, wanted, last, ece=calibration, asked=asked)}
-    probed = _probes(result, head)
+    tables = {"metrics": metric_table(result, wanted, last, ece=calibration, asked=asked)}
+    probed = _probe_table(result, head)
     if len(probed):
         tables["probes"] = probed
     if classes:
-        tables[_class_title(result)] = _classes(result, last)
+        tables[_class_title(result)] = _class_table(result, last)
     if curves:
-        tables["after every task"] = _curves(result)
+        tables["after every task"] = _curve_table(result)
     if refinement:
-        tables["refinement"] = _refinement(result, last)
+        tables["refinement"] = _refinement_table(result, last)
     if by is not None:
-        tables[f"accuracy by {by}"] = _groups(result, by, last)
+        tables[f"accuracy by {by}"] = _group_table(result, by, last)
     told = None if compare is None else _compare(result, compare, definition, last)
     if told is not None:
-        tables |= _compared(told, csv)
+        tables |= _comparison_tables(told, csv)
     for label in result.labels:
         if matrix:
             chosen = result.select(label=label)
-            tables[f"{_figure(chosen)} matrix, {label}"] = _matrix(chosen)
-        if confusion and (known := runs_with(result.select(label=label), last)):
-            tables |= _confusions(result.select(label=label), label, last, known)
+            tables[f"{_figure_names(chosen)} matrix, {label}"] = _mean_matrix(chosen)
+        if confusion and (known := runs_at_stage(result.select(label=label), last)):
+            tables |= _confusion_tables(result.select(label=label), label, last, known)
     for title, table in tables.items():
         if csv:
             emit(table.to_csv(index=title != "metrics"))
         else:
-            show_table(title, table)
-    say(how_seen(result, last), style="dim")
+            print_table(title, table)
+    say(describe_view(result, last), style="dim")
     if told is not None:
         say(told.note, style="dim")
-    _say_what_is_missing(result, tables["metrics"])
-    for words in (*left_out_in_words(result, last), *searched_in_words(result.recipes)):
+    _explain_dashes(result, tables["metrics"])
+    for words in (*describe_excluded_runs(result, last), *describe_search(result.recipes)):
         say(words, style="yellow")
-    say_unread(result)
+    report_unreadable(result)
 
 
-def numbers(
+def metric_table(
     result: Result, definitions: list[str], stage: int | None, *, ece: bool,
     asked: dict[str, dict[str, Any]],
 ) -> pd.DataFrame:  # fmt: skip
@@ -171,11 +171,11 @@ def numbers(
 
     from engram import metrics
     from engram.errors import BadArgument
-    from engram.records.summary import plain_names
+    from engram.records.summary import plain_metric_names
 
     labels = np.array(result.run_labels, dtype=object)
     values: dict[tuple[str, str], Any] = {}
-    for name in plain_names(result):
+    for name in plain_metric_names(result):
         try:
             values[name, ""] = result.metric(name, stage=stage)
         except BadArgument:  # chance was not recorded, or a stream of one task
@@ -201,10 +201,10 @@ def numbers(
     return pd.DataFrame(rows, columns=pd.Index(columns))
 
 
-def _probes(result: Result, head: str | None) -> pd.DataFrame:
+def _probe_table(result: Result, head: str | None) -> pd.DataFrame:
     """What probes measured: metrics as lines, stages as columns, mean and spread as text."""
-    from engram.cli.result_display import pair
-    from engram.records.summary import places_of
+    from engram.cli.result_display import format_mean_std
+    from engram.records.summary import describe_places
 
     table = result.probes()
     if head is not None:
@@ -215,16 +215,18 @@ def _probes(result: Result, head: str | None) -> pd.DataFrame:
     names = [
         " ".join([metric, *([f"({place})"] if place else []), *([label] * several)])
         for metric, label, place in zip(
-            table["metric"], table["label"], places_of(table, result.class_names), strict=True
+            table["metric"], table["label"], describe_places(table, result.class_names), strict=True
         )
     ]
-    text = [pair(mean, std) for mean, std in zip(table["mean"], table["std"], strict=True)]
+    text = [
+        format_mean_std(mean, std) for mean, std in zip(table["mean"], table["std"], strict=True)
+    ]
     wide = table.assign(probe=names, text=text).pivot(index="probe", columns="stage", values="text")
     wide = wide.loc[list(dict.fromkeys(names))].fillna("").rename_axis(columns=None)
     return wide.rename(columns=lambda stage: f"after {stage + 1}")
 
 
-def _figure(result: Result) -> str:
+def _figure_names(result: Result) -> str:
     """What the runs are judged by, in words."""
     return " or ".join(dict.fromkeys(figure.replace("_", " ") for figure in result.figures))
 
@@ -235,7 +237,7 @@ def _class_title(result: Result) -> str:
     return "class recall" if sets else "class accuracy"
 
 
-def _say_what_is_missing(result: Result, table: pd.DataFrame) -> None:
+def _explain_dashes(result: Result, table: pd.DataFrame) -> None:
     """Why there is a dash in place of a number."""
     from engram.records.run_metrics import NO_FORWARD_TRANSFER, TOP_K, meets_new_classes
 
@@ -246,37 +248,37 @@ def _say_what_is_missing(result: Result, table: pd.DataFrame) -> None:
         say(f"{TOP_K}: not defined where k or fewer classes compete", style="dim")
 
 
-def _classes(result: Result, stage: int | None) -> pd.DataFrame:
+def _class_table(result: Result, stage: int | None) -> pd.DataFrame:
     """Mean over runs, one line per label, columns by class."""
     table = result.class_accuracy(stage=stage).rename(columns=result.class_names)
     return table.groupby(result.run_labels, sort=False).mean().rename_axis("label")
 
 
-def _groups(result: Result, by: str, stage: int | None) -> pd.DataFrame:
+def _group_table(result: Result, by: str, stage: int | None) -> pd.DataFrame:
     """Mean over runs, one line per label, columns by group."""
     table = result.group_accuracy(by=by, stage=stage)
     return table.groupby(result.run_labels, sort=False).mean().rename_axis("label")
 
 
 def _compare(result: Result, metric: str, definition: str, stage: int | None) -> MethodComparison:
-    chosen = metric == "forgetting" and definition != EVERY
+    chosen = metric == "forgetting" and definition != EVERY_DEFINITION
     options: dict[str, Any] = {"definition": definition} if chosen else {}
     return result.compare(metric, stage=stage, **options)
 
 
-def _compared(found: MethodComparison, csv: bool) -> dict[str, pd.DataFrame]:
+def _comparison_tables(found: MethodComparison, csv: bool) -> dict[str, pd.DataFrame]:
     """Methods with their intervals, and pairs; for programs with all digits of p."""
-    from engram.records.method_comparison import with_p_as_text
+    from engram.records.method_comparison import format_p_values
 
     tables = {f"{found.metric}, intervals": found.methods}
     if len(found.pairs):
-        pairs = found.pairs if csv else with_p_as_text(found.pairs)
+        pairs = found.pairs if csv else format_p_values(found.pairs)
         names = [f"{a} - {b}" for a, b in pairs.index]
         tables["differences"] = pairs.set_axis(names, axis=0).rename_axis("pair")
     return tables
 
 
-def _matrix(result: Result) -> pd.DataFrame:
+def _mean_matrix(result: Result) -> pd.DataFrame:
     """Mean matrix of the runs of one label."""
     import numpy as np
     import pandas as pd
@@ -289,32 +291,34 @@ def _matrix(result: Result) -> pd.DataFrame:
     return pd.DataFrame(mean, index=pd.Index(after, name="stage"), columns=pd.Index(names))
 
 
-def _curves(result: Result) -> pd.DataFrame:
+def _curve_table(result: Result) -> pd.DataFrame:
     """Metrics as lines, stages as columns, mean and spread as text."""
-    from engram.cli.result_display import pair
+    from engram.cli.result_display import format_mean_std
 
     table = result.curves()
     several = len(result.labels) > 1
     names = table["metric"] + (" " + table["label"] if several else "")
-    text = [pair(mean, std) for mean, std in zip(table["mean"], table["std"], strict=True)]
+    text = [
+        format_mean_std(mean, std) for mean, std in zip(table["mean"], table["std"], strict=True)
+    ]
     wide = table.assign(line=names, text=text).pivot(index="line", columns="stage", values="text")
     wide = wide.loc[list(dict.fromkeys(names))].fillna("").rename_axis(columns=None)
     return wide.rename_axis("metric").rename(columns=lambda stage: f"after {stage + 1}")
 
 
-def _refinement(result: Result, stage: int | None) -> pd.DataFrame:
+def _refinement_table(result: Result, stage: int | None) -> pd.DataFrame:
     table = result.refinement(stage=stage)
     several = len(result.labels) > 1
     lines = [f"{above} > {sub}" + f" ({label})" * several for label, above, sub in table.index]
     return table.set_axis(lines, axis=0).rename_axis("pair")
 
 
-def _confusions(
+def _confusion_tables(
     result: Result, label: str, stage: int | None, runs: list[int]
 ) -> dict[str, pd.DataFrame]:
     """Counts; of label sets shares, with the truth beside them."""
     if result.figures[0] == "accuracy":
-        return {f"confusion, {label}": _confusion(result, stage, runs)}
+        return {f"confusion, {label}": _count_confusion(result, stage, runs)}
     found = [result.label_confusion(run, stage=stage) for run in runs]
     total = found[0].predicted
     for one in found[1:]:
@@ -322,7 +326,7 @@ def _confusions(
     return {f"confusion, {label}": total / len(found), f"the truth, {label}": found[0].truth}
 
 
-def _confusion(result: Result, stage: int | None, runs: list[int]) -> pd.DataFrame:
+def _count_confusion(result: Result, stage: int | None, runs: list[int]) -> pd.DataFrame:
     """Counts summed over some runs of one label."""
     tables = [result.confusion(run, stage=stage) for run in runs]
     total = tables[0]
@@ -346,24 +350,24 @@ def diff(
     Every recipe is compared with the nearest one of the other side; the most important
     differences come first.
     """
-    from engram.cli.shell import say, screen
-    from engram.reproduce import compare, read_side
+    from engram.cli.console import results_console, say
+    from engram.reproduce import compare_recipes, read_recipes
 
-    found = compare(read_side(run), read_side(other))
+    found = compare_recipes(read_recipes(run), read_recipes(other))
     if not found:
         return say(f"{run} and {other} follow the same protocol")
-    screen().print(_table(found))
-    _partners(found)
-    _reasons(found)
+    results_console().print(_difference_table(found))
+    _print_partners(found)
+    _print_reasons(found)
     return None
 
 
-def _table(found: list[Difference]) -> Table:
+def _difference_table(found: list[Difference]) -> Table:
     from rich.text import Text
 
-    from engram.cli.result_display import plain_table
+    from engram.cli.result_display import make_plain_table
 
-    table = plain_table("field", "here", "there", "in")
+    table = make_plain_table("field", "here", "there", "in")
     for column in table.columns[1:]:
         column.justify = "left"
     for one in found:
@@ -373,9 +377,9 @@ def _table(found: list[Difference]) -> Table:
     return table
 
 
-def _partners(found: list[Difference]) -> None:
+def _print_partners(found: list[Difference]) -> None:
     """Which recipe of the other side each was compared with, where they are called otherwise."""
-    from engram.cli.shell import say
+    from engram.cli.console import say
 
     pairs = dict(pair for one in found for pair in zip(one.recipes, one.against, strict=True))
     for mine, other in pairs.items():
@@ -383,8 +387,8 @@ def _partners(found: list[Difference]) -> None:
             say(f"{mine} was compared with {other}")
 
 
-def _reasons(found: list[Difference]) -> None:
-    from engram.cli.shell import say
+def _print_reasons(found: list[Difference]) -> None:
+    from engram.cli.console import say
 
     for kind in dict.fromkeys(one.kind for one in found):
         fields = dict.fromkeys(one.field for one in found if one.kind == kind)
@@ -396,7 +400,7 @@ def _reasons(found: list[Difference]) -> None:
 # ``engram novelty``: what detectors find familiar, from records, without training.
 
 
-SHORT = {
+METRIC_NAMES = {
     "combined_auroc": "C.AUC", "recent_auroc": "R.AUC", "previous_auroc": "P.AUC",
     "mean_auroc": "mAUC", "aupr_in": "AUPR", "detection_error": "DER", "fpr95": "FPR95",
     "inside_forgotten_auroc": "In/Forg AUC", "inside_forgotten_detection_error": "In/Forg DER",
@@ -445,11 +449,11 @@ def novelty(
     parameters); nothing is trained.
     """
     from engram.records import read
-    from engram.records.novelty_records import tuned_in_words
+    from engram.records.novelty_records import describe_tuning
 
-    more = _More(detectors, outside, tune, assignments or ())
+    more = _DetectorRequest(detectors, outside, tune, assignments or ())
     for directory in directories if detectors is not None else ():
-        _score(directory, more, device, trust)
+        _score_runs(directory, more, device, trust)
     result = read(*directories)
     if false_alarms is not None:
         _print_alarms(result.false_alarms(false_alarms), stage, csv)
@@ -458,13 +462,13 @@ def novelty(
     if csv:
         emit(table.assign(stage=table["stage"] + 1).to_csv(index=False))
         return
-    _print(table, "mean over stages" if stage is None else f"after task {stage}")
-    for line in tuned_in_words(result):
+    _print_scores(table, "mean over stages" if stage is None else f"after task {stage}")
+    for line in describe_tuning(result):
         emit(line)
 
 
 def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
-    from engram.cli.wide_tables import show_table
+    from engram.cli.wide_tables import print_table
 
     table = _at_stage(table, stage)
     table = table.assign(stage=table["stage"] + 1, task=table["task"] + 1)
@@ -474,10 +478,10 @@ def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
     names = [f"{one.detector} ({one.label}), task {one.task}" for one in table.itertuples()]
     shown = table[["frozen", "renewed"]].set_axis(names).groupby(level=0, sort=False).mean()
     when = "mean over stages" if stage is None else f"after task {stage}"
-    show_table(f"false alarms, {when}", shown.rename_axis("detector"))
+    print_table(f"false alarms, {when}", shown.rename_axis("detector"))
 
 
-class _More:
+class _DetectorRequest:
     """Detectors that are to score finished runs, with their options and the outside set."""
 
     def __init__(
@@ -485,9 +489,9 @@ class _More:
     ) -> None:
         from engram.cli.execution import detector_specs
         from engram.errors import bad
-        from engram.experiments.overrides import put_detector
-        from engram.experiments.probe_names import build_detectors
-        from engram.io import key_value
+        from engram.experiments.build_probes import build_detectors
+        from engram.experiments.overrides import set_detector_option
+        from engram.io import parse_key_value
 
         for option, given in (("--tune", tune), ("--outside", outside), ("--set", assignments)):
             if given and detectors is None:
@@ -497,10 +501,10 @@ class _More:
         self.words += [*(["--outside", outside] if outside else ()), *(["--tune"] if tune else ())]
         self.words += [word for one in assignments for word in ("--set", one)]
         content = {"detectors": detector_specs(detectors, tune)}
-        pairs = [key_value(one) for one in assignments]
+        pairs = [parse_key_value(one) for one in assignments]
         self.of_outside = [one for one in pairs if one[0].startswith("outside.")]
         for key, value in pairs:
-            if not key.startswith("outside.") and not put_detector(content, key, value):
+            if not key.startswith("outside.") and not set_detector_option(content, key, value):
                 expected = "an option of the --detectors, as in KNN.k=5, or of the outside set"
                 raise bad("--set", expected, key)
         self.detectors = build_detectors(content)  # given here, not found in the directory
@@ -509,34 +513,34 @@ class _More:
         """A plain recipe, measured by these alone."""
         import copy
 
-        from engram.experiments.overrides import put
+        from engram.experiments.overrides import set_key
 
         found = {**recipe, "detectors": self.detectors, "probes": ()}
         found["outside"] = (
             copy.deepcopy(recipe.get("outside")) if not self.outside else self.outside
         )
         for key, value in self.of_outside:
-            put(found, key, value)
+            set_key(found, key, value)
         return found
 
 
-def _score(directory: Path, more: _More, device: str, trust: bool) -> None:
+def _score_runs(directory: Path, more: _DetectorRequest, device: str, trust: bool) -> None:
     """Measure what the detectors have not seen of a directory's runs."""
     from engram.cli import execution
-    from engram.cli.execution import find_modules, trusted
-    from engram.cli.run_commands import from_recipes
-    from engram.cli.shell import requests
-    from engram.experiments import plans_of
-    from engram.experiments.reevaluate import remeasure
+    from engram.cli.console import read_requests
+    from engram.cli.execution import allow_own_code, find_modules
+    from engram.cli.run_commands import make_requests
+    from engram.experiments import make_plans
+    from engram.experiments.reevaluate import reevaluate_runs
     from engram.records import RunDirectory
 
-    with trusted(["novelty", str(directory), *more.words], trust):
-        for request in requests(directory) or from_recipes(directory):
+    with allow_own_code(["novelty", str(directory), *more.words], trust):
+        for request in read_requests(directory) or make_requests(directory):
             find_modules(request.folder)
-            plans = plans_of(
-                execution.build([more.of(one) for one in request.recipes]), request.root
+            plans = make_plans(
+                execution.build_recipes([more.of(one) for one in request.recipes]), request.root
             )
-            remeasure(plans, RunDirectory(directory), device=device, together=None)
+            reevaluate_runs(plans, RunDirectory(directory), device=device, together=None)
 
 
 def _at_stage(table: pd.DataFrame, stage: int | None) -> pd.DataFrame:
@@ -552,11 +556,11 @@ def _at_stage(table: pd.DataFrame, stage: int | None) -> pd.DataFrame:
     return table[table["stage"] == stage - 1]
 
 
-def _print(table: pd.DataFrame, when: str) -> None:
-    from engram.cli.wide_tables import show_table
+def _print_scores(table: pd.DataFrame, when: str) -> None:
+    from engram.cli.wide_tables import print_table
 
     over = table.groupby(["label", "detector", "metric"], sort=False)["mean"].mean()
     means = over.unstack(sort=False)
     means.index = [f"{detector} ({label})" for label, detector in means.index]
-    shown = means[[name for name in SHORT if name in means]].rename(columns=SHORT)
-    show_table(f"novelty, {when}", shown.rename_axis("detector"))
+    shown = means[[name for name in METRIC_NAMES if name in means]].rename(columns=METRIC_NAMES)
+    print_table(f"novelty, {when}", shown.rename_axis("detector"))

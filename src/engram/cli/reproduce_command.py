@@ -1,4 +1,4 @@
-"""``engram reproduce``."""
+"""The command reproduce: run a paper's table, or show its cells, costs and state."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engram.cli.options import Again, Compile, Device, Out
+from engram.cli.options import Compile, Device, Out, Rerun
 from engram.errors import plural
 
 if TYPE_CHECKING:
     from engram.reproduce import PaperTable, Reproduction, ReproductionPlan
 
 STYLES = {"agrees": "green", "differs": "red", "not run": "dim", "not comparable": "yellow"}
-ENDINGS = {".csv": "csv", ".tex": "latex", ".md": "markdown"}
+FORMAT_SUFFIXES = {".csv": "csv", ".tex": "latex", ".md": "markdown"}
 
 
 def reproduce(
@@ -28,7 +28,9 @@ def reproduce(
     root: Annotated[
         Path | None,
         typer.Option(
-            "--root", "--data", metavar="DIR",
+            "--root",
+            "--data",
+            metavar="DIR",
             help="Folder with data sets by name (default: ENGRAM_DATA).",
         ),
     ] = None,
@@ -58,7 +60,9 @@ def reproduce(
     assignments: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", "-s", metavar="KEY=VALUE",
+            "--set",
+            "-s",
+            metavar="KEY=VALUE",
             help="Change a setting of the preset: seeds=3, mnist.epochs=5. Repeatable.",
         ),
     ] = None,
@@ -85,31 +89,33 @@ def reproduce(
     out: Out = None,
     device: Device = "auto",
     compile: Compile = False,
-    again: Again = False,
-) -> None:  # fmt: skip
+    again: Rerun = False,
+) -> None:
     """Run a paper's table and compare our numbers with the published ones.
 
     Only missing runs are trained; repeat the command to continue an interrupted one.
     """
     from engram.cli import reproduction_plans as plans
-    from engram.engine.backend import device_of
+    from engram.engine.backend import resolve_device
     from engram.errors import check_choice, check_int
-    from engram.experiments.plain_values import seconds
+    from engram.experiments.plain_values import parse_duration
     from engram.reproduce import default_out, find_table, plan
-    from engram.reproduce.output import FORMATS
-    from engram.reproduce.planning import with_costs
-    from engram.reproduce.reproduce_table import ending
+    from engram.reproduce.planning import add_costs
+    from engram.reproduce.reproduction import directory_suffix
+    from engram.reproduce.result_tables import FORMATS
 
     check_choice("--format", form, FORMATS)
     check_int("--workers", workers)
     check_int("--group-size", group_size)
     _check_save(save, dry_run)
-    limit = None if budget is None else seconds(budget)
+    limit = None if budget is None else parse_duration(budget)
     if name is None:
         return plans.list_tables()
     if "/" not in name and not (cells or dry_run or assignments or save or limit is not None):
-        return plans.list_paper(name.strip().lower(), out, end=ending(embedded, on), form=form)
-    device_of(device)  # a wrong one is better known before data is read
+        return plans.list_paper(
+            name.strip().lower(), out, end=directory_suffix(embedded, on), form=form
+        )
+    resolve_device(device)  # a wrong one is better known before data is read
     table = find_table(name, embedded=embedded, assignments=assignments or (), on=on, root=root)
     folder = out if out is not None else default_out(table, embedded=embedded, on=on)
     done = None if again else folder
@@ -117,17 +123,23 @@ def reproduce(
     plans.question(planned, folder)
     if dry_run:
         plans.show_cells(planned, form)
-        planned = with_costs(
-            planned, out=done, device=device, group_size=group_size, tell=plans.teller(),
-            limit=plans.TIMED if limit is None else limit, workers=workers, compile=compile,
-        )  # fmt: skip
+        planned = add_costs(
+            planned,
+            out=done,
+            device=device,
+            group_size=group_size,
+            tell=plans.make_timing_message(),
+            limit=plans.TIMING_SECONDS if limit is None else limit,
+            workers=workers,
+            compile=compile,
+        )
         return plans.show_costs(planned, form)
-    _refuse_nothing(planned)
+    _require_runnable(planned)
     made = _run(table, planned, folder, device, limit, group_size, compile, again, workers)
     _print(made, form)
     if save is not None:
-        _save(made, save, ENDINGS[save.suffix])
-    _close(made)
+        _save(made, save, FORMAT_SUFFIXES[save.suffix])
+    _print_summary(made)
     return None
 
 
@@ -135,13 +147,13 @@ def _check_save(save: Path | None, dry_run: bool) -> None:
     """Complain about the file before anything runs."""
     from engram.errors import bad
     from engram.io import check_writable
-    from engram.reproduce.output import read_lines
+    from engram.reproduce.result_tables import read_lines
 
     if save is None:
         return
     if dry_run:
         raise bad("--save", "no value with --dry-run, which has no numbers (use --format)", save)
-    if save.suffix not in ENDINGS:
+    if save.suffix not in FORMAT_SUFFIXES:
         raise bad("--save", "a file that ends in .csv, .tex or .md", str(save))
     if save.suffix == ".csv":
         read_lines(save)  # a file of something else
@@ -152,31 +164,33 @@ def _run(
     table: PaperTable, planned: ReproductionPlan, folder: Path, device: str, limit: float | None,
     group_size: int, compile: bool, again: bool, workers: int,
 ) -> Reproduction:  # fmt: skip
-    from engram.cli.execution import meter
-    from engram.cli.shell import exit_code, say, why_stopped
+    from engram.cli.console import exit_code, say, stop_reason
+    from engram.cli.execution import show_progress
     from engram.reproduce import reproduce
 
     try:
-        with meter() as callback:
+        with show_progress() as callback:
             return reproduce(
                 table, planned=planned, budget=limit, out=folder, device=device, callback=callback,
                 group_size=group_size, compile=compile, again=again, workers=workers,
             )  # fmt: skip
     except KeyboardInterrupt as error:
-        why = why_stopped(error)
+        why = stop_reason(error)
         say(f"\n{why}. Finished tasks are kept; repeat the command to continue.", style="yellow")
         raise typer.Exit(exit_code(error)) from None
 
 
-def _refuse_nothing(planned: ReproductionPlan) -> None:
+def _require_runnable(planned: ReproductionPlan) -> None:
     """A table of which nothing can be made is no result: say what is missing and how to get it."""
-    from engram.cli.reproduction_plans import MOST_WHY
+    from engram.cli.reproduction_plans import MOST_REASON_LENGTH
     from engram.errors import EngramError
 
     if planned.runnable or planned.figures:
         return
     why = dict.fromkeys(entry.missing for entry in planned.entries)
-    reasons = "; ".join(text[:MOST_WHY] for text in (*why, *planned.missing_figures.values()))
+    reasons = "; ".join(
+        text[:MOST_REASON_LENGTH] for text in (*why, *planned.missing_figures.values())
+    )
     raise EngramError(
         f"nothing of {planned.table.name} can be reproduced: {reasons}. Give the folder of the "
         "data sets with --root DIR or ENGRAM_DATA, or use --embedded to try it on embedded data"
@@ -186,42 +200,42 @@ def _refuse_nothing(planned: ReproductionPlan) -> None:
 def _print(made: Reproduction, form: str) -> None:
     from rich.text import Text
 
-    from engram.cli.reproduction_plans import MOST_WHY
-    from engram.cli.result_display import plain_table
-    from engram.cli.shell import emit, screen
-    from engram.reproduce.output import render, shown, texts
+    from engram.cli.console import emit, results_console
+    from engram.cli.reproduction_plans import MOST_REASON_LENGTH
+    from engram.cli.result_display import make_plain_table
+    from engram.reproduce.result_tables import choose_columns, format_line, render_lines
 
     if not made.lines:
         return
     if form != "table":
-        return emit(render(made.lines, form))
-    names = shown(made.lines)
-    table = plain_table(*names)
+        return emit(render_lines(made.lines, form))
+    names = choose_columns(made.lines)
+    table = make_plain_table(*names)
     for name in {"metric", "verdict", "reason", "settings"} & {*names}:
         table.columns[names.index(name)].justify = "left"
     for line in made.lines:
-        said = texts(line)
-        said["reason"] = said["reason"][:MOST_WHY]
+        said = format_line(line)
+        said["reason"] = said["reason"][:MOST_REASON_LENGTH]
         style = STYLES[line.verdict]
         table.add_row(*(Text(said[k], style=style if k == "verdict" else "") for k in names))
-    return screen().print(table)
+    return results_console().print(table)
 
 
 def _save(made: Reproduction, path: Path, form: str) -> None:
-    from engram.cli.shell import say
+    from engram.cli.console import say
     from engram.io import write_text
-    from engram.reproduce.output import SHORT, merge_lines, render
+    from engram.reproduce.result_tables import SHORT_NUMBER_FORMAT, merge_lines, render_lines
 
     if form == "csv":
-        say(f"wrote {merge_lines(path, made.lines, digits=SHORT)}")
+        say(f"wrote {merge_lines(path, made.lines, digits=SHORT_NUMBER_FORMAT)}")
     else:
-        say(f"wrote {write_text(path, render(made.lines, form) + chr(10))}")
+        say(f"wrote {write_text(path, render_lines(made.lines, form) + chr(10))}")
 
 
-def _close(made: Reproduction) -> None:
+def _print_summary(made: Reproduction) -> None:
     import shlex
 
-    from engram.cli.shell import say
+    from engram.cli.console import say
 
     counts = ", ".join(f"{count} {verdict}" for verdict, count in made.counts().items())
     if counts:

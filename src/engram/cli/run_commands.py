@@ -1,4 +1,4 @@
-"""``engram run``."""
+"""The commands that train: run, sweep, search, resume, demo."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from engram.cli import options
+from engram.cli.console import emit, say
 from engram.cli.options import (
     Address,
-    Again,
     Assignments,
     Budget,
     CheckpointEvery,
@@ -28,6 +28,7 @@ from engram.cli.options import (
     Out,
     Pool,
     RecipeFile,
+    Rerun,
     Root,
     Scenario,
     Seeds,
@@ -35,11 +36,10 @@ from engram.cli.options import (
     Workers,
     check_pool,
 )
-from engram.cli.shell import emit, say
 from engram.errors import EngramError, RecordError, bad
 
 if TYPE_CHECKING:
-    from engram.cli.shell import Request
+    from engram.cli.console import Request
     from engram.records import Result
 
 
@@ -90,7 +90,7 @@ def run(
     compile: Compile = False,
     deterministic: Deterministic = False,
     checkpoint_every: CheckpointEvery = "5m",
-    again: Again = False,
+    again: Rerun = False,
     budget: Budget = None,
     log: Log = None,
 ) -> None:  # fmt: skip
@@ -100,11 +100,11 @@ def run(
     interrupted run. Exit code 1: all runs diverged.
     """
     from engram.cli import execution
+    from engram.cli.console import Request
     from engram.cli.execution import refuse_diverged, run_request
-    from engram.cli.shell import Request
     from engram.experiments.overrides import set_values
 
-    plain = execution.contents(
+    plain = execution.make_contents(
         recipe=recipe, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
         keep=keep, probes=probe or (), detectors=execution.detector_specs(detectors, tune),
         outside=outside, columns=label or (),
@@ -150,14 +150,14 @@ def sweep(
     compile: Compile = False,
     deterministic: Deterministic = False,
     checkpoint_every: CheckpointEvery = "5m",
-    again: Again = False,
+    again: Rerun = False,
     budget: Budget = None,
     log: Log = None,
 ) -> None:  # fmt: skip
     """Run several recipes, or one over a grid of values; equal shapes train in lockstep."""
     from engram.cli import execution
+    from engram.cli.console import Request
     from engram.cli.execution import refuse_diverged, run_request
-    from engram.cli.shell import Request
     from engram.errors import bad
     from engram.experiments.overrides import Content, set_values
 
@@ -167,17 +167,24 @@ def sweep(
     plain: list[Content] = []
     files: list[Path | None] = [*recipes] if recipes else [None]
     for path in files:
-        plain += execution.contents(
+        plain += execution.make_contents(
             recipe=path, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
             columns=label or (),
         )  # fmt: skip
     for assignment in assignments or ():
         set_values(plain, assignment)
     request = Request(
-        recipes=execution.grid(plain, grid or ()), root=str(root.absolute()) if root else None,
-        device=device, pool=pool, workers=workers, address=address, compile=compile,
-        deterministic=deterministic, checkpoint_every=checkpoint_every, log=log or [],
-    )  # fmt: skip
+        recipes=execution.expand_grid(plain, grid or ()),
+        root=str(root.absolute()) if root else None,
+        device=device,
+        pool=pool,
+        workers=workers,
+        address=address,
+        compile=compile,
+        deterministic=deterministic,
+        checkpoint_every=checkpoint_every,
+        log=log or [],
+    )
     refuse_diverged([run_request(request, out, again=again, budget=budget)])
 
 
@@ -192,7 +199,7 @@ def search(
     method: Annotated[
         str | None,
         typer.Option(
-            "--method", "-m", metavar="NAME", autocompletion=options.methods,
+            "--method", "-m", metavar="NAME", autocompletion=options.complete_methods,
             help="Method: a name, your own as module:Class, or A+B.",
         ),
     ] = None,
@@ -244,17 +251,17 @@ def search(
     --trials adds trials. Test rows and later tasks are not read.
     """
     from engram.cli import execution
+    from engram.cli.console import Request
     from engram.cli.execution import search_request
-    from engram.cli.shell import Request
     from engram.errors import bad
     from engram.experiments.overrides import set_values
-    from engram.experiments.search_space import ranges_of
+    from engram.experiments.search_space import read_ranges
 
     check_pool(pool, workers, address)
     if recipe is None and data is None:
         raise bad("engram search", "a RECIPE.yaml, or --data with a name or path", "neither")
-    ranges_of(ranges or [], "--set-range")
-    plain = execution.contents(
+    read_ranges(ranges or [], "--set-range")
+    plain = execution.make_contents(
         recipe=recipe, data=data, methods=[method] if method else (), model=model, stream=stream,
         seeds=seeds, columns=label or (),
     )  # fmt: skip
@@ -305,7 +312,7 @@ def resume(
     Several commands may have written to the directory; they are continued one by one. If one cannot
     be, a message says so, the others continue, and the exit code is 2.
     """
-    from engram.cli.execution import trusted
+    from engram.cli.execution import allow_own_code
 
     if not directory.is_dir():
         raise bad("DIR", "an existing run directory", str(directory))
@@ -315,16 +322,23 @@ def resume(
         "address": address,
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in how.items() if value is not None}
-    with trusted(["resume", str(directory)], trust):
+    with allow_own_code(["resume", str(directory)], trust):
         _resume(directory, given, budget)
 
 
 def _resume(directory: Path, how: Mapping[str, Any], budget: str | None) -> None:
     """Everything that was asked of a directory, each by itself."""
+    from engram.cli.console import (
+        BAD_INPUT,
+        Request,
+        describe_error,
+        is_user_error,
+        request_files,
+        say,
+    )
     from engram.cli.execution import refuse_diverged, run_request, search_request
-    from engram.cli.shell import BAD_INPUT, Request, describe, mends, request_files, say
 
-    asked: Sequence[Any] = request_files(directory) or from_recipes(directory)
+    asked: Sequence[Any] = request_files(directory) or make_requests(directory)
     results, failures = [], 0
     for one in asked:
         try:
@@ -333,9 +347,9 @@ def _resume(directory: Path, how: Mapping[str, Any], budget: str | None) -> None
             carry_out = run_request if again.search is None else search_request
             results.append(carry_out(again, directory, same=True, budget=budget))
         except Exception as error:
-            if len(asked) == 1 or not mends(error):
+            if len(asked) == 1 or not is_user_error(error):
                 raise
-            say(f"engram: {describe(error)}", style="red")
+            say(f"engram: {describe_error(error)}", style="red")
             failures += 1
     if failures:
         say(f"{failures} of {len(asked)} requests in {directory} could not be continued")
@@ -343,10 +357,10 @@ def _resume(directory: Path, how: Mapping[str, Any], budget: str | None) -> None
     refuse_diverged(results)
 
 
-def from_recipes(directory: Path) -> list[Request]:
+def make_requests(directory: Path) -> list[Request]:
     """The requests that the recipes of a directory amount to, where Python wrote them."""
-    from engram.cli.shell import Request
-    from engram.experiments.changes import recorded
+    from engram.cli.console import Request
+    from engram.experiments.changed_recipes import read_recorded_recipes
     from engram.records import RunDirectory
 
     folder = RunDirectory(directory, create=False)
@@ -354,30 +368,32 @@ def from_recipes(directory: Path) -> list[Request]:
     orders: dict[str, set[str]] = {}
     for recipe, _, order in folder.finished_runs():
         orders.setdefault(recipe, set()).add(order)
-    for name, content in recorded(folder).items():
-        plain = _plain(directory, content)
+    for name, content in read_recorded_recipes(folder).items():
+        plain = _plain_recipe(directory, content)
         root = content["identity"].get("data_root")
-        roots.setdefault(root, []).extend(_in_orders(directory, plain, orders.get(name, set())))
+        roots.setdefault(root, []).extend(
+            _list_order_recipes(directory, plain, orders.get(name, set()))
+        )
     if not roots:
         raise RecordError(f"{directory}: contains no recipes; is it a run directory?")
     return [Request(recipes=recipes, root=root) for root, recipes in roots.items()]
 
 
-def _plain(directory: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+def _plain_recipe(directory: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded recipe as it is written in a file, if what it names can be had again."""
     from engram.experiments import Recipe
-    from engram.experiments.method_names import Untrusted
+    from engram.experiments.build_methods import Untrusted
 
     stream = {k: v for k, v in content["stream"].items() if k != "head"}
     if "kind" not in stream:
-        raise _only_python(directory, "the stream was built there")
+        raise _python_only_error(directory, "the stream was built there")
     if content["identity"].get("data_in_memory"):
-        raise _only_python(directory, f"its data ({stream['data']!r}) was in memory")
+        raise _python_only_error(directory, f"its data ({stream['data']!r}) was in memory")
     plain = {k: v for k, v in content.items() if k != "identity"} | {"stream": stream}
     if ":" in str(plain["model"]):
-        raise _only_python(directory, f"the model ({plain['model']}) was built there")
+        raise _python_only_error(directory, f"the model ({plain['model']}) was built there")
     if "in_memory" in (plain.get("outside") or {}):
-        raise _only_python(
+        raise _python_only_error(
             directory, f"its outside data ({plain['outside']['data']!r}) was in memory"
         )
     try:
@@ -385,22 +401,24 @@ def _plain(directory: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     except Untrusted:
         raise
     except EngramError as error:
-        raise _only_python(directory, str(error)) from error
+        raise _python_only_error(directory, str(error)) from error
     return plain
 
 
-def _in_orders(directory: Path, plain: dict[str, Any], orders: set[str]) -> list[dict[str, Any]]:
+def _list_order_recipes(
+    directory: Path, plain: dict[str, Any], orders: set[str]
+) -> list[dict[str, Any]]:
     """The recipe in every order in which it was begun; a recipe's file names one of them only."""
     from engram.streams.task_orders import ORDER_OPTIONS, order_options, order_text
 
     if any(re.match(r"[tc]\d", order) for order in orders):
-        raise _only_python(directory, "it is a study of orders (engram.orders)")
+        raise _python_only_error(directory, "it is a study of orders (engram.orders)")
     stream = {k: v for k, v in plain["stream"].items() if k not in ORDER_OPTIONS}
     known = {order_text(plain["stream"]), *orders}
     return [{**plain, "stream": {**stream, **order_options(order)}} for order in sorted(known)]
 
 
-def _only_python(directory: Path, why: str) -> RecordError:
+def _python_only_error(directory: Path, why: str) -> RecordError:
     return RecordError(
         f"{directory}: was written from Python, and {why}; to continue it, make the same call "
         f"again with out={str(directory)!r}"
@@ -431,8 +449,8 @@ def demo(
 ) -> None:  # fmt: skip
     """Train six methods on handwritten digits in five tasks, three seeds; table and report."""
     from engram.cli import execution, result_display
-    from engram.cli.execution import train
-    from engram.cli.shell import Request
+    from engram.cli.console import Request
+    from engram.cli.execution import train_request
     from engram.report import build, from_result
 
     say("Ten handwritten digits arrive two at a time. How many are still recognised at the end?")
@@ -445,13 +463,13 @@ def demo(
     ]  # fmt: skip
     # Three small runs on a few CPU cores are faster one by one than in lockstep.
     request = Request(recipes=recipes, pool="serial")
-    result = train(request, execution.build(recipes), out)
+    result = train_request(request, execution.build_recipes(recipes), out)
     page = build(from_result(result), out / "report.html", title="Engram demo")
-    result_display.outcome(result, out, page=page)
-    emit("\n" + interpretation(result))
+    result_display.print_outcome(result, out, page=page)
+    emit("\n" + interpret_result(result))
 
 
-def interpretation(result: Result) -> str:
+def interpret_result(result: Result) -> str:
     """What the numbers say, in words that follow from them."""
     table = result.summary()
     accuracy = table["average_accuracy"]

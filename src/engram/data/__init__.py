@@ -1,4 +1,10 @@
-"""Data sets: one container, loaders by official format, bundled and synthetic sets."""
+"""Data sets: the container `Data`, its constructors, and the readers of official files, in
+folders by kind.
+
+No tasks and no training here: streams cut data into tasks, the learner's feed brings it to the
+device. Begin with `dataset` (what data is), then `catalogue` (`load` by name) and `formats` (which
+reader takes which path).
+"""
 
 from __future__ import annotations
 

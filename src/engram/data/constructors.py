@@ -1,4 +1,4 @@
-"""Constructors of Data from what is no array: folders, torch datasets, tables, series."""
+"""Constructors of `Data` from image folders, torch datasets, tables and time series."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.data.label_checks import one_type
+from engram.data.label_checks import check_one_type
 from engram.errors import bad
 
 if TYPE_CHECKING:
     from engram.data.dataset import Data
 
 
-class Sources:
+class DataConstructors:
     """What `Data` can be made from besides arrays; each reader has a file of its own."""
 
     @classmethod
@@ -143,8 +143,9 @@ class Sources:
         --------
         >>> import pandas as pd
         >>> from engram.data import Data
-        >>> frame = pd.DataFrame({"size": [1.0, 2.0] * 5, "hue": ["red", "blue"] * 5,
-        ...                       "kind": ["cat", "dog"] * 5})
+        >>> frame = pd.DataFrame(
+        ...     {"size": [1.0, 2.0] * 5, "hue": ["red", "blue"] * 5, "kind": ["cat", "dog"] * 5}
+        ... )
         >>> data = Data.from_frame(frame, label="kind")
         >>> data.columns, data.classes, data.x[0].tolist()
         (('size', 'hue=blue', 'hue=red'), ('cat', 'dog'), [1.0, 0.0, 1.0])
@@ -222,7 +223,7 @@ def read_pairs(argument: str, dataset: Any) -> tuple[Tensor, Any]:
             got = sorted(item) if isinstance(item, Mapping) else type(item).__name__
             expected = "a pair (x, y), or a mapping with a label and one other value"
             raise bad(f"{argument}[{row}]", expected, got)
-        x = _input(item[0])
+        x = _to_input(item[0])
         if xs and (x.shape != xs[0].shape or x.dtype != xs[0].dtype):
             wanted = f"shape {tuple(xs[0].shape)} of {xs[0].dtype}, as row 0"
             raise bad(f"{argument}[{row}]", wanted, (tuple(x.shape), x.dtype))
@@ -232,7 +233,9 @@ def read_pairs(argument: str, dataset: Any) -> tuple[Tensor, Any]:
             wanted = f"a label of shape {ys[0].shape}, as row 0"
             raise bad(f"{argument}[{row}]", wanted, y.shape)
         ys.append(y)
-    return torch.stack(xs), one_type([y.item() for y in ys] if ys[0].ndim == 0 else np.stack(ys))
+    return torch.stack(xs), check_one_type(
+        [y.item() for y in ys] if ys[0].ndim == 0 else np.stack(ys)
+    )
 
 
 def _pair(item: Any) -> Any:
@@ -246,7 +249,7 @@ def _pair(item: Any) -> Any:
     return other, item[label]
 
 
-def _input(x: Any) -> Tensor:
+def _to_input(x: Any) -> Tensor:
     if isinstance(x, Tensor):
         return x.detach().cpu()
     array = np.asarray(x)

@@ -10,13 +10,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engram.data.label_checks import NO_NAME, is_ragged, one_type, refuse_alike, whole_numbers
+from engram.data.label_checks import (
+    NO_NAME,
+    check_one_type,
+    is_ragged,
+    refuse_similar_names,
+    to_whole_numbers,
+)
 from engram.errors import bad
 
 Array = npt.NDArray[Any]
 
 
-class Rows(Protocol):
+class RowStore(Protocol):
     """Inputs that are fetched row by row: a memory map, or `LazyRows`."""
 
     @property
@@ -30,20 +36,20 @@ class Rows(Protocol):
     def __getitem__(self, rows: Any) -> Any: ...
 
 
-Inputs = Tensor | np.memmap[Any, np.dtype[Any]] | Rows
+Inputs = Tensor | np.memmap[Any, np.dtype[Any]] | RowStore
 
 
-def inputs(argument: str, x: Any, *, gaps: bool = False) -> Inputs:
+def to_inputs(argument: str, x: Any, *, gaps: bool = False) -> Inputs:
     """[N, ...] inputs as uint8 or float32; memory maps stay on disk. With `gaps`, nan may be there.
 
     Examples
     --------
-    >>> inputs("x", [[1, 2], [3, 4]]).dtype
+    >>> to_inputs("x", [[1, 2], [3, 4]]).dtype
     torch.float32
     """
     if isinstance(x, np.memmap) and x.dtype in (np.uint8, np.float32) and x.ndim > 1:
         return x
-    tensor = x if isinstance(x, Tensor) else _tensor(argument, x)
+    tensor = x if isinstance(x, Tensor) else _to_tensor(argument, x)
     if tensor.ndim < 2:
         raise bad(argument, "an array [rows, ...] of at least two axes", tuple(tensor.shape))
     if tensor.dtype == torch.uint8:
@@ -62,7 +68,7 @@ def inputs(argument: str, x: Any, *, gaps: bool = False) -> Inputs:
     return tensor
 
 
-def _tensor(argument: str, x: Any) -> Tensor:
+def _to_tensor(argument: str, x: Any) -> Tensor:
     try:
         array = np.ascontiguousarray(x)
     except ValueError:  # rows of unequal shape
@@ -87,7 +93,9 @@ def _refuse_channels_last(argument: str, shape: tuple[int, ...]) -> None:
         )
 
 
-def class_ids(parts: Sequence[Any], names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+def to_class_ids(
+    parts: Sequence[Any], names: Sequence[str] | None
+) -> tuple[Tensor, tuple[str, ...]]:
     """[N, L] class ids of all parts together, and the name of each id.
 
     Whole numbers are ids already; anything else is named and numbered in sorted order. A list of
@@ -98,34 +106,34 @@ def class_ids(parts: Sequence[Any], names: Sequence[str] | None) -> tuple[Tensor
 
     Examples
     --------
-    >>> ids, names = class_ids([["cat", "dog"], ["cat"]], None)
+    >>> ids, names = to_class_ids([["cat", "dog"], ["cat"]], None)
     >>> ids[:, 0].tolist(), names
     ([0, 1, 0], ('cat', 'dog'))
-    >>> class_ids([[["cat", "pet"], ["oak"]]], None)[0].tolist()
+    >>> to_class_ids([[["cat", "pet"], ["oak"]]], None)[0].tolist()
     [[0, 2], [1, -1]]
-    >>> class_ids([[[0, 0, 1], [1, 0, 0], [0, 1, 1]]], None)[0].tolist()
+    >>> to_class_ids([[[0, 0, 1], [1, 0, 0], [0, 1, 1]]], None)[0].tolist()
     [[2, -1], [0, -1], [1, 2]]
     """
     if names is not None and len(set(names)) < len(names):
         twice = sorted({str(one) for one in names if list(names).count(one) > 1})
         raise bad("classes", "names that differ", f"{', '.join(twice)} more than once")
-    joined = _joined(parts)
+    joined = _join_labels(parts)
     if joined.dtype.kind in "iuf":
-        joined = whole_numbers("y", joined)
+        joined = to_whole_numbers("y", joined)
     if _is_indicator(joined):
-        return _from_indicator(joined, names)
+        return _read_indicator(joined, names)
     if joined.dtype.kind in "iu":
         if joined.min(initial=0) < -1:
             raise bad("y", "class ids from 0 (-1 pads)", int(joined.min()))
         ids = torch.from_numpy(joined.astype(np.int64))
-        refuse_twice(ids)
+        refuse_repeated_labels(ids)
         return ids, tuple(names or map(str, range(int(ids.max()) + 1 if len(ids) else 0)))
-    return _named(joined, names)
+    return _name_classes(joined, names)
 
 
-def _joined(parts: Sequence[Any]) -> Array:
+def _join_labels(parts: Sequence[Any]) -> Array:
     """[N, L] the labels of all parts, as they were given."""
-    raw = [one_type(part) for part in parts]
+    raw = [check_one_type(part) for part in parts]
     if len({one.dtype.kind == "U" for one in raw}) > 1:
         raise bad(
             "y",
@@ -137,13 +145,13 @@ def _joined(parts: Sequence[Any]) -> Array:
     if any(len(shape) != 2 for shape in shapes):
         raise bad("y", "labels of shape [N] or [N, L]", shapes[0] if len(raw) == 1 else shapes)
     if any(map(is_ragged, parts)):
-        raw = [_widened(one, max(shape[1] for shape in shapes)) for one in raw]
+        raw = [_pad_labels(one, max(shape[1] for shape in shapes)) for one in raw]
     elif len({shape[1] for shape in shapes}) > 1:
         raise bad("y", "the same number of labels per row (-1 pads) in all parts", shapes)
     return np.concatenate(raw)
 
 
-def _widened(labels: Array, width: int) -> Array:
+def _pad_labels(labels: Array, width: int) -> Array:
     """[N, width] with padding behind."""
     pad = NO_NAME if labels.dtype.kind == "U" else -1
     return np.pad(labels, ((0, 0), (0, width - labels.shape[1])), constant_values=pad)
@@ -168,7 +176,7 @@ def _is_indicator(joined: Array) -> bool:
     return True
 
 
-def _from_indicator(joined: Array, names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+def _read_indicator(joined: Array, names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
     """Label ids of the columns that are 1 in each row, ascending, -1 behind."""
     width = joined.shape[1]
     if names is not None and len(names) != width:
@@ -185,7 +193,7 @@ def _from_indicator(joined: Array, names: Sequence[str] | None) -> tuple[Tensor,
     return ids, tuple(names or map(str, range(width)))
 
 
-def refuse_twice(y: Tensor) -> None:
+def refuse_repeated_labels(y: Tensor) -> None:
     """Refuse rows [N, L] that hold one label twice: a set of labels has it once."""
     if y.shape[1] == 1:
         return
@@ -198,14 +206,14 @@ def refuse_twice(y: Tensor) -> None:
         )
 
 
-def _named(joined: Array, names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+def _name_classes(joined: Array, names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
     there = joined != NO_NAME
     found, inverse = np.unique(joined[there], return_inverse=True)
     ids = torch.full(joined.shape, -1)
     ids[torch.from_numpy(there)] = torch.from_numpy(inverse.reshape(-1).astype(np.int64))
     labels = tuple(map(str, found))
-    refuse_alike(labels)
-    refuse_twice(ids)
+    refuse_similar_names(labels)
+    refuse_repeated_labels(ids)
     if names is None:
         return ids, labels
     if set(labels) - set(names):
@@ -214,12 +222,12 @@ def _named(joined: Array, names: Sequence[str] | None) -> tuple[Tensor, tuple[st
     return torch.where(ids >= 0, place[ids], -1), tuple(names)
 
 
-def hold_out(y: Tensor) -> tuple[Tensor, Tensor]:
+def hold_out_every_fifth(y: Tensor) -> tuple[Tensor, Tensor]:
     """Every fifth row of each class becomes a test row: deterministic, stratified.
 
     Examples
     --------
-    >>> hold_out(torch.zeros(6, 1, dtype=torch.long))
+    >>> hold_out_every_fifth(torch.zeros(6, 1, dtype=torch.long))
     (tensor([0, 1, 2, 3, 5]), tensor([4]))
     """
     held = torch.zeros(len(y), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Data: all rows of a data set in one place; everything else speaks of row numbers."""
+"""`Data`: inputs, labels and the official split of one data set, and how notebooks show it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from engram.data.attributes import train_and_test, with_numbers
-from engram.data.constructors import Sources
-from engram.data.conversion import Inputs, check_crop, class_ids, inputs, refuse_twice
-from engram.data.fingerprint import fingerprint_of
-from engram.data.image_copies import Copies, CopyTables, check_copies
+from engram.data.attributes import join_train_and_test, number_attributes
+from engram.data.constructors import DataConstructors
+from engram.data.conversion import (
+    Inputs,
+    check_crop,
+    refuse_repeated_labels,
+    to_class_ids,
+    to_inputs,
+)
+from engram.data.fingerprint import data_fingerprint
+from engram.data.image_copies import CopyTables, ImageCopies, check_copies
 from engram.data.label_checks import notes_on_names, refuse_unlabelled
 from engram.errors import bad, plural, unknown
-from engram.html_repr import block, escape, table
+from engram.html_repr import escape, html_table, join_blocks
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
 
 
-class Source(NamedTuple):
+class DataSource(NamedTuple):
     """Where a data set can be had again: what `engram.load` was given."""
 
     name: str  # a name, or an absolute path
@@ -36,7 +42,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Data(Sources):
+class Data(DataConstructors):
     """Inputs, labels and the official split of one data set.
 
     Parameters
@@ -93,13 +99,13 @@ class Data(Sources):
     std: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    copies: Copies | None = None
+    copies: ImageCopies | None = None
     crop: tuple[int, int] | None = None
     standardize: bool = False
     fill: bool = False
     columns: tuple[str, ...] = ()
     # Set by `engram.load`; no argument, so that a changed copy (`replace`) does not claim it.
-    source: Source | None = field(init=False, default=None, repr=False)
+    source: DataSource | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.x) == 0:
@@ -112,7 +118,7 @@ class Data(Sources):
             raise bad("y", f"labels of shape [{len(self)}, L]", tuple(self.y.shape))
         if self.y.shape[1] == 0:
             raise bad("y", "at least one label for each row", "none")
-        refuse_twice(self.y)
+        refuse_repeated_labels(self.y)
         highest = int(self.y.max())
         if highest >= len(self.classes):
             raise bad("classes", f"at least {highest + 1} names", len(self.classes))
@@ -145,7 +151,7 @@ class Data(Sources):
     def _repr_html_(self) -> str:
         pass  # import of a sibling
 
-        return html_of(self)
+        return data_html(self)
 
     @property
     def n_classes(self) -> int:
@@ -223,7 +229,7 @@ class Data(Sources):
         state = tuple(one._version for one in parts if isinstance(one, Tensor))
         known: tuple[Any, str] | None = self.__dict__.get("_fingerprint")
         if known is None or known[0] != state:
-            known = state, fingerprint_of(self.facts(), parts)
+            known = state, data_fingerprint(self.facts(), parts)
             object.__setattr__(self, "_fingerprint", known)
         return known[1]
 
@@ -278,22 +284,22 @@ class Data(Sources):
         fill = bool(options.get("fill", False))
         pairs = {"x": (x, y), "valid": valid, "test": test}
         parts = {key: pair for key, pair in pairs.items() if pair is not None}
-        xs = {key: inputs(key, pair[0], gaps=fill) for key, pair in parts.items()}
+        xs = {key: to_inputs(key, pair[0], gaps=fill) for key, pair in parts.items()}
         for key, one in xs.items():
             if len(one) != len(parts[key][1]):
                 raise bad(f"y of {key}", f"{len(one)} labels, one per row", len(parts[key][1]))
             if one.shape[1:] != xs["x"].shape[1:] or one.dtype != xs["x"].dtype:
                 wanted = f"rows of shape {tuple(xs['x'].shape[1:])} and {xs['x'].dtype}"
                 raise bad(key, wanted, (tuple(one.shape[1:]), one.dtype))
-        ids, names = class_ids([pair[1] for pair in parts.values()], classes)
+        ids, names = to_class_ids([pair[1] for pair in parts.values()], classes)
         rows, start = {}, 0
         for key, one in xs.items():
             rows[key] = torch.arange(start, start + len(one))
             start += len(one)
         notes = (*options.pop("notes", ()), *notes_on_names(names))
-        options = with_numbers(options, start)
+        options = number_attributes(options, start)
         told = options.get("attributes")
-        train, held = train_and_test(ids, rows["x"], rows.get("test"), told, test_by)
+        train, held = join_train_and_test(ids, rows["x"], rows.get("test"), told, test_by)
         joined = xs["x"] if len(xs) == 1 else torch.cat([torch.as_tensor(o) for o in xs.values()])
         return cls(
             x=joined, y=ids, train=train, test=held, valid=rows.get("valid", _NO_ROWS),
@@ -305,23 +311,23 @@ class Data(Sources):
 # Data as notebooks show it: counts of every class, and a picture of each where there are some.
 
 
-MOST_CLASSES = 20  # lines of the table
-MOST_PICTURES = 10
+MAX_CLASSES_SHOWN = 20  # lines of the table
+MAX_PICTURES_SHOWN = 10
 
 
-def html_of(data: Data) -> str:
+def data_html(data: Data) -> str:
     """What `Data` is, in HTML."""
     kinds = [kind for kind in ("train", "valid", "test") if len(getattr(data, kind))]
     counts = {kind: class_counts(data, getattr(data, kind)) for kind in kinds}
-    shown = range(min(data.n_classes, MOST_CLASSES))
+    shown = range(min(data.n_classes, MAX_CLASSES_SHOWN))
     rows = [[data.classes[c], *(int(counts[kind][c]) for kind in kinds)] for c in shown]
     more = data.n_classes - len(shown)
     if more:
-        rest = [int(counts[kind][MOST_CLASSES:].sum()) for kind in kinds]
+        rest = [int(counts[kind][MAX_CLASSES_SHOWN:].sum()) for kind in kinds]
         rows.append([f"{more} more", *rest])
     notes = "".join(f"<p>{escape(note)}</p>" for note in data.notes)
-    return block(f"<p>{escape(repr(data))}</p>", notes, pictures(data),
-                 table(["class", *kinds], rows))  # fmt: skip
+    return join_blocks(f"<p>{escape(repr(data))}</p>", notes, example_pictures(data),
+                 html_table(["class", *kinds], rows))  # fmt: skip
 
 
 def class_counts(data: Data, rows: Tensor) -> Tensor:
@@ -330,14 +336,14 @@ def class_counts(data: Data, rows: Tensor) -> Tensor:
     return torch.bincount(labels[labels >= 0].flatten(), minlength=data.n_classes)
 
 
-def pictures(data: Data) -> str:
+def example_pictures(data: Data) -> str:
     """The first training image of each class, side by side; empty where rows are no images."""
     shape = data.stored_shape
     if len(shape) != 3 or shape[0] not in (1, 3) or data.x.dtype not in (torch.uint8, "uint8"):
         return ""
     train = data.train.cpu()
     first = {int(c): int(r) for r, c in zip(train.flip(0), data.labels.cpu()[train].flip(0))}
-    chosen = [first[c] for c in sorted(first)[:MOST_PICTURES] if c >= 0]
+    chosen = [first[c] for c in sorted(first)[:MAX_PICTURES_SHOWN] if c >= 0]
     parts = []
     for row, pixels in zip(chosen, data.stored(torch.tensor(chosen)).cpu(), strict=True):
         image = Image.fromarray(pixels[0].numpy() if shape[0] == 1 else

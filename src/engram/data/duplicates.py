@@ -13,7 +13,7 @@ from engram.data.lazy_rows import LazyRows
 _CHUNK = 1 << 24  # bytes hashed at a time, so that a memory map is never read whole
 
 
-def repeats(data: Data, train: Tensor | None = None, test: Tensor | None = None) -> Tensor:
+def find_repeats(data: Data, train: Tensor | None = None, test: Tensor | None = None) -> Tensor:
     """Those of the `test` rows that have the very input of some `train` row.
 
     By default the rows of the official split. One pass over the data, kept for the next call;
@@ -24,20 +24,20 @@ def repeats(data: Data, train: Tensor | None = None, test: Tensor | None = None)
     --------
     >>> x = torch.arange(12.0).reshape(6, 2)
     >>> data = Data.from_arrays(x, [0, 1] * 3, test=(x[:2], [0, 1]))
-    >>> repeats(data).tolist()
+    >>> find_repeats(data).tolist()
     [6, 7]
     """
     train = data.train if train is None else train
     train = train[train < len(data.x)]  # copies are not stored, and their sources are here
     test = data.test if test is None else test
-    hashes, learnt = _hashes(data), train.unique().cpu().numpy()
+    hashes, learnt = _hash_inputs(data), train.unique().cpu().numpy()
     if hashes is None:
         return torch.empty(0, dtype=torch.long)
     unique = test.unique().cpu().numpy()
-    twice = unique[_among(hashes[unique], hashes[learnt])] if len(learnt) else unique[:0]
+    twice = unique[_is_among(hashes[unique], hashes[learnt])] if len(learnt) else unique[:0]
     if not len(twice):
         return torch.empty(0, dtype=torch.long)
-    alike = learnt[_among(hashes[learnt], hashes[twice])]
+    alike = learnt[_is_among(hashes[learnt], hashes[twice])]
     seen = {data.stored(torch.tensor([row])).numpy().tobytes() for row in alike.tolist()}
     found = [
         row for row in twice.tolist() if data.stored(torch.tensor([row])).numpy().tobytes() in seen
@@ -45,37 +45,37 @@ def repeats(data: Data, train: Tensor | None = None, test: Tensor | None = None)
     return torch.tensor(found, dtype=torch.long)
 
 
-def shared(data: Data, other: Data) -> int:
+def count_shared(data: Data, other: Data) -> int:
     """How many rows of a set have the hash, and so nearly always the input, of one in another set.
 
     Examples
     --------
     >>> x = torch.arange(12.0).reshape(6, 2)
     >>> one, two = (Data.from_arrays(part, [0] * len(part)) for part in (x, x[:5] + 2))
-    >>> shared(one, two)
+    >>> count_shared(one, two)
     5
     """
     if data.x.dtype != other.x.dtype or data.sample_shape != other.sample_shape:
         return 0
-    mine, others = _hashes(data), _hashes(other)
+    mine, others = _hash_inputs(data), _hash_inputs(other)
     same = isinstance(data.x, LazyRows) == isinstance(other.x, LazyRows)  # hashes of files, or rows
     if mine is None or others is None or not same:
         return 0
-    return int(_among(mine, others).sum())
+    return int(_is_among(mine, others).sum())
 
 
-def duplicates(data: Data, rows: Tensor) -> int:
+def count_duplicates(data: Data, rows: Tensor) -> int:
     """How many of some rows have the very input of an earlier one among them.
 
     Examples
     --------
     >>> x = torch.tensor([[1.0], [2.0], [1.0], [1.0]])
     >>> data = Data.from_arrays(x, [0, 1, 0, 0], test=(x[:2], [0, 1]))
-    >>> duplicates(data, data.train), duplicates(data, data.test)
+    >>> count_duplicates(data, data.train), count_duplicates(data, data.test)
     (2, 0)
     """
     unique = rows[rows < len(data.x)].unique().cpu().numpy()  # generated copies are not stored
-    hashes = _hashes(data)
+    hashes = _hash_inputs(data)
     if hashes is None:
         return 0
     _, group, size = np.unique(hashes[unique], return_inverse=True, return_counts=True)
@@ -84,7 +84,7 @@ def duplicates(data: Data, rows: Tensor) -> int:
     return len(alike) - len(seen)
 
 
-def _among(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+def _is_among(values: np.ndarray, others: np.ndarray) -> np.ndarray:
     """[n] whether each value is one of `others`; ten times as fast as ``np.isin`` here."""
     ordered = np.sort(others)
     place = np.searchsorted(ordered, values).clip(max=len(ordered) - 1)
@@ -92,18 +92,18 @@ def _among(values: np.ndarray, others: np.ndarray) -> np.ndarray:
     return found
 
 
-def said(count: int, tests: int) -> str:
+def describe_count(count: int, tests: int) -> str:
     """A count of repeated samples in words.
 
     Examples
     --------
-    >>> said(120, 1000)
+    >>> describe_count(120, 1000)
     '120 of 1,000 test rows have the same input as a training row'
     """
     return f"{count:,} of {tests:,} test rows have the same input as a training row"
 
 
-def _hashes(data: Data) -> np.ndarray | None:
+def _hash_inputs(data: Data) -> np.ndarray | None:
     """[N] a 64-bit hash of each row; made once for a Data. None where that would read every file.
 
     Of its bytes; of rows that are files, of the file, where an index knows it.

@@ -25,9 +25,9 @@ from engram.data.faces.fer2013 import (
 from engram.data.faces.icv_mefed import is_icv_mefed, load_icv_mefed
 from engram.data.faces.raf_db import is_raf_db, load_raf_db
 from engram.data.huggingface import is_huggingface, load_huggingface
-from engram.data.image_folder import class_folders, is_hidden
+from engram.data.image_folder import is_hidden, list_class_folders
 from engram.data.npy_files import is_npy_folder, load_npy, load_npy_folder
-from engram.data.packed import keys_of, load_packed
+from engram.data.packed import load_packed, read_keys
 from engram.data.photos.cifar import find_cifar, load_cifar
 from engram.data.photos.eight_task_sets import (
     is_aircraft,
@@ -59,9 +59,9 @@ from engram.data.photos.imagenet import (
 from engram.data.resized_images import read_resized
 from engram.data.skeletons.ntu import is_ntu, load_ntu
 from engram.data.skeletons.nw_ucla import is_nw_ucla, load_nw_ucla
-from engram.data.skeletons.skeleton_data import build, read_packed_sequences
+from engram.data.skeletons.skeleton_data import build_skeleton_data, read_packed_sequences
 from engram.data.tables.table_files import is_csv, load_csv, load_parquet
-from engram.errors import BadArgument, bad, read_as, unknown
+from engram.errors import BadArgument, bad, unknown, wrap_read_errors
 
 _PART = re.compile(r"([_-](full|sub|train\d*|test|val|valid|part\d*|\d+(mb)?))+$", re.IGNORECASE)
 
@@ -116,11 +116,11 @@ class Place:
         if name is not None:
             options = {**options, "name": name}
         place = list(self.files) if self.files else self.path
-        with read_as(self.path, f"set of the {self.form} form", BadArgument):
+        with wrap_read_errors(self.path, f"set of the {self.form} form", BadArgument):
             return read_resized(partial(self.read, place), names, options)
 
 
-def _folder(
+def _load_folder(
     path: Path, *, resize: tuple[int, int] | None = None, repair: str = "error",
     lazy: bool = False, cache: int | str | None = None, threads: int | None = None,
     index: str | None = None, name: str | None = None,
@@ -131,7 +131,7 @@ def _folder(
     )  # fmt: skip
 
 
-def _packed_skeletons(
+def _load_packed_skeletons(
     path: Path,
     *,
     frames: int = 52,
@@ -140,7 +140,7 @@ def _packed_skeletons(
     normalised: bool = True,
     name: str | None = None,
 ) -> Data:
-    return build(
+    return build_skeleton_data(
         read_packed_sequences(path), name=name or set_name(path), frames=frames, repair=repair,
         seed=seed, normalised=normalised,
     )  # fmt: skip
@@ -148,9 +148,16 @@ def _packed_skeletons(
 
 # Every reader, for the names of its options.
 FORMS: tuple[Callable[..., Data], ...] = (
-    *(read for _, _, read in (*_FOLDERS, *_BY_NAME.values())), _folder, _packed_skeletons, load_fer,
-    load_packed, load_packed_faces, load_csv, load_npy, load_parquet,
-)  # fmt: skip
+    *(read for _, _, read in (*_FOLDERS, *_BY_NAME.values())),
+    _load_folder,
+    _load_packed_skeletons,
+    load_fer,
+    load_packed,
+    load_packed_faces,
+    load_csv,
+    load_npy,
+    load_parquet,
+)
 
 
 def set_name(file: Path) -> str:
@@ -169,10 +176,10 @@ def packed_sets(folder: Path) -> dict[str, tuple[Path, ...]]:
     groups: dict[str, list[Path]] = {}
     for file in sorted(folder.glob("*.npz")):
         groups.setdefault(set_name(file), []).append(file)
-    return {name: _of_one_set(name, files) for name, files in groups.items()}
+    return {name: _check_one_set(name, files) for name, files in groups.items()}
 
 
-def _of_one_set(name: str, files: list[Path]) -> tuple[Path, ...]:
+def _check_one_set(name: str, files: list[Path]) -> tuple[Path, ...]:
     exact = [file for file in files if file.stem == name]
     if exact:
         return tuple(exact)
@@ -182,12 +189,12 @@ def _of_one_set(name: str, files: list[Path]) -> tuple[Path, ...]:
 
 def packed_place(files: tuple[Path, ...], name: str | None = None) -> Place:
     """The reader of packed files, by their keys."""
-    keys = keys_of(files[0])
+    keys = read_keys(files[0])
     if "joints" in keys:
         if len(files) > 1:
             raise bad("files", "skeletons packed in one file", [one.name for one in files])
         ucla = "nw_ucla" in (name, set_name(files[0]))
-        return Place("packed skeletons", files[0], load_nw_ucla if ucla else _packed_skeletons)
+        return Place("packed skeletons", files[0], load_nw_ucla if ucla else _load_packed_skeletons)
     if is_ntu(files[0]) or (name == "ntu60" and "x_train" in keys):
         return Place("prepared NTU", files[0], load_ntu)
     if {name, set_name(files[0])} & set(FACE_SETS):
@@ -195,7 +202,7 @@ def packed_place(files: tuple[Path, ...], name: str | None = None) -> Place:
     return Place("packed", files[0], load_packed, files)
 
 
-def place_of(path: Path, name: str | None = None) -> Place | None:
+def find_place(path: Path, name: str | None = None) -> Place | None:
     """What `path` itself holds, None if no form fits."""
     if path.is_file():
         if path.suffix == ".npz":
@@ -220,8 +227,8 @@ def place_of(path: Path, name: str | None = None) -> Place | None:
     if len(sets) == 1:
         return packed_place(next(iter(sets.values())), name)
     trained = path / "train"
-    if not sets and class_folders(trained if trained.is_dir() else path):
-        return Place("image folders", path, _folder)
+    if not sets and list_class_folders(trained if trained.is_dir() else path):
+        return Place("image folders", path, _load_folder)
     return None
 
 
@@ -229,13 +236,13 @@ def _is_tar(path: Path) -> bool:
     return path.name.endswith((".tar.gz", ".tgz", ".tar"))
 
 
-def places_under(root: Path) -> Iterator[tuple[str, Place]]:
+def find_places(root: Path) -> Iterator[tuple[str, Place]]:
     """Sets that lie in `root` by their own name: packed files and sub-folders of a known form."""
     if not root.is_dir():
         return
     for name, files in packed_sets(root).items():
         yield name, packed_place(files, name)
     for folder in sorted(one for one in root.iterdir() if one.is_dir()):
-        place = None if is_hidden(folder.name) else place_of(folder, folder.name)
+        place = None if is_hidden(folder.name) else find_place(folder, folder.name)
         if place is not None:
             yield folder.name, place

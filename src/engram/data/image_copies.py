@@ -20,7 +20,7 @@ from engram.errors import bad, check_float
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Copies:
+class ImageCopies:
     """Rows behind the stored ones.
 
     Parameters
@@ -36,7 +36,9 @@ class Copies:
 
     Examples
     --------
-    >>> copies = Copies(source=torch.tensor([0, 0]), key=torch.tensor([4, 5]), flip=1.0, rotate=0.0)
+    >>> copies = ImageCopies(
+    ...     source=torch.tensor([0, 0]), key=torch.tensor([4, 5]), flip=1.0, rotate=0.0
+    ... )
     >>> image = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
     >>> CopyTables(copies, 1, "cpu").apply(image, torch.tensor([1]))[0, 0].tolist()
     [[2, 1], [4, 3]]
@@ -79,7 +81,7 @@ class Copies:
 class CopyTables:
     """What is needed to make copies on one device, by row number."""
 
-    def __init__(self, copies: Copies, stored: int, device: torch.device | str) -> None:
+    def __init__(self, copies: ImageCopies, stored: int, device: torch.device | str) -> None:
         self.stored = stored  # rows below are no copies
         own = torch.arange(stored)
         self.source = torch.cat([own, copies.source.cpu()]).to(device)
@@ -99,7 +101,7 @@ class CopyTables:
         shape = (-1, *[1] * (raw.ndim - 1))
         seen = torch.where(self.flipped[rows].reshape(shape), raw.flip(-1), raw)
         exact = seen if seen.dtype == torch.float64 else seen.float()
-        grid = turned_grid(self.cos[rows].to(exact.dtype), self.sin[rows].to(exact.dtype),
+        grid = rotation_grid(self.cos[rows].to(exact.dtype), self.sin[rows].to(exact.dtype),
                            *raw.shape[-2:])  # fmt: skip
         turned = F.grid_sample(exact, grid, padding_mode="zeros", align_corners=False)
         if not raw.is_floating_point():
@@ -107,7 +109,7 @@ class CopyTables:
         return torch.where(self.turned[rows].reshape(shape), turned.to(raw.dtype), seen)
 
 
-def turned_grid(cos: Tensor, sin: Tensor, height: int, width: int) -> Tensor:
+def rotation_grid(cos: Tensor, sin: Tensor, height: int, width: int) -> Tensor:
     """[B, H, W, 2] where each pixel is read, pixel centres, both axes over [-1, 1].
 
     As `F.affine_grid` without aligned corners, which has no rule for ``vmap``. The aspect ratio

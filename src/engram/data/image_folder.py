@@ -1,4 +1,4 @@
-"""Folders of images, one sub-folder per class."""
+"""Folders of images with one sub-folder per class, read into memory or left on disk."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engram.data.attributes import of_files, train_and_test, with_numbers
-from engram.data.conversion import class_ids
-from engram.data.image_files import Index, LazyOptions, image_files, index_of, indexed, told_of
-from engram.data.images import decode, refuse_broken, sides, told
+from engram.data.attributes import join_train_and_test, number_attributes, read_attributes_of_files
+from engram.data.conversion import to_class_ids
+from engram.data.image_files import (
+    FileIndex,
+    LazyOptions,
+    image_file_notes,
+    image_files,
+    make_index,
+    read_image_index,
+)
+from engram.data.images import check_sides, decode, describe_images, refuse_broken
 from engram.data.label_checks import notes_on_names
 from engram.errors import BadArgument, bad, check_choice, plural
 
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 REPAIRS = ("error", "drop")
-REMEDY = "repair='drop' skips them, on the command line --set repair=drop"
+REPAIR_HINT = "repair='drop' skips them, on the command line --set repair=drop"
 _SHOWN = 5  # files in a note
 _VALID = ("valid", "val", "validation")
 
@@ -41,11 +48,11 @@ def read_folder(
 ) -> Data:
     """The work behind `Data.from_folder`."""
     check_choice("repair", repair, REPAIRS)
-    size = as_sides(resize)
+    size = parse_resize(resize)
     if not path.is_dir():
         raise bad("path", "a folder with one sub-folder of images per class", str(path))
     parts = _parts(path)
-    names = class_folders(parts["train"])
+    names = list_class_folders(parts["train"])
     if not names:
         raise bad("path", f"sub-folders of images in {parts['train']}", "none")
     _refuse_empty(list(parts.values()))
@@ -59,8 +66,8 @@ def read_folder(
         return read_lazily(
             kind, listing, names, resize=size, name=title, lazy=lazy, options=options
         )
-    pairs, notes, files = _decoded(path, parts, _files(parts, names), size, repair)
-    options = of_files(options, files)
+    pairs, notes, files = _decode_parts(path, parts, _files(parts, names), size, repair)
+    options = read_attributes_of_files(options, files)
     options["notes"] = (*options.get("notes", ()), *notes)
     train_x, train_y = pairs.pop("train")
     return kind.from_arrays(
@@ -74,11 +81,11 @@ def _files(parts: Mapping[str, Path], names: list[str]) -> list[tuple[str, str, 
         (part, label, file)
         for part, folder in parts.items()
         for label in _classes_in(folder, parts["train"], names)
-        for file in images_in(folder / label)
+        for file in list_images(folder / label)
     ]
 
 
-def _decoded(
+def _decode_parts(
     path: Path, parts: Iterable[str], found: Sequence[tuple[str, str, Path]],
     size: tuple[int, int] | None, repair: str,
 ) -> tuple[dict[str, Any], list[str], list[Path]]:  # fmt: skip
@@ -87,11 +94,14 @@ def _decoded(
     broken: dict[int, BadArgument] = {}
     x = decode(files, resize=size, label=lambda i: str(files[i]), broken=broken)
     if repair == "error":
-        refuse_broken(broken, REMEDY)
+        refuse_broken(broken, REPAIR_HINT)
     kept = [i for i in range(len(files)) if i not in broken]
     if not kept:
         raise bad(str(path), "at least one image that can be read", "none")
-    notes = [*told([files[i] for i in kept], x[kept]), *(_lost(files, broken) if broken else ())]
+    notes = [
+        *describe_images([files[i] for i in kept], x[kept]),
+        *(_describe_lost(files, broken) if broken else ()),
+    ]
     pairs = {}
     for part in parts:
         rows = [i for i in kept if found[i][0] == part]
@@ -99,12 +109,12 @@ def _decoded(
     return pairs, notes, [files[i] for i in kept]
 
 
-def as_sides(resize: int | Sequence[int] | None) -> tuple[int, int] | None:
+def parse_resize(resize: int | Sequence[int] | None) -> tuple[int, int] | None:
     """(height, width) from two numbers, or one for a square; None stays None."""
-    return None if resize is None else sides("resize", resize)
+    return None if resize is None else check_sides("resize", resize)
 
 
-def _lost(files: Sequence[Path], broken: Iterable[int]) -> Iterator[str]:
+def _describe_lost(files: Sequence[Path], broken: Iterable[int]) -> Iterator[str]:
     names = [files[i].name for i in sorted(broken)]
     more = ", ..." if len(names) > _SHOWN else ""
     shown = ", ".join(names[:_SHOWN]) + more
@@ -137,7 +147,7 @@ def _refuse_empty(folders: Sequence[Path]) -> None:
 
 def _classes_in(folder: Path, trained: Path, names: list[str]) -> list[str]:
     """The class folders of a part: none that the training part has not."""
-    inside = class_folders(folder)
+    inside = list_class_folders(folder)
     extra = sorted(set(inside) - set(names))
     if extra:
         raise bad(str(folder), f"only classes that also appear in {trained}", extra)
@@ -155,7 +165,7 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def class_folders(folder: Path) -> list[str]:
+def list_class_folders(folder: Path) -> list[str]:
     """Names of the sub-folders that hold images, sorted."""
     inside = (one for one in folder.iterdir() if one.is_dir() and not is_hidden(one.name))
     return sorted(one.name for one in inside if _has_images(one))
@@ -171,7 +181,7 @@ def _is_image(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not is_hidden(name)
 
 
-def images_in(folder: Path) -> list[Path]:
+def list_images(folder: Path) -> list[Path]:
     """The images of a folder, sorted; whatever the case of their endings."""
     return sorted(one for one in folder.iterdir() if _is_image(one.name))
 
@@ -195,7 +205,7 @@ class Listing:
         """All images of the class folders of a part."""
         start = len(self.names)
         for label in classes:
-            found = scan(folder / label, suffixes)
+            found = scan_images(folder / label, suffixes)
             if not found:
                 raise bad(str(folder / label), f"images ({', '.join(sorted(suffixes))})", "none")
             below = os.path.relpath(folder / label, self.root)
@@ -205,12 +215,12 @@ class Listing:
             self.labels += [label] * len(found)
         self.spans[part] = (start, len(self.names))
 
-    def index(self) -> Index:
+    def index(self) -> FileIndex:
         """The index of all files, as far as the system tells it."""
-        return index_of(self.root, self.names, self.sizes, self.mtimes)
+        return make_index(self.root, self.names, self.sizes, self.mtimes)
 
 
-def scan(folder: Path, suffixes: set[str]) -> list[tuple[str, int, int]]:
+def scan_images(folder: Path, suffixes: set[str]) -> list[tuple[str, int, int]]:
     """(name, size, time of the last change) of a folder's images, sorted; one look at it."""
     found = []
     with os.scandir(folder) as entries:
@@ -228,14 +238,16 @@ def read_lazily(
     name: str, lazy: LazyOptions, options: dict[str, Any],
 ) -> Data:  # fmt: skip
     """Data over the files of a listing; each is decoded when it is asked for."""
-    index = indexed(listing.index(), lazy)
+    index = read_image_index(listing.index(), lazy)
     x = image_files(index, resize, lazy)
-    ids, names = class_ids([listing.labels], options.pop("classes", classes))
+    ids, names = to_class_ids([listing.labels], options.pop("classes", classes))
     rows = {part: torch.arange(*span) for part, span in listing.spans.items()}
-    options = with_numbers(of_files(options, [listing.root / one for one in listing.names]), len(x))
+    options = number_attributes(
+        read_attributes_of_files(options, [listing.root / one for one in listing.names]), len(x)
+    )
     told, test_by = options.get("attributes"), options.pop("test_by", None)
-    train, test = train_and_test(ids, rows["train"], rows.get("test"), told, test_by)
-    notes = (*options.pop("notes", ()), *told_of(x), *notes_on_names(names))
+    train, test = join_train_and_test(ids, rows["train"], rows.get("test"), told, test_by)
+    notes = (*options.pop("notes", ()), *image_file_notes(x), *notes_on_names(names))
     if "valid" in rows:
         options["valid"] = rows["valid"]
     return kind(

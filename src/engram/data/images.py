@@ -1,4 +1,4 @@
-"""Encoded images to uint8 arrays, channels first."""
+"""Encoded images to uint8 arrays, channels first; resizing and centre crops of whole data sets."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import IO, Any, TypeVar
 
 import numpy as np
 
+from engram.data.checked_files import check_regular
 from engram.data.conversion import Array
-from engram.data.files import check_regular
 from engram.errors import BadArgument, bad, check_int, plural
 
 _GREY = ("1", "L", "I;16")
 _CLEAR = ("RGBA", "LA", "PA", "La", "RGBa")
-Source = bytes | Path | IO[bytes]
+ImageSource = bytes | Path | IO[bytes]
 T = TypeVar("T")
 _SHOWN = 10  # bad images in an error
 
 
 def decode(
-    sources: Sequence[Source],
+    sources: Sequence[ImageSource],
     *,
     resize: tuple[int, int] | None = None,
     label: Callable[[int], str] = "image {}".format,
@@ -43,7 +43,9 @@ def decode(
         Whether all become grey (one channel) or coloured (three); by default, grey if all are.
     """
     problems: dict[int, BadArgument] = {}
-    heads = [tried(problems, i, _head, source, label(i)) for i, source in enumerate(sources)]
+    heads = [
+        try_read(problems, i, _read_header, source, label(i)) for i, source in enumerate(sources)
+    ]
     read = [(i, head) for i, head in enumerate(heads) if head is not None]
     if grey is None:
         grey = all(mode in _GREY for _, (_, _, mode) in read)
@@ -53,7 +55,7 @@ def decode(
     out = np.zeros((len(sources), 1 if grey else 3, height, width), np.uint8)
     for i, _ in read:
         mode, size = "L" if grey else "RGB", (width, height)
-        found = tried(problems, i, pixels, sources[i], mode, size, label(i))
+        found = try_read(problems, i, read_pixels, sources[i], mode, size, label(i))
         if found is not None:
             out[i] = found
     if broken is None:
@@ -63,7 +65,9 @@ def decode(
     return out
 
 
-def tried(problems: dict[int, BadArgument], i: int, read: Callable[..., T], *args: Any) -> T | None:
+def try_read(
+    problems: dict[int, BadArgument], i: int, read: Callable[..., T], *args: Any
+) -> T | None:
     """What a reader gives; None where it complains of image i, which is noted."""
     try:
         return read(*args)
@@ -101,12 +105,12 @@ def _refuse_sizes(
     )  # fmt: skip
 
 
-def sides(argument: str, value: Any) -> tuple[int, int]:
+def check_sides(argument: str, value: Any) -> tuple[int, int]:
     """(height, width) from two numbers, or from one for a square.
 
     Examples
     --------
-    >>> sides("crop", 56), sides("resize", [48, 64])
+    >>> check_sides("crop", 56), check_sides("resize", [48, 64])
     ((56, 56), (48, 64))
     """
     pair = value if isinstance(value, Sequence) and not isinstance(value, str) else (value, value)
@@ -116,7 +120,7 @@ def sides(argument: str, value: Any) -> tuple[int, int]:
     return check_int(argument, pair[0], 1), check_int(argument, pair[1], 1)
 
 
-def told(sources: Sequence[Source], decoded: Array) -> tuple[str, ...]:
+def describe_images(sources: Sequence[ImageSource], decoded: Array) -> tuple[str, ...]:
     """What a reader of results must know of images: colours that were made or lost, blank ones."""
     grey = clear = 0
     for source in sources:
@@ -124,15 +128,15 @@ def told(sources: Sequence[Source], decoded: Array) -> tuple[str, ...]:
             grey += image.mode in _GREY and decoded.shape[1] == 3
             clear += image.mode in _CLEAR or "transparency" in image.info
     blank = sum(bool((one == one[:, :1, :1]).all()) for one in decoded)
-    return kinds_in_words(grey=grey, clear=clear, blank=blank)
+    return describe_kinds(grey=grey, clear=clear, blank=blank)
 
 
-def kinds_in_words(*, grey: int = 0, clear: int = 0, blank: int = 0) -> tuple[str, ...]:
+def describe_kinds(*, grey: int = 0, clear: int = 0, blank: int = 0) -> tuple[str, ...]:
     """Notes on how many images are of some kinds.
 
     Examples
     --------
-    >>> kinds_in_words(grey=1, clear=2)
+    >>> describe_kinds(grey=1, clear=2)
     ('1 grey image, made RGB', '2 images whose transparency is left out')
     """
     kinds = (
@@ -142,7 +146,7 @@ def kinds_in_words(*, grey: int = 0, clear: int = 0, blank: int = 0) -> tuple[st
     return tuple(plural(count, noun) + rest for count, noun, rest in kinds if count)
 
 
-def _open(source: Source) -> Any:
+def _open(source: ImageSource) -> Any:
     from PIL import Image
 
     if isinstance(source, bytes):
@@ -155,7 +159,7 @@ def _open(source: Source) -> Any:
         raise OSError(str(problem)) from None
 
 
-def _head(source: Source, label: str) -> tuple[int, int, str]:
+def _read_header(source: ImageSource, label: str) -> tuple[int, int, str]:
     try:
         with _open(source) as image:
             return image.width, image.height, image.mode
@@ -163,7 +167,7 @@ def _head(source: Source, label: str) -> tuple[int, int, str]:
         raise bad(label, "a readable image", str(problem)) from None
 
 
-def head(source: Source, label: str) -> tuple[int, int, bool, bool]:
+def read_image_header(source: ImageSource, label: str) -> tuple[int, int, bool, bool]:
     """Width, height, whether an image is grey, and whether it has transparency; by its header."""
     try:
         with _open(source) as image:
@@ -173,7 +177,7 @@ def head(source: Source, label: str) -> tuple[int, int, bool, bool]:
         raise bad(label, "a readable image", str(problem)) from None
 
 
-def pixels(source: Source, mode: str, size: tuple[int, int], label: str) -> Array:
+def read_pixels(source: ImageSource, mode: str, size: tuple[int, int], label: str) -> Array:
     """uint8 [C, H, W] of one image in a mode (L or RGB) and size (width, height); opened once."""
     from PIL import Image
 

@@ -6,39 +6,43 @@ import torch
 from torch import Tensor
 
 from engram.data.dataset import Data
-from engram.data.standardization import moments
+from engram.data.standardization import compute_moments
 
-UNEVEN = 10  # times as many training rows in the largest class as in the smallest
-LARGE = 1000.0  # root mean square of a feature that networks have a hard time with
+MAX_IMBALANCE = 10  # times as many training rows in the largest class as in the smallest
+LARGE_VALUE = 1000.0  # root mean square of a feature that networks have a hard time with
 LARGE_PIXEL = 20.0  # the same of pixels: 0 to 255 that were not scaled
-APART = 1000.0  # times as wide a spread in one feature as in another
+MAX_SCALE_RATIO = 1000.0  # times as wide a spread in one feature as in another
 _SHOWN = 6
 _ROWS = 4096  # enough to judge by
-HOW = "standardize=True, on the command line --set standardize=true"
+STANDARDIZE_HINT = "standardize=True, on the command line --set standardize=true"
 
 
-def findings(data: Data) -> tuple[str, ...]:
+def find_problems(data: Data) -> tuple[str, ...]:
     """Imbalance, constant columns and wild scales of the training rows, in words.
 
     Examples
     --------
     >>> data = Data.from_arrays([[1.0, i * 1e6] for i in range(36)], [0] * 34 + [1] * 2)
-    >>> for line in findings(data):
+    >>> for line in find_problems(data):
     ...     print(line)
     classes are imbalanced: 28 training rows of '0', 2 of '1'
     1 of 2 features never changes in training rows: 0
     features with extreme scales: 1 (root mean square 2...e+07); standardize=True, ...
     """
-    found = [imbalance(data), constant_columns(data), wild_scales(data, data.train)]
+    found = [
+        describe_imbalance(data),
+        describe_constant_columns(data),
+        describe_wild_scales(data, data.train),
+    ]
     return tuple(one for one in found if one)
 
 
-def imbalance(data: Data) -> str:
+def describe_imbalance(data: Data) -> str:
     """How uneven the classes are; nothing where they are not."""
     counts = data.y[data.train].flatten()
     counts = counts[counts >= 0].bincount(minlength=data.n_classes)
     there = counts[counts > 0]
-    if not len(there) or int(there.max()) < UNEVEN * int(there.min()):
+    if not len(there) or int(there.max()) < MAX_IMBALANCE * int(there.min()):
         return ""
     most, least = int(counts.argmax()), int(torch.where(counts > 0, counts, counts.max()).argmin())
     return (
@@ -47,7 +51,7 @@ def imbalance(data: Data) -> str:
     )
 
 
-def constant_columns(data: Data) -> str:
+def describe_constant_columns(data: Data) -> str:
     """Which features of vectors are the same in all training rows."""
     if len(data.stored_shape) != 1 or len(data.train) < 2:
         return ""
@@ -57,7 +61,7 @@ def constant_columns(data: Data) -> str:
         x = data.stored(rows).cpu()
         same = (x == first.cpu()) | (x.isnan() & first.cpu().isnan())
         still &= same.all(0)
-    names = _named(data, still)
+    names = _name_features(data, still)
     if not names:
         return ""
     count = int(still.sum())
@@ -65,40 +69,43 @@ def constant_columns(data: Data) -> str:
             f"rows: {names}")  # fmt: skip
 
 
-def wild_scales(data: Data, rows: Tensor) -> str:
+def describe_wild_scales(data: Data, rows: Tensor) -> str:
     """Which features lie on scales that networks do not learn from; nothing where all is well.
 
     Examples
     --------
     >>> calm = Data.from_arrays([[1.0, 0.5]] * 5, [0] * 5)
-    >>> wild_scales(calm, calm.train)
+    >>> describe_wild_scales(calm, calm.train)
     ''
     """
     if data.mean or data.standardize or str(data.x.dtype).endswith("uint8") or not len(rows):
         return ""
     step = max(1, len(rows) // _ROWS)
-    mean, std = moments(data, data.sources(rows[::step].cpu()))
+    mean, std = compute_moments(data, data.sources(rows[::step].cpu()))
     size = (mean**2 + std**2).sqrt()
     pixels = len(data.stored_shape) > 2
     if pixels:
         top = float(size.max())
         if top <= LARGE_PIXEL:
             return ""
-        remedy = f"uint8 is scaled by 1/255, or {HOW}"
+        remedy = f"uint8 is scaled by 1/255, or {STANDARDIZE_HINT}"
         return f"pixels on a wild scale (root mean square {top:.3g}); {remedy}"
     wide = (std > 0) & (std != 1)  # 1 stands for what does not vary
     narrow = float(std[wide].min()) if bool(wide.any()) else 0.0
-    wild = size > LARGE
+    wild = size > LARGE_VALUE
     if narrow:
-        wild |= wide & (std > APART * narrow)
-    names = _named(data, wild)
+        wild |= wide & (std > MAX_SCALE_RATIO * narrow)
+    names = _name_features(data, wild)
     if not names:
         return ""
     largest = float(size[wild].max())
-    return f"features with extreme scales: {names} (root mean square {largest:.3g}); {HOW}"
+    return (
+        f"features with extreme scales: {names} (root mean square {largest:.3g}); "
+        f"{STANDARDIZE_HINT}"
+    )
 
 
-def _named(data: Data, which: Tensor) -> str:
+def _name_features(data: Data, which: Tensor) -> str:
     """Features by the names of their columns, or their numbers."""
     places = which.nonzero()[:, 0].tolist()
     known = len(data.columns) == len(which)

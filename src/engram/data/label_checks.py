@@ -13,27 +13,27 @@ from torch import Tensor
 from engram.errors import bad
 
 Array = npt.NDArray[Any]
-MOST_CLASSES = 1_000_000  # a higher id is no count of classes
+MAX_CLASSES = 1_000_000  # a higher id is no count of classes
 _SHOWN = 5  # wrong labels in an error
 NO_NAME = "\uffff"  # pads sets of names; no text has this character
 
 
-def one_type(part: Any) -> Array:
+def check_one_type(part: Any) -> Array:
     """Labels as an array of numbers, booleans or text, never of a mixture or of objects.
 
     Examples
     --------
-    >>> one_type([b"cat", b"dog"]).tolist()
+    >>> check_one_type([b"cat", b"dog"]).tolist()
     ['cat', 'dog']
-    >>> one_type(["cat", 3])
+    >>> check_one_type(["cat", 3])
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: y: expected labels of one type, got int and str
-    >>> one_type([[3, 1], [2]]).tolist()
+    >>> check_one_type([[3, 1], [2]]).tolist()
     [[3, 1], [2, -1]]
     """
     if is_ragged(part):
-        return _padded(part)
+        return _pad_labels(part)
     if isinstance(part, Tensor):
         return part.detach().cpu().numpy()
     if isinstance(part, (list, tuple)):
@@ -74,17 +74,17 @@ def _is_set(row: Any) -> bool:
     return isinstance(row, (list, tuple, set, frozenset))
 
 
-def _padded(part: Any) -> Array:
+def _pad_labels(part: Any) -> Array:
     """[N, L] the labels of each row, then -1, or `NO_NAME` behind names."""
     rows = [sorted(row) if isinstance(row, (set, frozenset)) else list(row) for row in part]
-    flat = one_type([label for row in rows for label in row])
+    flat = check_one_type([label for row in rows for label in row])
     if flat.ndim != 1:
         raise bad("y", "a label or a list of labels for each row", "lists that differ")
     if flat.dtype.kind == "b":
         expected = "class ids or names in lists of different lengths"
         raise bad("y", expected, "true and false, which need a column for every class")
     names = flat.dtype.kind == "U"
-    flat = flat if names else whole_numbers("y", flat)
+    flat = flat if names else to_whole_numbers("y", flat)
     lengths = np.array([len(row) for row in rows])
     there = np.arange(lengths.max(initial=1)) < lengths[:, None]
     table = np.full(there.shape, NO_NAME if names else -1, flat.dtype)
@@ -112,12 +112,12 @@ class _Types:
         return " and ".join(sorted(kind.__name__ for kind in self.kinds))
 
 
-def whole_numbers(argument: str, labels: Array) -> Array:
+def to_whole_numbers(argument: str, labels: Array) -> Array:
     """Labels as int64; fractions, nan, infinities and numbers too large are refused.
 
     Examples
     --------
-    >>> whole_numbers("y", np.array([0.0, 2.0])).tolist()
+    >>> to_whole_numbers("y", np.array([0.0, 2.0])).tolist()
     [0, 2]
     """
     if labels.dtype.kind == "f":
@@ -126,17 +126,17 @@ def whole_numbers(argument: str, labels: Array) -> Array:
             place = tuple(int(axis) for axis in np.argwhere(wrong)[0])
             expected = "whole numbers or names as labels"
             raise bad(argument, expected, f"{labels[place]!s} in row {place[0]}")
-    if labels.size and labels.max() >= MOST_CLASSES:
-        raise bad(argument, f"class ids below {MOST_CLASSES}", labels.max().item())
+    if labels.size and labels.max() >= MAX_CLASSES:
+        raise bad(argument, f"class ids below {MAX_CLASSES}", labels.max().item())
     return labels.astype(np.int64)
 
 
-def checked_labels(where: str, values: Any, rows: int, classes: int | None = None) -> Array:
+def check_labels(where: str, values: Any, rows: int, classes: int | None = None) -> Array:
     """[rows] class ids from 0, below `classes`, or an error that says what is wrong with them.
 
     Examples
     --------
-    >>> checked_labels("labels", [0, 3, -1], 3, classes=3)
+    >>> check_labels("labels", [0, 3, -1], 3, classes=3)
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: labels: expected whole numbers from 0 to 2, got [3, -1]
@@ -152,7 +152,7 @@ def checked_labels(where: str, values: Any, rows: int, classes: int | None = Non
     if label.ndim != 1:
         raise bad(where, "one whole number per row", f"labels of shape {label.shape}")
     good = np.zeros(rows, bool)
-    most = MOST_CLASSES if classes is None else classes
+    most = MAX_CLASSES if classes is None else classes
     if label.dtype.kind in "iuf":
         good = (label == np.round(label)) & (label >= 0) & (label < most)
     if not good.all():
@@ -177,7 +177,7 @@ def refuse_unlabelled(y: Tensor, parts: dict[str, Tensor]) -> None:
             raise bad("y", expected, got)
 
 
-def refuse_alike(names: Sequence[str]) -> None:
+def refuse_similar_names(names: Sequence[str]) -> None:
     """Refuse names that differ in blanks alone, or are blank: one class would be several."""
     often = Counter(" ".join(name.split()) for name in names)
     if "" in often:

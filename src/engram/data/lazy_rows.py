@@ -1,4 +1,6 @@
-"""Rows that stay on disk: read when they are asked for, by threads, through a cache."""
+"""Rows that stay on disk until they are asked for, with the cache and the threads that read
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from engram.data.checked_files import total_memory
 from engram.data.conversion import Array
-from engram.data.files import memory
 from engram.errors import bad, check_int
 
-CACHE = "1GB"
+DEFAULT_CACHE = "1GB"
 
 
 class LazyRows(ABC):
@@ -39,12 +41,12 @@ class LazyRows(ABC):
     identity: str
 
     def __init__(
-        self, shape: tuple[int, ...], dtype: Any = np.uint8, *, cache: int | str = CACHE,
+        self, shape: tuple[int, ...], dtype: Any = np.uint8, *, cache: int | str = DEFAULT_CACHE,
         threads: int | None = None,
     ) -> None:  # fmt: skip
         self.shape, self.dtype = shape, np.dtype(dtype)
-        self.cache_bytes = as_bytes("cache", cache)
-        self.threads = Threads(threads)
+        self.cache_bytes = parse_bytes("cache", cache)
+        self.threads = WorkerThreads(threads)
         self._renew()
 
     @abstractmethod
@@ -112,14 +114,14 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", re.IGNORECASE)
 
 
-def as_bytes(argument: str, value: Any) -> int:
+def parse_bytes(argument: str, value: Any) -> int:
     """A number of bytes, also as text with a unit; at most what the machine has.
 
     Examples
     --------
-    >>> as_bytes("cache", 4096), as_bytes("cache", "1.5MB"), as_bytes("cache", "1 MiB")
+    >>> parse_bytes("cache", 4096), parse_bytes("cache", "1.5MB"), parse_bytes("cache", "1 MiB")
     (4096, 1500000, 1048576)
-    >>> as_bytes("cache", "much")
+    >>> parse_bytes("cache", "much")
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: cache: expected a number of bytes, or text such as '2GB', got 'much'
@@ -129,8 +131,8 @@ def as_bytes(argument: str, value: Any) -> int:
         value = int(float(found[1]) * _UNITS[found[2].upper()])
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise bad(argument, "a number of bytes, or text such as '2GB'", value)
-    if value > memory():
-        raise bad(argument, f"at most the memory of this machine ({memory()} bytes)", value)
+    if value > total_memory():
+        raise bad(argument, f"at most the memory of this machine ({total_memory()} bytes)", value)
     return value
 
 
@@ -198,18 +200,18 @@ class RowCache:
 # Threads that share work on rows.
 
 
-MOST = 16
+MAX_THREADS = 16
 _SHARES = 4  # for each thread, so that a slow one does not keep the others waiting
 
 
-def processors() -> int:
+def count_processors() -> int:
     """How many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-class Threads:
+class WorkerThreads:
     """So many threads, made when they are needed; None: one for each processor, 16 at most.
 
     Examples
@@ -217,13 +219,17 @@ class Threads:
     >>> found = np.zeros(100, int)
     >>> def square(places):
     ...     found[places] = places**2
-    >>> Threads(2).each(square, np.arange(100))
+    >>> WorkerThreads(2).each(square, np.arange(100))
     >>> int(found.sum())
     328350
     """
 
     def __init__(self, count: int | None = None) -> None:
-        self.count = min(MOST, processors()) if count is None else check_int("threads", count, 1)
+        self.count = (
+            min(MAX_THREADS, count_processors())
+            if count is None
+            else check_int("threads", count, 1)
+        )
         self._pool: ThreadPoolExecutor | None = None
         self._process = os.getpid()
 

@@ -11,17 +11,17 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
+from engram.data.checked_files import check_arrays, read_array_header
 from engram.data.conversion import Array
-from engram.data.files import array_header, check_arrays
-from engram.data.fingerprint import Summing, Sums, hash_rows
-from engram.errors import BadArgument, bad, read_as
+from engram.data.fingerprint import ContentSums, RunningSums, hash_rows
+from engram.errors import BadArgument, bad, wrap_read_errors
 
 _HEADER = 30  # bytes of a local zip header, before the name and the extra field
 _INPUTS = "x.npy"
 _CHUNK = 1024  # rows read at a time
 
 
-class Described(Protocol):
+class DescribedData(Protocol):
     """What a writer asks of the data whose inputs it has written."""
 
     def facts(self) -> tuple[Any, ...]: ...
@@ -32,7 +32,7 @@ class Described(Protocol):
 class SummedMap(np.memmap[Any, np.dtype[Any]]):
     """A memory map whose file says by what its rows are known, so that nobody has to read them."""
 
-    sums: Sums | None = None  # of all rows; parts of the map have none
+    sums: ContentSums | None = None  # of all rows; parts of the map have none
     hashes: Array | None = None  # [N] of each row
 
     @property
@@ -62,7 +62,7 @@ class MappedWriter:
 
     def __init__(self, path: Path, shape: tuple[int, ...], facts: Any = None) -> None:
         self.path, self.shape = path, shape
-        self._summing = Summing(facts, shape, np.uint8)
+        self._summing = RunningSums(facts, shape, np.uint8)
         self._hashes: list[Array] = []
         self._unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         self._rows = 0
@@ -86,7 +86,7 @@ class MappedWriter:
         self._summing.add(chunk)
         self._hashes.append(hash_rows(np.asarray(chunk)))
 
-    def finish(self, data: Described | None = None, **arrays: Array) -> None:
+    def finish(self, data: DescribedData | None = None, **arrays: Array) -> None:
         """Write all other arrays behind the rows, and that the rows are to be mapped.
 
         With `data`, whose inputs these rows are, its fingerprint is written, too.
@@ -114,9 +114,9 @@ class MappedWriter:
         self._unfinished.unlink(missing_ok=True)
 
 
-def sum_of(x: SummedMap) -> str:
+def sum_inputs(x: SummedMap) -> str:
     """The sum of all inputs, read again: what `SummedMap.identity` should be."""
-    summing = Summing(None, x.shape, x.dtype)
+    summing = RunningSums(None, x.shape, x.dtype)
     for start in range(0, len(x), _CHUNK):
         summing.add(x[start : start + _CHUNK])
     return summing.sums(None, []).inputs
@@ -124,14 +124,14 @@ def sum_of(x: SummedMap) -> str:
 
 def is_mapped(file: Path) -> bool:
     """Whether a packed file says that its inputs are to be mapped."""
-    with read_as(file, "npz file", BadArgument):
+    with wrap_read_errors(file, "npz file", BadArgument):
         return zipfile.is_zipfile(file) and "mapped.npy" in zipfile.ZipFile(file).namelist()
 
 
 def read_mapped(file: Path) -> tuple[SummedMap, dict[str, Array]]:
     """The inputs as a memory map, and all other arrays; refuses compressed and pickled ones."""
     try:
-        with read_as(file, "npz file", BadArgument):
+        with wrap_read_errors(file, "npz file", BadArgument):
             return _read_mapped(file)
     except OSError as problem:
         raise bad(str(file), "a complete npz file", str(problem)) from None
@@ -146,7 +146,7 @@ def _read_mapped(file: Path) -> tuple[SummedMap, dict[str, Array]]:
             raise bad(str(file), "inputs that are not compressed", "compressed ones")
         check_arrays(file, archive, (one for one in archive.infolist() if one is not member))
         with archive.open(_INPUTS) as stream:
-            shape, fortran, dtype, header = array_header(stream, member.file_size, str(file))
+            shape, fortran, dtype, header = read_array_header(stream, member.file_size, str(file))
     if dtype.kind not in "biuf" or not dtype.isnative or fortran:
         raise bad(str(file), "plain numbers, row by row", f"{dtype}, fortran_order={fortran}")
     with file.open("rb") as raw:
@@ -157,8 +157,8 @@ def _read_mapped(file: Path) -> tuple[SummedMap, dict[str, Array]]:
     with np.load(file, allow_pickle=False) as archive_:
         rest = {key: archive_[key] for key in archive_.files if key != "x"}
     sums, hashes = rest.pop("sums", None), rest.pop("hashes", None)
-    if sums is not None and sums.shape == (len(Sums._fields),):
-        x.sums = Sums(*map(str, sums))
+    if sums is not None and sums.shape == (len(ContentSums._fields),):
+        x.sums = ContentSums(*map(str, sums))
     if hashes is not None and hashes.shape == (len(x),) and hashes.dtype == np.uint64:
         x.hashes = hashes
     return x, rest

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from engram.data.checked_files import check_npy, total_memory
 from engram.data.dataset import Data
-from engram.data.files import check_npy, memory
-from engram.data.packed import channels_first
-from engram.data.tables.table_files import beside
+from engram.data.packed import to_channels_first
+from engram.data.tables.table_files import find_beside
 from engram.errors import EngramError, bad
 
 _PARTS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
@@ -38,7 +38,7 @@ def load_npy(
     """
     pairs = {"train": (path, _labels_of(path, "label", label))}
     if test is not None:
-        other = beside(path, "test", test)
+        other = find_beside(path, "test", test)
         pairs["test"] = (other, _labels_of(other, "test_label", test_label))
     return _data(
         pairs, name or re.sub(r"[_-]?x$", "", path.stem, flags=re.I) or path.resolve().parent.name
@@ -73,7 +73,7 @@ def _data(pairs: dict[str, tuple[Path, Path]], name: str) -> Data:
     # parts are joined in memory; one file alone may be larger than that
     alone = len(pairs) == 1
     loaded: dict[str, Any] = {
-        part: (_inputs(x, mapped=alone and x.stat().st_size > memory() // 4), read_npy(y))
+        part: (_inputs(x, mapped=alone and x.stat().st_size > total_memory() // 4), read_npy(y))
         for part, (x, y) in pairs.items()
     }
     x, y = loaded.pop("train")
@@ -82,14 +82,14 @@ def _data(pairs: dict[str, tuple[Path, Path]], name: str) -> Data:
 
 def _inputs(path: Path, *, mapped: bool) -> Any:
     x = read_npy(path, mapped=mapped)
-    shaped = channels_first(x)
+    shaped = to_channels_first(x)
     kept = shaped is x and x.dtype in (np.uint8, np.float32) and x.ndim > 1
     return x if kept else np.array(shaped)
 
 
 def _labels_of(path: Path, argument: str, label: str | None) -> Path:
     if label is not None:
-        return beside(path, argument, label)
+        return find_beside(path, argument, label)
     guess = path.with_name(re.sub(r"(^|[_-])x($|[_-])", r"\1y\2", path.stem, flags=re.I) + ".npy")
     if guess != path and guess.is_file():
         return guess

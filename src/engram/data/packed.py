@@ -1,4 +1,5 @@
-"""Packed sets: one or several ``<set>*.npz`` files without pickles.
+"""Packed sets, one or several ``<set>*.npz`` files without pickles: reading and writing them.
+(keep the table of keys that follows)
 
 A file holds one of these forms, told apart by its keys; further whole-number arrays of one entry
 per row become attributes, ``<attribute>_names`` their names.
@@ -35,11 +36,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.data.conversion import Array, Inputs, Rows, class_ids, hold_out, inputs
+from engram.data.checked_files import read_npz
+from engram.data.conversion import (
+    Array,
+    Inputs,
+    RowStore,
+    hold_out_every_fifth,
+    to_class_ids,
+    to_inputs,
+)
 from engram.data.dataset import Data
-from engram.data.files import read_npz
 from engram.data.images import cut_sheets, decode
-from engram.data.label_checks import checked_labels, notes_on_names
+from engram.data.label_checks import check_labels, notes_on_names
 from engram.data.lazy_rows import LazyRows
 from engram.data.memory_maps import MappedWriter, is_mapped, read_mapped
 from engram.errors import bad
@@ -66,7 +74,7 @@ class _Part:
     keys: Mapping[str, Array] = field(default_factory=dict)
 
 
-def keys_of(file: Path) -> tuple[str, ...]:
+def read_keys(file: Path) -> tuple[str, ...]:
     """The keys of a file, without reading its arrays."""
     try:
         with zipfile.ZipFile(file) as archive:
@@ -80,18 +88,18 @@ def load_packed(files: Sequence[Path], *, name: str | None = None) -> Data:
     `engram.data.skeletons.skeleton_data`).
     """
     if len(files) == 1 and is_mapped(files[0]):
-        return _with_map(files[0], name)
+        return _load_mapped(files[0], name)
     parts = [_read_part(file, read_npz(file), len(files) > 1) for file in files]
-    x = inputs(str(files[0]), np.concatenate([p.x for p in parts]) if parts[1:] else parts[0].x)
-    return _data(x, files, parts, name)
+    x = to_inputs(str(files[0]), np.concatenate([p.x for p in parts]) if parts[1:] else parts[0].x)
+    return _build_data(x, files, parts, name)
 
 
-def _with_map(file: Path, name: str | None) -> Data:
+def _load_mapped(file: Path, name: str | None) -> Data:
     x, keys = read_mapped(file)
-    return _data(x, [file], [_read_part(file, {**keys, "x": x}, False)], name)
+    return _build_data(x, [file], [_read_part(file, {**keys, "x": x}, False)], name)
 
 
-def _data(x: Inputs, files: Sequence[Path], parts: list[_Part], name: str | None) -> Data:
+def _build_data(x: Inputs, files: Sequence[Path], parts: list[_Part], name: str | None) -> Data:
     first = parts[0].keys
     y, classes = _labels(files, parts)
     return Data(
@@ -124,14 +132,14 @@ def _split_arrays(file: Path, keys: dict[str, Array]) -> _Part:
             continue
         if len(x) != len(y):
             raise bad(f"{file}: {names[1].format(word)}", f"{len(x)} labels, one per row", len(y))
-        xs.append(channels_first(x))
-        ys.append(y.argmax(1) if one_hot(y) else y)
+        xs.append(to_channels_first(x))
+        ys.append(y.argmax(1) if is_one_hot(y) else y)
         codes.append(np.full(len(y), code, np.uint8))
     split = np.concatenate(codes)
     return _Part(np.concatenate(xs), np.concatenate(ys), split, TEST in split, keys)
 
 
-def one_hot(y: Array) -> bool:
+def is_one_hot(y: Array) -> bool:
     """Whether rows name one class each by a 1 in its column."""
     return (
         y.ndim == 2
@@ -143,7 +151,7 @@ def one_hot(y: Array) -> bool:
 
 def _pixels(file: Path, keys: dict[str, Array]) -> Array:
     if "x" in keys:
-        return channels_first(keys["x"])
+        return to_channels_first(keys["x"])
     if "webp" in keys:
         return cut_sheets(_pieces(file, keys["webp"], keys.get("webp_offsets")))
     if "jpeg" in keys:
@@ -159,12 +167,12 @@ def _pieces(file: Path, stream: Array, offsets: Array | None) -> list[bytes]:
     return [whole[a:b] for a, b in pairwise(offsets)]
 
 
-def channels_first(x: Array) -> Array:
+def to_channels_first(x: Array) -> Array:
     """uint8 images as [N, C, H, W]; other arrays as they are.
 
     Examples
     --------
-    >>> channels_first(np.zeros((5, 8, 8), np.uint8)).shape
+    >>> to_channels_first(np.zeros((5, 8, 8), np.uint8)).shape
     (5, 1, 8, 8)
     """
     if x.dtype != np.uint8:
@@ -204,20 +212,20 @@ def _labels(files: Sequence[Path], parts: list[_Part]) -> tuple[Tensor, tuple[st
     for file, one in zip(files, names, strict=True):
         if one is not None and names[0] is not None and one != names[0]:
             raise bad(f"{file}: class names", f"those of {files[0]}", one[:5])
-    return class_ids([part.y for part in parts], next((n for n in names if n), None))
+    return to_class_ids([part.y for part in parts], next((n for n in names if n), None))
 
 
 def _rows(parts: list[_Part], y: Tensor, classes: Sequence[str]) -> dict[str, Any]:
     first = parts[0].keys
     notes = tuple(dict.fromkeys([*map(str, first.get("notes", ())), *notes_on_names(classes)]))
     if "train_rows" in first:
-        rows = {p: torch.from_numpy(checked_labels(f"{p}_rows", found, len(found), len(y)))
+        rows = {p: torch.from_numpy(check_labels(f"{p}_rows", found, len(found), len(y)))
                 for p in ("train", "test", "valid") for found in [first[f"{p}_rows"]]}  # fmt: skip
         return {**rows, "notes": notes}
     split = torch.from_numpy(np.concatenate([part.split for part in parts]))
     train, test, valid = ((split == code).nonzero()[:, 0] for code in (TRAIN, TEST, VALID))
     if not all(part.known_split for part in parts) and not len(test):
-        kept, held = hold_out(y[train])
+        kept, held = hold_out_every_fifth(y[train])
         train, test = train[kept], train[held]
         notes += ("the file has no split: every fifth row of each class is held out for testing",)
     return {"train": train, "test": test, "valid": valid, "notes": notes}
@@ -280,19 +288,19 @@ def write_packed(data: Data, path: Path) -> Path:
     if isinstance(data.x, (np.memmap, LazyRows)) and data.x.dtype == np.uint8:
         return _write_mapped(data, data.x, path)
     x = data.x.cpu().numpy() if isinstance(data.x, torch.Tensor) else np.asarray(data.x)
-    return write_npz({"x": x, **arrays_of(data)}, path)
+    return write_npz({"x": x, **pack_arrays(data)}, path)
 
 
-def _write_mapped(data: Data, x: Rows, path: Path) -> Path:
-    path = with_suffix(path)
+def _write_mapped(data: Data, x: RowStore, path: Path) -> Path:
+    path = add_npz_suffix(path)
     with MappedWriter(path, x.shape, data.facts()) as writer:
         for start in range(0, len(x), _CHUNK):
             writer.write(x[start : start + _CHUNK])
-        writer.finish(data, **arrays_of(data))
+        writer.finish(data, **pack_arrays(data))
     return path
 
 
-def arrays_of(data: Data) -> dict[str, Any]:
+def pack_arrays(data: Data) -> dict[str, Any]:
     """All that a packed file holds but the inputs."""
     why = "because streams fit it to their first task: say it when data is loaded"
     if data.standardize:
@@ -304,11 +312,11 @@ def arrays_of(data: Data) -> dict[str, Any]:
         raise bad("attributes", "names that are no keys of the packed form", clash)
     y = data.y.cpu().numpy()
     arrays: dict[str, Any] = {
-        "label": _small(y[:, 0] if y.shape[1] == 1 else y),
+        "label": _narrow(y[:, 0] if y.shape[1] == 1 else y),
         "names": np.array(data.classes),
         "name": np.array(data.name),
         **_split_codes(data),
-        **{key: _small(value.cpu().numpy()) for key, value in data.attributes.items()},
+        **{key: _narrow(value.cpu().numpy()) for key, value in data.attributes.items()},
         **{f"{key}_names": np.array(value) for key, value in data.attribute_names.items()},
     }
     arrays |= {key: np.array(getattr(data, key)) for key in ("mean", "std", "crop")
@@ -318,14 +326,14 @@ def arrays_of(data: Data) -> dict[str, Any]:
     return arrays
 
 
-def with_suffix(path: Path) -> Path:
+def add_npz_suffix(path: Path) -> Path:
     """The file that is meant by a path with or without ``.npz``."""
     return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
 
 
 def write_npz(arrays: Mapping[str, Any], path: Path) -> Path:
     """Write arrays to `path`, which appears only once it is complete."""
-    path = with_suffix(path)
+    path = add_npz_suffix(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -352,7 +360,7 @@ def _split_codes(data: Data) -> dict[str, Any]:
     return {f"{part}_rows": getattr(data, part).cpu().numpy() for part in parts}
 
 
-def _small(values: Any) -> Any:
+def _narrow(values: Any) -> Any:
     """The narrowest whole-number type that holds all values."""
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
     return values.astype(np.result_type(np.min_scalar_type(low), np.min_scalar_type(high)))

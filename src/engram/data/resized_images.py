@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engram.data.dataset import Data
-from engram.data.images import sides
+from engram.data.images import check_sides
 from engram.data.lazy_rows import LazyRows
 from engram.errors import bad
 
@@ -23,7 +23,7 @@ def read_resized(read: Callable[..., Data], known: Iterable[str], options: dict[
     """What a reader gives; if it does not know the option ``resize``, resized afterwards."""
     if options.get("resize") is None:
         return read(**{key: value for key, value in options.items() if key != "resize"})
-    size = sides("resize", options["resize"])
+    size = check_sides("resize", options["resize"])
     if "resize" in known:
         return read(**{**options, "resize": size})
     return resized(read(**{key: value for key, value in options.items() if key != "resize"}), size)
@@ -47,17 +47,17 @@ def resized(data: Data, size: tuple[int, int]) -> Data:
     parts = []
     for start in range(0, len(data.x), _CHUNK):
         some = data.x[start : start + _CHUNK]
-        parts.append(_stretched(torch.from_numpy(np.array(some)) if not isinstance(some, Tensor)
+        parts.append(_resize(torch.from_numpy(np.array(some)) if not isinstance(some, Tensor)
                                 else some, size))  # fmt: skip
     return replace(data, x=torch.cat(parts))
 
 
-def _stretched(x: Tensor, size: tuple[int, int]) -> Tensor:
+def _resize(x: Tensor, size: tuple[int, int]) -> Tensor:
     exact = x if x.is_floating_point() else x.float()
     found = F.interpolate(exact, size, mode="bilinear", align_corners=False, antialias=True)
     return found.to(x.dtype) if x.is_floating_point() else found.round().clamp(0, 255).to(x.dtype)
 
 
-def cropped(data: Data, size: Any) -> Data:
+def crop_data(data: Data, size: Any) -> Data:
     """The data whose networks see the middle of every picture; see `Data.crop`."""
-    return replace(data, crop=sides("crop", size))
+    return replace(data, crop=check_sides("crop", size))

@@ -1,4 +1,6 @@
-"""Means and standard deviations that a stream fits to its first task."""
+"""Means and standard deviations of channels: fitted to a stream's first task, or set by the
+user.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class Moments(NamedTuple):
     std: Tensor
 
 
-def fitted(data: Data, rows: Tensor) -> Data:
+def fit_standardization(data: Data, rows: Tensor) -> Data:
     """The data as a stream sees it whose first task trains on `rows`.
 
     With `Data.standardize` every feature has mean 0 and standard deviation 1 over these rows; one
@@ -31,15 +33,16 @@ def fitted(data: Data, rows: Tensor) -> Data:
 
     Examples
     --------
-    >>> raw = Data.from_arrays([[1.0], [3.0], [50.0]], [0, 0, 1], test=([[1.0]], [0]),
-    ...                        standardize=True)
-    >>> seen = fitted(raw, torch.tensor([0, 1]))
+    >>> raw = Data.from_arrays(
+    ...     [[1.0], [3.0], [50.0]], [0, 0, 1], test=([[1.0]], [0]), standardize=True
+    ... )
+    >>> seen = fit_standardization(raw, torch.tensor([0, 1]))
     >>> seen.mean, seen.std, seen.fingerprint() == raw.fingerprint()
     ((2.0,), (1.0,), True)
     """
     if not (data.standardize or data.fill) or "_unfitted" in data.__dict__:
         return data
-    found = moments(data, data.sources(rows.cpu()))
+    found = compute_moments(data, data.sources(rows.cpu()))
     key = (tuple(found.mean.tolist()), tuple(found.std.tolist()))
     known: dict[Any, Data] = data.__dict__.setdefault("_fitted", {})
     if key not in known:
@@ -54,34 +57,34 @@ def fitted(data: Data, rows: Tensor) -> Data:
     return known[key]
 
 
-def unfitted(data: Data) -> Data:
+def undo_standardization(data: Data) -> Data:
     """The data before a stream fitted anything to its first task."""
     found: Data = data.__dict__.get("_unfitted", data)
     return found
 
 
-def filled_with(data: Data) -> tuple[float, ...]:
+def filled_values(data: Data) -> tuple[float, ...]:
     """What a stream put in place of nan, for each feature; nothing where it filled none.
 
     Examples
     --------
     >>> raw = Data.from_arrays([[1.0], [3.0]], [0, 0], test=([[1.0]], [0]), fill=True)
-    >>> filled_with(fitted(raw, torch.tensor([0, 1]))), filled_with(raw)
+    >>> filled_values(fit_standardization(raw, torch.tensor([0, 1]))), filled_values(raw)
     ((2.0,), ())
     """
     if not data.fill:
         return ()
-    known: dict[Any, Data] = unfitted(data).__dict__.get("_fitted", {})
+    known: dict[Any, Data] = undo_standardization(data).__dict__.get("_fitted", {})
     return next((key[0] for key, made in known.items() if made is data), ())
 
 
-def moments(data: Data, rows: Tensor) -> Moments:
+def compute_moments(data: Data, rows: Tensor) -> Moments:
     """Mean and standard deviation of each channel over some rows, without nan and padding.
 
     Examples
     --------
     >>> data = Data.from_series([[1.0], [2.0, 3.0]], [0, 0], test=([[1.0]], [0]))
-    >>> moments(data, torch.tensor([0, 1])).mean.tolist()
+    >>> compute_moments(data, torch.tensor([0, 1])).mean.tolist()
     [2.0]
     """
     total = square = count = torch.zeros(())
@@ -131,13 +134,13 @@ def _values(data: Data, rows: Tensor) -> tuple[Tensor, Tensor]:
 # Other numbers to normalise the channels of a data set with.
 
 
-def normalised(data: Data, mean: Any, std: Any) -> Data:
+def with_normalization(data: Data, mean: Any, std: Any) -> Data:
     """The data with another mean and standard deviation of its channels.
 
     Examples
     --------
     >>> data = Data.from_arrays([[[[0.1]]]] * 5, ["a"] * 5)
-    >>> normalised(data, [0.5], [0.25]).std
+    >>> with_normalization(data, [0.5], [0.25]).std
     (0.25,)
     """
     channels = data.sample_shape[0] if data.sample_shape else 1

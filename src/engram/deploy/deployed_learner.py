@@ -16,33 +16,35 @@ import torch
 from engram.data.dataset import Data
 from engram.deploy.estimator import (
     Estimator,
-    Given,
-    NothingLearnt,
-    chosen,
+    LearnerData,
+    LearnerNotFitted,
+    choose_detector,
     fit_detectors,
-    given_by,
-    keyed_detectors,
+    key_detectors,
+    read_learner_data,
 )
-from engram.deploy.extend import Array, NewTask, extended, kind_of, left_rows
-from engram.deploy.program_export import export
-from engram.deploy.snapshot import Published
-from engram.deploy.widen import grown
-from engram.engine.backend import measuring
+from engram.deploy.new_task import Array, NewTask, extend_stream, label_kind, remaining_rows
+from engram.deploy.program_export import export_program
+from engram.deploy.snapshot import LearnerSnapshot
+from engram.deploy.widen_head import widen_learner
+from engram.engine.backend import probe_numerics
 from engram.engine.engine import Engine
-from engram.engine.portable_state import Portable, portable, restore
+from engram.engine.portable_state import PortableState, export_state, restore_state
 from engram.engine.run_definition import Run
-from engram.errors import EngramError, bad, read_as
-from engram.experiments.method_names import build_method, without_own_code
-from engram.experiments.model_file import load_model, made_by, save_model
-from engram.experiments.probe_names import build_detectors
-from engram.experiments.recipe_sections import model_section
+from engram.errors import EngramError, bad, wrap_read_errors
+from engram.experiments.build_methods import build_method, forbid_user_code
+from engram.experiments.build_probes import build_detectors
+from engram.experiments.model_file import describe_origin, load_model, save_model
+from engram.experiments.recipe_sections import check_model_section
 from engram.io import make_folders
 from engram.learner.learner import RunLearner as EngineLearner
 from engram.memory import Memory
 from engram.methods.method import Method
 
 Progress = Callable[[int, int], None]
-WHY = "it is not Engram's own code; if you trust it, pass trust=True, on the command line --trust"
+TRUST_HINT = (
+    "it is not Engram's own code; if you trust it, pass trust=True, on the command line --trust"
+)
 
 
 class Learner(Estimator):
@@ -79,8 +81,14 @@ class Learner(Estimator):
     >>> import numpy as np
     >>> x = np.repeat(np.eye(4, dtype=np.float32), 20, axis=0)
     >>> y = np.repeat(["ant", "bee", "cat", "dog"], 20)
-    >>> learner = Learner("ER", model={"name": "mlp", "hidden": [16]}, epochs=5,
-    ...                   batch_size=8, lr=0.01, device="cpu")
+    >>> learner = Learner(
+    ...     "ER",
+    ...     model={"name": "mlp", "hidden": [16]},
+    ...     epochs=5,
+    ...     batch_size=8,
+    ...     lr=0.01,
+    ...     device="cpu",
+    ... )
     >>> learner.learn(x[:40], y[:40]).learn(x[40:], y[40:]).predict(x[::20]).tolist()
     ['ant', 'bee', 'cat', 'dog']
     """
@@ -132,25 +140,25 @@ class Learner(Estimator):
             self.refuse(new)
             if found is not None and (missing := found.facts.get("optimizer_left_out")):
                 warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=2)
-            stream = extended(found, new, self._settings)
+            stream = extend_stream(found, new, self._settings)
             if found is not None and found.columns < len(stream.order):
-                found = grown(found, self._settings, stream, self._keyed)
+                found = widen_learner(found, self._settings, stream, self._keyed)
             run = self._settings.run(stream)
-            learner = _trained(run, found, self._device, progress)
-            with measuring(run.training.precision):
+            learner = _train_last_task(run, found, self._device, progress)
+            with probe_numerics(run.training.precision):
                 learner.probes = fit_detectors(self._keyed, learner, run.method)
             self._kind = new.kind
-            learnt = portable(learner, run)
+            learnt = export_state(learner, run)
             # what stood in place of nan cannot be read off rows in which it stands
             learnt.facts["inputs"] = new.about
             self._publish(learnt)
         return self
 
     @staticmethod
-    def _given(data: Data, y: Any, valid: Any, about: dict[str, Any] | None) -> Given:
+    def _given(data: Data, y: Any, valid: Any, about: dict[str, Any] | None) -> LearnerData:
         if y is not None:
             raise bad("y", "None, because data has its own labels", type(y).__name__)
-        found = given_by(data, about)
+        found = read_learner_data(data, about)
         return found if valid is None else found._replace(valid=valid)
 
     def refuse(self, new: NewTask) -> None:
@@ -162,7 +170,7 @@ class Learner(Estimator):
             raise bad("learner", "one that learnt one label per row, to go on", "sets of labels")
         if new.kind != self._kind:
             raise bad("y", f"labels of the kind learnt before ({self._kind})", new.kind)
-        left_rows(found, new.x)  # raises where the memory did not come along
+        remaining_rows(found, new.x)  # raises where the memory did not come along
 
     # -- asking ------------------------------------------------------------------------------------
     def predict(self, x: Any, *, task: int | None = None) -> Any:
@@ -179,9 +187,9 @@ class Learner(Estimator):
         `detector` selects another than the first: one of `detectors`, or any that needs no fit.
         """
         now = self._now
-        key = chosen(now.detectors, now.probes, detector)
+        key = choose_detector(now.detectors, now.probes, detector)
         if key not in now.detectors:
-            now.detectors.update(keyed_detectors([detector]))
+            now.detectors.update(key_detectors([detector]))
         return now.novelty(x, key, task)
 
     def features(self, x: Any) -> Array:
@@ -194,7 +202,7 @@ class Learner(Estimator):
         return 0 if self._published is None else self._published.stage + 1
 
     @property
-    def published(self) -> Published:
+    def published(self) -> LearnerSnapshot:
         """The network after the last finished task; immutable, for consistent predictions."""
         return self._now
 
@@ -206,7 +214,7 @@ class Learner(Estimator):
         """
         found = self._portable
         if found is None:
-            raise NothingLearnt("nothing has been learnt yet, so there is nothing to save")
+            raise LearnerNotFitted("nothing has been learnt yet, so there is nothing to save")
         make_folders(Path(path).parent)
         return save_model(path, found, {**self._made_by(), "notes": self.notes})
 
@@ -217,27 +225,27 @@ class Learner(Estimator):
     ) -> Learner:  # fmt: skip
         """The learner that was saved. `model` and `method` are needed where they are your own."""
         found, made = load_model(path)
-        with read_as(path, "model file"):
+        with wrap_read_errors(path, "model file"):
             return cls.of(found, made, device=device, model=model, method=method, trust=trust)
 
     @classmethod
     def of(
-        cls, found: Portable, made: Mapping[str, Any], *, device: str = "auto",
+        cls, found: PortableState, made: Mapping[str, Any], *, device: str = "auto",
         model: Any = None, method: Any = None, trust: bool = False,
     ) -> Learner:  # fmt: skip
         """A learner with what a run, or another learner, has learnt."""
-        with nullcontext() if trust else without_own_code(WHY):  # what the file names
+        with nullcontext() if trust else forbid_user_code(TRUST_HINT):  # what the file names
             method = build_method(made["method"]) if method is None else method
             detectors = build_detectors(made) or ("Energy",)
             if model is None:
-                model = model_section(_model_from(made["model"]))
+                model = check_model_section(_model_from(made["model"]))
         own = cls(
             method, model, detectors=detectors, seed=found.facts["seed"], device=device,
             capacity=found.columns, **made["training"],
         )  # fmt: skip
         own._settings = replace(own._settings, head=found.facts["head"])
         own.notes = dict(made.get("notes") or {})
-        own._kind = made.get("labels") or kind_of(found.facts["classes"])
+        own._kind = made.get("labels") or label_kind(found.facts["classes"])
         own._publish(found)
         return own
 
@@ -247,24 +255,24 @@ class Learner(Estimator):
         From raw inputs [B, ...] to probabilities [B, classes], whatever B. ONNX needs the extra
         ``onnx``.
         """
-        return export(self._now, path, format)
+        return export_program(self._now, path, format)
 
     def _made_by(self) -> dict[str, Any]:
         now = self._settings
-        return made_by(
+        return describe_origin(
             method=now.method, model=now.model, training=now.training, labels=self._kind,
             detectors=self._keyed.values(),
         )  # fmt: skip
 
 
-def _trained(
-    run: Run, found: Portable | None, device: torch.device, progress: Progress | None
+def _train_last_task(
+    run: Run, found: PortableState | None, device: torch.device, progress: Progress | None
 ) -> EngineLearner:
     """The engine's learner after the last task of a run, from where it stood before."""
     engine = Engine([run], device=device, together=False)
 
     def resume(place: int, learner: EngineLearner) -> int:
-        return 0 if found is None else restore(learner, found)
+        return 0 if found is None else restore_state(learner, found)
 
     report = None if progress is None else lambda places, stage: progress
     (done,) = engine.stages(resume=resume, progress=report)

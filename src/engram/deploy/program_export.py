@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engram.deploy.extend import DTYPES as STORED
-from engram.deploy.extend import broadcast
-from engram.deploy.snapshot import Published
-from engram.engine.checkpoints import rebuild, structure
+from engram.deploy.new_task import DTYPES as STORED
+from engram.deploy.new_task import channel_shape
+from engram.deploy.snapshot import LearnerSnapshot
+from engram.engine.checkpoints import rebuild_tree, tree_structure
 from engram.errors import EngramError, bad, check_choice
-from engram.io import appearing, make_folders
-from engram.learner.feed import middle
+from engram.io import atomic_write, make_folders
+from engram.learner.feed import center_crop
 from engram.learner.tensor_tree import flatten
 
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
-FACTS = "engram.json"  # beside the program: classes, and what the inputs are
+FACTS_FILE = "engram.json"  # beside the program: classes, and what the inputs are
 
 
 class Program(nn.Module):
@@ -34,12 +34,12 @@ class Program(nn.Module):
     of ``learner.classes_``.
     """
 
-    def __init__(self, published: Published) -> None:
+    def __init__(self, published: LearnerSnapshot) -> None:
         super().__init__()
         about, self.method = published.facts["inputs"], published.method
         self.bytes, self.crop = about["dtype"] == "uint8", about["crop"]
         self.sets = published.facts["labels"] == "set"
-        shape = broadcast(about)
+        shape = channel_shape(about)
         self.net = published.bundle.get_submodule("net")
         self.frozen = None if published.frozen is None else copy.deepcopy(published.frozen.module)
         self.dtype = published.dtype
@@ -49,7 +49,7 @@ class Program(nn.Module):
         self.normalises, self.fills = bool(about["mean"]), bool(about["fill"])
         self.register_buffer("fill", torch.tensor(about["fill"], dtype=self.dtype).reshape(shape))
         self.register_buffer("columns", torch.tensor(published.columns))
-        self._structure, self._names = structure(published.state), list[str]()
+        self._structure, self._names = tree_structure(published.state), list[str]()
         for number, (name, leaf) in enumerate(flatten(published.state).items()):
             self._names.append(name)
             self.register_buffer(f"state_{number}", leaf.detach().clone())
@@ -63,16 +63,18 @@ class Program(nn.Module):
         if self.normalises:
             x = (x - self.get_buffer("mean")) * self.get_buffer("scale")
         if self.crop is not None:
-            x = middle(x, (self.crop[0], self.crop[1]))
+            x = center_crop(x, (self.crop[0], self.crop[1]))
         if self.frozen is not None:
             x = self.frozen(x)
         leaves = {name: self.get_buffer(f"state_{i}") for i, name in enumerate(self._names)}
-        scores = self.method.scores(self.net(x), rebuild(self._structure, leaves))
+        scores = self.method.scores(self.net(x), rebuild_tree(self._structure, leaves))
         scores = scores.index_select(1, self.get_buffer("columns"))
         return scores.sigmoid() if self.sets else scores.softmax(1)
 
 
-def export(published: Published, path: str | os.PathLike[str], form: str | None) -> Path:
+def export_program(
+    published: LearnerSnapshot, path: str | os.PathLike[str], form: str | None
+) -> Path:
     """Write the program; `form` is read off the suffix where it is not given."""
     target = Path(path)
     if form is None:
@@ -89,7 +91,7 @@ def export(published: Published, path: str | os.PathLike[str], form: str | None)
     example = torch.zeros(2, *about["shape"], dtype=STORED[about["dtype"]])
     facts = {"classes": published.classes.tolist(), "inputs": about}
     if form == "onnx":
-        return _onnx(program, example, target, facts)
+        return _export_onnx(program, example, target, facts)
     try:
         batch = torch.export.Dim("batch", min=1)
         made = torch.export.export(program, (example,), dynamic_shapes=({0: batch},))
@@ -98,13 +100,13 @@ def export(published: Published, path: str | os.PathLike[str], form: str | None)
             f"export: torch.export cannot trace this network ({problem})"
         ) from problem
     content = io.BytesIO()  # torch wants files to be called .pt2, those on their way too
-    torch.export.save(made, content, extra_files={FACTS: json.dumps(facts)})
-    with appearing(target) as temporary:
+    torch.export.save(made, content, extra_files={FACTS_FILE: json.dumps(facts)})
+    with atomic_write(target) as temporary:
         temporary.write_bytes(content.getvalue())
     return target
 
 
-def _onnx(program: Program, example: Tensor, target: Path, facts: dict[str, Any]) -> Path:
+def _export_onnx(program: Program, example: Tensor, target: Path, facts: dict[str, Any]) -> Path:
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         expected = "'torch', or the extra onnx installed (pip install 'engram[onnx]')"
@@ -118,7 +120,9 @@ def _onnx(program: Program, example: Tensor, target: Path, facts: dict[str, Any]
     )  # fmt: skip
     assert made is not None
     content: Any = made.model_proto
-    content.metadata_props.append(onnx.StringStringEntryProto(key=FACTS, value=json.dumps(facts)))
-    with appearing(target) as temporary:
+    content.metadata_props.append(
+        onnx.StringStringEntryProto(key=FACTS_FILE, value=json.dumps(facts))
+    )
+    with atomic_write(target) as temporary:
         onnx.save(content, str(temporary))
     return target

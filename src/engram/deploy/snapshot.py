@@ -12,14 +12,21 @@ import torch
 from torch import Tensor
 
 from engram.data.dataset import Data
-from engram.deploy.extend import Array, Settings, as_inputs, as_values, data_of, empty_stream
-from engram.engine.backend import answering, measuring
+from engram.deploy.new_task import (
+    Array,
+    LearnerSettings,
+    convert_inputs,
+    make_data,
+    make_placeholder_stream,
+    names_to_labels,
+)
+from engram.engine.backend import inference_numerics, probe_numerics
 from engram.engine.factory import DTYPES, LearnerFactory
-from engram.engine.portable_state import Portable, restore
+from engram.engine.portable_state import PortableState, restore_state
 from engram.errors import bad, check_int
 from engram.learner.feed import Feed
-from engram.learner.layout import Networks
 from engram.learner.networks import Net
+from engram.learner.parameter_layout import Networks
 from engram.models.classifier import Encoder
 from engram.models.forward_pass import Output
 from engram.novelty.detector import Detector
@@ -55,25 +62,27 @@ class FixedNet(Net):
         return self.bundle(path, *args)
 
 
-class Published:
+class LearnerSnapshot:
     """What a learner answers after a task: scores, labels, how novel an input is.
 
-    Made from a `Portable`, whose tensors it copies. It may be asked from many threads at once.
+    Made from a `PortableState`, whose tensors it copies. It may be asked from many threads at once.
     """
 
     def __init__(
-        self, found: Portable, settings: Settings, *, kind: str, device: torch.device,
+        self, found: PortableState, settings: LearnerSettings, *, kind: str, device: torch.device,
         detectors: Mapping[str, Detector],
     ) -> None:  # fmt: skip
         self.facts, self.method, self.device = found.facts, settings.method, device
-        run = settings.run(empty_stream(found, found.columns))
+        run = settings.run(make_placeholder_stream(found, found.columns))
         learner = LearnerFactory(device).learner(run)
-        restore(learner, found)
+        restore_state(learner, found)
         self.networks, self.state = learner.networks, learner.state
-        self.bundle = _with_weights(learner.networks.eval, {**learner.params, **learner.buffers})
+        self.bundle = _copy_with_weights(
+            learner.networks.eval, {**learner.params, **learner.buffers}
+        )
         self.precision = settings.training.precision
         self.dtype = DTYPES[self.precision]
-        self.labels: Array = as_values(found.facts["classes"], kind)  # by column
+        self.labels: Array = names_to_labels(found.facts["classes"], kind)  # by column
         self.seen = (learner.opened >= 0).to(device)
         self.detectors, self.probes = dict(detectors), learner.probes
         self._one_at_a_time = threading.Lock()  # hooks on layers would catch others' outputs
@@ -101,11 +110,11 @@ class Published:
     def prepared(self, x: Any) -> Tensor:
         """Inputs [n, ...] as the network gets them: checked, scaled, normalised, cut."""
         about = self.facts["inputs"]
-        rows = as_inputs(x, about)
+        rows = convert_inputs(x, about)
         if not len(rows):
             raise bad("x", "at least one row", "none")
         place = torch.arange(len(rows))
-        data: Data = data_of(rows, torch.zeros(len(rows), 1, dtype=torch.long), ["a"], 1, about,
+        data: Data = make_data(rows, torch.zeros(len(rows), 1, dtype=torch.long), ["a"], 1, about,
                              place)  # fmt: skip
         feed = Feed(data, device=self.device, dtype=self.dtype, axes=self.networks.sample_axes)
         inputs = feed(place.to(self.device))
@@ -141,7 +150,7 @@ class Published:
     def scores(self, x: Any, task: int | None = None) -> Tensor:
         """[n, C] what the method decides by, -inf where a column does not compete."""
         shut, parts = ~self.open_columns(task), []
-        with answering(self.precision):
+        with inference_numerics(self.precision):
             for some in self.prepared(x).split(ROWS_AT_ONCE):
                 found = self.method.scores(self.net()(some), self.state)
                 parts.append(found.masked_fill(shut, -torch.inf).float().cpu())
@@ -164,7 +173,7 @@ class Published:
     @torch.no_grad()
     def features(self, x: Any) -> Array:
         """[n, F] what the last layer sees."""
-        with answering(self.precision):
+        with inference_numerics(self.precision):
             parts = [self.net()(some).features.flatten(1).cpu()
                      for some in self.prepared(x).split(ROWS_AT_ONCE)]  # fmt: skip
         found: Array = torch.cat(parts).numpy()
@@ -174,7 +183,7 @@ class Published:
         """[n] minus the familiarity that a detector finds: the higher, the more novel."""
         detector, columns = self.detectors[key], self.open_columns(task)
         state = self.probes.get(key, {})
-        with self._one_at_a_time, torch.no_grad(), measuring(self.precision):
+        with self._one_at_a_time, torch.no_grad(), probe_numerics(self.precision):
             parts = [detector.score(self.net(), some, columns, state).float().cpu()
                      for some in self.prepared(x).split(ROWS_AT_ONCE)]  # fmt: skip
         found: Array = -torch.cat(parts).double().numpy()
@@ -182,11 +191,11 @@ class Published:
 
     def output(self, x: Any) -> Output:
         """Features and logits of inputs that are prepared already."""
-        with answering(self.precision):
+        with inference_numerics(self.precision):
             return self.net()(x)
 
 
-def _with_weights(skeleton: torch.nn.Module, weights: Mapping[str, Tensor]) -> torch.nn.Module:
+def _copy_with_weights(skeleton: torch.nn.Module, weights: Mapping[str, Tensor]) -> torch.nn.Module:
     """A module of its own that holds copies of these weights and buffers."""
     bundle = copy.deepcopy(skeleton)
     with torch.no_grad():

@@ -13,15 +13,17 @@ from engram.data import load
 from engram.data.image_folder import IMAGE_SUFFIXES
 from engram.data.images import decode, refuse_broken
 from engram.data.tables.table_files import read_csv, read_parquet
-from engram.deploy.extend import features
+from engram.deploy.new_task import select_features
 from engram.errors import BadArgument, EngramError, bad, unknown
 
 Array = npt.NDArray[Any]
 TABLES = (".csv", ".tsv", ".parquet")
-FORMS = f"a folder of images, an image, .npy, .npz, {', '.join(TABLES)}, or the name of a data set"
+SOURCE_FORMS = (
+    f"a folder of images, an image, .npy, .npz, {', '.join(TABLES)}, or the name of a data set"
+)
 
 
-class Asked(NamedTuple):
+class UnlabelledInputs(NamedTuple):
     """Inputs, a name for each, true labels where the source has them, and what cannot be read."""
 
     x: Any
@@ -32,7 +34,7 @@ class Asked(NamedTuple):
 
 def read_inputs(
     source: str, about: dict[str, Any], *, drop: Sequence[str] = (), root: str | None = None
-) -> Asked:
+) -> UnlabelledInputs:
     r"""Inputs of a file, a folder or a data set, for a model that was trained on such inputs.
 
     `about` is what a model says of its inputs: their ``shape``, and the names of ``columns`` where
@@ -48,18 +50,18 @@ def read_inputs(
     """
     path = Path(source)
     if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
-        return _images(path, about["shape"])
+        return _read_images(path, about["shape"])
     if not path.exists():
-        return _known(source, root)
+        return _read_data_set(source, root)
     if path.suffix.lower() in TABLES:
-        return _table(path, about, drop)
+        return _read_table(path, about, drop)
     if path.suffix.lower() in (".npy", ".npz"):
-        x = _array(path)
-        return Asked(x, [str(row) for row in range(len(x))])
-    raise bad("--data", FORMS, source)
+        x = _read_array(path)
+        return UnlabelledInputs(x, [str(row) for row in range(len(x))])
+    raise bad("--data", SOURCE_FORMS, source)
 
 
-def _images(path: Path, shape: Sequence[int]) -> Asked:
+def _read_images(path: Path, shape: Sequence[int]) -> UnlabelledInputs:
     files = [path]
     if path.is_dir():
         every = sorted(path.rglob("*"))
@@ -79,17 +81,17 @@ def _images(path: Path, shape: Sequence[int]) -> Asked:
         refuse_broken(broken)
     base = path if path.is_dir() else path.parent
     names = [str(files[i].relative_to(base)) for i in kept]
-    return Asked(x[kept], names, lost=tuple(str(broken[i]) for i in sorted(broken)))
+    return UnlabelledInputs(x[kept], names, lost=tuple(str(broken[i]) for i in sorted(broken)))
 
 
-def _table(path: Path, about: dict[str, Any], drop: Sequence[str]) -> Asked:
+def _read_table(path: Path, about: dict[str, Any], drop: Sequence[str]) -> UnlabelledInputs:
     table = read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
     for name in drop:
         if name not in table.columns:
             raise unknown("--drop", name, [str(one) for one in table.columns])
     names = [str(row) for row in range(len(table))]
     if about["columns"]:
-        return Asked(features(table, about["columns"], str(path)), names)
+        return UnlabelledInputs(select_features(table, about["columns"], str(path)), names)
     table, size = table.drop(columns=list(drop)), int(np.prod(about["shape"]))
     if words := [str(name) for name in table if table[name].dtype.kind not in "biuf"]:
         expected = f"numbers in all columns (--drop {words[0]} leaves one out)"
@@ -97,10 +99,10 @@ def _table(path: Path, about: dict[str, Any], drop: Sequence[str]) -> Asked:
     if table.shape[1] != size:
         expected = f"{size} columns, as in training (--drop NAME leaves one out)"
         raise bad(str(path), expected, table.shape[1])
-    return Asked(table.to_numpy(np.float32).reshape(-1, *about["shape"]), names)
+    return UnlabelledInputs(table.to_numpy(np.float32).reshape(-1, *about["shape"]), names)
 
 
-def _array(path: Path) -> Array:
+def _read_array(path: Path) -> Array:
     try:
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.ndarray):
@@ -118,9 +120,9 @@ def _array(path: Path) -> Array:
         raise EngramError(f"{path}: is not an array that can be read ({problem})") from problem
 
 
-def _known(source: str, root: str | None) -> Asked:
+def _read_data_set(source: str, root: str | None) -> UnlabelledInputs:
     """The test rows of a data set that is known by its name."""
     data = load(source, root=root)
     truth = [data.classes[label] for label in data.labels[data.test].tolist()]
     names = [str(row) for row in data.test.tolist()]
-    return Asked(data.gather(data.test), names, truth)
+    return UnlabelledInputs(data.gather(data.test), names, truth)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from engram import distributed, keys
 from engram.engine.sampler import IndexBatch, Minibatches
-from engram.engine.stored_values import NAME, Latents, look_up, read
+from engram.engine.stored_values import LATENT_NAME, Latents, look_up_latents, read_slots
 from engram.learner.batch import Batch
-from engram.learner.feed import AHEAD, Feed
+from engram.learner.feed import PREFETCH_BATCHES, Feed
 from engram.learner.tensor_tree import leaves, tree_map
 from engram.methods.method import Method
 
@@ -27,7 +27,7 @@ class Minibatch(NamedTuple):
     into: Tensor | tuple[()] = ()  # [R?, B] slots that rows of the main batch enter, or -1
 
 
-class Collate:
+class Collator:
     """Facts of a stage that every batch carries, for R runs ([R, ...]) or one (no R axis).
 
     `alone` says that all rows are the current task's, so that nothing differs from row to row.
@@ -50,7 +50,7 @@ class Collate:
         names = ("current", "opened", "scopes", "now", "values", "latents")
         return {name: getattr(self, name) for name in names}
 
-    def on(self, tensors: dict[str, Any]) -> Collate:
+    def on(self, tensors: dict[str, Any]) -> Collator:
         """The same with other tensors."""
         twin = copy.copy(self)
         for name, value in tensors.items():
@@ -83,21 +83,23 @@ class Collate:
             opened=self.opened,
             now=self.now,
             key=key,
-            values={name: read(table, part.slot) for name, table in self._payload()},
+            values={name: read_slots(table, part.slot) for name, table in self._payload()},
         )
 
     def _inputs(self, part: IndexBatch, key: Tensor) -> Tensor:
         if not self.latents:
-            return self.feed.augmented(part.rows, part.stages, key, distributed.current())
-        by_slot = None if self.alone else self.values.get(NAME)
-        return look_up(self.latents, part.rows, part.slot, by_slot)
+            return self.feed.fetch_augmented(
+                part.rows, part.stages, key, distributed.current_ranks()
+            )
+        by_slot = None if self.alone else self.values.get(LATENT_NAME)
+        return look_up_latents(self.latents, part.rows, part.slot, by_slot)
 
     def _payload(self) -> list[tuple[str, Tensor]]:
         """What is remembered, but for latents where those are the inputs themselves."""
-        return [(k, v) for k, v in self.values.items() if not (self.latents and k == NAME)]
+        return [(k, v) for k, v in self.values.items() if not (self.latents and k == LATENT_NAME)]
 
 
-def only_own_rows(method: Method, stage: int) -> bool:
+def uses_only_task_rows(method: Method, stage: int) -> bool:
     """Whether every row of every batch is the current task's."""
     phases = method.phases(stage)
     return method.replay(stage).kind == "none" and all(
@@ -105,7 +107,7 @@ def only_own_rows(method: Method, stage: int) -> bool:
     )
 
 
-def at_step(rows: Minibatches, step: Tensor) -> Minibatch:
+def select_step(rows: Minibatches, step: Tensor) -> Minibatch:
     """Rows of one step of all runs, the step number being a tensor (so that it captures)."""
 
     def take(leaf: Tensor) -> Tensor:
@@ -117,7 +119,7 @@ def at_step(rows: Minibatches, step: Tensor) -> Minibatch:
     return Minibatch(main, take(rows.key), apart, into)
 
 
-def one_step(rows: Minibatches, step: int) -> Minibatch:
+def select_step_unpadded(rows: Minibatches, step: int) -> Minibatch:
     """Rows of one step of one run, cut to its real length: nothing is padded."""
     length = rows.lengths[step]
     main = IndexBatch(*(leaf[0, step, :length] for leaf in rows.main))
@@ -126,7 +128,7 @@ def one_step(rows: Minibatches, step: int) -> Minibatch:
     return Minibatch(main, rows.key[0, step], apart, into)
 
 
-class Upcoming:
+class RowAnnouncer:
     """Tells a feed whose rows stay on disk what the next steps will ask for.
 
     Its row numbers are on the host, where rows are fetched: the device is not waited for.
@@ -141,14 +143,14 @@ class Upcoming:
     def __call__(self, step: int) -> None:
         """A step is about to be taken: announce it, and those behind it."""
         steps = self._batches[0].shape[1]
-        for number in range(max(step, self._told), min(step + AHEAD + 1, steps)):
+        for number in range(max(step, self._told), min(step + PREFETCH_BATCHES + 1, steps)):
             length = self._lengths[number] if self._lengths else None
             main, *apart = (leaf[:, number] for leaf in self._batches)
-            self._feed.announce([main[:, :length], *apart], ranks=distributed.current())
+            self._feed.announce([main[:, :length], *apart], ranks=distributed.current_ranks())
             self._told = number + 1
 
 
-def on_host(rows: Minibatches) -> Minibatches:
+def move_rows_to_host(rows: Minibatches) -> Minibatches:
     """The same with row numbers on the host, all else where it was."""
 
     def moved(batch: IndexBatch) -> IndexBatch:
@@ -157,7 +159,7 @@ def on_host(rows: Minibatches) -> Minibatches:
     return rows._replace(main=moved(rows.main), apart=tuple(map(moved, rows.apart)))
 
 
-def at_host(step: Minibatch, rows: Minibatches, number: int) -> Minibatch:
+def select_step_on_host(step: Minibatch, rows: Minibatches, number: int) -> Minibatch:
     """The rows of a step, their numbers taken from `rows` on the host."""
     main = step.main._replace(rows=rows.main.rows[:, number])
     pairs = zip(step.apart, rows.apart, strict=True)
@@ -165,13 +167,13 @@ def at_host(step: Minibatch, rows: Minibatches, number: int) -> Minibatch:
     return step._replace(main=main, apart=apart)
 
 
-def fit(values: Sequence[Tensor], places: Sequence[Tensor]) -> bool:
+def shapes_fit(values: Sequence[Tensor], places: Sequence[Tensor]) -> bool:
     """Whether rows [R, S, ...] have the shapes of places, or fewer steps.
 
     Examples
     --------
     >>> place, shorter = torch.zeros(2, 5, 3), torch.ones(2, 4, 3)
-    >>> fit([shorter], [place]), fit([place], [shorter])
+    >>> shapes_fit([shorter], [place]), shapes_fit([place], [shorter])
     (True, False)
     """
     if len(values) != len(places):
@@ -184,19 +186,19 @@ def fit(values: Sequence[Tensor], places: Sequence[Tensor]) -> bool:
     )  # fmt: skip
 
 
-def lay_(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Write rows that `fit` into places; of further steps there, the old rows stay."""
+def copy_into_(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Write rows that `shapes_fit` into places; of further steps there, the old rows stay."""
     for place, value in zip(places, values, strict=True):
         place[:, : value.shape[1]].copy_(value)
 
 
-def no_padding(rows: Minibatches) -> bool:
+def has_no_padding(rows: Minibatches) -> bool:
     """Whether every row of every batch counts (found out once per stage, not per step)."""
     batches = (rows.main, *rows.apart)
     return all(bool(torch.all(part.w > 0)) for part in batches)
 
 
-def row_leaves(rows: Minibatches | None) -> list[Tensor]:
+def row_tensors(rows: Minibatches | None) -> list[Tensor]:
     """All tensors of rows, those of batches kept apart last."""
     if rows is None:
         return []
@@ -206,7 +208,7 @@ def row_leaves(rows: Minibatches | None) -> list[Tensor]:
     return found
 
 
-def copied(rows: Minibatches) -> Minibatches:
+def clone_rows(rows: Minibatches) -> Minibatches:
     """The same at addresses of their own."""
     names = ("main", "apart", "key", "into")
     return rows._replace(**{k: tree_map(torch.clone, getattr(rows, k)) for k in names})

@@ -1,4 +1,6 @@
-"""A learner as files: tensors in safetensors, numbers and structure in its header, no pickle."""
+"""A learner as files (tensors in safetensors, facts and structure in the header, no pickle), the
+point inside a task where a run goes on, and copies from one rank to all others.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from torch import Tensor
 
 from engram import distributed
 from engram.distributed import Ranks
-from engram.errors import BadArgument, RecordError, read_as
+from engram.errors import BadArgument, RecordError, wrap_read_errors
 from engram.io import TensorFile, make_folder, save_tensors
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import flatten, tree_map
 from engram.memory import Exemplars
-from engram.streams.guard import Ledger
+from engram.streams.access_guard import Ledger
 
 if TYPE_CHECKING:
     from engram.engine.history import History
@@ -30,40 +32,42 @@ if TYPE_CHECKING:
     from engram.learner.torch_startup import Stopwatch
 
 FORMAT = "engram-learner-2"
-KEPT = 2  # checkpoints after a task: should the newest be damaged, there is one before it
-DAMAGED = ".damaged"
-Note = Callable[[str], None]
+KEPT_CHECKPOINTS = (
+    2  # checkpoints after a task: should the newest be damaged, there is one before it
+)
+DAMAGED_SUFFIX = ".damaged"
+Notify = Callable[[str], None]
 EXEMPLARS = ("rows", "stages", "columns", "ranks")
 
 
-def structure(tree: Any) -> Any:
+def tree_structure(tree: Any) -> Any:
     """The shape of a tree as JSON: empty parts survive, tuples are told from dicts."""
     if isinstance(tree, dict):
-        return {"dict": {str(k): structure(v) for k, v in tree.items()}}
+        return {"dict": {str(k): tree_structure(v) for k, v in tree.items()}}
     if isinstance(tree, tuple):
-        return {"tuple": [structure(v) for v in tree]}
+        return {"tuple": [tree_structure(v) for v in tree]}
     return None
 
 
-def rebuild(shape: Any, flat: dict[str, Tensor], prefix: str = "") -> Any:
-    """The tree of a `structure` with these leaves.
+def rebuild_tree(shape: Any, flat: dict[str, Tensor], prefix: str = "") -> Any:
+    """The tree of a `tree_structure` with these leaves.
 
     Examples
     --------
     >>> import torch
     >>> tree = {"0": {}, "1": {"a": (torch.zeros(1),)}}
-    >>> rebuild(structure(tree), flatten(tree))
+    >>> rebuild_tree(tree_structure(tree), flatten(tree))
     {'0': {}, '1': {'a': (tensor([0.]),)}}
     """
     if shape is None:
         return flat[prefix]
     join = (prefix + "/") if prefix else ""
     if "dict" in shape:
-        return {k: rebuild(v, flat, f"{join}{k}") for k, v in shape["dict"].items()}
-    return tuple(rebuild(v, flat, f"{join}#{i}") for i, v in enumerate(shape["tuple"]))
+        return {k: rebuild_tree(v, flat, f"{join}{k}") for k, v in shape["dict"].items()}
+    return tuple(rebuild_tree(v, flat, f"{join}#{i}") for i, v in enumerate(shape["tuple"]))
 
 
-def tree_of(learner: RunLearner, leave_out: Collection[str] = ()) -> dict[str, Any]:
+def learner_tree(learner: RunLearner, leave_out: Collection[str] = ()) -> dict[str, Any]:
     """All tensors of a learner; those of a part that is left out are missing."""
     tree = {
         "vector": learner.vector, "buffers": learner.buffers, "free": learner.free,
@@ -82,16 +86,16 @@ def state_dict(
     `leave_out` names what the next task makes anew: ``free``, and ``opt`` where optimisers are
     reset.
     """
-    tree = tree_of(learner, leave_out)
+    tree = learner_tree(learner, leave_out)
     tensors = {k: v.detach().to("cpu", copy=True) for k, v in flatten(tree).items()}
     tensors = {k: v.contiguous() for k, v in tensors.items()}  # a copy already, and only one
-    return tensors, facts_beside(learner, tree)
+    return tensors, learner_facts(learner, tree)
 
 
-def facts_beside(learner: RunLearner, tree: Mapping[str, Any]) -> dict[str, Any]:
+def learner_facts(learner: RunLearner, tree: Mapping[str, Any]) -> dict[str, Any]:
     """What is known of a learner beside the tensors in `tree`."""
     return {
-        "format": FORMAT, "structure": structure(tree), "stage": learner.stage,
+        "format": FORMAT, "structure": tree_structure(tree), "stage": learner.stage,
         "seed": learner.seed, "seen": learner.exemplars.seen, "diverged": learner.diverged,
         "stream": learner.stream.fingerprint(), "ledger": learner.ledger.to_dict(),
         "units": learner.units,
@@ -100,12 +104,12 @@ def facts_beside(learner: RunLearner, tree: Mapping[str, Any]) -> dict[str, Any]
 
 def load_state_dict(learner: RunLearner, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Put a saved learner's tensors and facts into a fresh one."""
-    tree = rebuild(facts["structure"], tensors)
+    tree = rebuild_tree(facts["structure"], tensors)
     device = learner.device
 
     def move(part: Any) -> Any:
         flat = {k: v.to(device) for k, v in flatten(part).items()}
-        return rebuild(structure(part), flat)
+        return rebuild_tree(tree_structure(part), flat)
 
     for name in ("vector", "opened"):
         found, own = tuple(tree[name].shape), tuple(getattr(learner, name).shape)
@@ -126,17 +130,17 @@ def load_state_dict(learner: RunLearner, tensors: dict[str, Tensor], facts: dict
         setattr(learner, name, value)
 
 
-def save(learner: RunLearner, folder: Path, leave_out: Collection[str] = ()) -> Path:
-    """Write the learner after its present stage; `prune` removes older ones later.
+def save_checkpoint(learner: RunLearner, folder: Path, leave_out: Collection[str] = ()) -> Path:
+    """Write the learner after its present stage; `prune_checkpoints` removes older ones later.
 
     The folder bears the name of the run; its parent must be in a run directory.
     """
     tensors, facts = state_dict(learner, leave_out)
     path = folder / f"stage-{learner.stage:04d}.safetensors"
-    return write(path, tensors, {**facts, "run": folder.name})
+    return write_tensors_and_facts(path, tensors, {**facts, "run": folder.name})
 
 
-def write(path: Path, tensors: dict[str, Tensor], facts: Any) -> Path:
+def write_tensors_and_facts(path: Path, tensors: dict[str, Tensor], facts: Any) -> Path:
     """Write tensors and facts to `path`, which appears only once it is complete and on disk.
 
     Two folders are made for it where they are missing, ``checkpoint/RUN``; a run directory that has
@@ -146,13 +150,13 @@ def write(path: Path, tensors: dict[str, Tensor], facts: Any) -> Path:
     return save_tensors(path, tensors, {"facts": json.dumps(facts)})
 
 
-def prune(folder: Path, *, finished: bool = False) -> None:
+def prune_checkpoints(folder: Path, *, finished: bool = False) -> None:
     """Keep the newest checkpoints only; none of a run that is `finished`."""
     files = sorted(folder.glob("stage-*.safetensors"))
-    for old in files if finished else files[:-KEPT]:
+    for old in files if finished else files[:-KEPT_CHECKPOINTS]:
         old.unlink(missing_ok=True)
     if finished:
-        for broken in folder.glob(f"*{DAMAGED}"):
+        for broken in folder.glob(f"*{DAMAGED_SUFFIX}"):
             broken.unlink(missing_ok=True)
     if finished and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
@@ -163,7 +167,9 @@ def warn(text: str) -> None:
     warnings.warn(text, stacklevel=3)
 
 
-def load(learner: RunLearner, folder: Path, finished: Collection[int], note: Note = warn) -> int:
+def load_checkpoint(
+    learner: RunLearner, folder: Path, finished: Collection[int], note: Notify = warn
+) -> int:
     """Load the newest checkpoint whose stages are all recorded; returns the next stage to train.
 
     A checkpoint is written before the records of its stage, so the newest one may be too new. One
@@ -175,38 +181,38 @@ def load(learner: RunLearner, folder: Path, finished: Collection[int], note: Not
             continue
         try:
             file = TensorFile(path, what="checkpoint", framework="pt")
-            facts = facts_of(file)
-            check_place(path, facts, run=folder.name, stage=stage)
-            take(learner, path, {name: file.get(name) for name in file.keys()}, facts)  # noqa: SIM118
+            facts = read_facts(file)
+            check_owner(path, facts, run=folder.name, stage=stage)
+            restore_learner(learner, path, {name: file.get(name) for name in file.keys()}, facts)  # noqa: SIM118
         except RecordError as problem:
-            put_aside(path)
+            rename_damaged(path)
             note(f"{problem}; using the previous checkpoint")
             continue
         return learner.stage + 1
     return 0
 
 
-def facts_of(file: TensorFile) -> Any:
+def read_facts(file: TensorFile) -> Any:
     """What was written beside the tensors of a checkpoint."""
-    with read_as(file.path, "checkpoint"):
+    with wrap_read_errors(file.path, "checkpoint"):
         found = json.loads(file.facts["facts"])
         found.keys()
         return found
 
 
-def check_place(path: Path, facts: dict[str, Any], *, run: str, stage: int) -> None:
+def check_owner(path: Path, facts: dict[str, Any], *, run: str, stage: int) -> None:
     """Refuse a file that was put in the place of another one."""
     if facts.get("run", run) != run or facts.get("stage") != stage:
         raise RecordError(f"{path}: belongs to another run or stage")
 
 
-def put_aside(path: Path) -> None:
+def rename_damaged(path: Path) -> None:
     """Give a damaged checkpoint another name, so that it is named once and stays as evidence."""
     with suppress(OSError):
-        path.rename(path.with_name(path.name + DAMAGED))
+        path.rename(path.with_name(path.name + DAMAGED_SUFFIX))
 
 
-def take(
+def restore_learner(
     learner: RunLearner, path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]
 ) -> None:
     """Put what was read from `path` into a fresh learner, after a look at whose it is."""
@@ -215,7 +221,7 @@ def take(
     if (facts.get("stream"), facts.get("seed")) != (learner.stream.fingerprint(), learner.seed):
         raise RecordError(f"{path}: belongs to another stream or seed")
     try:
-        with read_as(path, "checkpoint"):
+        with wrap_read_errors(path, "checkpoint"):
             load_state_dict(learner, tensors, facts)
     except BadArgument as problem:  # of a ledger with kinds that there are not
         raise RecordError(f"{path}: is not a valid checkpoint ({problem})") from problem
@@ -248,14 +254,14 @@ class ResumePoint:
         named = flatten(self.tensors).items()
         flat = {f"resume/{k}": v.detach().cpu().contiguous().clone() for k, v in named}
         facts = {"position": list(self.position), "facts": self.facts}
-        return flat, facts | {"structure": structure(self.tensors)}
+        return flat, facts | {"structure": tree_structure(self.tensors)}
 
     @classmethod
     def unpacked(cls, tensors: dict[str, Tensor], facts: dict[str, Any]) -> ResumePoint:
         """What `packed` wrote."""
         flat = {k.removeprefix("resume/"): v for k, v in tensors.items() if k.startswith("resume/")}
         phase, epoch, step = facts["position"]
-        tree = rebuild(facts["structure"], flat)
+        tree = rebuild_tree(facts["structure"], flat)
         return cls((phase, epoch, step), facts["facts"], tree)
 
     @property
@@ -264,7 +270,7 @@ class ResumePoint:
         return *self.position, *(entry[0] for entry in self.facts["log"]["sums"])
 
 
-def restore(now: PhaseTraining, points: Sequence[ResumePoint]) -> None:
+def restore_phase(now: PhaseTraining, points: Sequence[ResumePoint]) -> None:
     """Be where the runs were when `StepSlices` made these."""
     device = now.learners[0].device
 
@@ -282,7 +288,7 @@ def restore(now: PhaseTraining, points: Sequence[ResumePoint]) -> None:
     states = [move(one.tensors["trainer"]) for one in points]
     now.trainer.load_state_dict(states, [one["steps"] for one in facts])
     for learner, one in zip(now.learners, facts, strict=True):
-        learner.ledger.become(one["ledger"])
+        learner.ledger.load_dict(one["ledger"])
 
 
 class Checkpointer(Protocol):
@@ -309,10 +315,10 @@ class Checkpointer(Protocol):
         ...
 
 
-ASKED_OFTEN = 5  # times that a checkpointer is asked within its interval, at least
+CHECKS_PER_INTERVAL = 5  # times that a checkpointer is asked within its interval, at least
 
 
-class Slices:
+class SliceLength:
     """Cuts steps into slices of about `seconds`, so that a checkpointer is asked in time."""
 
     def __init__(self, seconds: float = 1.0, first: int = 1) -> None:
@@ -346,8 +352,10 @@ class StepSlices:
         self.now, self.history, self.clock, self.free = now, history, clock, free
         self.checkpointer, self._keeps_end = checkpointer, keeps_end
         self.sliced = checkpointer is not None
-        seconds = 1.0 if checkpointer is None else min(1.0, checkpointer.every / ASKED_OFTEN)
-        self._slices, self._began = Slices(seconds), 0.0
+        seconds = (
+            1.0 if checkpointer is None else min(1.0, checkpointer.every / CHECKS_PER_INTERVAL)
+        )
+        self._slices, self._began = SliceLength(seconds), 0.0
         self._taken = 0  # steps of the present slice; epochs may be shorter than a slice
 
     def cut(self, start: int, stop: int) -> int:
@@ -417,7 +425,7 @@ class StepSlices:
 # The state of a learner from one rank to all others.
 
 
-def from_first(ranks: Ranks, learner: RunLearner) -> None:
+def copy_from_first_rank(ranks: Ranks, learner: RunLearner) -> None:
     """Let every rank's learner be that of rank 0, with the place inside a task where it stands."""
     first = ranks.rank == 0
     tensors, facts = state_dict(learner) if first else ({}, {})
@@ -426,11 +434,11 @@ def from_first(ranks: Ranks, learner: RunLearner) -> None:
         more, facts["resume"] = point.packed()
         tensors |= more
     forms = {name: (tuple(one.shape), one.dtype) for name, one in tensors.items()}
-    forms, facts = ranks.of_first((forms, facts))
+    forms, facts = ranks.broadcast((forms, facts))
     for name, (shape, dtype) in forms.items():
         raw = torch.uint8 if dtype == torch.bool else dtype
         value = tensors[name].to(raw) if first else torch.empty(shape, dtype=raw)
-        tensors[name] = ranks.from_first_(value.to(ranks.device)).cpu().to(dtype)
+        tensors[name] = ranks.broadcast_(value.to(ranks.device)).cpu().to(dtype)
     if first:
         return
     where = facts.pop("resume", None)
@@ -438,8 +446,8 @@ def from_first(ranks: Ranks, learner: RunLearner) -> None:
     learner.resume_point = None if where is None else ResumePoint.unpacked(tensors, where)
 
 
-def agree(learners: Sequence[RunLearner]) -> None:
+def synchronise_ranks(learners: Sequence[RunLearner]) -> None:
     """After a task: what rank 0 has, others have, whatever their devices rounded differently."""
-    ranks = distributed.current()
+    ranks = distributed.current_ranks()
     for learner in learners if ranks is not None else ():
-        from_first(ranks, learner)  # type: ignore[arg-type]
+        copy_from_first_rank(ranks, learner)  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""From runs to finished stages: group after group, task after task; halves where memory ends."""
+"""From runs to finished stages, task after task: runs that have met the same tasks are trained
+once, and a group that runs out of memory is halved.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,27 @@ from typing import Any
 import torch
 
 from engram import distributed
-from engram.engine.backend import numerics
+from engram.engine.backend import training_numerics
 from engram.engine.checkpoints import Checkpointer
-from engram.engine.evaluation import answers
-from engram.engine.grouping import Grouping, Way
+from engram.engine.evaluation import evaluate
+from engram.engine.grouping import ExecutionMode, RunGrouping
 from engram.engine.history import StageOutcome
 from engram.engine.loop import Progress, train_task
-from engram.engine.pretraining import PROLOGUE, is_before, pass_on, train_prologue, with_prologue
+from engram.engine.pretraining import (
+    PRETRAINING_STAGE,
+    add_pretraining_costs,
+    copy_pretraining,
+    needs_pretraining,
+    train_prologue,
+)
 from engram.engine.run_definition import Run
-from engram.errors import is_memory
+from engram.errors import is_out_of_memory
 from engram.learner.learner import RunLearner
-from engram.learner.structural_key import ByIdentity, likeness
-from engram.learner.tensor_tree import shapes, tree_map
+from engram.learner.structural_key import ByIdentity, structural_key
+from engram.learner.tensor_tree import tree_map, tree_shapes
 from engram.streams.stream import Stream
 
-Resume = Callable[[int, RunLearner], int]
+ResumeRun = Callable[[int, RunLearner], int]
 
 
 @dataclass
@@ -51,20 +59,20 @@ class TaskGroup:
     mapped: bool
 
 
-class Engine(Grouping):
+class Engine(RunGrouping):
     """Trains runs, alone or in lockstep, and yields every finished stage.
 
-    Its parameters, and who trains with whom, are those of `Grouping`.
+    Its parameters, and who trains with whom, are those of `RunGrouping`.
     """
 
     @cached_property
-    def _prefixes(self) -> Prefixes:
-        return Prefixes(self._factory.start)
+    def _prefixes(self) -> SharedPrefixes:
+        return SharedPrefixes(self._factory.start)
 
     def stages(
         self,
         *,
-        resume: Resume | None = None,
+        resume: ResumeRun | None = None,
         progress: Callable[[Sequence[int], int], Progress] | None = None,
         deadline: float | None = None,
         stop_inside: bool = False,
@@ -81,7 +89,7 @@ class Engine(Grouping):
         for group in self._tasks(resume, deadline, stop_inside):
             report = progress(group.places, max(group.stage, 0)) if progress else None
             copies, done = self._copies(group), list[FinishedStage]()
-            work = deque(_by_position(group, list(copies)))
+            work = deque(_split_by_position(group, list(copies)))
             stopped = False  # inside the task
             while work:
                 places = work.popleft()
@@ -93,8 +101,8 @@ class Engine(Grouping):
                     "progress": report, "checkpointer": checkpointer, "places": places,
                 }  # fmt: skip
                 try:
-                    with numerics(runs[0].training.precision):
-                        if group.stage == PROLOGUE:
+                    with training_numerics(runs[0].training.precision):
+                        if group.stage == PRETRAINING_STAGE:
                             outcomes = train_prologue(runs, learners, **options)
                         else:
                             outcomes = train_task(
@@ -103,7 +111,7 @@ class Engine(Grouping):
                                 rates=[run.training.lr for run in runs], **options,
                             )  # fmt: skip
                 except (RuntimeError, MemoryError) as problem:
-                    if len(places) == 1 or not is_memory(problem):
+                    if len(places) == 1 or not is_out_of_memory(problem):
                         raise
                     fits = False
                 if not fits:  # the halves go on alone, once the error holds no memory
@@ -115,14 +123,14 @@ class Engine(Grouping):
                     stopped = True
                     break
                 for place, learner, outcome in zip(places, learners, outcomes, strict=True):
-                    if group.stage == PROLOGUE:
+                    if group.stage == PRETRAINING_STAGE:
                         spent[place] = outcome.seconds
                         for other in copies[place]:
-                            pass_on(learner, group.learners[other])
+                            copy_pretraining(learner, group.learners[other])
                         continue
                     if group.stage == 0:
                         run, seconds = self.runs[place], spent.pop(place, 0.0)
-                        outcome = with_prologue(run, outcome, seconds)
+                        outcome = add_pretraining_costs(run, outcome, seconds)
                     done.append(FinishedStage(place, group.stage, outcome, learner))
                     done += self._copied(done[-1], copies[place], group)
                 del before, learners, outcomes
@@ -132,23 +140,23 @@ class Engine(Grouping):
             del group, done
 
     def _tasks(
-        self, resume: Resume | None, deadline: float | None, stop_inside: bool
+        self, resume: ResumeRun | None, deadline: float | None, stop_inside: bool
     ) -> Iterator[TaskGroup]:
         """What is to be trained, in order: the tasks of every group of runs."""
 
         def late() -> bool:
             if deadline is None:
                 return False
-            past, ranks = time.monotonic() > deadline, distributed.current()
-            return past if ranks is None else ranks.of_first(past)
+            past, ranks = time.monotonic() > deadline, distributed.current_ranks()
+            return past if ranks is None else ranks.broadcast(past)
 
         for part, ways, learners in self._built(late):
             first = {p: resume(p, one) if resume else 0 for p, one in learners.items()}
             for stage, way in ways.items():
                 here = [p for p in part if first[p] <= max(stage, 0) and learners[p].diverged < 0]
-                if stage == PROLOGUE:
-                    here = [p for p in here if is_before(learners[p])]
-                for places in _by_state(here, learners):
+                if stage == PRETRAINING_STAGE:
+                    here = [p for p in here if needs_pretraining(learners[p])]
+                for places in _split_by_state(here, learners):
                     for start in range(0, len(places), way.width):
                         if stop_inside and late():
                             break
@@ -158,7 +166,7 @@ class Engine(Grouping):
 
     def _built(
         self, late: Callable[[], bool]
-    ) -> Iterator[tuple[list[int], dict[int, Way], dict[int, RunLearner]]]:
+    ) -> Iterator[tuple[list[int], dict[int, ExecutionMode], dict[int, RunLearner]]]:
         """The parts with their learners; one whose learners alone have no room goes in halves."""
         for whole, ways in self.parts():
             waiting = deque([whole])
@@ -167,7 +175,7 @@ class Engine(Grouping):
                 try:
                     learners = {place: self.learner(self.runs[place]) for place in part}
                 except (RuntimeError, MemoryError) as problem:
-                    if len(part) == 1 or not is_memory(problem):
+                    if len(part) == 1 or not is_out_of_memory(problem):
                         raise
                 if learners is None:  # once the error holds no memory
                     half = len(part) // 2
@@ -209,8 +217,8 @@ class Engine(Grouping):
         if again:
             methods = [self.runs[one.run].method for one in again]
             features = any(self.runs[one.run].features for one in again)
-            with numerics(self.runs[again[0].run].training.precision):
-                found = answers([one.learner for one in again], methods, features=features)
+            with training_numerics(self.runs[again[0].run].training.precision):
+                found = evaluate([one.learner for one in again], methods, features=features)
             for one, answer in zip(again, found, strict=True):
                 one.outcome = replace(one.outcome, **answer._asdict())
         if not done:
@@ -222,15 +230,15 @@ class Engine(Grouping):
             yield one
 
 
-def _by_state(places: Sequence[int], learners: dict[int, RunLearner]) -> list[list[int]]:
+def _split_by_state(places: Sequence[int], learners: dict[int, RunLearner]) -> list[list[int]]:
     """Groups whose method states can be stacked (they always can, unless a resume differs)."""
     found: dict[Any, list[int]] = {}
     for place in places:
-        found.setdefault(shapes(learners[place].state), []).append(place)
+        found.setdefault(tree_shapes(learners[place].state), []).append(place)
     return list(found.values())
 
 
-def _by_position(group: TaskGroup, places: list[int]) -> list[list[int]]:
+def _split_by_position(group: TaskGroup, places: list[int]) -> list[list[int]]:
     """Mapped runs that were interrupted inside the task go on with those that were as far."""
     if not group.mapped:
         return [places]
@@ -250,7 +258,7 @@ def _by_position(group: TaskGroup, places: list[int]) -> list[list[int]]:
 # introduction, hence the copies are exact, not approximate.
 
 
-class Prefixes:
+class SharedPrefixes:
     """Tells which runs have met the very same tasks up to a stage.
 
     Only runs that may train together are compared: of equal networks, data and training, but for
@@ -267,7 +275,7 @@ class Prefixes:
         """Equal keys mean equal learners after `stage`."""
         method = ByIdentity(run.method)
         if method not in self._methods:
-            self._methods[method] = likeness(run.method)
+            self._methods[method] = structural_key(run.method)
         met: Any = self._history(run.stream)[stage]
         if run.method.prologue() is not None:  # it has met something of all tasks
             met = met, self._history(run.stream)[-1]

@@ -1,4 +1,6 @@
-"""One pass per stage over all test rows: scores of every class, for every run."""
+"""One pass per stage over all test rows, which gives the scores of every class for every run;
+and when a run has diverged.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ from torch import Tensor
 from torch.func import vmap
 
 from engram import distributed
-from engram.engine.backend import unsearched
-from engram.engine.hyperparameters import as_tensors, varying, with_values
-from engram.engine.run_definition import judged
+from engram.engine.backend import without_cudnn_benchmark
+from engram.engine.hyperparameters import make_tensors, replace_values, varying_values
+from engram.engine.run_definition import score_batch
 from engram.learner.batch import LabelledRows
 from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet
-from engram.learner.tensor_tree import shapes, stack
-from engram.methods.method import Method, class_scores
+from engram.learner.tensor_tree import stack, tree_shapes
+from engram.methods.method import Method, compute_scores
 from engram.streams.stream import Stream
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def test_items(stream: Stream) -> tuple[Tensor, Tensor]:
     return found
 
 
-def held_items(stream: Stream) -> tuple[Tensor, Tensor]:
+def scored_validation_items(stream: Stream) -> tuple[Tensor, Tensor]:
     """(rows, stages) of all validation items that are scored after a stage, task after task."""
     if "_held_items" not in stream.__dict__:
         kind = stream.held_out
@@ -55,15 +57,15 @@ def held_items(stream: Stream) -> tuple[Tensor, Tensor]:
 def count_scored(learners: Sequence[RunLearner], *, held: bool) -> None:
     """Note in ledgers that the test items were scored, and validation items if `held`."""
     for learner in learners:
-        for kind, count in _scored(learner.stream, held).items():
+        for kind, count in _count_rows(learner.stream, held).items():
             learner.ledger.record(learner.stage, kind, count)
 
 
-def _scored(stream: Stream, held: bool) -> dict[str, int]:
+def _count_rows(stream: Stream, held: bool) -> dict[str, int]:
     """How many rows one evaluation reads; a test row of the data is one, whatever it stands for."""
     known: dict[bool, dict[str, int]] = stream.__dict__.setdefault("_scored", {})
     if held not in known:
-        rows, more = test_items(stream)[0], held_items(stream)[0] if held else None
+        rows, more = test_items(stream)[0], scored_validation_items(stream)[0] if held else None
         counts = {"test": 0, "held_out": 0}
         for part, own in ((rows, stream.judged_on == "test"), (more, False)):
             if part is not None and len(part):
@@ -74,7 +76,7 @@ def _scored(stream: Stream, held: bool) -> dict[str, int]:
     return known[held]
 
 
-class Answer(NamedTuple):
+class Evaluation(NamedTuple):
     """What one pass over the test items gave."""
 
     scores: np.ndarray  # [items, C]
@@ -82,73 +84,73 @@ class Answer(NamedTuple):
     held: np.ndarray | None = None  # [items, C] of validation items, where there are any
 
 
-def evaluate(learners: Sequence[RunLearner], methods: Sequence[Method]) -> list[np.ndarray]:
+def score_test_items(learners: Sequence[RunLearner], methods: Sequence[Method]) -> list[np.ndarray]:
     """Scores [items, C] of each learner on all test items.
 
     Columns are classes in order of introduction; nothing is masked here, so that any head view can
     be taken later.
     """
-    return [one.scores for one in answers(learners, methods, held=False)]
+    return [one.scores for one in evaluate(learners, methods, held=False)]
 
 
-def answers_are_sound(learner: RunLearner, scores: np.ndarray) -> bool:
+def learner_scores_are_sound(learner: RunLearner, scores: np.ndarray) -> bool:
     """Whether a learner answers the test rows of the tasks that it has seen."""
     if np.isfinite(scores).all():  # the usual case
         return True
     rows = test_items(learner.stream)[1] <= learner.stage
-    return sound_scores(scores, rows.numpy(), learner.seen.cpu().numpy())
+    return scores_are_sound(scores, rows.numpy(), learner.seen.cpu().numpy())
 
 
 @torch.no_grad()
-def answers(
+def evaluate(
     learners: Sequence[RunLearner], methods: Sequence[Method], *, features: bool = False,
     held: bool = True,
-) -> list[Answer]:  # fmt: skip
-    """As `evaluate`, with features where wanted, and validation rows if `held`."""
+) -> list[Evaluation]:  # fmt: skip
+    """As `score_test_items`, with features where wanted, and validation rows if `held`."""
     # the state of a run that diverged lacks what `finish` adds: it cannot be stacked, nor scored by
     alike: dict[Any, list[int]] = {}
     for place, learner in enumerate(learners):
-        alike.setdefault(shapes(learner.state), []).append(place)
+        alike.setdefault(tree_shapes(learner.state), []).append(place)
     methods = [
         one if learner.diverged < 0 else Method()
         for one, learner in zip(methods, learners, strict=True)
     ]
-    found: dict[int, Answer] = {}
+    found: dict[int, Evaluation] = {}
     for places in alike.values():
         both = [learners[p] for p in places], [methods[p] for p in places]
-        found |= dict(zip(places, _together(*both, features, held), strict=True))
+        found |= dict(zip(places, _evaluate_alike(*both, features, held), strict=True))
     return [found[place] for place in range(len(learners))]
 
 
-def _together(
+def _evaluate_alike(
     learners: Sequence[RunLearner], methods: Sequence[Method], features: bool, held: bool
-) -> list[Answer]:
+) -> list[Evaluation]:
     items = [test_items(one.stream) for one in learners]
-    more = [held_items(one.stream) for one in learners] if held else []
+    more = [scored_validation_items(one.stream) for one in learners] if held else []
     if any(len(rows) for rows, _ in more):
-        tested = _together(learners, methods, features, held=False)
-        apart = _answers(learners, methods, more, features=False)
+        tested = _evaluate_alike(learners, methods, features, held=False)
+        apart = _evaluate_items(learners, methods, more, features=False)
         pairs = zip(tested, apart, strict=True)
         return [one._replace(held=other.scores if len(other.scores) else None)
                 for one, other in pairs]  # fmt: skip
-    return _answers(learners, methods, items, features)
+    return _evaluate_items(learners, methods, items, features)
 
 
-def _answers(
+def _evaluate_items(
     learners: Sequence[RunLearner], methods: Sequence[Method], items: list[tuple[Tensor, Tensor]],
     features: bool,
-) -> list[Answer]:  # fmt: skip
+) -> list[Evaluation]:  # fmt: skip
     # with the channels last: mapped convolutions are slower than one by one
     if len(learners) == 1 or learners[0].networks.channels_last:
         # on the CPU a row's last bits may depend on the rows beside it
-        answer = _once if learners[0].device.type == "cuda" else _alone
+        answer = _evaluate_distinct_rows if learners[0].device.type == "cuda" else _evaluate_one
         each = zip(learners, methods, items, strict=True)
         return [answer(one, method, *own, features) for one, method, own in each]
     shared, where = _shared_items(learners, items)
-    scores, seen = _mapped(learners, methods, *shared, features)  # [R, U, C], [R, U, F]
+    scores, seen = _evaluate_mapped(learners, methods, *shared, features)  # [R, U, C], [R, U, F]
     host = scores.float().cpu().numpy()
     return [
-        Answer(host[r][index.numpy()], seen[r][index.to(seen.device)] if features else None)
+        Evaluation(host[r][index.numpy()], seen[r][index.to(seen.device)] if features else None)
         for r, index in enumerate(where)
     ]
 
@@ -165,42 +167,42 @@ def _shared_items(
     return (distinct % span, distinct // span), where
 
 
-def _once(
+def _evaluate_distinct_rows(
     learner: RunLearner, method: Method, rows: Tensor, stages: Tensor, features: bool
-) -> Answer:
-    """As `_alone`, with one pass for a row that several tasks test."""
+) -> Evaluation:
+    """As `_evaluate_one`, with one pass for a row that several tasks test."""
     distinct, (where,) = _shared_items([learner], [(rows, stages)])
     if len(distinct[0]) == len(rows):
-        return _alone(learner, method, rows, stages, features)
-    found = _alone(learner, method, *distinct, features)
+        return _evaluate_one(learner, method, rows, stages, features)
+    found = _evaluate_one(learner, method, *distinct, features)
     seen = found.features
-    return Answer(
+    return Evaluation(
         found.scores[where.numpy()], seen if seen is None else seen[where.to(seen.device)]
     )
 
 
-def _alone(
+def _evaluate_one(
     learner: RunLearner, method: Method, rows: Tensor, stages: Tensor, features: bool
-) -> Answer:
+) -> Evaluation:
     if not len(rows):  # a learner that goes on learning has no test rows
-        return Answer(np.zeros((0, len(learner.opened)), np.float32))
+        return Evaluation(np.zeros((0, len(learner.opened)), np.float32))
     net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
     parts, seen = [], []
-    every, ranks = _chunks(rows, learner, 1), distributed.current()
+    every, ranks = _split_rows(rows, learner, 1), distributed.current_ranks()
     ranks = ranks if ranks is not None and len(every) >= ranks.world else None
     mine = every if ranks is None else ranks.deal(every)
     for _, x in learner.feed.chunks(rows, stages, mine):
         output = net(x)
-        found = class_scores(method, output, learner.state).float()
+        found = compute_scores(method, output, learner.state).float()
         parts.append(found.cpu() if ranks is None else found)
         seen += [output.features] if features else []
     if ranks is not None:
-        parts = [ranks.dealt(parts, mine, len(rows)).cpu()]
-        seen = [ranks.dealt(seen, mine, len(rows))] if features else []
-    return Answer(torch.cat(parts).numpy(), torch.cat(seen) if features else None)
+        parts = [ranks.gather(parts, mine, len(rows)).cpu()]
+        seen = [ranks.gather(seen, mine, len(rows))] if features else []
+    return Evaluation(torch.cat(parts).numpy(), torch.cat(seen) if features else None)
 
 
-def _mapped(
+def _evaluate_mapped(
     learners: Sequence[RunLearner], methods: Sequence[Method], rows: Tensor, stages: Tensor,
     features: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -210,21 +212,21 @@ def _mapped(
         stack([one.buffers for one in learners]),
         stack([one.state for one in learners]),
     )
-    hyper = as_tensors(varying(methods) or {}, vectors)
+    hyper = make_tensors(varying_values(methods) or {}, vectors)
 
     def one_run(vector: Tensor, own: Any, state: Any, values: Any, x: Tensor) -> Any:
         output = FunctionalNet(first.networks, vector, own, training=False)(x)
-        scores = class_scores(with_values(methods[0], values), output, state)
+        scores = compute_scores(replace_values(methods[0], values), output, state)
         return (scores, output.features) if features else (scores,)
 
     parts = []
-    for _, x in first.feed.chunks(rows, stages, _chunks(rows, first, len(learners))):
+    for _, x in first.feed.chunks(rows, stages, _split_rows(rows, first, len(learners))):
         parts.append(vmap(one_run, in_dims=(0, 0, 0, 0, None))(vectors, buffers, state, hyper, x))
     scores, *seen = (torch.cat(every, 1) for every in zip(*parts, strict=True))
     return scores, seen[0] if features else scores
 
 
-def _chunks(rows: Tensor, learner: RunLearner, runs: int) -> list[slice]:
+def _split_rows(rows: Tensor, learner: RunLearner, runs: int) -> list[slice]:
     """Rows that fit: an activation is guessed as four times the input."""
     sample = 4 * int(np.prod(learner.stream.data.sample_shape))
     small = learner.device.type == "cpu" and learner.networks.convolves
@@ -240,13 +242,13 @@ def validate(learners: Sequence[RunLearner], methods: Sequence[Method]) -> dict[
     losses, figures = [], []
     for learner, method in zip(learners, methods, strict=True):
         items, net = validation_items(learner, method), learner.net()
-        batch, parts = learner.collate(items, inputs=False), _chunks(items.stages, learner, 1)
-        with unsearched():  # a task's own number of rows, once in an epoch
+        batch, parts = learner.collate(items, inputs=False), _split_rows(items.stages, learner, 1)
+        with without_cudnn_benchmark():  # a task's own number of rows, once in an epoch
             outputs = [net(x) for _, x in learner.feed.chunks(items.rows, items.stages, parts)]
         logits = torch.cat([one.logits for one in outputs])
         losses.append(learner.networks.objective(logits, batch))
-        scores = torch.cat([class_scores(method, one, learner.state) for one in outputs])
-        figures.append(judged(scores, batch, kind))
+        scores = torch.cat([compute_scores(method, one, learner.state) for one in outputs])
+        figures.append(score_batch(scores, batch, kind))
     return {
         "loss": torch.stack(losses).double().cpu().numpy(),
         "score": torch.stack(figures).cpu().numpy(),
@@ -276,7 +278,7 @@ def validation_items(learner: RunLearner, method: Method) -> LabelledRows:
 
 # In single precision numbers of this size are 8 apart: the whole cross-entropy of guessing among a
 # thousand classes (6.9) is lost in rounding.
-BEYOND = 1e8
+MOST_GROWTH = 1e8
 
 Sums = Mapping[str, Tensor]
 
@@ -295,7 +297,7 @@ def is_penalty(name: str) -> bool:
     return name.split(".")[0] == "penalty"
 
 
-def measured(units: Mapping[str, float], first: Sums, run: int) -> dict[str, float]:
+def add_loss_units(units: Mapping[str, float], first: Sums, run: int) -> dict[str, float]:
     """The size of every loss term in the first step that had it, over all stages of a run.
 
     It says in which units a method counts: a sum over pixels is large from the beginning.
@@ -303,33 +305,33 @@ def measured(units: Mapping[str, float], first: Sums, run: int) -> dict[str, flo
     Examples
     --------
     >>> first = {"task": torch.tensor([0.5, 9.0]), "distill": torch.tensor([3e5, 3e5])}
-    >>> measured({"task": 0.5}, first, run=1)
+    >>> add_loss_units({"task": 0.5}, first, run=1)
     {'task': 0.5, 'distill': 300000.0}
     """
     return {name: abs(float(value[run])) for name, value in first.items()} | dict(units)
 
 
-def sound_losses(
+def losses_are_sound(
     logs: Sequence[Sums], units: Sequence[Mapping[str, float]], steps: np.ndarray
 ) -> list[bool]:
     """[R] whether the losses of a stage are finite and not beyond all measure.
 
-    They are beyond it where the mean of some term over the stage exceeds `BEYOND` times its unit,
-    and a unit is at least 1. Penalties need to be finite only.
+    They are beyond it where the mean of some term over the stage exceeds `MOST_GROWTH` times its
+    unit, and a unit is at least 1. Penalties need to be finite only.
 
     Parameters
     ----------
     logs
         Sums of every loss term over parts of the stage, [R] each.
     units
-        [R] what `measured` found.
+        [R] what `add_loss_units` found.
     steps
         [R] steps that each run took.
 
     Examples
     --------
     >>> logs, units = [{"task": torch.tensor([2.0, 1e9, 1e9])}], [{"task": 0.7}] * 2
-    >>> sound_losses(logs, [*units, {"task": 1e7}], np.array([1, 1, 1]))
+    >>> losses_are_sound(logs, [*units, {"task": 1e7}], np.array([1, 1, 1]))
     [True, False, True]
     """
     if not logs:
@@ -342,7 +344,9 @@ def sound_losses(
     found = []
     for run, unit in enumerate(units):
         sizes = {name: abs(float(total[run])) for name, total in totals.items()}
-        limits = {n: math.inf if is_penalty(n) else BEYOND * max(unit.get(n, 1), 1) for n in sizes}
+        limits = {
+            n: math.inf if is_penalty(n) else MOST_GROWTH * max(unit.get(n, 1), 1) for n in sizes
+        }
         found.append(all(size < math.inf and size <= limits[n] for n, size in sizes.items()))
     return found
 
@@ -351,16 +355,16 @@ def mark_diverged(learners: Sequence[RunLearner], trainer: Trainer, log: PhaseLo
     """Note in which stage a learner diverged, by its losses or its weights after a phase."""
     first = {name: value.cpu() for name, value in (trainer.first or {}).items()}
     for run, learner in enumerate(learners):
-        learner.units = measured(learner.units, first, run)
+        learner.units = add_loss_units(learner.units, first, run)
     logs = [sums for _, _, sums in log.sums]
-    sound = sound_losses(logs, [one.units for one in learners], log.steps)
+    sound = losses_are_sound(logs, [one.units for one in learners], log.steps)
     finite = trainer.finite().tolist()
     for learner, *fine in zip(learners, sound, finite, strict=True):
         if not all(fine):
             learner.diverged = learner.stage
 
 
-def sound_scores(scores: np.ndarray, rows: np.ndarray, open_: np.ndarray) -> bool:
+def scores_are_sound(scores: np.ndarray, rows: np.ndarray, open_: np.ndarray) -> bool:
     """Whether each of the rows [n] can be won by an open column [C], and all scores are numbers.
 
     Only rows of tasks seen so far count: who has not seen a task need not answer it.
@@ -369,9 +373,9 @@ def sound_scores(scores: np.ndarray, rows: np.ndarray, open_: np.ndarray) -> boo
     Examples
     --------
     >>> one, two = np.array([True]), np.array([True, True, False])
-    >>> sound_scores(np.array([[0.1, -np.inf, np.nan]]), one, two)  # the last class is not open
+    >>> scores_are_sound(np.array([[0.1, -np.inf, np.nan]]), one, two)  # the last class is not open
     True
-    >>> sound_scores(np.array([[0.1, np.nan, 0.0]]), one, two)
+    >>> scores_are_sound(np.array([[0.1, np.nan, 0.0]]), one, two)
     False
     """
     shown = scores[rows][:, open_]

@@ -16,37 +16,41 @@ import torch
 from torch import Tensor
 
 from engram.engine import checkpoints as checkpoint
-from engram.errors import RecordError, read_as
+from engram.errors import RecordError, wrap_read_errors
 from engram.io import TensorFile
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import flatten
 
-ALL = "all"  # what names of tensors with a row per run begin with; ids of runs have a dash
-AT_ONCE = 64 << 20  # bytes that are put together on the device; more would take its room
+ALL_RUNS = "all"  # what names of tensors with a row per run begin with; ids of runs have a dash
+BYTES_AT_ONCE = 64 << 20  # bytes that are put together on the device; more would take its room
 
 
-def nbytes(learners: Collection[RunLearner], leave_out: Collection[str] = ()) -> int:
+def estimate_bytes(learners: Collection[RunLearner], leave_out: Collection[str] = ()) -> int:
     """About how much files of these learners, which are alike, will hold."""
-    first = checkpoint.tree_of(next(iter(learners)), leave_out)
+    first = checkpoint.learner_tree(next(iter(learners)), leave_out)
     return len(learners) * sum(one.nbytes for one in flatten(first).values())
 
 
-def save(learners: Mapping[str, RunLearner], folder: Path, leave_out: Collection[str] = ()) -> Path:
+def save_group(
+    learners: Mapping[str, RunLearner], folder: Path, leave_out: Collection[str] = ()
+) -> Path:
     """Write learners, by the id of their run, after the stage that they have in common."""
-    trees = {run: checkpoint.tree_of(one, leave_out) for run, one in learners.items()}
-    facts = {run: checkpoint.facts_beside(one, trees[run]) for run, one in learners.items()}
-    tensors = together({run: flatten(tree) for run, tree in trees.items()})
+    trees = {run: checkpoint.learner_tree(one, leave_out) for run, one in learners.items()}
+    facts = {run: checkpoint.learner_facts(one, trees[run]) for run, one in learners.items()}
+    tensors = stack_tensors({run: flatten(tree) for run, tree in trees.items()})
     stage = next(iter(learners.values())).stage
-    return checkpoint.write(folder / f"{name_of(learners)}-{stage:04d}.safetensors", tensors, facts)
+    return checkpoint.write_tensors_and_facts(
+        folder / f"{group_name(learners)}-{stage:04d}.safetensors", tensors, facts
+    )
 
 
-def together(leaves: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def stack_tensors(leaves: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Tensors of runs, by run and name, as few: one with a row per run for each that all have.
 
     Examples
     --------
     >>> import torch
-    >>> made = together({"a-0": {"x": torch.ones(2)}, "b-0": {"x": torch.zeros(2)}})
+    >>> made = stack_tensors({"a-0": {"x": torch.ones(2)}, "b-0": {"x": torch.zeros(2)}})
     >>> made["all/x"].tolist()
     [[1.0, 1.0], [0.0, 0.0]]
     """
@@ -56,36 +60,36 @@ def together(leaves: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
         kinds = {None if one is None else (one.shape, one.dtype, one.device) for one in values}
         own = {run: one for run, one in zip(runs, values, strict=True) if one is not None}
         if len(kinds) == 1:
-            found[f"{ALL}/{name}"] = _stacked(list(own.values()))
+            found[f"{ALL_RUNS}/{name}"] = _stack(list(own.values()))
         else:
             found |= {f"{run}/{name}": one.detach().cpu().clone() for run, one in own.items()}
     return {name: one.contiguous() for name, one in found.items()}
 
 
-def _stacked(values: list[Tensor]) -> Tensor:
-    small = len(values) * values[0].nbytes <= AT_ONCE
+def _stack(values: list[Tensor]) -> Tensor:
+    small = len(values) * values[0].nbytes <= BYTES_AT_ONCE
     return torch.stack([one.detach() if small else one.detach().cpu() for one in values]).cpu()
 
 
-def name_of(runs: Collection[str]) -> str:
+def group_name(runs: Collection[str]) -> str:
     """The name of a group of runs, whatever their order.
 
     Examples
     --------
-    >>> name_of(["b-0-", "a-0-"]) == name_of(["a-0-", "b-0-"])
+    >>> group_name(["b-0-", "a-0-"]) == group_name(["a-0-", "b-0-"])
     True
     """
     return hashlib.sha256(" ".join(sorted(runs)).encode()).hexdigest()[:16]
 
 
-def prune(runs: Collection[str], folder: Path, *, finished: bool = False) -> None:
+def prune_group(runs: Collection[str], folder: Path, *, finished: bool = False) -> None:
     """Keep the newest files of a group of runs only; none where they are `finished`."""
-    files = sorted(folder.glob(f"{name_of(runs)}-*.safetensors"), key=stage_of)
-    for path in files if finished else files[: -checkpoint.KEPT]:
+    files = sorted(folder.glob(f"{group_name(runs)}-*.safetensors"), key=stage_in_name)
+    for path in files if finished else files[: -checkpoint.KEPT_CHECKPOINTS]:
         path.unlink(missing_ok=True)
 
 
-def stage_of(path: Path) -> int:
+def stage_in_name(path: Path) -> int:
     """The stage after which a file was written."""
     return int(path.stem.rpartition("-")[2])
 
@@ -96,14 +100,14 @@ class GroupFiles:
     A file that is damaged is named in a `note`; the state before it is taken.
     """
 
-    def __init__(self, folder: Path, note: checkpoint.Note = checkpoint.warn) -> None:
+    def __init__(self, folder: Path, note: checkpoint.Notify = checkpoint.warn) -> None:
         self.folder, self.note = folder, note
         self._files: dict[Path, tuple[TensorFile, dict[str, Any], dict[str, list[str]]]] = {}
         # of the file last read: tensors with a row per run, and the row of each
         self._rows: tuple[Path | None, dict[str, Tensor], dict[str, int]] = (None, {}, {})
         for path in sorted(folder.glob("[!.]*.safetensors")):
             try:
-                self._files[path] = _opened(path)
+                self._files[path] = _open_file(path)
             except RecordError as problem:
                 if path.exists():  # else another process has just removed it
                     self._pass_over(path, problem)
@@ -113,18 +117,18 @@ class GroupFiles:
         found = [
             path
             for path, (_, facts, _) in self._files.items()
-            if run in facts and set(range(stage_of(path) + 1)) <= set(finished)
+            if run in facts and set(range(stage_in_name(path) + 1)) <= set(finished)
         ]
-        for path in sorted(found, key=stage_of, reverse=True):
+        for path in sorted(found, key=stage_in_name, reverse=True):
             file, facts, names = self._files[path]
             try:
-                with read_as(path, "checkpoint"):
-                    checkpoint.check_place(path, facts[run], run=run, stage=stage_of(path))
+                with wrap_read_errors(path, "checkpoint"):
+                    checkpoint.check_owner(path, facts[run], run=run, stage=stage_in_name(path))
                     own = {name.removeprefix(f"{run}/"): name for name in names.get(run, ())}
                     tensors = {short: file.get(name) for short, name in own.items()}
-                    rows, places = self._of_all(path)
+                    rows, places = self._read_all_runs(path)
                     tensors |= {name: one[places[run]].clone() for name, one in rows.items()}
-                checkpoint.take(learner, path, tensors, facts[run])
+                checkpoint.restore_learner(learner, path, tensors, facts[run])
             except RecordError as problem:
                 self._pass_over(path, problem)
                 del self._files[path]
@@ -132,16 +136,19 @@ class GroupFiles:
             return learner.stage + 1
         return 0
 
-    def _of_all(self, path: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
+    def _read_all_runs(self, path: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
         """Tensors with a row per run; runs of one file are asked for one after another."""
         if self._rows[0] != path:
             file, facts, names = self._files[path]
-            found = {name.removeprefix(f"{ALL}/"): file.get(name) for name in names.get(ALL, ())}
+            found = {
+                name.removeprefix(f"{ALL_RUNS}/"): file.get(name)
+                for name in names.get(ALL_RUNS, ())
+            }
             self._rows = path, found, {run: place for place, run in enumerate(facts)}
         return self._rows[1:]
 
     def _pass_over(self, path: Path, problem: RecordError) -> None:
-        checkpoint.put_aside(path)
+        checkpoint.rename_damaged(path)
         self.note(f"{problem}; using the previous checkpoint")
 
     def remove_finished(self, finished: Collection[str]) -> None:
@@ -151,9 +158,9 @@ class GroupFiles:
                 path.unlink(missing_ok=True)
 
 
-def _opened(path: Path) -> tuple[TensorFile, dict[str, Any], dict[str, list[str]]]:
+def _open_file(path: Path) -> tuple[TensorFile, dict[str, Any], dict[str, list[str]]]:
     file = TensorFile(path, what="checkpoint", framework="pt")
     names: dict[str, list[str]] = {}
     for name in file.keys():  # noqa: SIM118
         names.setdefault(name.partition("/")[0], []).append(name)
-    return file, checkpoint.facts_of(file), names
+    return file, checkpoint.read_facts(file), names

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engram.engine.checkpoints import ResumePoint
-from engram.engine.evaluation import Answer, answers_are_sound
+from engram.engine.evaluation import Evaluation, learner_scores_are_sound
 from engram.engine.trainers.trainer import Trainer
 from engram.learner.learner import RunLearner
 
@@ -88,7 +88,7 @@ class PhaseLog:
             for done, since, terms in self.sums
         ]
         numbers = {"steps": int(self.steps[run]), "since": int(self.since[run])}
-        return {"done": self.done, "sums": sums, **numbers}, curve_of_run(self.curve, run)
+        return {"done": self.done, "sums": sums, **numbers}, unstack_curve(self.curve, run)
 
     def load_state_dict(self, facts: Sequence[dict[str, Any]], curves: Sequence[Any]) -> None:
         """The reverse of `state_dict`, for all runs."""
@@ -99,7 +99,7 @@ class PhaseLog:
             own = [one["sums"][place] for one in facts]
             terms = {k: torch.tensor([e[2][k] for e in own], dtype=torch.float64) for k in names}
             self.sums.append((done, np.array([entry[1] for entry in own]), terms))
-        self.curve = curves_of_runs(curves)
+        self.curve = stack_curves(curves)
 
 
 class History:
@@ -118,12 +118,12 @@ class History:
             earlier = [one.facts["earlier"] for one in points]
             self.losses = [[(step, terms) for step, terms in one["losses"]] for one in earlier]
             self.steps, self._before = [one["steps"] for one in earlier], earlier[0]["before"]
-            self.curve = curves_of_runs([one.tensors["earlier"] for one in points])
+            self.curve = stack_curves([one.tensors["earlier"] for one in points])
 
     def state_dict(self, run: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a run's earlier phases gave, as plain values and tensors."""
         facts = {"losses": self.losses[run], "steps": self.steps[run], "before": self._before}
-        return facts, curve_of_run(self.curve, run)
+        return facts, unstack_curve(self.curve, run)
 
     def add(self, log: PhaseLog) -> None:
         """Append what a phase gave; its steps go on where those of the one before ended."""
@@ -135,13 +135,13 @@ class History:
         self._before += log.done
 
     def outcomes(
-        self, learners: Sequence[RunLearner], answers: Sequence[Answer], seconds: float
+        self, learners: Sequence[RunLearner], answers: Sequence[Evaluation], seconds: float
     ) -> list[StageOutcome]:
         """What the stage gave to each run; a curve without scores that are none."""
         found = []
         for run, (learner, answer) in enumerate(zip(learners, answers, strict=True)):
             curve = [(step, scores[run]) for step, scores in self.curve]
-            sound = [one for one in curve if answers_are_sound(learner, one[1])]
+            sound = [one for one in curve if learner_scores_are_sound(learner, one[1])]
             losses, steps = self.losses[run], self.steps[run]
             found.append(
                 StageOutcome(
@@ -151,11 +151,11 @@ class History:
         return found
 
 
-def curve_of_run(curves: Curves, run: int) -> dict[str, Any]:
+def unstack_curve(curves: Curves, run: int) -> dict[str, Any]:
     """One run's curve as a tree of tensors."""
     return {str(step): torch.as_tensor(scores[run]) for step, scores in curves}
 
 
-def curves_of_runs(trees: Sequence[dict[str, Any]]) -> Curves:
-    """The reverse of `curve_of_run`, for all runs."""
+def stack_curves(trees: Sequence[dict[str, Any]]) -> Curves:
+    """The reverse of `unstack_curve`, for all runs."""
     return [(int(step), [tree[step].numpy() for tree in trees]) for step in trees[0]]

@@ -20,13 +20,13 @@ from torch import Tensor
 from torch.func import vmap
 
 from engram import keys
-from engram.engine.stored_values import complete, held
-from engram.learner.batch import NOTHING, Batch, LabelledRows
+from engram.engine.stored_values import complete_values, snapshot_memory
+from engram.learner.batch import NO_VALUES, Batch, LabelledRows
 from engram.learner.gradients import Term, Transform, Weights, average_gradient
 from engram.learner.learner import RunLearner
-from engram.learner.objectives import competing
-from engram.learner.proxy import call
-from engram.learner.structural_key import likeness
+from engram.learner.learner_proxy import call_verb
+from engram.learner.objectives import competing_classes
+from engram.learner.structural_key import structural_key
 from engram.learner.tensor_tree import stack
 from engram.methods.method import Method
 
@@ -44,7 +44,7 @@ class _Request(NamedTuple):
     batch_statistics: bool
 
 
-class _Worker:
+class _VerbThread:
     """A thread that runs verbs until one requests an average gradient, and pauses there.
 
     `rest`, (learner, verb) pairs, is shared by all workers, of which only one runs at a time.
@@ -87,7 +87,7 @@ class _Worker:
             while self._rest:
                 learner, verb = self._rest.popleft()
                 learner._average = self._request
-                call(verb, learner, *self._more)
+                call_verb(verb, learner, *self._more)
         except BaseException as error:  # handed to the caller of `start` or `resume`
             self._error = error
         self._back.release()
@@ -104,34 +104,36 @@ class _Worker:
         return answer
 
 
-def with_values(
+def call_for_all_with_values(
     learners: Sequence[RunLearner], methods: Sequence[Method], verb: str, *more: Any
 ) -> None:
-    """As `each`; then all exemplars have what `Method.remember` says of them, new ones too."""
-    before = [held(one) for one in learners]
-    each(learners, methods, verb, *more)
+    """As `call_for_all`; then all exemplars have what `Method.remember` says of them, new ones too."""
+    before = [snapshot_memory(one) for one in learners]
+    call_for_all(learners, methods, verb, *more)
     for learner, method, memory in zip(learners, methods, before, strict=True):
-        complete(learner, method, memory)
+        complete_values(learner, method, memory)
 
 
-def each(learners: Sequence[RunLearner], methods: Sequence[Method], verb: str, *more: Any) -> None:
+def call_for_all(
+    learners: Sequence[RunLearner], methods: Sequence[Method], verb: str, *more: Any
+) -> None:
     """Call a host verb for every learner, with the task and, of ``between``, the phase."""
     if not any(m.implements(verb) for m in methods):
         return
     if len(learners) == 1:
-        call(getattr(methods[0], verb), learners[0], *more)
+        call_verb(getattr(methods[0], verb), learners[0], *more)
         return
     # methods may differ: a term that reads their fields holds them, and is like no other then
     pairs = zip(learners, methods, strict=True)
     rest = deque((learner, getattr(method, verb)) for learner, method in pairs)
-    waiting: list[_Worker] = []
+    waiting: list[_VerbThread] = []
     try:
         while rest:
-            waiting.append(_Worker(rest, more))
+            waiting.append(_VerbThread(rest, more))
             waiting[-1].start()
         while waiting := [worker for worker in waiting if worker.request is not None]:
-            for part in _alike(waiting):
-                answers = _answer([worker.request for worker in part if worker.request])
+            for part in _group_alike(waiting):
+                answers = _compute_gradients([worker.request for worker in part if worker.request])
                 for worker, answer in zip(part, answers, strict=True):
                     worker.answer = answer
             for worker in waiting:
@@ -145,9 +147,9 @@ def each(learners: Sequence[RunLearner], methods: Sequence[Method], verb: str, *
             learner._average = None
 
 
-def _alike(waiting: Sequence[_Worker]) -> list[list[_Worker]]:
+def _group_alike(waiting: Sequence[_VerbThread]) -> list[list[_VerbThread]]:
     """Those with equal requests: learners may take different ways through their method."""
-    found: dict[Any, list[_Worker]] = {}
+    found: dict[Any, list[_VerbThread]] = {}
     for worker in waiting:
         if (request := worker.request) is not None:
             # a term made inside the verb is another object for each learner; it is the same term
@@ -155,12 +157,12 @@ def _alike(waiting: Sequence[_Worker]) -> list[list[_Worker]]:
             size: int | str = request.size
             if request.size > 1 and request.size == len(request.items.rows):
                 size = "full"
-            kind = likeness((request.term, request.transform, size, request.batch_statistics))
+            kind = structural_key((request.term, request.transform, size, request.batch_statistics))
             found.setdefault(kind, []).append(worker)
     return list(found.values())
 
 
-def _answer(requests: list[_Request]) -> list[Tensor]:
+def _compute_gradients(requests: list[_Request]) -> list[Tensor]:
     """One mapped pass for all; runs are cut into chunks that fit in memory."""
     learners, items = [one.learner for one in requests], [one.items for one in requests]
     _, _, term, transform, _, batch_statistics = requests[0]
@@ -173,7 +175,7 @@ def _answer(requests: list[_Request]) -> list[Tensor]:
     answers: list[Tensor] = []
     for start in range(0, len(learners), chunk):
         part = slice(start, start + chunk)
-        answers += _mapped(
+        answers += _compute_mapped(
             learners[part], items[part], term, transform, size, groups, batch_statistics
         )
     return answers
@@ -193,7 +195,7 @@ def _batches(
         for leaves in zip(*items, strict=True)
     )
     real = place <= torch.tensor(ends)[:, None]
-    tables = [competing(o.scope, o.opened, o.stream.visible, o.stage) for o in learners]
+    tables = [competing_classes(o.scope, o.opened, o.stream.visible, o.stage) for o in learners]
     spread = stage[..., None].expand(*stage.shape, tables[0].shape[-1])
     open_ = torch.stack(tables).to(device).gather(1, spread)
     now = torch.tensor([one.stage for one in learners]).to(device)
@@ -205,11 +207,11 @@ def _batches(
     return Batch._make([
         *(leaf.reshape(runs, groups, size, *leaf.shape[2:]) for leaf in parts),
         opened[:, None].expand(-1, groups, -1), now[:, None].expand(-1, groups), key,
-        (), NOTHING,
+        (), NO_VALUES,
     ])  # fmt: skip
 
 
-def _mapped(
+def _compute_mapped(
     learners: list[RunLearner], items: list[LabelledRows], term: Term, transform: Transform,
     size: int, groups: int, batch_statistics: bool,
 ) -> list[Tensor]:  # fmt: skip

@@ -14,21 +14,27 @@ import torch
 
 from engram.distributed import LostRank
 from engram.engine import backend, host_verbs
-from engram.engine.checkpoints import Checkpointer, ResumePoint, StepSlices, agree, restore
+from engram.engine.checkpoints import (
+    Checkpointer,
+    ResumePoint,
+    StepSlices,
+    restore_phase,
+    synchronise_ranks,
+)
 from engram.engine.evaluation import (
-    answers,
-    answers_are_sound,
     count_scored,
     evaluate,
+    learner_scores_are_sound,
     mark_diverged,
+    score_test_items,
     validate,
 )
 from engram.engine.history import History, PhaseLog, StageOutcome
-from engram.engine.optim import BestEpoch, Schedule, optimizer_of
-from engram.engine.phases import between_phases, phases_of, prepared
+from engram.engine.optim import BestEpoch, Schedule, make_optimizer
+from engram.engine.phases import call_between, list_phases, prepare_phase
 from engram.engine.run_definition import check_validation
 from engram.engine.sampler import build_sampler, check_budget
-from engram.engine.stored_values import encode, hold_root
+from engram.engine.stored_values import encode_latents, freeze_root
 from engram.engine.trainers import make_trainer
 from engram.engine.training import Training
 from engram.learner import torch_startup
@@ -61,24 +67,24 @@ def train_task(
         return checkpointer.stops
 
     points = [one.resume_point for one in learners if one.resume_point is not None]
-    backend.settle(learners, training, mapped=mapped)
-    (torch_startup.mapped if mapped else torch_startup.plain)(learners[0].device)
+    backend.set_threads(learners, training, mapped=mapped)
+    (torch_startup.warm_up_mapped if mapped else torch_startup.warm_up)(learners[0].device)
     clock = torch_startup.Stopwatch(points[0].facts["seconds"] if points else 0.0)
     open_task(learners, methods, training, stage, mapped=mapped, resumed=bool(points))
     history = History([one.before for one in learners], points)
-    encode(learners, methods[0], stage)
-    for number, phase in phases_of(methods[0], stage, points):
+    encode_latents(learners, methods[0], stage)
+    for number, phase in list_phases(methods[0], stage, points):
         resumed = bool(points) and number == points[0].position[0]
         if number and not resumed:
-            between_phases(learners, methods, phase)
-        with prepared(learners, training, phase, number, resumed) as (settings, free):
+            call_between(learners, methods, phase)
+        with prepare_phase(learners, training, phase, number, resumed) as (settings, free):
             now = PhaseTraining(
                 learners, methods, settings, phase, number, mapped=mapped, capture=capture,
                 compile=compile, progress=progress, rates=rates,
             )  # fmt: skip
             slices = StepSlices(now, history, clock, free, checkpointer, keeps_end)
             if resumed:
-                restore(now, points)
+                restore_phase(now, points)
             for epoch in now.epochs():
                 now.load(epoch)
                 for start, stop in now.stretches(slices):
@@ -97,11 +103,11 @@ def train_task(
             now.close()
         history.add(now.log)
     finish_task(learners, methods)
-    agree(learners)
-    found = answers(learners, methods, features=features)
+    synchronise_ranks(learners)
+    found = evaluate(learners, methods, features=features)
     count_scored(learners, held=True)
     for learner, answer in zip(learners, found, strict=True):
-        if learner.diverged < 0 and not answers_are_sound(learner, answer.scores):
+        if learner.diverged < 0 and not learner_scores_are_sound(learner, answer.scores):
             learner.diverged = stage
         learner.before = []
     return history.outcomes(learners, found, clock.seconds / len(learners))
@@ -124,9 +130,9 @@ def open_task(
         for learner, vector in zip(learners, vectors, strict=True):
             learner.open_classes(stage)
             learner.vector = vector
-            hold_root(learner, methods[0], stage)
-        host_verbs.with_values(learners, methods, "start")
-        optimizer = optimizer_of(training, learners[0].networks)
+            freeze_root(learner, methods[0], stage)
+        host_verbs.call_for_all_with_values(learners, methods, "start")
+        optimizer = make_optimizer(training, learners[0].networks)
         fresh = optimizer.fresh(learners[0].vector)
         for learner in learners:
             if training.optim_reset or not learner.opt:
@@ -178,7 +184,7 @@ class PhaseTraining:
         """Hand the rows of an epoch to the trainer."""
         rows = self.sampler(epoch)
         if self._loaded and self.sampler.fixed:
-            self.trainer.rekey(rows.key)
+            self.trainer.reseed(rows.key)
         else:
             self.trainer.load(rows, self.sampler.fixed)
         self._loaded = True
@@ -203,7 +209,7 @@ class PhaseTraining:
             return
         if curve:
             self.trainer.write_back()
-            self.log.curve.append((done, evaluate(self.learners, self.methods)))
+            self.log.curve.append((done, score_test_items(self.learners, self.methods)))
             count_scored(self.learners, held=False)
         if self.log.due:
             self.log.record(self.trainer)
@@ -240,7 +246,9 @@ def finish_task(learners: Sequence[RunLearner], methods: Sequence[Method]) -> No
     for one in learners:
         one.latents = {}
     alive = [i for i, one in enumerate(learners) if one.diverged < 0]
-    host_verbs.with_values([learners[i] for i in alive], [methods[i] for i in alive], "finish")
+    host_verbs.call_for_all_with_values(
+        [learners[i] for i in alive], [methods[i] for i in alive], "finish"
+    )
     for learner, method in zip(learners, methods, strict=True):
         check_budget(learner, method)
         learner.resume_point = None

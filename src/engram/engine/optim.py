@@ -1,4 +1,5 @@
-"""Optimisers on the one vector, for one run [P] or several [R, P], in place.
+"""Optimisers on the one vector, in place, for one run [P] or several [R, P]; learning rate
+schedules, early stopping and best epochs.
 
 torch.optim refuses a learning rate per run, so the update is ours. Where every run has the same
 rate and step count, torch's fused kernel does the same arithmetic in one pass.
@@ -18,13 +19,13 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from engram.engine.training import Training
-from engram.learner.layout import Networks
 from engram.learner.learner import RunLearner
+from engram.learner.parameter_layout import Networks
 from engram.learner.tensor_tree import tree_map
 
 EPS = 1e-8
-PARTS = ("m", "v")  # of an optimiser's state, with one number per parameter
-Opt = dict[str, Any]
+MOMENTS = ("m", "v")  # of an optimiser's state, with one number per parameter
+OptimizerState = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,14 @@ class Optimizer:
     def of(cls, training: Training) -> Optimizer:
         return cls(training.optimizer, training.momentum, training.betas, training.weight_decay)
 
-    def fresh(self, vector: Tensor) -> Opt:
+    def fresh(self, vector: Tensor) -> OptimizerState:
         """The state before the first step."""
         steps = torch.zeros(vector.shape[:-1], dtype=torch.float32, device=vector.device)
         if self.kind == "sgd":
             return {"m": torch.zeros_like(vector), "t": steps}
         return {"m": torch.zeros_like(vector), "v": torch.zeros_like(vector), "t": steps}
 
-    def moves_still(self, reset: bool) -> bool:
+    def moves_without_gradient(self, reset: bool) -> bool:
         """Whether an entry without gradient may still move: by decay, or by old momentum."""
         return self.decay > 0 or not reset
 
@@ -90,7 +91,12 @@ class Optimizer:
         return torch.stack([lr / first, second.rsqrt()]).to(lr.dtype)
 
     def update_(
-        self, vector: Tensor, grad: Tensor, opt: Opt, lr: Tensor, scales: Tensor | None = None
+        self,
+        vector: Tensor,
+        grad: Tensor,
+        opt: OptimizerState,
+        lr: Tensor,
+        scales: Tensor | None = None,
     ) -> None:
         """The same step written out, for learning rates and step counts that differ per run.
 
@@ -118,19 +124,19 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
-class Grouped:
+class PartitionedOptimizer:
     """Several optimisers, each on its slice of the vector with its own multiple of the rate."""
 
     parts: tuple[tuple[slice, float, Optimizer], ...]
 
-    def fresh(self, vector: Tensor) -> Opt:
+    def fresh(self, vector: Tensor) -> OptimizerState:
         """The state before the first step."""
         states = [one.fresh(vector) for _, _, one in self.parts]
         return max(states, key=len)  # one for all, with a second moment if any part has one
 
-    def moves_still(self, reset: bool) -> bool:
+    def moves_without_gradient(self, reset: bool) -> bool:
         """Whether an entry without gradient may still move."""
-        return any(one.moves_still(reset) for _, _, one in self.parts)
+        return any(one.moves_without_gradient(reset) for _, _, one in self.parts)
 
     def powers(self, t: Tensor) -> Tensor:
         """As `Optimizer.powers`: the betas are those of all."""
@@ -151,18 +157,23 @@ class Grouped:
         self.update_(vector, grad, opt, rate)
 
     def update_(
-        self, vector: Tensor, grad: Tensor, opt: Opt, lr: Tensor, scales: Tensor | None = None
+        self,
+        vector: Tensor,
+        grad: Tensor,
+        opt: OptimizerState,
+        lr: Tensor,
+        scales: Tensor | None = None,
     ) -> None:
         """As `Optimizer.update_`, slice by slice; the steps are counted once."""
         for place, factor, one in self.parts:
-            own = {name: opt[name][..., place] for name in PARTS if name in opt}
+            own = {name: opt[name][..., place] for name in MOMENTS if name in opt}
             own["t"] = opt["t"].clone()
             mine = None if scales is None else torch.stack([scales[0] * factor, scales[1]])
             one.update_(vector[..., place], grad[..., place], own, lr * factor, mine)
         opt["t"].add_(1)
 
 
-def optimizer_of(training: Training, networks: Networks) -> Optimizer | Grouped:
+def make_optimizer(training: Training, networks: Networks) -> Optimizer | PartitionedOptimizer:
     """The recipe's optimiser, or one with parts where a further network has its own."""
     usual, parts, start = Optimizer.of(training), [], 0
     for name, settings in networks.settings.items():
@@ -176,7 +187,7 @@ def optimizer_of(training: Training, networks: Networks) -> Optimizer | Grouped:
     if not parts:
         return usual
     parts.append((slice(start, len(networks.layout)), 1.0, usual))
-    return Grouped(tuple(part for part in parts if part[0].start < part[0].stop))
+    return PartitionedOptimizer(tuple(part for part in parts if part[0].start < part[0].stop))
 
 
 # ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engram.data.dataset import Data
-from engram.data.standardization import filled_with
+from engram.data.standardization import filled_values
 from engram.engine.checkpoints import load_state_dict, state_dict
 from engram.engine.run_definition import Run
 from engram.errors import bad
@@ -20,7 +20,7 @@ FORMAT = "engram-model-1"
 ROWS = ("rows/x", "rows/y", "rows/stage")  # what is left of the data: inputs, columns, task
 
 
-class Portable(NamedTuple):
+class PortableState(NamedTuple):
     """Tensors by name, and plain facts beside them; both go into one file.
 
     Parameters stand under their own names (``net.head.weight``), method state, exemplars and what
@@ -42,18 +42,20 @@ class Portable(NamedTuple):
         return int(self.facts["stage"])
 
 
-def portable(learner: RunLearner, run: Run, *, most_bytes: float = float("inf")) -> Portable:
+def export_state(
+    learner: RunLearner, run: Run, *, most_bytes: float = float("inf")
+) -> PortableState:
     """All that a learner knows after a stage.
 
     Rows that need more than `most_bytes` stay behind, and so do moments of an optimiser, of which
     there are one or two for each parameter.
     """
-    anew = _begins_anew(learner, most_bytes) if not run.training.optim_reset else ""
+    anew = _why_not_optimizer(learner, most_bytes) if not run.training.optim_reset else ""
     left_out = ("free", "opt") if run.training.optim_reset or anew else ("free",)
     tensors, facts = state_dict(learner, left_out)
     layout, vector = learner.networks.layout, tensors.pop("vector")
     tensors |= {name: view.clone() for name, view in layout(vector).items()}
-    rows, stages, place = _kept(learner)
+    rows, stages, place = _rows_to_keep(learner)
     tensors["exemplars/rows"] = place
     tensors["rows/y"], tensors["rows/stage"] = learner.stream.targets[rows].cpu(), stages
     why_not = _why_not(learner, len(rows), most_bytes)
@@ -63,12 +65,12 @@ def portable(learner: RunLearner, run: Run, *, most_bytes: float = float("inf"))
         "format": FORMAT,
         "layout": [[name, list(shape)] for name, shape in layout.shapes.items()],
         "rows_left_out": why_not, "optimizer_left_out": anew,
-        **_about_data(learner), **_about_tasks(learner),
+        **_describe_data(learner), **_describe_tasks(learner),
     }  # fmt: skip
-    return Portable(tensors, facts)
+    return PortableState(tensors, facts)
 
 
-def _kept(learner: RunLearner) -> tuple[Tensor, Tensor, Tensor]:
+def _rows_to_keep(learner: RunLearner) -> tuple[Tensor, Tensor, Tensor]:
     """Rows that are needed later and their tasks, each once; where exemplars stand among them."""
     exemplars, span = learner.exemplars, len(learner.stream.data)
     codes = exemplars.stages * span + exemplars.rows
@@ -94,7 +96,7 @@ def _why_not(learner: RunLearner, rows: int, most: float) -> str:
     return ""
 
 
-def _begins_anew(learner: RunLearner, most: float) -> str:
+def _why_not_optimizer(learner: RunLearner, most: float) -> str:
     """Why an optimiser that goes on from task to task cannot come along; nothing where it can."""
     size = nbytes(learner.opt)
     if size <= most:
@@ -102,28 +104,28 @@ def _begins_anew(learner: RunLearner, most: float) -> str:
     return f"moments of the optimiser take {size / 2**20:.0f} MiB and were not kept"
 
 
-def about_inputs(data: Data) -> dict[str, Any]:
+def describe_inputs(data: Data) -> dict[str, Any]:
     """What inputs of a data set are like, as later ones must be."""
     return {
         "shape": list(data.stored_shape), "dtype": str(data.x.dtype).removeprefix("torch."),
         "mean": list(data.mean), "std": list(data.std),
         "crop": None if data.crop is None else list(data.crop), "name": data.name,
-        "channel_axis": data.channel_axis, "fill": list(filled_with(data)),
+        "channel_axis": data.channel_axis, "fill": list(filled_values(data)),
         "columns": list(data.columns),
     }  # fmt: skip
 
 
-def _about_data(learner: RunLearner) -> dict[str, Any]:
+def _describe_data(learner: RunLearner) -> dict[str, Any]:
     stream = learner.stream
     data = stream.data
     classes = [data.classes[c] for c in stream.order]
     return {
-        "inputs": about_inputs(data), "classes": classes[: int((learner.opened >= 0).sum())],
+        "inputs": describe_inputs(data), "classes": classes[: int((learner.opened >= 0).sum())],
         "head": stream.head, "labels": stream.labels, "information": stream.information,
     }  # fmt: skip
 
 
-def _about_tasks(learner: RunLearner) -> dict[str, Any]:
+def _describe_tasks(learner: RunLearner) -> dict[str, Any]:
     """Of every task so far: its classes as columns, its name, how many rows it had."""
     stream, stages = learner.stream, range(learner.stage + 1)
     return {
@@ -146,7 +148,7 @@ _OF_INPUTS: dict[str, type] = {
 }  # fmt: skip
 
 
-def check(found: Portable) -> None:
+def check_portable_facts(found: PortableState) -> None:
     """Raise where facts that are used later, when somebody asks, are not what they should be."""
     facts, about = found.facts, found.facts["inputs"]
     for place, kinds in ((facts, _KINDS), (about, _OF_INPUTS)):
@@ -171,7 +173,7 @@ def check(found: Portable) -> None:
         int(task["rows"])
 
 
-def restore(learner: RunLearner, found: Portable) -> int:
+def restore_state(learner: RunLearner, found: PortableState) -> int:
     """Put what was learnt into a fresh learner of the same width; the next stage to train."""
     shapes = {name: tuple(shape) for name, shape in found.facts["layout"]}
     own = {name: tuple(shape) for name, shape in learner.networks.layout.shapes.items()}

@@ -1,4 +1,4 @@
-"""Before the first task: roots learn from rows that are set aside from all tasks.
+"""Pretraining before the first task: roots learn from rows that are split off from all tasks.
 
 A stand-in of each learner trains on the stream of those rows, all tasks and classes at once, by the
 same loop as any task; then its root goes to the learner, whose top and head are still untouched.
@@ -23,45 +23,51 @@ from engram.errors import bad
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import tree_map
 from engram.methods.method import Method, Phase, Prologue, ReplaySpec
-from engram.streams.guard import KINDS, SCORED
+from engram.streams.access_guard import READ_KINDS, SCORED_KINDS
 from engram.streams.stream import Stream
 
-PROLOGUE = -1  # in place of a task, or of a phase of the first one
-NAME = "prologue"  # of its phase and of its loss
-SHARED = ("vector", "buffers", "free", "opt", "units")  # what a checkpoint keeps of a stand-in
+PRETRAINING_STAGE = -1  # in place of a task, or of a phase of the first one
+PRETRAINING_NAME = "prologue"  # of its phase and of its loss
+STAND_IN_FIELDS = (
+    "vector",
+    "buffers",
+    "free",
+    "opt",
+    "units",
+)  # what a checkpoint keeps of a stand-in
 
 
-def prologue_of(method: Method) -> Prologue | None:
+def declared_pretraining(method: Method) -> Prologue | None:
     """The training before the first task that a method asks for."""
     found = method.prologue()
     return found if isinstance(found, Prologue) else None
 
 
-def prologue_before(run: Run) -> Prologue | None:
+def pending_pretraining(run: Run) -> Prologue | None:
     """The training before the first task that is still to be done in a run."""
-    return None if run.begun else prologue_of(run.method)
+    return None if run.begun else declared_pretraining(run.method)
 
 
-def streams_of(run: Run) -> tuple[Stream, Stream | None]:
+def split_stream(run: Run) -> tuple[Stream, Stream | None]:
     """The stream that a run learns, and that of the rows set aside from it."""
-    asked = prologue_before(run)
+    asked = pending_pretraining(run)
     if asked is None:
         return run.stream, None
     known: dict[Any, tuple[Stream, Stream]] = run.stream.__dict__.setdefault("_aside", {})
     key = asked.share, run.seed
     if key not in known:
-        known[key] = set_aside(run.stream, *key)
+        known[key] = split_off_rows(run.stream, *key)
     return known[key]
 
 
-def is_before(learner: RunLearner) -> bool:
+def needs_pretraining(learner: RunLearner) -> bool:
     """Whether the prologue of a learner that is to begin, or to go on, is still to be done."""
     point = learner.resume_point
-    return point is None or point.position[0] == PROLOGUE
+    return point is None or point.position[0] == PRETRAINING_STAGE
 
 
 @dataclass(frozen=True)
-class Pretraining(Method):
+class RootPretraining(Method):
     """Plain training of the main network on all rows of a stream at once."""
 
     reads: ClassVar[str] = "past"
@@ -70,7 +76,7 @@ class Pretraining(Method):
         return ReplaySpec("past")
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
-        return (Phase(name=NAME, moves=("net",)),)
+        return (Phase(name=PRETRAINING_NAME, moves=("net",)),)
 
 
 class _OfLearners:
@@ -96,7 +102,7 @@ class _OfLearners:
         for learner, stand, point in zip(self.learners, learners, points, strict=True):
             _hand_over(stand, learner)
             learner.enter(0)
-            point.position = (PROLOGUE, *point.position[1:])
+            point.position = (PRETRAINING_STAGE, *point.position[1:])
         self.checkpointer.save(places, self.learners, points)
 
 
@@ -108,10 +114,10 @@ def train_prologue(
 
     None if the `checkpointer` ends the training inside.
     """
-    stands = [_stand_in(*pair) for pair in zip(runs, learners, strict=True)]
-    training = _settings(runs[0])
+    stands = [_make_stand_in(*pair) for pair in zip(runs, learners, strict=True)]
+    training = _pretraining_settings(runs[0])
     last = len(runs[0].stream) - 1  # all classes are open then
-    methods = [Pretraining()] * len(stands)
+    methods = [RootPretraining()] * len(stands)
     saver = None if checkpointer is None else _OfLearners(checkpointer, learners)
     outcomes = train_task(
         stands, methods, training, last, keeps_end=True, checkpointer=saver, **options
@@ -119,20 +125,22 @@ def train_prologue(
     if outcomes is None:
         return None
     for learner, stand, outcome in zip(learners, stands, outcomes, strict=True):
-        _settle(learner, stand)
-        learner.before = [(step, {NAME: terms["total"]}) for step, terms in outcome.losses]
+        _take_over_root(learner, stand)
+        learner.before = [
+            (step, {PRETRAINING_NAME: terms["total"]}) for step, terms in outcome.losses
+        ]
     return outcomes
 
 
-def with_prologue(run: Run, first: StageOutcome, seconds: float) -> StageOutcome:
+def add_pretraining_costs(run: Run, first: StageOutcome, seconds: float) -> StageOutcome:
     """The outcome of a run's first task, with the steps and seconds of what came before it."""
-    asked = prologue_of(run.method)
+    asked = declared_pretraining(run.method)
     steps = 0 if asked is None else asked.iterations
     return replace(first, seconds=first.seconds + seconds, steps=first.steps + steps)
 
 
-def _settings(run: Run) -> Training:
-    asked = prologue_of(run.method) or Prologue()
+def _pretraining_settings(run: Run) -> Training:
+    asked = declared_pretraining(run.method) or Prologue()
     return replace(
         run.training, iterations=asked.iterations, batch_size=asked.batch_size,
         lr=asked.lr or run.training.lr, first_factor=1.0, schedule="constant", patience=0,
@@ -140,9 +148,9 @@ def _settings(run: Run) -> Training:
     )  # fmt: skip
 
 
-def _stand_in(run: Run, learner: RunLearner) -> RunLearner:
+def _make_stand_in(run: Run, learner: RunLearner) -> RunLearner:
     """A learner of the rows set aside, where the other one stands."""
-    stream = streams_of(run)[1]
+    stream = split_stream(run)[1]
     assert stream is not None  # only methods with a prologue come here
     stand = RunLearner(
         networks=learner.networks, stream=stream, feed=learner.feed, scope="seen", reads="past",
@@ -155,18 +163,18 @@ def _stand_in(run: Run, learner: RunLearner) -> RunLearner:
 
 
 def _hand_over(source: RunLearner, target: RunLearner) -> None:
-    for name in SHARED:
+    for name in STAND_IN_FIELDS:
         setattr(target, name, tree_map(lambda leaf: leaf, getattr(source, name)))
 
 
-def pass_on(source: RunLearner, target: RunLearner) -> None:
+def copy_pretraining(source: RunLearner, target: RunLearner) -> None:
     """Let a learner whose prologue is the same have what it gave."""
     _hand_over(source, target)
     target.ledger, target.resume_point = source.ledger.copy(), None
     target.before = list(source.before)
 
 
-def _settle(learner: RunLearner, stand: RunLearner) -> None:
+def _take_over_root(learner: RunLearner, stand: RunLearner) -> None:
     """The root of the stand-in below a top, a head and further networks as they began."""
     networks = learner.networks
     vector, buffers = networks.initial()
@@ -176,7 +184,7 @@ def _settle(learner: RunLearner, stand: RunLearner) -> None:
     inside = {k: v for k, v in stand.buffers.items() if k.startswith(networks.root_prefixes)}
     learner.vector, learner.buffers = vector, buffers | inside
     learner.opt, learner.units, learner.resume_point = {}, {}, None
-    kinds = [kind for kind in KINDS if kind not in SCORED]
+    kinds = [kind for kind in READ_KINDS if kind not in SCORED_KINDS]
     read = sum(stand.ledger.total(kind) for kind in kinds)
     learner.ledger.record(0, "prologue", read)
 
@@ -185,7 +193,7 @@ def _settle(learner: RunLearner, stand: RunLearner) -> None:
 # Rows set aside from all tasks, for a training that comes before the first one.
 
 
-def set_aside(stream: Stream, share: float, seed: int) -> tuple[Stream, Stream]:
+def split_off_rows(stream: Stream, share: float, seed: int) -> tuple[Stream, Stream]:
     """The stream without a share of its training rows, and the stream of those rows alone.
 
     Which rows, depends on the seed and on the rows of each task, not on labels. A row that several
@@ -196,11 +204,11 @@ def set_aside(stream: Stream, share: float, seed: int) -> tuple[Stream, Stream]:
     >>> from engram.data.dataset import Data
     >>> from engram.streams.incremental_streams import class_incremental
     >>> stream = class_incremental(Data.from_arrays([[float(i)] for i in range(60)], [0, 1] * 30))
-    >>> rest, aside = set_aside(stream, 0.25, seed=0)
+    >>> rest, aside = split_off_rows(stream, 0.25, seed=0)
     >>> [len(part.tasks[0].train) for part in (stream, rest, aside)]
     [48, 36, 12]
     """
-    chosen = _chosen(stream, share, seed)
+    chosen = _choose_rows(stream, share, seed)
     rest, aside = [], []
     for number, task in enumerate(stream.tasks):
         mine = chosen[task.train]
@@ -214,7 +222,7 @@ def set_aside(stream: Stream, share: float, seed: int) -> tuple[Stream, Stream]:
     return replace(stream, tasks=tuple(rest)), before
 
 
-def _chosen(stream: Stream, share: float, seed: int) -> Tensor:
+def _choose_rows(stream: Stream, share: float, seed: int) -> Tensor:
     """[N] whether each row of the data is set aside; a generated copy goes with its source."""
     stored = len(stream.data.x)
     draws = keys.uniform(keys.fold(seed, "aside"), stored)

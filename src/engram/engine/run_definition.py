@@ -1,4 +1,6 @@
-"""What one run is made of."""
+"""What one run is made of, and how its predictions are scored: by the labels of its stream,
+never by its loss.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ class Run:
         check_arguments(self.method)
         if self.stream.online and (self.training.epochs > 1 and not self.training.iterations):
             raise bad("epochs", "1, because the stream is online", self.training.epochs)
-        check_judging(self)
+        check_label_kind(self)
         memory = self.method.memory_budget
         if memory is not None:
             memory.check(groups=int(self.stream.visible.sum()), tasks=len(self.stream))
@@ -54,16 +56,16 @@ class Run:
 
     def _meant(self, name: str) -> str:
         said: str = getattr(self.training, name)
-        return automatic(self.stream)[name] if said == "auto" else said
+        return resolve_auto(self.stream)[name] if said == "auto" else said
 
 
-def automatic(stream: Stream) -> dict[str, str]:
+def resolve_auto(stream: Stream) -> dict[str, str]:
     """What ``auto`` stands for in the settings of a run over a stream.
 
     Examples
     --------
     >>> from engram import class_incremental, load
-    >>> automatic(class_incremental(load("blobs")))
+    >>> resolve_auto(class_incremental(load("blobs")))
     {'scope': 'seen', 'loss': 'ce'}
     """
     scope = "own" if stream.head == "multi" else "seen"
@@ -114,15 +116,15 @@ FIGURES = {"single": "accuracy", "set": "precision_weighted_jaccard"}
 LOSSES = {"single": "ce", "set": "bce"}
 
 
-def check_judging(run: Run) -> None:
+def check_label_kind(run: Run) -> None:
     """Refuse a method, loss or watched figure that does not fit the labels of the stream."""
     kind, training = run.stream.labels, run.training
     name, needed = type(run.method).__name__, DECISIONS[kind]
     if needed not in run.method.decides:
-        wanted = _wanted(kind)
+        wanted = _describe_fitting_methods(kind)
         if kind == "set" and run.method.for_label_sets:
             wanted += f": {name} with {run.method.for_label_sets}"
-        raise bad("method", wanted, f"{name}, whose scores allow {_either(run.method)}")
+        raise bad("method", wanted, f"{name}, whose scores allow {_describe_decisions(run.method)}")
     if kind == "set" and training.loss not in ("auto", "bce"):
         expected = "'bce' (or 'auto'), because rows of this stream carry sets of labels"
         raise bad("loss", expected, training.loss)
@@ -134,7 +136,7 @@ def check_judging(run: Run) -> None:
         raise bad("plateau_watch", expected, training.plateau_watch)
 
 
-def _wanted(kind: str) -> str:
+def _describe_fitting_methods(kind: str) -> str:
     if kind == "single":
         return "one whose scores have an argmax, because rows of this stream carry one label"
     return (
@@ -143,12 +145,12 @@ def _wanted(kind: str) -> str:
     )
 
 
-def _either(method: object) -> str:
+def _describe_decisions(method: object) -> str:
     decides: tuple[str, ...] = getattr(method, "decides", ())
     return " or ".join(decides) or "no decision"
 
 
-def judged(scores: Tensor, batch: Batch, kind: str) -> Tensor:
+def score_batch(scores: Tensor, batch: Batch, kind: str) -> Tensor:
     """[] figure of the scores [B, C] on the rows of a batch, among the classes open there.
 
     Examples
@@ -156,10 +158,11 @@ def judged(scores: Tensor, batch: Batch, kind: str) -> Tensor:
     >>> from engram.learner.batch import Batch
     >>> none = torch.zeros(2)
     >>> open_ = torch.ones(2, 3, dtype=torch.bool)
-    >>> batch = Batch(none, torch.tensor([[0, 2], [1, -1]]), none, none, none, open_, none, none,
-    ...               none, none)
+    >>> batch = Batch(
+    ...     none, torch.tensor([[0, 2], [1, -1]]), none, none, none, open_, none, none, none, none
+    ... )
     >>> scores = torch.tensor([[3.0, -1.0, 2.0], [1.0, 2.0, -1.0]])
-    >>> judged(scores, batch, "set").item(), judged(scores, batch, "single").item()
+    >>> score_batch(scores, batch, "set").item(), score_batch(scores, batch, "single").item()
     (0.625, 1.0)
     """
     if kind == "single":

@@ -1,4 +1,5 @@
-"""Which rows each step of an epoch sees: a pure function of (seed, stage, epoch, step).
+"""Which rows each step of an epoch sees, a pure function of (seed, stage, epoch, step): the
+task, the memory, reservoirs, held-out exemplars.
 
 Runs trained together are sampled at once, [R, S, B]: R runs, S steps, B rows. A shorter run is
 padded by weight and repeats a real row there, so that no padding value can be infinite.
@@ -18,13 +19,13 @@ from engram.engine.training import Training
 from engram.errors import bad
 from engram.learner.batch import LabelledRows
 from engram.learner.learner import RunLearner
-from engram.learner.proxy import proxy_of
+from engram.learner.learner_proxy import open_proxy
 from engram.memory.exemplars import Exemplars
 from engram.methods.method import Method, Phase, ReplaySpec
 
 EPOCHS_AHEAD = 64
-STRETCH = 200  # iterations sampled at once
-AS_BATCH = -1  # as many memory rows as the batch has of the task
+STEPS_PER_STRETCH = 200  # iterations sampled at once
+SIZE_OF_BATCH = -1  # as many memory rows as the batch has of the task
 
 
 class IndexBatch(NamedTuple):
@@ -81,17 +82,17 @@ class Sampler:
     @property
     def chunks(self) -> int:
         """Stretches of iterations, 0 where epochs are sampled."""
-        return -(-self.total // STRETCH)
+        return -(-self.total // STEPS_PER_STRETCH)
 
     def __call__(self, number: int) -> Minibatches:
         """The rows of an epoch, or of a stretch of iterations; to be called in order."""
         if self.total:
-            start = number * STRETCH
-            return self.iterations(start, min(start + STRETCH, self.total))
+            start = number * STEPS_PER_STRETCH
+            return self.iterations(start, min(start + STEPS_PER_STRETCH, self.total))
         if not self.fixed:
             return self.epoch(number)
         self._first = self._first or self.epoch(0)
-        return self.rekeyed(self._first, number) if number else self._first
+        return self.reseed_rows(self._first, number) if number else self._first
 
     def skip(self, count: int) -> None:
         """Go on behind `count` epochs or stretches: what passed by is in the reservoir."""
@@ -126,7 +127,7 @@ class Sampler:
         drawn = bool(self.memory) and bool(self.memory_size)
         return self.whole and not drawn and self.reservoir is None and not self.total
 
-    def rekeyed(self, rows: Minibatches, epoch: int) -> Minibatches:
+    def reseed_rows(self, rows: Minibatches, epoch: int) -> Minibatches:
         """The rows of a fixed epoch in another one: the same, with other noise."""
         part, place = divmod(epoch, EPOCHS_AHEAD)
         if self._keys[0] != part:  # many epochs at once: a step may be cheaper than a key
@@ -188,7 +189,7 @@ class Sampler:
         each = (-1, *[1] * (epochs.ndim - 1))
         real = self.main.real.view(each)
         key = keys.fold(self.seeds.view(each), "order", self.stage, epochs)
-        drawn = keys.order(key, self.main.length, real)
+        drawn = keys.permutation(key, self.main.length, real)
         # a run whose rows fit into one batch has no order, in a group as alone
         return torch.where(real[..., None] <= self.batch, places, drawn)
 
@@ -210,7 +211,7 @@ class Sampler:
             apart = tuple(self._reservoir_batch(held, key, j) for j in range(now.draws))
             into = held.into
         if self.pair and apart:
-            main, into = _paired(apart[0], main, into)
+            main, into = _join_memory_rows(apart[0], main, into)
             apart, lengths = (), tuple((main.w > 0).sum(-1).amax(0).tolist())
         return Minibatches(main, apart, key, lengths, live, into)  # type: ignore[arg-type]
 
@@ -221,22 +222,22 @@ class Sampler:
             return self._index_batch(source, index, index < source.real[:, None, None])
         size, wanted = self._wanted()
         count = source.real[:, None].expand(runs, steps)
-        index = keys.below(keys.fold(key, "memory", number), count, size)
+        index = keys.randint(keys.fold(key, "memory", number), count, size)
         return self._index_batch(source, index, wanted.expand(runs, steps, size))
 
     def _wanted(self) -> tuple[int, Tensor]:
         """Memory rows drawn per step, and [R, 1, size] which of them each run wants."""
-        size = self.batch if self.memory_size == AS_BATCH else self.memory_size
+        size = self.batch if self.memory_size == SIZE_OF_BATCH else self.memory_size
         own = torch.full_like(self.main.real, size)
-        if self.memory_size == AS_BATCH:
+        if self.memory_size == SIZE_OF_BATCH:
             own = self.main.real.clamp(max=size)  # a small task's batch is small, so is its share
         return size, torch.arange(size, device=self.device) < own[:, None, None]
 
-    def _reservoir_batch(self, held: Contents, key: keys.Key, number: int) -> IndexBatch:
+    def _reservoir_batch(self, held: ReservoirContents, key: keys.Key, number: int) -> IndexBatch:
         """Memory rows of each step from what the reservoirs hold then."""
         size, wanted = self._wanted()
         drawn = keys.fold(key, "memory", number)
-        slot = keys.below(drawn, held.filled.clamp(min=1), size)  # [R, S, m]
+        slot = keys.randint(drawn, held.filled.clamp(min=1), size)  # [R, S, m]
         there = (held.filled > 0)[..., None] & wanted
         holder = held.holder.gather(2, slot)
         batch = self._index_batch(self.main, holder.clamp(min=0), there)
@@ -262,7 +263,7 @@ class Sampler:
         )
 
 
-def _paired(
+def _join_memory_rows(
     memory: IndexBatch, main: IndexBatch, into: Tensor | tuple[()]
 ) -> tuple[IndexBatch, Tensor | tuple[()]]:
     """Memory rows, then rows of the task, then all padding.
@@ -323,14 +324,16 @@ def pad_items(
     sizes = tuple(len(one.rows) for one in items)
     rows, stages, y, slot = (leaf.to(device) for leaf in stacked)
     weight = [
-        padded(_balanced(one.y[:, 0]) if class_weights else torch.ones(len(one.rows)))
+        padded(
+            _class_balancing_weights(one.y[:, 0]) if class_weights else torch.ones(len(one.rows))
+        )
         for one in items
     ]
     real = torch.tensor(sizes, device=device)
     return PaddedItems(rows, stages, y, real, sizes, torch.stack(weight).to(device), slot)
 
 
-def _balanced(labels: Tensor) -> Tensor:
+def _class_balancing_weights(labels: Tensor) -> Tensor:
     """[n] weights that give every class the same total, mean 1."""
     counts = torch.bincount(labels.clamp(min=0))
     inverse = 1 / counts[labels.clamp(min=0)]
@@ -345,7 +348,7 @@ def _balanced(labels: Tensor) -> Tensor:
 # the device, and a run has the same memory alone, in lockstep and after a resume.
 
 
-class Contents(NamedTuple):
+class ReservoirContents(NamedTuple):
     """What R reservoirs of M slots hold before each of S steps, and where its rows go after it."""
 
     holder: Tensor  # [R, S, M] place of the row among the task's rows; -1: an earlier task's
@@ -372,27 +375,29 @@ class Reservoir:
         self.slots, self.draws = slots, draws
         self.seen = seen.clone()  # grows as rows pass by
         self._key = keys.fold(seeds, "memory", "reservoir")
-        self.holder = seeds.new_full((len(seeds), slots), -1)  # [R, M] as `Contents.holder`
+        self.holder = seeds.new_full(
+            (len(seeds), slots), -1
+        )  # [R, M] as `ReservoirContents.holder`
 
     @property
     def filled(self) -> Tensor:
         """[R] slots in use now."""
         return self.seen.clamp(max=self.slots)
 
-    def unchanged(self, steps: int, rows: int) -> Contents:
+    def unchanged(self, steps: int, rows: int) -> ReservoirContents:
         """Nothing passes by: the first epoch is over."""
         runs = len(self.seen)
-        return Contents(
+        return ReservoirContents(
             self.holder[:, None].expand(-1, steps, -1), self.filled[:, None].expand(-1, steps),
             self.holder.new_full((), -1).expand(runs, steps, rows),
         )  # fmt: skip
 
-    def insert(self, index: Tensor, arrives: Tensor) -> Contents:
+    def insert(self, index: Tensor, arrives: Tensor) -> ReservoirContents:
         """Rows `index` [R, S, B] of the task pass by where `arrives`."""
         runs, steps, size = index.shape
         here = arrives.flatten(1)  # [R, n]
         place = self.seen[:, None] + here.long().cumsum(1) - 1  # the how-manieth row ever, from 0
-        drawn = keys.below(keys.fold(self._key[:, None], place), (place + 1).clamp(min=1))  # type: ignore[index]
+        drawn = keys.randint(keys.fold(self._key[:, None], place), (place + 1).clamp(min=1))  # type: ignore[index]
         target = torch.where(place < self.slots, place, drawn)
         enters = here & (target < self.slots)
         arrival = torch.arange(steps * size, device=index.device).expand(runs, -1)
@@ -409,7 +414,7 @@ class Reservoir:
         count = here.view(runs, steps, size).sum(-1).cumsum(1)
         before = self.seen[:, None] + torch.cat([torch.zeros_like(count[:, :1]), count[:, :-1]], 1)
         self.holder, self.seen = holder[:, -1].clone(), self.seen + count[:, -1]
-        return Contents(holder[:, :-1], before.clamp(max=self.slots), into)
+        return ReservoirContents(holder[:, :-1], before.clamp(max=self.slots), into)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -434,18 +439,18 @@ def build_sampler(
         items = [_task_items(one, replay, stage) for one in learners]
         if replay.held:
             pairs = zip(learners, items, strict=True)
-            items = [without_held(one, own, method, replay.held) for one, own in pairs]
+            items = [drop_held_out(one, own, method, replay.held) for one, own in pairs]
     rows = multiple if not training.batch_size else 1
     main = pad_items(items, device, class_weights=training.class_weights, multiple=rows)
-    memory, size = _replayed(learners, replay, stage, multiple)
+    memory, size = _memories_to_replay(learners, replay, stage, multiple)
     seeds, reservoir = [one.seed for one in learners], None
     if number:  # another phase draws otherwise
         seeds = [int(keys.fold(seed, "phase", number)) for seed in seeds]
     if replay.renew == "step":
-        size = replay.size or AS_BATCH
+        size = replay.size or SIZE_OF_BATCH
         seen = torch.tensor([one.exemplars.seen for one in learners], device=device)
         own = torch.tensor([one.seed for one in learners], device=device)
-        reservoir = Reservoir(seen, _slots(method), own, replay.draws)
+        reservoir = Reservoir(seen, _reservoir_slots(method), own, replay.draws)
     return Sampler(
         main, memory, seeds=seeds, stage=stage, last=training.last, reservoir=reservoir,
         batch_size=training.batch_size, pair=replay.kind == "pair", memory_size=size,
@@ -479,7 +484,7 @@ def _memory_only(learner: RunLearner, method: Method) -> LabelledRows:
     return learner.items(exemplars.rows, exemplars.stages)
 
 
-def _replayed(
+def _memories_to_replay(
     learners: Sequence[RunLearner], replay: ReplaySpec, stage: int, multiple: int
 ) -> tuple[list[PaddedItems], int]:
     """Memories to draw from at every step, and how many rows (0: all of them)."""
@@ -490,18 +495,18 @@ def _replayed(
     device = learners[0].device
     items = [one.items(one.exemplars.rows, one.exemplars.stages) for one in learners]
     if replay.kind == "tasks":
-        past = [[_of_stage(one, k) for one in items] for k in range(stage)]
+        past = [[_select_stage(one, k) for one in items] for k in range(stage)]
         return [pad_items(one, device, multiple=multiple) for one in past], replay.size
     copies = replay.draws if replay.renew == "task" else 1
-    return [pad_items(items, device)] * copies, replay.size or AS_BATCH
+    return [pad_items(items, device)] * copies, replay.size or SIZE_OF_BATCH
 
 
-def _of_stage(items: LabelledRows, stage: int) -> LabelledRows:
+def _select_stage(items: LabelledRows, stage: int) -> LabelledRows:
     which = items.stages == stage
     return LabelledRows(*(leaf[which] for leaf in items))
 
 
-def _slots(method: Method) -> int:
+def _reservoir_slots(method: Method) -> int:
     """Slots of a reservoir that is renewed with every step."""
     memory = method.memory_budget
     if memory is None or memory.policy != "reservoir":
@@ -529,7 +534,7 @@ def check_budget(learner: RunLearner, method: Method) -> None:
 # Rows that a method puts aside: no batch holds them, a second step may be fitted on them.
 
 
-def without_held(
+def drop_held_out(
     learner: RunLearner, items: LabelledRows, method: Method, every: int
 ) -> LabelledRows:
     """The items without exemplars put aside, those to be stored after the task included.
@@ -540,7 +545,7 @@ def without_held(
     if memory is None or memory.policy != "random":
         wanted = "a memory of the policy 'random', because replay puts rows aside"
         raise bad("memory", wanted, memory)
-    with proxy_of(learner) as seen:
+    with open_proxy(learner) as seen:
         after = memory.update(seen, learner.task.train)
     aside = [kept.rows[kept.ranks % every == 1] for kept in (learner.exemplars, after)]
     left = ~torch.isin(items.rows, torch.cat(aside))

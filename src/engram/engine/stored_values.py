@@ -1,4 +1,5 @@
-"""What a method remembers with its exemplars: tables by slot, on the device, for one run or many.
+"""Values that a method stores with its exemplars, as tables by slot, and latents: the root
+encodes the rows of a task once, the top learns from those.
 
 A table [R?, M + 1, ...] has a row for every slot of the memory and one more, into which goes what
 is not to be kept: so a step writes without asking the host.
@@ -17,14 +18,14 @@ from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.methods.method import Method
 from engram.models.classifier import Classifier
-from engram.streams.outline import LatentOutline
+from engram.streams.stream_outline import LatentOutline
 
-Tables = dict[str, Tensor]
-Held = tuple[Tensor, Tensor, Tables]  # rows and stages of exemplars, their values
+ValueTables = dict[str, Tensor]
+MemorySnapshot = tuple[Tensor, Tensor, ValueTables]  # rows and stages of exemplars, their values
 ROWS_AT_ONCE = 4096
 
 
-def tables_of(learners: Sequence[RunLearner], slots: int = 0) -> Tables:
+def stack_value_tables(learners: Sequence[RunLearner], slots: int = 0) -> ValueTables:
     """[R, M + 1, ...] the values of all learners, padded to `slots` or the most in use."""
     slots = max(slots, *(len(one.exemplars) for one in learners))
 
@@ -36,7 +37,9 @@ def tables_of(learners: Sequence[RunLearner], slots: int = 0) -> Tables:
     return {name: torch.stack([padded(one.values[name]) for one in learners]) for name in names}
 
 
-def empty_tables(learner: RunLearner, method: Method, rows: Minibatches, slots: int) -> Tables:
+def make_empty_tables(
+    learner: RunLearner, method: Method, rows: Minibatches, slots: int
+) -> ValueTables:
     """[M + 1, ...] tables for values never remembered so far; one row tells their shapes."""
     first = [leaf[0, 0, :1].cpu() for leaf in (rows.main.rows, rows.main.stages)]
     batch = learner.batch(*first)
@@ -45,12 +48,12 @@ def empty_tables(learner: RunLearner, method: Method, rows: Minibatches, slots: 
     return {name: value.new_zeros(slots + 1, *value.shape[1:]) for name, value in found.items()}
 
 
-def read(table: Tensor, slot: Tensor) -> Tensor:
+def read_slots(table: Tensor, slot: Tensor) -> Tensor:
     """[R?, B, ...] rows of a table [R?, M + 1, ...]; zeros for slot -1.
 
     Examples
     --------
-    >>> read(torch.tensor([[1.0], [2.0], [9.0]]), torch.tensor([1, -1])).tolist()
+    >>> read_slots(torch.tensor([[1.0], [2.0], [9.0]]), torch.tensor([1, -1])).tolist()
     [[2.0], [0.0]]
     """
     shape = (*slot.shape, *[1] * (table.ndim - slot.ndim))
@@ -59,13 +62,13 @@ def read(table: Tensor, slot: Tensor) -> Tensor:
     return torch.where((slot >= 0).reshape(shape), found, 0.0)
 
 
-def write_(table: Tensor, into: Tensor, values: Tensor) -> None:
+def write_slots_(table: Tensor, into: Tensor, values: Tensor) -> None:
     """Put values [R?, B, ...] into the slots [R?, B] of a table, where those are not -1.
 
     Examples
     --------
     >>> table = torch.zeros(3, 1)
-    >>> write_(table, torch.tensor([1, -1]), torch.tensor([[5.0], [6.0]]))
+    >>> write_slots_(table, torch.tensor([1, -1]), torch.tensor([[5.0], [6.0]]))
     >>> table[:2].tolist()
     [[0.0], [5.0]]
     """
@@ -76,13 +79,13 @@ def write_(table: Tensor, into: Tensor, values: Tensor) -> None:
     table.scatter_(into.ndim - 1, index, values.to(table.dtype))
 
 
-def held(learner: RunLearner) -> Held:
-    """The memory as it is, for `complete` after a verb that may change it."""
+def snapshot_memory(learner: RunLearner) -> MemorySnapshot:
+    """The memory as it is, for `complete_values` after a verb that may change it."""
     rows, stages = (part.clone() for part in learner.exemplars[:2])  # verbs may write into them
     return rows, stages, learner.values
 
 
-def complete(learner: RunLearner, method: Method, before: Held) -> None:
+def complete_values(learner: RunLearner, method: Method, before: MemorySnapshot) -> None:
     """Let every exemplar have its values after a verb: those it had `before`, or fresh ones.
 
     Whatever verb fills the memory, values and exemplars go together: batches find them by slot.
@@ -97,8 +100,8 @@ def complete(learner: RunLearner, method: Method, before: Held) -> None:
     place = torch.searchsorted(known[order], code).clamp(max=max(len(known) - 1, 0))
     had = known[order][place] == code if len(known) else torch.zeros_like(code, dtype=torch.bool)
     new = (~had).nonzero()[:, 0]
-    fresh = _remembered(learner, method, new)
-    found: Tables = {}
+    fresh = _compute_values(learner, method, new)
+    found: ValueTables = {}
     for name in fresh or values:
         sample = fresh[name] if fresh else values[name]
         table = sample.new_empty(len(exemplars), *sample.shape[1:])
@@ -110,8 +113,8 @@ def complete(learner: RunLearner, method: Method, before: Held) -> None:
     learner.values = found
 
 
-def _remembered(learner: RunLearner, method: Method, which: Tensor) -> Tables:
-    parts: list[Tables] = []
+def _compute_values(learner: RunLearner, method: Method, which: Tensor) -> ValueTables:
+    parts: list[ValueTables] = []
     for some in which.split(ROWS_AT_ONCE):
         if not len(some):
             continue
@@ -132,12 +135,12 @@ def _remembered(learner: RunLearner, method: Method, which: Tensor) -> Tables:
 
 
 ENCODED_AT_ONCE = 1024
-NAME = "latent"  # of the value that `remember` keeps with exemplars
-BEHIND = torch.iinfo(torch.long).max  # a row number behind all others, for padding
+LATENT_NAME = "latent"  # of the value that `remember` keeps with exemplars
+ROW_PADDING = torch.iinfo(torch.long).max  # a row number behind all others, for padding
 Latents = dict[str, Tensor]  # rows [R?, n] in ascending order, latents [R?, n, ...]
 
 
-def need_root(method: Method, stages: int, net: Classifier) -> None:
+def check_model_root(method: Method, stages: int, net: Classifier) -> None:
     """Refuse a model without a root where a method trains on latents."""
     latent = any(method.replay(stage).latent for stage in range(stages))
     if not net.splits and (latent or method.prologue() is not None):
@@ -146,7 +149,7 @@ def need_root(method: Method, stages: int, net: Classifier) -> None:
         raise bad("model", f"{wanted}, because {type(method).__name__} replays latents", kind)
 
 
-def latents_of(net: Classifier, sample_shape: tuple[int, ...]) -> LatentOutline | None:
+def latent_outline(net: Classifier, sample_shape: tuple[int, ...]) -> LatentOutline | None:
     """What the root of a model answers; None without one."""
     if not net.splits:
         return None
@@ -157,7 +160,7 @@ def latents_of(net: Classifier, sample_shape: tuple[int, ...]) -> LatentOutline 
     return LatentOutline(tuple(shape), net.unit_latents)
 
 
-def hold_root(learner: RunLearner, method: Method, stage: int) -> None:
+def freeze_root(learner: RunLearner, method: Method, stage: int) -> None:
     """Let the root stand still for a task that is learnt from latents."""
     if not method.replay(stage).latent:
         return
@@ -166,7 +169,7 @@ def hold_root(learner: RunLearner, method: Method, stage: int) -> None:
         free[name].fill_(False)
 
 
-def still_root(learners: Sequence[RunLearner]) -> list[str]:
+def frozen_root_names(learners: Sequence[RunLearner]) -> list[str]:
     """Names of the parameters that no run moves in a task, because it is learnt from latents."""
     if not learners[0].latents:
         return []
@@ -174,15 +177,15 @@ def still_root(learners: Sequence[RunLearner]) -> list[str]:
     return [name for name in names if not any(bool(free[name].any()) for free in frees)]
 
 
-def encode(learners: Sequence[RunLearner], method: Method, stage: int) -> None:
+def encode_latents(learners: Sequence[RunLearner], method: Method, stage: int) -> None:
     """Give every learner the latents of its task's rows, where the task is learnt from those."""
     if not method.replay(stage).latent:
         return
     if any(phase.fresh for phase in method.phases(stage)):
         raise bad("phase.fresh", "False where replay is latent, whose root stands still", True)
     for learner in learners:
-        if len(learner.exemplars) and NAME not in learner.values:
-            wanted = f"{type(method).__name__}.remember to return a value called {NAME!r}"
+        if len(learner.exemplars) and LATENT_NAME not in learner.values:
+            wanted = f"{type(method).__name__}.remember to return a value called {LATENT_NAME!r}"
             raise bad("remember", wanted + " (net.at('net.root')(batch.x))", sorted(learner.values))
         rows, order = learner.items().rows.sort()
         stages = learner.items().stages[order]
@@ -192,10 +195,10 @@ def encode(learners: Sequence[RunLearner], method: Method, stage: int) -> None:
             some = [slice(start, start + ENCODED_AT_ONCE) for start in starts]
             for _, x in learner.feed.chunks(rows, stages, some):
                 parts.append(root(x))
-        learner.latents = {"rows": rows.to(learner.device), NAME: torch.cat(parts)}
+        learner.latents = {"rows": rows.to(learner.device), LATENT_NAME: torch.cat(parts)}
 
 
-def stacked(learners: Sequence[RunLearner]) -> Latents:
+def stack_latents(learners: Sequence[RunLearner]) -> Latents:
     """[R, n, ...] the tables of several learners, padded to the longest; {} without latents."""
     tables = [one.latents for one in learners]
     if not tables[0]:
@@ -206,24 +209,24 @@ def stacked(learners: Sequence[RunLearner]) -> Latents:
         return torch.cat([leaf, leaf.new_full((longest - len(leaf), *leaf.shape[1:]), fill)])
 
     return {
-        "rows": torch.stack([padded(table["rows"], BEHIND) for table in tables]),
-        NAME: torch.stack([padded(table[NAME], 0) for table in tables]),
+        "rows": torch.stack([padded(table["rows"], ROW_PADDING) for table in tables]),
+        LATENT_NAME: torch.stack([padded(table[LATENT_NAME], 0) for table in tables]),
     }
 
 
-def look_up(table: Latents, rows: Tensor, slot: Tensor, by_slot: Tensor | None) -> Tensor:
+def look_up_latents(table: Latents, rows: Tensor, slot: Tensor, by_slot: Tensor | None) -> Tensor:
     """[R?, B, ...] latents of rows of the task, and of exemplars from the table `by_slot`.
 
     Examples
     --------
     >>> table = {"rows": torch.tensor([4, 7]), "latent": torch.tensor([[0.4], [0.7]])}
     >>> by_slot = torch.tensor([[5.0], [6.0]])
-    >>> look_up(table, torch.tensor([7, 1]), torch.tensor([-1, 1]), by_slot).tolist()
+    >>> look_up_latents(table, torch.tensor([7, 1]), torch.tensor([-1, 1]), by_slot).tolist()
     [[0.699...], [6.0]]
     """
     place = torch.searchsorted(table["rows"], rows.contiguous())
-    own = read(table[NAME], place.clamp(max=table["rows"].shape[-1] - 1))
+    own = read_slots(table[LATENT_NAME], place.clamp(max=table["rows"].shape[-1] - 1))
     if by_slot is None:
         return own
     old = (slot >= 0).reshape(*slot.shape, *[1] * (own.ndim - slot.ndim))
-    return torch.where(old, read(by_slot, slot), own)
+    return torch.where(old, read_slots(by_slot, slot), own)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from engram.errors import bad, check_choice, check_float, check_int
 from engram.learner.feed import AUGMENTATIONS
-from engram.learner.layout import OPTIMIZERS
 from engram.learner.objectives import OBJECTIVES, SCOPES
+from engram.learner.parameter_layout import OPTIMIZERS
 
 SCHEDULES = ("constant", "step", "plateau")
-WATCHED = ("loss", "score", "accuracy", "precision_weighted_jaccard")
-LAST = ("keep", "drop", "wrap")
+WATCHED_SCORES = ("loss", "score", "accuracy", "precision_weighted_jaccard")
+LAST_BATCHES = ("keep", "drop", "wrap")
 PRECISIONS = ("float32", "tf32", "float64", "bf16")
 
 
@@ -112,12 +112,12 @@ class Training:
         check_float("factor", self.factor, 0.0, 1.0, open_low=True)
         for name in ("weight_decay", "clip", "plateau_threshold", "min_lr"):
             check_float(name, getattr(self, name))
-        check_choice("last", self.last, LAST)
+        check_choice("last", self.last, LAST_BATCHES)
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("scope", self.scope, ("auto", *SCOPES))
         check_choice("loss", self.loss, ("auto", *OBJECTIVES))
         check_choice("schedule", self.schedule, SCHEDULES)
-        check_choice("plateau_watch", self.plateau_watch, WATCHED)
+        check_choice("plateau_watch", self.plateau_watch, WATCHED_SCORES)
         check_choice("precision", self.precision, PRECISIONS)
         for name in self.augment:
             check_choice("augment", name, AUGMENTATIONS)

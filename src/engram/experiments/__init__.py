@@ -1,7 +1,9 @@
-"""Experiments: a recipe says what to run; here it is checked, run, spread over workers, recorded.
+"""What to run, as data (`Recipe`), and what runs it: `run`, `sweep`, `search`, `orders`,
+`open_world`; ids, overrides, recording, callbacks.
 
-`run`, `sweep`, `search` and `orders` begin here. Training itself is in `engram.engine`, the files
-are in `engram.records`. Read `recipe`, `plan`, `execute`, `recorder` in this order.
+Training itself is in `engine`, files of results are in `records`, the choice of processes or
+clusters in `experiments.pools`. Begin with `recipe` (`Recipe`), then `plan` and `run_plans`, which
+all of them end in.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from engram.experiments.build_methods import build_method, method_label
     from engram.experiments.callbacks import Callback
-    from engram.experiments.method_names import build_method, method_label
     from engram.experiments.order_study import OrderStudy
     from engram.experiments.overrides import set_value
-    from engram.experiments.plan import Plan, plans_of
+    from engram.experiments.plan import Plan, make_plans
     from engram.experiments.recipe import Recipe
     from engram.experiments.run_methods import run
     from engram.experiments.run_plans import execute
@@ -41,7 +43,7 @@ __all__ = [
     "build_method",
     "execute",
     "method_label",
-    "plans_of",
+    "make_plans",
     "run",
     "set_value",
 ]

@@ -1,4 +1,6 @@
-"""Hooks through which a caller follows an execution."""
+"""Hooks through which a caller follows an execution: progress bars, notebooks, and logs sent to
+TensorBoard, W&B and MLflow.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ import pandas as pd
 
 from engram.experiments.plan import Plan
 from engram.records import Result, Rows, RunDirectory, read
-from engram.records.export import Sink, logs, opener
+from engram.records.export import Sink, choose_sink, run_logs
 
 
 class Callback:
@@ -63,23 +65,23 @@ class Callbacks(Callback):
             one.stage(plan, stage, rows)
 
 
-def ready(log: str | Sequence[str]) -> list[str]:
+def find_log_tools(log: str | Sequence[str]) -> list[str]:
     """The tools that are named, each once; refused where one is unknown or not installed."""
     if not log:
         return []
     from engram.errors import bad, check_choice
-    from engram.records.export import TOOLS, need
+    from engram.records.export import TOOLS, import_extra
 
     named = [log] if isinstance(log, str) else list(log) if isinstance(log, Sequence) else []
     if not named or not all(isinstance(one, str) for one in named):
         raise bad("log", f"one or several of {', '.join(TOOLS)}", log)
     for one in named:
-        need(check_choice("log", one, TOOLS))
+        import_extra(check_choice("log", one, TOOLS))
     return list(dict.fromkeys(named))
 
 
 @contextmanager
-def following(
+def open_callback(
     callback: Callback | None = None,
     *,
     log: str | Sequence[str] = (),
@@ -88,11 +90,11 @@ def following(
     """One callback for an execution: the caller's or, in a notebook, a bar; and tools in `log`."""
     with ExitStack() as stack:
         if callback is None and in_notebook():
-            callback = stack.enter_context(NotebookBar(displayed()))
+            callback = stack.enter_context(NotebookBar(make_html_display()))
         if log:
             pass  # import of a sibling
 
-            live = [stack.enter_context(LiveLog(tool, out)) for tool in ready(log)]
+            live = [stack.enter_context(LiveLog(tool, out)) for tool in find_log_tools(log)]
             callback = Callbacks(callback or Callback(), *live)
         yield callback
 
@@ -101,7 +103,7 @@ def following(
 # Runs that tell another tool of themselves while they train.
 
 
-Key = tuple[str, int, str]
+PlanKey = tuple[str, int, str]
 
 
 class LiveLog(Callback):
@@ -120,9 +122,9 @@ class LiveLog(Callback):
 
     def __init__(self, tool: str, out: str | Path | None = None) -> None:
         self.tool, self._out = tool, None if out is None else Path(out)
-        self._open = opener(tool, "." if out is None else out)
-        self._sinks: dict[Key, Sink] = {}
-        self._frames: dict[Key, list[pd.DataFrame]] = {}
+        self._open = choose_sink(tool, "." if out is None else out)
+        self._sinks: dict[PlanKey, Sink] = {}
+        self._frames: dict[PlanKey, list[pd.DataFrame]] = {}
         self._taken: dict[str, str] = {}  # names of runs, and the recipes that have them
         self._failed = False
 
@@ -155,7 +157,7 @@ class LiveLog(Callback):
             pd.concat([*frames, frame], ignore_index=True),
             recipes={plan.recipe: dict(plan.content)},
         )
-        (log,) = logs(result)
+        (log,) = run_logs(result)
         if plan.key not in self._sinks:
             if self._taken.setdefault(log.name, plan.recipe) != plan.recipe:
                 log = replace(log, name=f"{log.name}-{plan.recipe[:6]}")
@@ -175,7 +177,7 @@ class LiveLog(Callback):
         mine = (known["seed"] == plan.run.seed) & (known["order"] == plan.order)
         return [known[mine & (known["stage"] < stage) & (known["step"] == -1)]]
 
-    def _close(self, key: Key) -> None:
+    def _close(self, key: PlanKey) -> None:
         self._frames.pop(key, None)
         if sink := self._sinks.pop(key, None):
             sink.close()
@@ -203,7 +205,7 @@ class StageCount:
         return self.before + sum(self._done.values())
 
 
-def title(plans: Sequence[Plan], stage: int) -> str:
+def describe_progress(plans: Sequence[Plan], stage: int) -> str:
     """What is training now, in a few words."""
     labels = list(dict.fromkeys(plan.label for plan in plans))
     name = labels[0] if len(labels) == 1 else f"{len(labels)} recipes"
@@ -215,7 +217,7 @@ def title(plans: Sequence[Plan], stage: int) -> str:
 # Progress in notebooks: a bar below the cell while runs train, a line when they are done.
 
 
-EVERY = 0.3  # seconds between updates
+REDRAW_SECONDS = 0.3  # seconds between updates
 
 _BAR = """<div style="font-family:sans-serif;font-size:0.9em;max-width:40em">\
 <progress value="{share:.4f}" max="1" style="width:16em;vertical-align:middle"></progress> \
@@ -258,17 +260,17 @@ class NotebookBar(Callback):
         self._draw("starting")
 
     def step(self, plans: Sequence[Plan], stage: int, done: int, total: int) -> None:
-        if time.monotonic() - self._spoke < EVERY:
+        if time.monotonic() - self._spoke < REDRAW_SECONDS:
             return
         for plan in plans:
             self._work.reach(plan, stage + done / max(total, 1))
-        self._draw(title(plans, stage))
+        self._draw(describe_progress(plans, stage))
 
     def stage(self, plan: Plan, stage: int, rows: Rows) -> None:
         lost = "diverged" in rows.metrics
         self._work.reach(plan, float(len(plan.run.stream)) if lost else stage + 1.0)
-        if time.monotonic() - self._spoke >= EVERY:
-            self._draw(title([plan], stage))
+        if time.monotonic() - self._spoke >= REDRAW_SECONDS:
+            self._draw(describe_progress([plan], stage))
 
     def _draw(self, words: str) -> None:
         self._spoke = time.monotonic()
@@ -276,7 +278,7 @@ class NotebookBar(Callback):
         self._show(_BAR.format(share=share, percent=f"{share:.0%}", words=html.escape(words)))
 
 
-def displayed() -> Callable[[str], None]:
+def make_html_display() -> Callable[[str], None]:
     """Shows HTML below the cell, later calls in the place of the first."""
     from IPython.display import HTML, display
 

@@ -1,4 +1,6 @@
-"""When the state of runs is written, and how a run finds its own again."""
+"""When the state of runs is saved, between tasks and within them, and how a run finds its own
+again.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +15,33 @@ from engram.engine import checkpoints as checkpoint
 from engram.engine import group_checkpoints as group_checkpoint
 from engram.engine.checkpoints import ResumePoint
 from engram.engine.engine import FinishedStage
-from engram.engine.group_checkpoints import name_of
-from engram.errors import RecordError, read_as
-from engram.experiments.finished_stages import Done
-from engram.experiments.model_file import keep_model
+from engram.engine.group_checkpoints import group_name
+from engram.errors import RecordError, wrap_read_errors
+from engram.experiments.model_file import save_run_model
 from engram.experiments.plan import Plan
+from engram.experiments.stage_records import Done
 from engram.io import TensorFile
 from engram.learner.learner import RunLearner
-from engram.process import Ended, on_ending
+from engram.process import Ended, handle_end_signals
 from engram.records import RunDirectory, run_id
 
-ALONE = 32  # runs that get a file each; larger groups share one
-SMALL = 64 << 20  # bytes that are written after every stage, however short it was
-RATE = 200e6  # bytes written in a second
-SHARE = 0.05  # of the training time that may go into writing what is larger
+MOST_SEPARATE_FILES = 32  # runs that get a file each; larger groups share one
+ALWAYS_WRITTEN_BYTES = 64 << 20  # bytes that are written after every stage, however short it was
+WRITTEN_BYTES_PER_SECOND = 200e6  # bytes written in a second
+MOST_WRITING_SHARE = 0.05  # of the training time that may go into writing what is larger
 
 
 class Checkpoints:
     """The states in a run directory.
 
     Every stage of a group is followed by a checkpoint, unless its state is large and training was
-    short: state of more than `SMALL` bytes is written once that takes no more than `SHARE` of the
-    time since the last one, or the interval of checkpoints inside a task has passed, whichever
-    comes first. What the next task makes anew is not written. A finished run leaves its model.
+    short: state of more than `ALWAYS_WRITTEN_BYTES` bytes is written once that takes no more than
+    `MOST_WRITING_SHARE` of the time since the last one, or the interval of checkpoints inside a
+    task has passed, whichever comes first. What the next task makes anew is not written. A finished
+    run leaves its model.
     """
 
-    def __init__(self, folder: RunDirectory, note: checkpoint.Note) -> None:
+    def __init__(self, folder: RunDirectory, note: checkpoint.Notify) -> None:
         self.folder, self.note = folder, note
         self.shared = folder.path / "checkpoint" / "groups"
         self._group_files = group_checkpoint.GroupFiles(self.shared, note)
@@ -49,7 +52,7 @@ class Checkpoints:
         finished = self.folder.finished(*plan.key)
         own = self.folder.checkpoint_path(*plan.key)
         self._since[own.name] = time.monotonic()
-        alone = checkpoint.load(learner, own, finished, self.note)
+        alone = checkpoint.load_checkpoint(learner, own, finished, self.note)
         shared = self._group_files.load(learner, own.name, finished) if not alone else 0
         return max(alone, shared)
 
@@ -59,44 +62,51 @@ class Checkpoints:
         Returns whether they were written; they are where they `must`.
         """
         self._keep_models(done)
-        going = {self._name(p): stage.learner for p, stage, _ in done if not ends(p, stage)}
-        leave_out = _made_anew(done[0][0])
+        going = {
+            self._name(p): stage.learner for p, stage, _ in done if not is_last_stage(p, stage)
+        }
+        leave_out = _reinitialised_parts(done[0][0])
         if not going or not (must or self._worth(going, leave_out)):
             return False
-        if len(done) <= ALONE:
+        if len(done) <= MOST_SEPARATE_FILES:
             for name, learner in going.items():
-                checkpoint.save(learner, self.folder.path / "checkpoint" / name, leave_out)
+                checkpoint.save_checkpoint(
+                    learner, self.folder.path / "checkpoint" / name, leave_out
+                )
         else:
             learners = {self._name(plan): stage.learner for plan, stage, _ in done}
-            group_checkpoint.save(learners, self.shared, leave_out)
+            group_checkpoint.save_group(learners, self.shared, leave_out)
         self._since |= dict.fromkeys(going, time.monotonic())
         return True
 
     def _keep_models(self, done: Sequence[Done]) -> None:
-        for plan, stage in with_models(done):
+        for plan, stage in select_model_stages(done):
             own = self.folder.checkpoint_path(*plan.key)
-            keep_model(own, stage.learner, plan.run, plan.probes.values())
+            save_run_model(own, stage.learner, plan.run, plan.probes.values())
 
     def _worth(self, learners: dict[str, RunLearner], leave_out: Sequence[str]) -> bool:
-        size = group_checkpoint.nbytes(learners.values(), leave_out)
+        size = group_checkpoint.estimate_bytes(learners.values(), leave_out)
         now = time.monotonic()
         since = max(self._since.get(name, now) for name in learners)
-        return size <= SMALL or size / RATE <= SHARE * (now - since)
+        return (
+            size <= ALWAYS_WRITTEN_BYTES
+            or size / WRITTEN_BYTES_PER_SECOND <= MOST_WRITING_SHARE * (now - since)
+        )
 
     def prune(self, done: Sequence[Done]) -> None:
         """Remove what the recorded stage has made superfluous."""
-        if len(done) <= ALONE:
+        if len(done) <= MOST_SEPARATE_FILES:
             for plan, stage, _ in done:
                 own = self.folder.checkpoint_path(*plan.key)
-                checkpoint.prune(own, finished=ends(plan, stage))
+                checkpoint.prune_checkpoints(own, finished=is_last_stage(plan, stage))
             return
         plan, stage, _ = done[0]
         runs = [self._name(plan) for plan, _, _ in done]
-        written = self.shared / f"{group_checkpoint.name_of(runs)}-{stage.stage:04d}.safetensors"
+        written = self.shared / f"{group_checkpoint.group_name(runs)}-{stage.stage:04d}.safetensors"
         if stage.stage == len(plan.run.stream) - 1:
-            group_checkpoint.prune(runs, self.shared, finished=True)
+            group_checkpoint.prune_group(runs, self.shared, finished=True)
         elif written.is_file():
-            group_checkpoint.prune(runs, self.shared)
+            group_checkpoint.prune_group(runs, self.shared)
 
     def close(self, plans: Sequence[Plan]) -> None:
         """Remove files that nobody will go on from."""
@@ -105,29 +115,29 @@ class Checkpoints:
             [self._name(p) for p in done]
         )
         for plan in done:
-            checkpoint.prune(self.folder.checkpoint_path(*plan.key), finished=True)
+            checkpoint.prune_checkpoints(self.folder.checkpoint_path(*plan.key), finished=True)
 
     @staticmethod
     def _name(plan: Plan) -> str:
         return run_id(*plan.key)
 
 
-def ends(plan: Plan, stage: FinishedStage) -> bool:
+def is_last_stage(plan: Plan, stage: FinishedStage) -> bool:
     """Whether a run is through with a stage: it was the last one, or it diverged."""
     return stage.stage == len(plan.run.stream) - 1 or stage.learner.diverged >= 0
 
 
-def with_models(done: Sequence[Done]) -> list[tuple[Plan, FinishedStage]]:
+def select_model_stages(done: Sequence[Done]) -> list[tuple[Plan, FinishedStage]]:
     """Finished runs of which a model is kept: not of hundreds that trained together."""
-    if len(done) > ALONE:
+    if len(done) > MOST_SEPARATE_FILES:
         return []
     return [
         (plan, stage) for plan, stage, _ in done
-        if ends(plan, stage) and stage.learner.diverged < 0 and plan.keep != "counts"
+        if is_last_stage(plan, stage) and stage.learner.diverged < 0 and plan.keep != "counts"
     ]  # fmt: skip
 
 
-def _made_anew(plan: Plan) -> tuple[str, ...]:
+def _reinitialised_parts(plan: Plan) -> tuple[str, ...]:
     """What the next task does not take over, so that it need not be kept between tasks."""
     return ("free", "opt") if plan.run.training.optim_reset else ("free",)
 
@@ -136,7 +146,7 @@ def _made_anew(plan: Plan) -> tuple[str, ...]:
 # Runs inside a task, saved every few minutes, when a signal comes, and when time is up.
 
 
-EVERY = "5m"  # unless told otherwise
+DEFAULT_INTERVAL = "5m"  # unless told otherwise
 
 
 class StepSaver:
@@ -151,7 +161,7 @@ class StepSaver:
     """
 
     def __init__(
-        self, folder: RunDirectory, plans: Sequence[Plan], every: float, note: checkpoint.Note,
+        self, folder: RunDirectory, plans: Sequence[Plan], every: float, note: checkpoint.Notify,
         deadline: float | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.every, self.note, self.deadline = folder, every, note, deadline
@@ -206,8 +216,8 @@ class StepSaver:
             more, where = point.packed()
             tensors |= {f"{name}/{key}": value for key, value in (own | more).items()}
             facts[name] = own_facts | {"resume": where}
-        path = self.shelf / f"{name_of(facts)}.safetensors"
-        checkpoint.write(path, tensors, facts)
+        path = self.shelf / f"{group_name(facts)}.safetensors"
+        checkpoint.write_tensors_and_facts(path, tensors, facts)
         self._held[path] = facts
         self.wait()
 
@@ -237,13 +247,13 @@ class StepSaver:
         file = TensorFile(path, what="checkpoint", framework="pt")
         mine = [key for key in file.keys() if key.startswith(f"{name}/")]  # noqa: SIM118
         tensors = {key.removeprefix(f"{name}/"): file.get(key) for key in mine}
-        checkpoint.take(learner, path, tensors, facts)
-        with read_as(path, "checkpoint"):
+        checkpoint.restore_learner(learner, path, tensors, facts)
+        with wrap_read_errors(path, "checkpoint"):
             learner.resume_point = ResumePoint.unpacked(tensors, facts["resume"])
 
     def _pass_over(self, path: Path, problem: RecordError) -> None:
         """Name a file that cannot be gone on from."""
-        checkpoint.put_aside(path)
+        checkpoint.rename_damaged(path)
         self.note(f"{problem}; its runs resume from the previous checkpoint")
 
     def prune(self, finished: Sequence[tuple[int, int]]) -> None:
@@ -267,9 +277,9 @@ class StepSaver:
                 path.unlink(missing_ok=True)
                 del self._held[path]
 
-    def at_signals(self) -> AbstractContextManager[None]:
+    def save_on_signals(self) -> AbstractContextManager[None]:
         """While this lasts, SIGTERM, SIGHUP and Ctrl-C mean: save what is going on, then stop."""
-        return on_ending(self._told, keys=True)
+        return handle_end_signals(self._told, keys=True)
 
     def _told(self, number: int) -> None:
         if self._signal and number == signal.SIGINT:  # once more: no time to save
@@ -279,8 +289,8 @@ class StepSaver:
 
 def _runs_in(file: TensorFile) -> dict[str, Any]:
     """The facts of each run in a file, which say at least where it was."""
-    found: dict[str, Any] = checkpoint.facts_of(file)
-    with read_as(file.path, "checkpoint"):
+    found: dict[str, Any] = checkpoint.read_facts(file)
+    with wrap_read_errors(file.path, "checkpoint"):
         for facts in found.values():
             if not isinstance(facts["stage"], int):
                 raise TypeError(f"stage {facts['stage']!r}")

@@ -1,4 +1,6 @@
-"""The open-world loop: flag what looks novel, have some of it labelled, learn that, go on."""
+"""The open-world loop: flag rows that look novel, have some of them labelled, learn these, go
+on.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +16,27 @@ from torch import Tensor
 from engram import keys
 from engram.data.dataset import Data
 from engram.errors import bad, check_float, check_int
-from engram.experiments.probe_names import build_detectors
+from engram.experiments.build_probes import build_detectors
 from engram.experiments.run_methods import run
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.learner.tensor_tree import stack
-from engram.novelty.detector import SIZE, Detector, State, among, facts_of
+from engram.novelty.detector import ROWS_PER_BATCH, Detector, State, gather_facts, mask_logits
 from engram.novelty.softmax import Softmax
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records import Result
 from engram.records.novelty_records import p_values
 from engram.records.stage_rows import StageRows
-from engram.streams.class_groups import cut, group_sizes, ordered_classes
-from engram.streams.rows import deal, hold_out, rows_with, shuffled
+from engram.streams.class_groups import group_sizes, order_classes, split_by_sizes
+from engram.streams.row_numbers import find_rows_with, hold_out, partition_rows, shuffle_rows
 from engram.streams.stream import Stream, Task
 
 if TYPE_CHECKING:
     import pandas as pd
 
 RANDOM = "random"  # the name of flags that ask nobody
-_START = 0.5  # share of the rows of the first classes that come with labels
+_LABELLED_SHARE = 0.5  # share of the rows of the first classes that come with labels
 
 
 @dataclass(frozen=True)
@@ -147,11 +149,11 @@ def open_world(
     if not listed:
         raise bad("seeds", "at least one", seeds)
     for seed in (check_int("seeds", one) for one in listed):
-        groups = _groups(data, known, classes_per_round, order, seed)
-        world = _World(data, _pools(data, groups, novel_share, seed), groups, valid, seed)
+        groups = _group_classes(data, known, classes_per_round, order, seed)
+        world = _World(data, _divide_rows(data, groups, novel_share, seed), groups, valid, seed)
         spent: list[int] = []
         for flags in (asked.name, RANDOM):
-            loop = _Loop(world, asked, method, options, budget, rate, flags,
+            loop = _OpenWorldLoop(world, asked, method, options, budget, rate, flags,
                          spent if flags == RANDOM else None)  # fmt: skip
             spent = spent or [line["labels"] for line in loop.lines]
             tables += loop.lines
@@ -173,34 +175,38 @@ def _check(data: Data, budget: int, rate: float, options: Mapping[str, Any]) -> 
         raise bad("options", "no options that the loop sets by itself", taken)
 
 
-def _groups(data: Data, known: int, per_round: int, order: Any, seed: int) -> list[list[int]]:
+def _group_classes(
+    data: Data, known: int, per_round: int, order: Any, seed: int
+) -> list[list[int]]:
     """Classes that appear together, the known ones first."""
-    ids = ordered_classes(data, order, seed)
+    ids = order_classes(data, order, seed)
     if check_int("known", known, 1) >= len(ids):
         raise bad("known", f"fewer than the {len(ids)} classes", known)
-    return cut(ids, group_sizes(len(ids), check_int("classes_per_round", per_round, 1), known))
+    return split_by_sizes(
+        ids, group_sizes(len(ids), check_int("classes_per_round", per_round, 1), known)
+    )
 
 
-def _pools(data: Data, groups: list[list[int]], share: float, seed: int) -> list[Tensor]:
+def _divide_rows(data: Data, groups: list[list[int]], share: float, seed: int) -> list[Tensor]:
     """Rows of the start and of every round; a class arrives evenly from its first round on."""
     pools: list[list[Tensor]] = [[] for _ in groups]
     for first, group in enumerate(groups):
         for one in group:
-            rows = shuffled(rows_with(data, data.train, [one]), seed, "arrivals")
+            rows = shuffle_rows(find_rows_with(data, data.train, [one]), seed, "arrivals")
             if first == 0:
-                labelled = max(1, round(_START * len(rows)))
+                labelled = max(1, round(_LABELLED_SHARE * len(rows)))
                 pools[0].append(rows[:labelled])
                 rows = rows[labelled:]
             else:
                 rows = rows[: max(1, round(share * len(rows)))]
             start = max(first, 1)
-            hands = deal([rows], len(groups) - start, seed) if len(rows) else []
+            hands = partition_rows([rows], len(groups) - start, seed) if len(rows) else []
             for k, hand in enumerate(hands, start):
                 pools[k].append(hand)
     return [torch.cat(one).sort().values for one in pools]
 
 
-class _Loop:
+class _OpenWorldLoop:
     """One learner on its way through a world."""
 
     def __init__(
@@ -246,10 +252,10 @@ class _Loop:
         """Rows that are flagged, and those of them that are labelled."""
         if self.spend is not None:
             key = keys.fold(self.world.seed, "random flags", k)
-            some = pool[keys.order(key, len(pool), len(pool))[: self.spend[k - 1]]]
+            some = pool[keys.permutation(key, len(pool), len(pool))[: self.spend[k - 1]]]
             return some, some
         held = torch.cat([task.valid for task in self.tasks])
-        scout = Scout(self.detector, tuple(pool.tolist()), tuple(held.tolist()))
+        scout = ArrivalProbe(self.detector, tuple(pool.tolist()), tuple(held.tolist()))
         arrays = self._run(scout).arrays(scout.name)
         scores = arrays[ARRIVED]
         novel = p_values(scores, arrays[HELD]) <= self.rate
@@ -265,12 +271,12 @@ class _Loop:
         shown = [c for group in self.world.groups for c in group if c in labelled]
         new = [c for c in shown if c not in self.found]
         train, held = hold_out(data, rows, self.world.valid, self.world.seed)
-        test = rows_with(data, data.test, new) if new else rows[:0]
+        test = find_rows_with(data, data.test, new) if new else rows[:0]
         self.found += new
         self.tasks.append(Task(train=train, valid=held, test=test, new=tuple(new),
                                visible=tuple(shown)))  # fmt: skip
 
-    def _run(self, *probes: Scout) -> Result:
+    def _run(self, *probes: ArrivalProbe) -> Result:
         """Train on all tasks so far; their beginning comes out as before, up to rounding."""
         return run(self.stream, method=self.method, seeds=[self.world.seed], probes=probes,
                    **self.options)  # fmt: skip
@@ -281,7 +287,7 @@ class _Loop:
         counts = np.array([len(task.test) for task in self.tasks])
         learnt = (np.arange(len(counts)) <= stage) & (counts > 0)
         appeared = [c for group in self.world.groups[: k + 1] for c in group]
-        whole_ = len(rows_with(self.world.data, self.world.data.test, appeared))
+        whole_ = len(find_rows_with(self.world.data, self.world.data.test, appeared))
         right = float((row[learnt] * counts[learnt]).sum())
         return {"kept": float(row[0]), "accuracy": right / whole_}
 
@@ -294,7 +300,7 @@ ARRIVED, HELD = "arrived", "held"
 
 
 @dataclass(frozen=True)
-class Scout(Probe):
+class ArrivalProbe(Probe):
     """Asks a detector about rows that have arrived, and about rows held aside, after the last task.
 
     Stored are the scores of both, ``arrived`` and ``held``, [n] each; scores of rows held aside
@@ -326,7 +332,7 @@ class Scout(Probe):
         if learner.stream.labels == "set" or learner.stream.head != "single":
             raise bad("stream", "one label per row and one head for all tasks",
                       (learner.stream.labels, learner.stream.head))  # fmt: skip
-        self.detector.refuse(facts_of(learner))
+        self.detector.refuse(gather_facts(learner))
 
     def after_stage(self, view: StageView) -> StageRows | Mapping[str, Any]:
         rows = self.detector.after_stage(view)
@@ -346,11 +352,11 @@ class Scout(Probe):
         """[R, B] familiarity and predicted columns of some rows at a time."""
 
         def one_run(net: Net, x: Tensor, columns: Tensor, state: State) -> tuple[Tensor, Tensor]:
-            predicted = among(net(x).logits, columns).argmax(-1)
+            predicted = mask_logits(net(x).logits, columns).argmax(-1)
             return self.detector.score(net, x, columns, state).float(), predicted
 
-        for start in range(0, len(rows), SIZE):
-            some = rows[start : start + SIZE].to(view.device)
+        for start in range(0, len(rows), ROWS_PER_BATCH):
+            some = rows[start : start + ROWS_PER_BATCH].to(view.device)
             stages = torch.full_like(some, view.stage)
             x = torch.stack([learner.feed(some, stages) for learner in view.learners])
             yield view.map(one_run, x, view.open, state)

@@ -1,4 +1,6 @@
-"""How much the order of learning matters: any recipe under many task or class orders."""
+"""`engram.orders`: any recipe under many task or class orders, and what the results say about
+order sensitivity.
+"""
 
 from __future__ import annotations
 
@@ -82,13 +84,14 @@ def orders(
 
     Examples
     --------
-    >>> recipe = Recipe.of({"stream": {"data": "blobs"}, "method": "Finetune",
-    ...                     "training": {"epochs": 1}})
+    >>> recipe = Recipe.of(
+    ...     {"stream": {"data": "blobs"}, "method": "Finetune", "training": {"epochs": 1}}
+    ... )
     >>> study = orders(recipe, task_orders=2, class_orders=2)
     >>> len(study.result)
     4
     """
-    recipes = _recipes(recipe)
+    recipes = _read_recipes(recipe)
     plans: list[Plan] = []
     tasks: dict[str, Tasks] = {}
     built: dict[str, Stream] = {}
@@ -115,7 +118,7 @@ def orders(
     return OrderStudy(result, tasks)
 
 
-def _recipes(given: Any) -> list[Recipe]:
+def _read_recipes(given: Any) -> list[Recipe]:
     """The recipes of a study, which must be told apart by their ids."""
     found = [given] if isinstance(given, Recipe) else given
     if isinstance(found, (str, Mapping)) or not isinstance(found, Sequence) or not len(found):
@@ -123,15 +126,15 @@ def _recipes(given: Any) -> list[Recipe]:
     for i, one in enumerate(found):
         if not isinstance(one, Recipe):
             raise bad(f"recipe[{i}]", "a Recipe (Recipe.of makes one of a dict)", one)
-    for key, times in Counter(map(_study, found)).items():
+    for key, times in Counter(map(_study_key, found)).items():
         if times > 1:
-            labels = [one.label for one in found if _study(one) == key]
+            labels = [one.label for one in found if _study_key(one) == key]
             expected = "recipes that differ in more than their labels, seeds and what they keep"
             raise bad("recipe", expected, f"{times} times the same, labels {labels}")
     return list(found)
 
 
-def _study(recipe: Recipe) -> tuple[str, str]:
+def _study_key(recipe: Recipe) -> tuple[str, str]:
     """What a recipe asks, and the order from which the orders of a study count."""
     return recipe.key, recipe.order
 
@@ -144,7 +147,7 @@ def _task_orders(given: Any, tasks: int, seed: int) -> list[Sequence[int]]:
     if isinstance(given, int):
         count = check_int("task_orders", given)
         return [tuple(o) for o in random_class_orders(tasks, count, seed)] if count else []
-    return _listed("task_orders", given)
+    return _read_orders("task_orders", given)
 
 
 def _class_orders(given: Any, classes: Sequence[int], seed: int) -> list[Sequence[int]]:
@@ -152,10 +155,10 @@ def _class_orders(given: Any, classes: Sequence[int], seed: int) -> list[Sequenc
         count, ids = check_int("class_orders", given), sorted(classes)
         drawn = random_class_orders(len(ids), count, seed) if count else []
         return [tuple(ids[i] for i in order) for order in drawn]
-    return _listed("class_orders", given)
+    return _read_orders("class_orders", given)
 
 
-def _listed(argument: str, given: Any) -> list[Sequence[int]]:
+def _read_orders(argument: str, given: Any) -> list[Sequence[int]]:
     try:
         found: list[Sequence[int]] = [tuple(order) for order in given]
     except TypeError:
@@ -195,8 +198,14 @@ class OrderStudy:
     --------
     >>> from engram.experiments import Recipe
     >>> from engram.experiments.order_study import orders
-    >>> recipe = Recipe.of({"stream": {"data": "blobs", "data_options": {"classes": 4}},
-    ...                     "method": "Finetune", "training": {"epochs": 1}, "label": "plain"})
+    >>> recipe = Recipe.of(
+    ...     {
+    ...         "stream": {"data": "blobs", "data_options": {"classes": 4}},
+    ...         "method": "Finetune",
+    ...         "training": {"epochs": 1},
+    ...         "label": "plain",
+    ...     }
+    ... )
     >>> study = orders(recipe, device="cpu")
     >>> study.names, study.tasks[recipe.id]
     (['plain'], ((0, 1), (2, 3)))
@@ -258,8 +267,13 @@ class OrderStudy:
         --------
         >>> from engram.experiments import Recipe
         >>> from engram.experiments.order_study import orders
-        >>> recipe = Recipe.of({"stream": {"data": "digits", "kind": "permuted", "tasks": 2},
-        ...                     "method": "Finetune", "training": {"iterations": 1}})
+        >>> recipe = Recipe.of(
+        ...     {
+        ...         "stream": {"data": "digits", "kind": "permuted", "tasks": 2},
+        ...         "method": "Finetune",
+        ...         "training": {"iterations": 1},
+        ...     }
+        ... )
         >>> orders(recipe, device="cpu").task_table("Finetune").index.tolist()
         [(0, 't0-1'), (0, 't1-0')]
         """
@@ -287,8 +301,13 @@ class OrderStudy:
         --------
         >>> from engram.experiments import Recipe
         >>> from engram.experiments.order_study import orders
-        >>> recipe = Recipe.of({"stream": {"data": "blobs", "data_options": {"classes": 4}},
-        ...                     "method": "Finetune", "training": {"epochs": 1}})
+        >>> recipe = Recipe.of(
+        ...     {
+        ...         "stream": {"data": "blobs", "data_options": {"classes": 4}},
+        ...         "method": "Finetune",
+        ...         "training": {"epochs": 1},
+        ...     }
+        ... )
         >>> study = orders(recipe, task_orders=0, class_orders=3, device="cpu")
         >>> table = study.class_table("Finetune")
         >>> table.shape, table.columns.tolist(), table.index.names
@@ -352,8 +371,13 @@ class OrderStudy:
         --------
         >>> from engram.experiments import Recipe
         >>> from engram.experiments.order_study import orders
-        >>> recipe = Recipe.of({"stream": {"data": "blobs", "data_options": {"classes": 4}},
-        ...                     "method": "Finetune", "training": {"epochs": 1}})
+        >>> recipe = Recipe.of(
+        ...     {
+        ...         "stream": {"data": "blobs", "data_options": {"classes": 4}},
+        ...         "method": "Finetune",
+        ...         "training": {"epochs": 1},
+        ...     }
+        ... )
         >>> table = orders(recipe, device="cpu").extremes("Finetune")
         >>> sorted(table["order"]), table.columns.tolist()
         (['t0-1', 't1-0'], ['order', 'average_accuracy', 'forgetting'])
@@ -374,8 +398,13 @@ class OrderStudy:
         --------
         >>> from engram.experiments import Recipe
         >>> from engram.experiments.order_study import orders
-        >>> recipe = Recipe.of({"stream": {"data": "blobs", "data_options": {"classes": 6}},
-        ...                     "method": "Finetune", "training": {"epochs": 1}})
+        >>> recipe = Recipe.of(
+        ...     {
+        ...         "stream": {"data": "blobs", "data_options": {"classes": 6}},
+        ...         "method": "Finetune",
+        ...         "training": {"epochs": 1},
+        ...     }
+        ... )
         >>> orders(recipe, device="cpu").by_end("Finetune", place="last").index.tolist()
         [0, 1, 2]
         """

@@ -1,4 +1,6 @@
-"""``key=value``: one value of plain recipes, changed by the name of its field."""
+"""Assignments ``key=value`` that change one value of plain recipes, or an option of the methods
+and detectors they name.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,16 @@ from typing import Any
 from engram import methods
 from engram.data.catalogue import data_options
 from engram.engine.training import Training
-from engram.errors import BadArgument, bad, misspelt, nearest, unknown
-from engram.experiments.method_names import build_method, class_of
+from engram.errors import BadArgument, bad, edit_distance, suggest_name, unknown
+from engram.experiments.build_methods import build_method, resolve_method_class
 from engram.experiments.plain_values import to_plain
-from engram.experiments.recipe_sections import COMMON, DEFAULT_MODEL, stream_kind, stream_options
-from engram.io import key_value
+from engram.experiments.recipe_sections import (
+    COMMON_STREAM_FIELDS,
+    DEFAULT_MODEL,
+    stream_kind,
+    stream_options,
+)
+from engram.io import parse_key_value
 from engram.memory.budget import BUDGETS
 from engram.models.build import model_options
 
@@ -50,7 +57,7 @@ def set_value(content: Content, assignment: str) -> None:
     >>> content["training"], content["method"], content["model"]
     ({'epochs': 3}, {'name': 'EWC', 'strength': 10}, {'name': 'mlp', 'hidden': [32]})
     """
-    put(content, *key_value(assignment))
+    set_key(content, *parse_key_value(assignment))
 
 
 def set_values(recipes: Sequence[Content], assignment: str) -> None:
@@ -65,41 +72,43 @@ def set_values(recipes: Sequence[Content], assignment: str) -> None:
     >>> recipes[0]["method"], recipes[1]["method"]["memory"]["total"]
     ({'name': 'Finetune'}, 200)
     """
-    put_all(recipes, *key_value(assignment))
+    set_key_in_all(recipes, *parse_key_value(assignment))
 
 
-def put_all(recipes: Sequence[Content], key: str, value: Any) -> None:
+def set_key_in_all(recipes: Sequence[Content], key: str, value: Any) -> None:
     """As `set_values`, key and value apart."""
     for content in recipes:
-        content["method"] = named(content["method"])  # an assignment before may have changed it
+        content["method"] = expand_method(
+            content["method"]
+        )  # an assignment before may have changed it
     meant = [
         (one, option) for content in recipes for one in _methods(content)
-        if (option := option_of(key, one["name"]))
+        if (option := option_after_name(key, one["name"]))
     ]  # fmt: skip
     for method, option in meant:
-        _put_field(method, option, value)
-    if meant or sum(put_detector(content, key, value) for content in recipes):
+        _set_field(method, option, value)
+    if meant or sum(set_detector_option(content, key, value) for content in recipes):
         return
     failures = []
     for content in recipes:
         try:
-            put(content, key, value)
+            set_key(content, key, value)
         except BadArgument as error:
             if error.kind != "unknown" or not str(error).startswith("--set:"):
                 raise
             failures.append(error)
     if len(failures) == len(recipes):
-        raise min(failures, key=lambda error: _far(key, error))
+        raise min(failures, key=lambda error: _suggestion_distance(key, error))
 
 
 @contextmanager
-def complaints_about(option: str) -> Iterator[None]:
+def name_option_in_errors(option: str) -> Iterator[None]:
     """Inside, complaints about an assignment name the option by which it was given.
 
     Examples
     --------
-    >>> with complaints_about("--grid"):
-    ...     put({"method": {"name": "ER"}}, "memry.total", 3)
+    >>> with name_option_in_errors("--grid"):
+    ...     set_key({"method": {"name": "ER"}}, "memry.total", 3)
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: --grid: unknown name 'memry', did you mean 'memory'? ...
@@ -109,63 +118,63 @@ def complaints_about(option: str) -> Iterator[None]:
     except BadArgument as error:
         if not str(error).startswith("--set:"):
             raise
-        said = BadArgument(f"{option}:{str(error).removeprefix('--set:')}").of_kind(error.kind)
+        said = BadArgument(f"{option}:{str(error).removeprefix('--set:')}").with_kind(error.kind)
         said.near = error.near
         raise said from None
 
 
-def put(content: Content, key: str, value: Any) -> None:
+def set_key(content: Content, key: str, value: Any) -> None:
     """As `set_value`, key and value apart; a field may have fields itself.
 
     Examples
     --------
     >>> content = {"stream": {"data": "faces", "balance": True}, "method": "ER"}
-    >>> put(content, "balance.degrees", 10)
+    >>> set_key(content, "balance.degrees", 10)
     >>> content["stream"]["balance"]
     {'degrees': 10}
     """
     first, _, rest = key.removeprefix("method.").partition(".")
     if not rest or (first in SECTIONS and not key.startswith("method.")):
-        _put_section(content, key, value)
+        _set_section(content, key, value)
         return
-    content["method"] = named(content["method"])
-    known = [f.name for f in fields(class_of(content["method"]))]
+    content["method"] = expand_method(content["method"])
+    known = [f.name for f in fields(resolve_method_class(content["method"]))]
     if first not in known and first in MAPPINGS and not key.startswith("method."):
-        _put_section(content, f"stream.{key}", value)
+        _set_section(content, f"stream.{key}", value)
         return
     if first not in known:
-        raise nobody(key, [content], [*known, *SECTIONS, *MAPPINGS])
-    _put_field(content["method"], f"{first}.{rest}", value)
+        raise unknown_name_error(key, [content], [*known, *SECTIONS, *MAPPINGS])
+    _set_field(content["method"], f"{first}.{rest}", value)
 
 
-def _put_field(method: Content, key: str, value: Any) -> None:
+def _set_field(method: Content, key: str, value: Any) -> None:
     """Set a field of a method, or a field inside one, such as memory.total."""
     name, _, inner = key.partition(".")
     if not inner:
         method[name] = value
         return
-    current = _current(method, name)
+    current = _field_value(method, name)
     if not is_dataclass(current):
         raise bad("--set", f"a field of {method['name']} that has fields itself", key)
     values = {k: v for k, v in to_plain(current).items() if v is not None}
     if inner in BUDGETS and BUDGETS[0] in {f.name for f in fields(current)}:
         values = {k: v for k, v in values.items() if k not in BUDGETS}  # one budget at a time
-    _put_section({"method": values}, f"method.{inner}", value)
+    _set_section({"method": values}, f"method.{inner}", value)
     method[name] = values
 
 
-def _current(method: Content, name: str) -> Any:
+def _field_value(method: Content, name: str) -> Any:
     """The value of a field; the others, which later assignments may complete, are left aside."""
-    needed = {f.name for f in fields(class_of(method))
+    needed = {f.name for f in fields(resolve_method_class(method))
               if f.init and f.default is MISSING and f.default_factory is MISSING}  # fmt: skip
     some = {k: v for k, v in method.items() if k in {"name", "parts", name, *needed}}
     return getattr(build_method(some), name, None)
 
 
-def _put_section(content: Content, key: str, value: Any) -> None:
+def _set_section(content: Content, key: str, value: Any) -> None:
     path = key.split(".")
     if len(path) == 1 and key not in SECTIONS:
-        path = [*_home(content, key), key]
+        path = [*_find_owner(content, key), key]
     if path[0] not in SECTIONS:
         raise unknown("--set", path[0], SECTIONS)
     if not all(path) or (len(path) > 1 and path[0] not in NESTED):
@@ -174,15 +183,15 @@ def _put_section(content: Content, key: str, value: Any) -> None:
     for depth, name in enumerate(path[:-1]):
         inner = target.get(name)
         if not isinstance(inner, dict):
-            inner = _opened(name, inner) if depth == 0 else _empty(key, name, inner)
+            inner = _expand_section(name, inner) if depth == 0 else _empty_section(key, name, inner)
         target[name] = inner
         target = inner
     target[path[-1]] = value
 
 
-def _far(key: str, error: BadArgument) -> float:
+def _suggestion_distance(key: str, error: BadArgument) -> float:
     """How far the name that a complaint proposes is from what was written."""
-    return misspelt(key, error.near) if error.near else math.inf
+    return edit_distance(key, error.near) if error.near else math.inf
 
 
 def _methods(content: Content) -> Iterator[Content]:
@@ -192,7 +201,7 @@ def _methods(content: Content) -> Iterator[Content]:
     yield from (part for part in method.get("parts", ()) if isinstance(part, dict))
 
 
-def named(method: Any) -> Content:
+def expand_method(method: Any) -> Content:
     """A method section as a mapping with a name, its parts too."""
     found = {"name": method} if isinstance(method, str) else method
     if not isinstance(found, dict) or not isinstance(found.get("name"), str):
@@ -200,10 +209,10 @@ def named(method: Any) -> Content:
     parts = found.get("parts", [])
     if not isinstance(parts, list):
         raise bad("method.parts", "a list of methods", parts)
-    return {**found, "parts": [named(one) for one in parts]} if "parts" in found else found
+    return {**found, "parts": [expand_method(one) for one in parts]} if "parts" in found else found
 
 
-def _opened(section: str, value: Any) -> dict[str, Any]:
+def _expand_section(section: str, value: Any) -> dict[str, Any]:
     """A section that is given by its name alone, as the mapping that it stands for."""
     if value is None:
         return {"name": DEFAULT_MODEL} if section == "model" else {}
@@ -212,16 +221,16 @@ def _opened(section: str, value: Any) -> dict[str, Any]:
     return {"data" if section in ("stream", "outside") else "name": value}
 
 
-def _empty(key: str, name: str, value: Any) -> dict[str, Any]:
+def _empty_section(key: str, name: str, value: Any) -> dict[str, Any]:
     switched = name in MAPPINGS and isinstance(value, bool)  # on or off, with its defaults
     if value is not None and not switched:
         raise bad("--set", f"a field of something that has fields, {name} is {value!r}", key)
     return {}
 
 
-def _home(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
+def _find_owner(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """Where a bare field name belongs: a section, or the options of the data."""
-    method = class_of(content.get("method", "Finetune"))
+    method = resolve_method_class(content.get("method", "Finetune"))
     kind = stream_kind(content.get("stream", {}))
     model = content.get("model", DEFAULT_MODEL)
     model = model.get("name") if isinstance(model, Mapping) else model
@@ -229,7 +238,7 @@ def _home(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
         "model": set(model_options(model) if isinstance(model, str) else ()),
         "training": {f.name for f in fields(Training)},
         "method": {f.name for f in fields(method) if f.init},
-        "stream": {*stream_options(kind), *COMMON},
+        "stream": {*stream_options(kind), *COMMON_STREAM_FIELDS},
     }
     found = [section for section, names in owners.items() if key in names]
     if len(found) == 1:
@@ -239,25 +248,25 @@ def _home(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if not found and key in data_options(str(source)):
         return "stream", "data_options"
     if not found:
-        raise _nowhere(key, {*SECTIONS}.union(*owners.values()), method.__name__)
+        raise _no_owner_error(key, {*SECTIONS}.union(*owners.values()), method.__name__)
     choices = " or ".join(f"{section}.{key}" for section in found)
     raise bad("--set", f"one of {choices}, because the bare name is in both", key)
 
 
-def _nowhere(key: str, known: set[str], method: str) -> BadArgument:
+def _no_owner_error(key: str, known: set[str], method: str) -> BadArgument:
     """The error for a bare name without an owner; fields of the other methods are near, too."""
     elsewhere: dict[str, list[str]] = {}
     for name in methods.__all__:
         for field in fields(getattr(methods, name)):
             elsewhere.setdefault(field.name, []).append(name)
     plain = unknown("--set", key, known)
-    guess = nearest(key, [*known, *elsewhere])
+    guess = suggest_name(key, [*known, *elsewhere])
     if guess is None or guess in known:
         return plain
     owners = f"a field of {', '.join(elsewhere[guess])}"
     text = f"unknown name {key!r}, did you mean {guess!r}, {owners}?"
     text = text if guess != key else f"{key} is {owners}, not of {method}"
-    error = BadArgument(f"--set: {text}").of_kind("unknown")
+    error = BadArgument(f"--set: {text}").with_kind("unknown")
     error.near = guess
     return error
 
@@ -269,17 +278,21 @@ def _nowhere(key: str, known: set[str], method: str) -> BadArgument:
 OptionContent = dict[str, Any]
 
 
-def option_of(key: str, name: str) -> str:
+def option_after_name(key: str, name: str) -> str:
     """What follows a name and a point in a key; nothing where the key begins otherwise.
 
     Own classes may be called by their last name alone; their whole names hold points themselves.
 
     Examples
     --------
-    >>> option_of("EWC.strength", "EWC"), option_of("EWC", "EWC"), option_of("SI.strength", "EWC")
+    >>> (
+    ...     option_after_name("EWC.strength", "EWC"),
+    ...     option_after_name("EWC", "EWC"),
+    ...     option_after_name("SI.strength", "EWC"),
+    ... )
     ('strength', '', '')
     >>> own = "own/quiet.py:Quiet"
-    >>> option_of("own/quiet.py:Quiet.size", own), option_of("Quiet.size", own)
+    >>> option_after_name("own/quiet.py:Quiet.size", own), option_after_name("Quiet.size", own)
     ('size', 'size')
     """
     for one in (name, name.rpartition(":")[2]):
@@ -288,62 +301,71 @@ def option_of(key: str, name: str) -> str:
     return ""
 
 
-def put_detector(content: OptionContent, key: str, value: Any) -> bool:
+def set_detector_option(content: OptionContent, key: str, value: Any) -> bool:
     """Set an option of the detectors that a key names, tuned or not; whether there are any.
 
     Examples
     --------
     >>> content = {"detectors": ["Softmax", {"name": "Tuned", "detector": "ODIN"}]}
-    >>> put_detector(content, "ODIN.temperature", 10), put_detector(content, "KNN.k", 5)
+    >>> (
+    ...     set_detector_option(content, "ODIN.temperature", 10),
+    ...     set_detector_option(content, "KNN.k", 5),
+    ... )
     (True, False)
     >>> content["detectors"][1]
     {'name': 'Tuned', 'detector': {'name': 'ODIN', 'temperature': 10}}
     """
-    specs = _listed(content.get("detectors"))
-    if not any(option_of(key, one) for one in names_of(specs)):
+    specs = _list_detectors(content.get("detectors"))
+    if not any(option_after_name(key, one) for one in detector_names(specs)):
         return False
-    content["detectors"] = [_with(one, key, value) for one in specs]
+    content["detectors"] = [_set_option(one, key, value) for one in specs]
     return True
 
 
-def _with(spec: Any, key: str, value: Any) -> Any:
+def _set_option(spec: Any, key: str, value: Any) -> Any:
     opened = {"name": spec} if isinstance(spec, str) else spec
     if not isinstance(opened, Mapping):
         return spec
     if opened.get("detector") is not None:
-        opened = {**opened, "detector": _with(opened["detector"], key, value)}
-    option = option_of(key, str(opened.get("name")))
+        opened = {**opened, "detector": _set_option(opened["detector"], key, value)}
+    option = option_after_name(key, str(opened.get("name")))
     if option:
         return {**opened, option: value}
     return spec if opened == {"name": spec} else opened
 
 
-def _listed(specs: Any) -> list[Any]:
+def _list_detectors(specs: Any) -> list[Any]:
     """Detectors as a list; what is none is refused elsewhere."""
     if isinstance(specs, (str, Mapping)):
         return [specs]
     return list(specs) if isinstance(specs, (list, tuple)) else []
 
 
-def names_of(specs: Any) -> Iterator[str]:
+def detector_names(specs: Any) -> Iterator[str]:
     """The names of detectors, and of those that others hold."""
-    for spec in _listed(specs):
+    for spec in _list_detectors(specs):
         if isinstance(spec, Mapping):
             yield str(spec.get("name"))
-            yield from names_of([spec["detector"]] if spec.get("detector") else ())
+            yield from detector_names([spec["detector"]] if spec.get("detector") else ())
         elif isinstance(spec, str):
             yield spec
 
 
-def nobody(key: str, recipes: Sequence[OptionContent], known: Iterable[str]) -> BadArgument:
+def unknown_name_error(
+    key: str, recipes: Sequence[OptionContent], known: Iterable[str]
+) -> BadArgument:
     """The error for a key whose first word is no name that is known.
 
     Examples
     --------
-    >>> print(nobody("Quite.size", [{"method": {"name": "own/quiet.py:Quiet"}}], ["stream"]))
+    >>> print(
+    ...     unknown_name_error(
+    ...         "Quite.size", [{"method": {"name": "own/quiet.py:Quiet"}}], ["stream"]
+    ...     )
+    ... )
     --set: unknown name 'Quite', did you mean 'Quiet'? Valid: Quiet, stream
     """
     named = [str(one["method"].get("name")) for one in recipes]
-    named += [name for one in recipes for name in names_of(one.get("detectors"))]
+    named += [name for one in recipes for name in detector_names(one.get("detectors"))]
     short = [name.rpartition(":")[2] for name in named]
     return unknown("--set", key.partition(".")[0], [*known, *short])

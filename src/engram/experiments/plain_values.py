@@ -1,4 +1,6 @@
-"""Dataclasses to plain values and back, with errors that name the field."""
+"""Dataclasses to plain values and back, with errors that name the field; durations such as 90s
+or 1h30m.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ def from_plain(cls: type[Any], values: Mapping[str, Any], *, path: str) -> Any:
     for name in values:
         if name not in known:
             raise unknown(path, name, known)
-    hints = hints_of(cls)
+    hints = type_hints(cls)
     for name, value in values.items():
         if hints[name] is str and not isinstance(value, str):
             _refuse_object(cls, name, value)
@@ -114,20 +116,20 @@ def _refuse_object(cls: type[Any], name: str, value: Any) -> None:
             cls(**{name: word})  # it knows its names
 
 
-def hints_of(what: Any) -> Mapping[str, Any]:
+def type_hints(what: Any) -> Mapping[str, Any]:
     """The annotations of a class or function, evaluated.
 
     Examples
     --------
     >>> from engram.memory import Memory
-    >>> hints_of(Memory)["total"]
+    >>> type_hints(Memory)["total"]
     int | None
     """
-    return _hints(what)
+    return _cached_type_hints(what)
 
 
 @lru_cache(maxsize=1024)  # every recipe asks again
-def _hints(what: Any) -> Mapping[str, Any]:
+def _cached_type_hints(what: Any) -> Mapping[str, Any]:
     return MappingProxyType(get_type_hints(what))
 
 
@@ -166,10 +168,10 @@ def convert(hint: Any, value: Any, *, path: str) -> Any:
     try:
         return _adapter_of(hint).validate_python(value)
     except ValidationError as error:
-        raise bad(path, _expected(error.errors()[0], value), value) from None
+        raise bad(path, _describe_expected(error.errors()[0], value), value) from None
 
 
-def _expected(problem: Mapping[str, Any], value: Any) -> str:
+def _describe_expected(problem: Mapping[str, Any], value: Any) -> str:
     """What a type wants, in words; of what a list wants, the value that came as one."""
     kind = str(problem["type"])
     if kind in ("tuple_type", "list_type", "sequence_str") and len(problem["loc"]) <= 1:
@@ -201,14 +203,14 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = r"(\d+(?:\.\d+)?)\s*([smhd])"
 
 
-def seconds(duration: str | float, argument: str = "budget") -> float:
+def parse_duration(duration: str | float, argument: str = "budget") -> float:
     """Seconds in a duration such as 90s, 10m, 1h30m; a bare number counts seconds.
 
     Examples
     --------
-    >>> seconds("10m"), seconds("1h30m"), seconds("45")
+    >>> parse_duration("10m"), parse_duration("1h30m"), parse_duration("45")
     (600.0, 5400.0, 45.0)
-    >>> seconds("ten minutes")
+    >>> parse_duration("ten minutes")
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: budget: expected a duration such as 90s, 10m or 1h30m, ...
@@ -224,12 +226,12 @@ def seconds(duration: str | float, argument: str = "budget") -> float:
     return sum(float(number) * UNITS[unit] for number, unit in re.findall(_PART, line))
 
 
-def words(amount: float) -> str:
+def format_duration(amount: float) -> str:
     """A duration in words.
 
     Examples
     --------
-    >>> words(7.26), words(131), words(7300), words(200_000)
+    >>> format_duration(7.26), format_duration(131), format_duration(7300), format_duration(200_000)
     ('7.3 s', '2 min 11 s', '2 h 1 min', '55 h 33 min')
     """
     if amount < 60:

@@ -10,18 +10,18 @@ from typing import Any
 
 from engram.data import Data
 from engram.engine.run_definition import Run
-from engram.experiments.identity import Identity, identify, order_of
+from engram.experiments.build_probes import key_probes, plain_probe
+from engram.experiments.experiment_id import Identity, describe_order, identify
 from engram.experiments.plain_values import to_plain
-from engram.experiments.probe_names import keyed, plain_probe
-from engram.experiments.recipe import Experiment, Recipe, Shelf, plain_outside
+from engram.experiments.recipe import Experiment, OODDataCache, Recipe, plain_ood_section
 from engram.models.user_networks import is_built
 from engram.probes import Probe
-from engram.probes.ood_data import Outside
+from engram.probes.ood_data import OODData
 from engram.records.prediction_scoring import check_average
 from engram.streams.stream import Stream
 from engram.streams.task_orders import ORDER_OPTIONS
 
-SHARED = (
+SHARED_WEIGHTS_NOTE = (
     "model: all {} seeds begin with the weights of the network that was given; seeds decide its "
     "head and what is drawn in training. Its class, or a factory, draws weights for each seed"
 )
@@ -39,7 +39,7 @@ class Plan:
     keep: str = "scores"
     average: str = "micro"
     probes: Mapping[str, Probe] = field(default_factory=dict)  # by name and hash of their source
-    outside: Outside | None = None
+    outside: OODData | None = None
 
     @cached_property  # asked for at every step and stage of thousands of runs
     def key(self) -> tuple[str, int, str]:
@@ -60,7 +60,7 @@ class Planner:
     """
 
     def __init__(self, root: str | None = None) -> None:
-        self._outside = Shelf(root)
+        self._outside = OODDataCache(root)
         self._known: dict[Any, Identity] = {}
         self._alive: list[Any] = []  # objects are known by their ids, which must not come again
 
@@ -74,16 +74,16 @@ class Planner:
         """
         check_average(one.average, sets=stream.labels == "set")
         if len(one.seeds) > 1 and is_built(one.model):
-            warnings.warn(SHARED.format(len(one.seeds)), stacklevel=3)
-        own = order_of(stream)
+            warnings.warn(SHARED_WEIGHTS_NOTE.format(len(one.seeds)), stacklevel=3)
+        own = describe_order(stream)
         identity = self._identity(one, stream, "" if orders is None else own)
         kept: dict[str, Any] = {"seeds": list(one.seeds), "keep": one.keep, "label": one.label}
         if one.probes:
             kept["probes"] = [plain_probe(probe) for probe in one.probes]
         outside = self._outside.find(one.outside, stream, one.probes)
         if outside is not None:
-            kept["outside"] = plain_outside(one.outside)
-        probes = keyed(one.probes, outside)
+            kept["outside"] = plain_ood_section(one.outside)
+        probes = key_probes(one.probes, outside)
         features = any("features" in probe.needs for probe in one.probes)
         content = {**identity.content, **kept}
         return [
@@ -116,13 +116,13 @@ class Planner:
         return self._known[key]
 
 
-def plans_of(recipes: Sequence[Recipe], root: str | None = None) -> list[Plan]:
+def make_plans(recipes: Sequence[Recipe], root: str | None = None) -> list[Plan]:
     """Plans of several recipes; equal data and streams are built once and shared."""
-    return [plan for plans in plans_by_recipe(recipes, root) for plan in plans]
+    return [plan for plans in make_plans_by_recipe(recipes, root) for plan in plans]
 
 
-def plans_by_recipe(recipes: Sequence[Recipe], root: str | None = None) -> list[list[Plan]]:
-    """As `plans_of`, a list for each recipe."""
+def make_plans_by_recipe(recipes: Sequence[Recipe], root: str | None = None) -> list[list[Plan]]:
+    """As `make_plans`, a list for each recipe."""
     planner = RecipePlanner(root)
     return [planner.of(recipe) for recipe in recipes]
 

@@ -1,4 +1,6 @@
-"""A recipe names everything a run needs; its content hash is its id."""
+"""`Recipe`: stream, model, method, training and seeds as one frozen, checked description that is
+read from and written to YAML.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +17,23 @@ from engram import streams
 from engram.data import Data, load
 from engram.engine.training import Training
 from engram.errors import bad, check_choice, check_int, unknown
-from engram.experiments.identity import identify, options_hash, shown_model
-from engram.experiments.method_names import build_method, method_label, plain_method
+from engram.experiments.build_methods import build_method, method_label, plain_method
+from engram.experiments.build_probes import build_detectors, build_probes, plain_probe
+from engram.experiments.experiment_id import identify, options_hash, plain_model
 from engram.experiments.overrides import SECTIONS
 from engram.experiments.plain_values import from_plain, to_plain
-from engram.experiments.probe_names import build_detectors, build_probes, plain_probe
 from engram.experiments.recipe_sections import (
     DEFAULT_MODEL,
     balance_options,
-    model_section,
+    check_model_section,
+    check_stream_section,
     scenario_options,
     search_options,
-    stream_section,
 )
 from engram.io import read_yaml_file
 from engram.methods.method import Method
 from engram.probes import Probe
-from engram.probes.ood_data import Outside
+from engram.probes.ood_data import OODData
 from engram.records import KEEP
 from engram.streams.stream import Stream
 from engram.streams.task_orders import order_text
@@ -67,10 +69,10 @@ class Experiment:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Experiment:
         """From plain values or objects; what is left out has its default."""
-        return cls(**checked(content))
+        return cls(**check_experiment(content))
 
 
-def checked(content: Mapping[str, Any]) -> dict[str, Any]:
+def check_experiment(content: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an `Experiment`, or an error that names what is wrong."""
     method, detectors = build_method(content["method"]), build_detectors(content)
     keep = check_choice("keep", content.get("keep", "scores"), KEEP)
@@ -79,23 +81,23 @@ def checked(content: Mapping[str, Any]) -> dict[str, Any]:
         raise bad("keep", expected, keep)
     return {
         "method": method,
-        "model": model_section(content.get("model", DEFAULT_MODEL)),
+        "model": check_model_section(content.get("model", DEFAULT_MODEL)),
         "training": from_plain(Training, content.get("training", {}), path="training"),
-        "seeds": seeds_of(content.get("seeds", 1)),
+        "seeds": read_seeds(content.get("seeds", 1)),
         "keep": keep,
         "average": check_choice("average", content.get("average", "micro"), AVERAGES),
-        "label": label_of(content.get("label")) or method_label(method),
-        "outside": outside_section(content.get("outside")),
+        "label": check_label(content.get("label")) or method_label(method),
+        "outside": check_ood_section(content.get("outside")),
         "probes": (*build_probes(content.get("probes") or ()), *detectors),
     }
 
 
-def label_of(value: Any) -> str:
+def check_label(value: Any) -> str:
     """The name under which runs are shown; a recipe's file may give a number.
 
     Examples
     --------
-    >>> label_of(None), label_of("mine"), label_of(2)
+    >>> check_label(None), check_label("mine"), check_label(2)
     ('', 'mine', '2')
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, (str, int, float))):
@@ -103,12 +105,12 @@ def label_of(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def seeds_of(value: Any) -> tuple[int, ...]:
+def read_seeds(value: Any) -> tuple[int, ...]:
     """A number of seeds, or the seeds themselves, each once.
 
     Examples
     --------
-    >>> seeds_of(3), seeds_of([4, 5])
+    >>> read_seeds(3), read_seeds([4, 5])
     ((0, 1, 2), (4, 5))
     """
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
@@ -142,7 +144,7 @@ class Recipe(Experiment):
     def of(cls, content: Mapping[str, Any]) -> Recipe:
         """A checked recipe from plain values."""
         _check_sections(content)
-        return cls(stream=stream_section(content["stream"]), **checked(content))
+        return cls(stream=check_stream_section(content["stream"]), **check_experiment(content))
 
     @classmethod
     def read(cls, path: str | Path) -> Recipe:
@@ -157,7 +159,7 @@ class Recipe(Experiment):
             "seeds": list(self.seeds), "keep": self.keep, "average": self.average,
             "label": self.label,
             **({"probes": [plain_probe(one) for one in self.probes]} if self.probes else {}),
-            **({} if self.outside is None else {"outside": plain_outside(self.outside)}),
+            **({} if self.outside is None else {"outside": plain_ood_section(self.outside)}),
         }  # fmt: skip
 
     def write(self, path: str | Path) -> Path:
@@ -182,7 +184,7 @@ class Recipe(Experiment):
     def key(self) -> str:
         """Hash of what the recipe says, names as they stand: it needs no data, and proves less."""
         stream = {**(streams.SCENARIOS[self.stream["kind"]].__kwdefaults__ or {}), **self.stream}
-        return options_hash({**self.plain(), "stream": stream, "model": shown_model(self.model)})
+        return options_hash({**self.plain(), "stream": stream, "model": plain_model(self.model)})
 
     @property
     def order(self) -> str:
@@ -204,7 +206,7 @@ class Recipe(Experiment):
         if self.stream.get("online", False):
             stream = streams.online(stream, task_labels=self.stream.get("task_labels", True))
         cut = search_options(self.stream)
-        return stream if cut is None else streams.for_search(stream, **cut)
+        return stream if cut is None else streams.make_search_stream(stream, **cut)
 
     def change(self, **values: Any) -> Recipe:
         """The recipe with some sections replaced.
@@ -255,17 +257,17 @@ def _check_sections(content: Any, where: str = "", joint: str = ".") -> None:
 # The outside set of a recipe: rows that are never trained on, by which detectors are tuned.
 
 
-FIELDS = ("data", "data_options", "limit")
+OOD_FIELDS = ("data", "data_options", "limit")
 
 
-def outside_section(given: Any) -> Any:
+def check_ood_section(given: Any) -> Any:
     """A checked section: data, or a mapping with the name or path of some; None for none.
 
-    `limit` is the largest number of its rows that are used, see `Outside`.
+    `limit` is the largest number of its rows that are used, see `OODData`.
 
     Examples
     --------
-    >>> outside_section("digits")
+    >>> check_ood_section("digits")
     {'data': 'digits'}
     """
     if given is None or isinstance(given, Data):
@@ -275,8 +277,8 @@ def outside_section(given: Any) -> Any:
     if not isinstance(given, Mapping):
         raise bad("outside", "data, or the name or path of a data set", given)
     for name in given:
-        if name not in FIELDS:
-            raise unknown("outside", name, FIELDS)
+        if name not in OOD_FIELDS:
+            raise unknown("outside", name, OOD_FIELDS)
     source, options = given.get("data"), given.get("data_options") or {}
     if not isinstance(source, (str, os.PathLike)) or not str(source):
         raise bad("outside.data", "the name or path of a data set", source)
@@ -289,7 +291,7 @@ def outside_section(given: Any) -> Any:
     }  # fmt: skip
 
 
-def plain_outside(section: Any) -> Any:
+def plain_ood_section(section: Any) -> Any:
     """The section as a recipe names it; data in memory by its name alone."""
     if not isinstance(section, Data):
         return to_plain(section)
@@ -299,15 +301,15 @@ def plain_outside(section: Any) -> Any:
     return {"data": section.source.name, **({"data_options": to_plain(options)} if options else {})}
 
 
-class Shelf:
+class OODDataCache:
     """Outside sets, each loaded once."""
 
     def __init__(self, root: str | None = None) -> None:
         self.root = root
-        self._known: dict[Any, Outside] = {}
+        self._known: dict[Any, OODData] = {}
         self._checked: dict[tuple[int, int], Any] = {}  # with what keeps the ids taken
 
-    def find(self, section: Any, stream: Stream, probes: Iterable[Probe]) -> Outside | None:
+    def find(self, section: Any, stream: Stream, probes: Iterable[Probe]) -> OODData | None:
         """The set, if it suits the stream; an error if there is none and a probe needs it."""
         if section is None:
             for probe in probes:
@@ -317,7 +319,7 @@ class Shelf:
             return None
         key = id(section) if isinstance(section, Data) else repr(section)
         if key not in self._known:
-            self._known[key] = Outside(self._load(section, stream), _limit(section))
+            self._known[key] = OODData(self._load(section, stream), _row_limit(section))
         found = self._known[key]
         if (id(found), id(stream.data)) not in self._checked:
             found.check(stream)
@@ -333,5 +335,5 @@ class Shelf:
         return load(section["data"], root=root, **section.get("data_options", {}))
 
 
-def _limit(section: Any) -> int:
+def _row_limit(section: Any) -> int:
     return 0 if isinstance(section, Data) else int(section.get("limit", 0))

@@ -11,15 +11,23 @@ from torch import nn
 
 from engram import streams
 from engram.errors import bad, check_choice, unknown
-from engram.experiments.plain_values import code_name, convert, hints_of
+from engram.experiments.plain_values import code_name, convert, type_hints
 from engram.models.build import check_freeze, check_head, model_options
 from engram.models.timm_networks import is_timm
-from engram.models.user_networks import is_own_name, own_maker, takes_anything
+from engram.models.user_networks import is_user_network_name, load_maker, takes_any_option
 
 DEFAULT_KIND = "class_incremental"
 DEFAULT_MODEL = "mlp"
 # what every stream section may have
-COMMON = ("kind", "data", "data_options", "balance", "online", "task_labels", "search")
+COMMON_STREAM_FIELDS = (
+    "kind",
+    "data",
+    "data_options",
+    "balance",
+    "online",
+    "task_labels",
+    "search",
+)
 
 
 def stream_kind(section: Any) -> str:
@@ -46,12 +54,12 @@ def stream_options(kind: str) -> dict[str, Any]:
     return {p.name: p.default for p in given}
 
 
-def stream_section(section: Any) -> dict[str, Any]:
+def check_stream_section(section: Any) -> dict[str, Any]:
     """A stream section with its kind, or an error that names what is wrong with it.
 
     Examples
     --------
-    >>> stream_section({"data": "digits", "kind": "rotated"})
+    >>> check_stream_section({"data": "digits", "kind": "rotated"})
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: stream.angles: expected a value, which rotated needs, ...
@@ -78,7 +86,7 @@ def stream_section(section: Any) -> dict[str, Any]:
     known = stream_options(kind)
     for name, default in known.items():
         if default is inspect.Parameter.empty and name not in section:
-            raise bad(f"stream.{name}", needed(kind), "nothing")
+            raise bad(f"stream.{name}", describe_missing_option(kind), "nothing")
     return {"kind": kind, **section}
 
 
@@ -95,7 +103,7 @@ def balance_options(section: Mapping[str, Any]) -> dict[str, Any] | None:
         return {} if given else None
     if not isinstance(given, Mapping):
         raise bad("stream.balance", "true, false or a mapping of its options", given)
-    return _options_of(streams.balance, given, "stream.balance")
+    return _check_options(streams.balance, given, "stream.balance")
 
 
 def search_options(section: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -111,12 +119,12 @@ def search_options(section: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     if not isinstance(given, Mapping):
         raise bad("stream.search", "a mapping, such as {tasks: 3, on: valid}", given)
-    return _options_of(streams.for_search, given, "stream.search")
+    return _check_options(streams.make_search_stream, given, "stream.search")
 
 
-def _options_of(change: Any, given: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _check_options(change: Any, given: Mapping[str, Any], path: str) -> dict[str, Any]:
     """The options that a section gives to a function that changes streams, checked."""
-    hints = hints_of(change)
+    hints = type_hints(change)
     known = list(inspect.signature(change).parameters)[1:]
     for name, value in given.items():
         if name not in known:
@@ -125,7 +133,7 @@ def _options_of(change: Any, given: Mapping[str, Any], path: str) -> dict[str, A
     return dict(given)
 
 
-def needed(kind: str) -> str:
+def describe_missing_option(kind: str) -> str:
     """What a scenario cannot do without, in words."""
     shown = " ".join(f"--set '{k}={v}'" for k, v in streams.NEEDED[kind].items())
     return f"a value, which {kind} needs, such as {shown}"
@@ -134,20 +142,20 @@ def needed(kind: str) -> str:
 def scenario_options(section: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that a section gives to its scenario; wrong names and types are refused."""
     kind = stream_kind(section)
-    hints = hints_of(streams.SCENARIOS[kind])
+    hints = type_hints(streams.SCENARIOS[kind])
     found = {}
     for name, value in section.items():
-        if name in COMMON:
+        if name in COMMON_STREAM_FIELDS:
             continue
         if name not in stream_options(kind):
-            raise unknown(f"stream ({kind})", name, [*stream_options(kind), *COMMON])
+            raise unknown(f"stream ({kind})", name, [*stream_options(kind), *COMMON_STREAM_FIELDS])
         checked = convert(hints[name], value, path=f"stream.{name}")
         # A number written as text, such as 1e-3, which YAML takes for a word; else what was given.
         found[name] = checked if isinstance(value, str) else value
     return found
 
 
-def model_section(section: Any) -> Any:
+def check_model_section(section: Any) -> Any:
     """A model section: a name, a mapping with a name and options, or (in Python) a module."""
     if section is None or isinstance(section, (bool, int, float, list, tuple)):
         raise bad("model", "the name of a model, or a mapping with a name", section)
@@ -159,7 +167,9 @@ def model_section(section: Any) -> Any:
         model_options(section)
     elif isinstance(section, Mapping):
         known = model_options(section["name"])
-        free = is_timm(named) or takes_anything(own_maker(named) if is_own_name(named) else named)
+        free = is_timm(named) or takes_any_option(
+            load_maker(named) if is_user_network_name(named) else named
+        )
         for name in section:
             if name != "name" and name not in known and not free:
                 shown = named if isinstance(named, str) else code_name(named)

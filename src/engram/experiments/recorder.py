@@ -1,4 +1,6 @@
-"""Keeps what comes out of runs: rows, predictions, ledger and checkpoints, in memory or on disk."""
+"""Records what comes out of runs (rows, predictions, probes, ledgers, checkpoints), in memory or
+in a run directory.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,23 @@ from typing import Any
 import torch
 
 from engram import distributed
-from engram.engine.backend import device_of
+from engram.engine.backend import resolve_device
 from engram.engine.engine import FinishedStage
-from engram.engine.portable_state import portable
+from engram.engine.portable_state import export_state
 from engram.errors import RecordError
 from engram.experiments.callbacks import Callback
-from engram.experiments.changes import changed, recorded
-from engram.experiments.checkpointing import Checkpoints, StepSaver, ends, with_models
-from engram.experiments.finished_stages import Done, group_rows
-from engram.experiments.model_file import KeptModel, about
+from engram.experiments.changed_recipes import describe_changes, read_recorded_recipes
+from engram.experiments.checkpointing import (
+    Checkpoints,
+    StepSaver,
+    is_last_stage,
+    select_model_stages,
+)
+from engram.experiments.model_file import UnsavedModel, describe_run_origin
 from engram.experiments.plan import Plan
-from engram.experiments.reevaluate import remeasure, states_of
-from engram.io import all_at_once
+from engram.experiments.reevaluate import rebuild_probe_states, reevaluate_runs
+from engram.experiments.stage_records import Done, group_rows
+from engram.io import write_together
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import nbytes
 from engram.records import (
@@ -36,9 +43,9 @@ from engram.records import (
     run_id,
 )
 from engram.records.locks import Claims
-from engram.records.probe_arrays import Arrays, StoredArrays
+from engram.records.probe_arrays import ProbeArrays, StoredArrays
 from engram.records.run_arrays import RunKey
-from engram.records.saved_models import Kept
+from engram.records.saved_models import ModelLocation
 
 
 class Recorder:
@@ -63,23 +70,25 @@ class Recorder:
         checkpoint_every: float = 300.0,
     ) -> None:
         self.plans = list(plans)
-        self.device = device_of(device)
+        self.device = resolve_device(device)
         self.callback = callback or Callback()
         self._worker = isinstance(out, RunDirectory)
-        self.folder = _opened(out)
+        self.folder = _open_directory(out)
         self.claims = None if self.folder is None else Claims(self.folder.path)
         self.elsewhere: list[Plan] = []  # another process is at work on them
         self.checkpoints: Checkpoints | None = None
         self.saver: StepSaver | None = None
         self.open = self.plans
         if self.folder is not None:
-            for note in () if self._worker else changed(plans, recorded(self.folder)):
+            for note in (
+                () if self._worker else describe_changes(plans, read_recorded_recipes(self.folder))
+            ):
                 self.callback.note(note)
             if again:
                 self._refuse_busy()
                 self.folder.supersede(plan.key for plan in plans)
             # probes that were named since the runs were recorded
-            remeasure(plans, self.folder, device=device, together=together)
+            reevaluate_runs(plans, self.folder, device=device, together=together)
             self.open = [plan for plan in plans if not self._finished(plan)]
             self._say_diverged()
             if not self.open and not self._worker:
@@ -109,23 +118,23 @@ class Recorder:
     def prepare(self) -> None:
         """Write down what is about to run, and make ready for its checkpoints."""
         self._began = time.perf_counter()
-        self._know_items()
+        self._collect_items()
         if self.folder is None:
             return
         if not self._worker:
             self.folder.tidy()
-        with all_at_once():
-            self._write_beginnings(self.folder)
+        with write_together():
+            self._write_recipes_and_items(self.folder)
         # now, in case the process is killed; at the end once more, with the time it took
         self._environment = self.folder.write_environment(environment(self.device))
         self.checkpoints = Checkpoints(self.folder, self.callback.note)
         # of several ranks only this one saves: all of them stop between stages
-        deadline = None if distributed.current() else self._deadline
+        deadline = None if distributed.current_ranks() else self._deadline
         self.saver = StepSaver(self.folder, self.open, self._every, self.callback.note, deadline)
         if self._again:
             self.saver.forget()
 
-    def _know_items(self) -> None:
+    def _collect_items(self) -> None:
         known: dict[int, EvaluationItems] = {}  # the methods of a study share their streams
         for plan in self.open:
             stream = plan.run.stream
@@ -133,7 +142,7 @@ class Recorder:
                 known[id(stream)] = EvaluationItems.of_stream(stream)
             self._items[plan.recipe, plan.order] = known[id(stream)]
 
-    def _write_beginnings(self, folder: RunDirectory) -> None:
+    def _write_recipes_and_items(self, folder: RunDirectory) -> None:
         """Recipes, and items, which explain stored predictions.
 
         A study of orders that keeps counts has none, and would write thousands of files before its
@@ -160,7 +169,7 @@ class Recorder:
         stages = self.checkpoints.load(plan, learner) if stages is None else stages
         new = {k: one for k, one in plan.probes.items() if k not in learner.probes}
         if stages and new and learner.diverged < 0:
-            found = states_of(plan, new, stages, self.folder, self.device)
+            found = rebuild_probe_states(plan, new, stages, self.folder, self.device)
             learner.probes = {**learner.probes, **found}
         return stages
 
@@ -185,18 +194,18 @@ class Recorder:
         which = first if len(busy) == 1 else f"{len(busy)} of these runs ({first}, ...)"
         return f"{self.folder.path}: another process is training {which}"
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Whatever happened: what was claimed is free for others."""
         if self.claims is not None:
             self.claims.close()
 
-    def say_left(self) -> None:
+    def report_skipped_runs(self) -> None:
         """After workers, who leave runs to others in silence: `say_elsewhere`."""
         assert self.claims is not None
         self.elsewhere = [p for p in self.open if not self.claims.free(run_id(*p.key))]
-        self.say_elsewhere()
+        self.report_busy_runs()
 
-    def say_elsewhere(self) -> None:
+    def report_busy_runs(self) -> None:
         """Runs that were left to others and are not finished: never in silence."""
         if self._worker:  # it has a few of the runs only; whoever started it says so once
             return
@@ -218,9 +227,9 @@ class Recorder:
         """Whether all that was added is recorded: no group has runs to come."""
         return not self._pending
 
-    def at_signals(self) -> AbstractContextManager[None]:
+    def save_on_signals(self) -> AbstractContextManager[None]:
         """While this lasts, signals that end save what is going on, where there is a directory."""
-        return nullcontext() if self.saver is None else self.saver.at_signals()
+        return nullcontext() if self.saver is None else self.saver.save_on_signals()
 
     def progress(self, places: Sequence[int], stage: int) -> Callable[[int, int], None]:
         """What to call after steps of a stage of runs that train together."""
@@ -253,10 +262,10 @@ class Recorder:
         if self.folder is None:
             self._memory.append(done, rows, arrays)
             return
-        ledgers = ledgers_of(done)
+        ledgers = collect_ledgers(done)
         self.folder.append(
-            Rows.joined(rows), predictions=predictions_of(done), arrays=arrays,
-            ledger={"runs": ledgers} if ledgers else None, probes=probed(done) or None,
+            Rows.joined(rows), predictions=collect_predictions(done), arrays=arrays,
+            ledger={"runs": ledgers} if ledgers else None, probes=list_probed_stages(done) or None,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -280,7 +289,7 @@ class Recorder:
         return found.of_runs(plan.key for plan in self.plans)
 
 
-def _opened(out: str | Path | RunDirectory | None) -> RunDirectory | None:
+def _open_directory(out: str | Path | RunDirectory | None) -> RunDirectory | None:
     return out if out is None or isinstance(out, RunDirectory) else RunDirectory(out)
 
 
@@ -291,21 +300,21 @@ def _opened(out: str | Path | RunDirectory | None) -> RunDirectory | None:
 MODEL_BYTES = 512 << 20  # of models in memory, after which no further one is kept
 
 
-def predictions_of(done: Sequence[Done]) -> list[Prediction]:
+def collect_predictions(done: Sequence[Done]) -> list[Prediction]:
     """What finished stages keep of their scores."""
-    return [found for one in done if (found := _prediction(*one)) is not None]
+    return [found for one in done if (found := _make_prediction(*one)) is not None]
 
 
-def _prediction(plan: Plan, stage: FinishedStage, items: EvaluationItems) -> Prediction | None:
+def _make_prediction(plan: Plan, stage: FinishedStage, items: EvaluationItems) -> Prediction | None:
     if stage.learner.diverged >= 0 or plan.keep == "counts":
         return None
     return Prediction.of(
         stage.outcome.scores, items, recipe=plan.recipe, seed=plan.run.seed, order=plan.order,
-        stage=stage.stage, keep=plan.keep, **_network(stage.learner, plan.keep),
+        stage=stage.stage, keep=plan.keep, **_kept_network(stage.learner, plan.keep),
     )  # fmt: skip
 
 
-def _network(learner: RunLearner, keep: str) -> dict[str, Any]:
+def _kept_network(learner: RunLearner, keep: str) -> dict[str, Any]:
     """What is kept of a network besides its scores: all that probes named later may need."""
     if keep != "parameters":
         return {}
@@ -313,7 +322,7 @@ def _network(learner: RunLearner, keep: str) -> dict[str, Any]:
     return {"parameters": learner.vector, "buffers": learner.buffers, "exemplars": exemplars}
 
 
-def probed(done: Sequence[Done]) -> list[dict[str, Any]]:
+def list_probed_stages(done: Sequence[Done]) -> list[dict[str, Any]]:
     """Which probes have measured which stages."""
     return [
         {
@@ -324,14 +333,14 @@ def probed(done: Sequence[Done]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def ledgers_of(done: Sequence[Done]) -> list[dict[str, Any]]:
+def collect_ledgers(done: Sequence[Done]) -> list[dict[str, Any]]:
     """What runs that are through have read."""
     return [
         {
             "recipe": plan.recipe, "label": plan.label, "seed": plan.run.seed, "order": plan.order,
             "reads": plan.run.method.reads, "stages": stage.learner.ledger.to_dict(),
         }
-        for plan, stage, _ in done if ends(plan, stage)
+        for plan, stage, _ in done if is_last_stage(plan, stage)
     ]  # fmt: skip
 
 
@@ -343,7 +352,7 @@ class MemoryRecords:
         self._predictions: list[Prediction] = []
         self._arrays: list[StoredArrays] = []
         self._ledgers: list[dict[str, Any]] = []
-        self._models: dict[RunKey, Kept] = {}
+        self._models: dict[RunKey, ModelLocation] = {}
         self._model_bytes = 0
 
     def append(
@@ -351,20 +360,20 @@ class MemoryRecords:
     ) -> None:
         """Finished stages, their rows, and what probes stored of them."""
         self._rows += rows
-        self._predictions += predictions_of(done)
+        self._predictions += collect_predictions(done)
         self._arrays += arrays
-        self._ledgers += ledgers_of(done)
+        self._ledgers += collect_ledgers(done)
         self._keep_models(done)
 
     def _keep_models(self, done: Sequence[Done]) -> None:
         """Models, as long as they are not too much for the memory."""
-        for plan, stage in with_models(done):
+        for plan, stage in select_model_stages(done):
             if self._model_bytes < MODEL_BYTES:
                 run, key = plan.run, RunKey(*plan.key)
-                found = portable(stage.learner, run)
+                found = export_state(stage.learner, run)
                 self._model_bytes += nbytes(found.tensors)
-                made = about(run, plan.probes.values())
-                self._models[key] = KeptModel(found=found, run=run, made=made)
+                made = describe_run_origin(run, plan.probes.values())
+                self._models[key] = UnsavedModel(found=found, run=run, made=made)
 
     def result(
         self,
@@ -377,7 +386,7 @@ class MemoryRecords:
             Rows.joined(self._rows).frame(),
             recipes={plan.recipe: dict(plan.content) for plan in plans},
             predictions=self._predictions,
-            arrays=Arrays(memory=self._arrays),
+            arrays=ProbeArrays(memory=self._arrays),
             items=items,
             ledger=self._ledgers,
             environment=[environment(device)],

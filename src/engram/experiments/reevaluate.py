@@ -1,4 +1,6 @@
-"""Probes that are named after the training: finished stages are measured from their records."""
+"""Evaluate probes that were named after the training, from the recorded stages, and read which
+stages were measured.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from typing import Any
 
 import torch
 
-from engram.engine.backend import measuring, numerics
+from engram.engine.backend import probe_numerics, training_numerics
 from engram.engine.engine import Engine
-from engram.engine.evaluation import answers
+from engram.engine.evaluation import evaluate
 from engram.errors import RecordError
-from engram.experiments.finished_stages import named_arrays, named_rows
 from engram.experiments.plan import Plan
+from engram.experiments.stage_records import label_arrays, label_rows
 from engram.learner.learner import RunLearner
 from engram.memory.exemplars import Exemplars
 from engram.methods.method import Method
@@ -21,13 +23,13 @@ from engram.probes import Probe, RunStage, measure
 from engram.records import EvaluationItems, Prediction, Rows, RunDirectory, read
 from engram.records.probe_arrays import StoredArrays
 from engram.records.run_directory import new_part
-from engram.records.tombstones import Key, Marks, write_mark
+from engram.records.tombstones import Key, Tombstones, write_mark
 
-AT_ONCE = 256  # runs whose scores are held at the same time
+MOST_RUNS_AT_ONCE = 256  # runs whose scores are held at the same time
 
 
 @dataclass
-class _Past:
+class _RecordedRun:
     """A run of which some stages are recorded, and the probes that have not seen them."""
 
     plan: Plan
@@ -41,7 +43,7 @@ class _Past:
         return {need for probe in self.probes.values() for need in probe.needs}
 
 
-class _Records:
+class _RunRecords:
     """What a run directory holds of the runs."""
 
     def __init__(self, folder: RunDirectory) -> None:
@@ -68,51 +70,57 @@ class _Records:
         return dict(zip(here["metric"].astype(str), here["value"], strict=True))
 
 
-def remeasure(plans: Sequence[Plan], folder: RunDirectory, *, device: Any, together: Any) -> int:
+def reevaluate_runs(
+    plans: Sequence[Plan], folder: RunDirectory, *, device: Any, together: Any
+) -> int:
     """Measure what finished stages of the plans lack, without training; how many runs lacked it."""
     if not any(plan.probes for plan in plans):
         return 0
-    known = measured(folder)
-    past: list[_Past] = []
+    known = read_measured_stages(folder)
+    past: list[_RecordedRun] = []
     changed: dict[str, list[Any]] = {}  # runs by the name of a probe of another version
     for plan in plans:
         stages = sorted(folder.finished(*plan.key))
         seen = known.get(plan.key, {})
         lacking = {k: p for k, p in plan.probes.items() if set(stages) - seen.get(k, set())}
         if stages and lacking:
-            past.append(_Past(plan, lacking, stages, {}))
-            for name in {name_of(key) for key in lacking} & {name_of(k) for k in seen}:
+            past.append(_RecordedRun(plan, lacking, stages, {}))
+            for name in {probe_name(key) for key in lacking} & {probe_name(k) for k in seen}:
                 changed.setdefault(name, []).append(plan.key)
     if past:
-        records = _Records(folder)
+        records = _RunRecords(folder)
         _check(past, records)
-        parts = _parts(past, device, together)
+        parts = _group_recorded_runs(past, device, together)
         for name, runs in changed.items():
-            forget(folder, runs, name)
+            discard_measurements(folder, runs, name)
         for part in parts:
             _write(part, records, folder)
     return len(past)
 
 
-def states_of(
+def rebuild_probe_states(
     plan: Plan, probes: Mapping[str, Probe], stages: int, folder: RunDirectory, device: Any
 ) -> dict[str, Any]:
     """What probes kept after the first stages of a run, found anew from its records."""
-    records = _Records(folder)
-    past = [_Past(plan, probes, list(range(stages)), {})]
+    records = _RunRecords(folder)
+    past = [_RecordedRun(plan, probes, list(range(stages)), {})]
     _check(past, records)
-    for part in _parts(past, device, None):
+    for part in _group_recorded_runs(past, device, None):
         for stage in range(stages):
             _measure(part, stage, records)
     return past[0].states
 
 
-def _check(past: Sequence[_Past], records: _Records) -> None:
+def _check(past: Sequence[_RecordedRun], records: _RunRecords) -> None:
     """Complain before anything is measured."""
     for one in past:
         plan = one.plan
         for stage in one.stages:
-            lost = _lost(one, records.kept(plan, stage)) if records.whole(plan, stage) else None
+            lost = (
+                _find_missing(one, records.kept(plan, stage))
+                if records.whole(plan, stage)
+                else None
+            )
             if lost:
                 said, keep, name = lost
                 raise RecordError(
@@ -122,7 +130,7 @@ def _check(past: Sequence[_Past], records: _Records) -> None:
                 )
 
 
-def _lost(one: _Past, kept: Prediction | None) -> tuple[str, str, str] | None:
+def _find_missing(one: _RecordedRun, kept: Prediction | None) -> tuple[str, str, str] | None:
     """What is missing of a recorded stage, what to keep to have it, and for which probe."""
     for probe in one.probes.values():
         if probe.needs and (kept is None or kept.parameters is None):
@@ -132,10 +140,12 @@ def _lost(one: _Past, kept: Prediction | None) -> tuple[str, str, str] | None:
     return None
 
 
-def _parts(past: Sequence[_Past], device: Any, together: Any) -> list[list[_Past]]:
+def _group_recorded_runs(
+    past: Sequence[_RecordedRun], device: Any, together: Any
+) -> list[list[_RecordedRun]]:
     """Runs to be seen together; with networks, those that train together."""
     bare = [one for one in past if not one.needs]
-    found = [bare[i : i + AT_ONCE] for i in range(0, len(bare), AT_ONCE)]
+    found = [bare[i : i + MOST_RUNS_AT_ONCE] for i in range(0, len(bare), MOST_RUNS_AT_ONCE)]
     rest = [one for one in past if one.needs]
     if rest:
         engine = Engine([one.plan.run for one in rest], device=device, together=together)
@@ -147,7 +157,7 @@ def _parts(past: Sequence[_Past], device: Any, together: Any) -> list[list[_Past
     return found
 
 
-def _write(part: Sequence[_Past], records: _Records, folder: RunDirectory) -> None:
+def _write(part: Sequence[_RecordedRun], records: _RunRecords, folder: RunDirectory) -> None:
     for stage in sorted({k for one in part for k in one.stages}):
         here = [one for one in part if stage in one.stages]
         rows, reads, arrays = _measure(here, stage, records)
@@ -161,13 +171,13 @@ def _write(part: Sequence[_Past], records: _Records, folder: RunDirectory) -> No
         folder.append(Rows.joined(rows), ledger=ledger, probes=done, arrays=arrays)
 
 
-def _entry(one: _Past, **more: Any) -> dict[str, Any]:
+def _entry(one: _RecordedRun, **more: Any) -> dict[str, Any]:
     recipe, seed, order = one.plan.key
     return {"recipe": recipe, "seed": seed, "order": order, **more}
 
 
 def _measure(
-    part: Sequence[_Past], stage: int, records: _Records
+    part: Sequence[_RecordedRun], stage: int, records: _RunRecords
 ) -> tuple[list[Rows], list[dict[str, int]], list[StoredArrays]]:
     """Rows of each run after a stage, how many rows it read for them, and stored arrays."""
     rows = [Rows() for _ in part]
@@ -176,34 +186,34 @@ def _measure(
     whole = [r for r, one in enumerate(part) if records.whole(one.plan, stage)]
     chosen = [part[r] for r in whole]
     runs = _run_stages(chosen, stage, records)
-    with measuring(_precision(part)):
+    with probe_numerics(_precision(part)):
         measures = measure(runs, [()] * len(runs), [one.probes for one in chosen])
     for found in measures:
-        named = named_rows(found.rows, [chosen[p].plan for p in found.places], stage)
+        named = label_rows(found.rows, [chosen[p].plan for p in found.places], stage)
         for i, place in enumerate(found.places):
             rows[whole[place]], reads[whole[place]] = named[i], found.reads[i]
             chosen[place].states = {**chosen[place].states, **found.states[i]}
-            arrays += named_arrays(found.arrays[i], chosen[place].plan, stage)
+            arrays += label_arrays(found.arrays[i], chosen[place].plan, stage)
     return rows, reads, arrays
 
 
-def _precision(part: Sequence[_Past]) -> str:
+def _precision(part: Sequence[_RecordedRun]) -> str:
     """Of networks that are looked at together, which have trained in the same way."""
     return part[0].plan.run.training.precision
 
 
-def _run_stages(part: Sequence[_Past], stage: int, records: _Records) -> list[RunStage]:
+def _run_stages(part: Sequence[_RecordedRun], stage: int, records: _RunRecords) -> list[RunStage]:
     kept = [records.kept(one.plan, stage) for one in part]
     learners = [
-        _as_kept(one.learner, own, stage)
+        _restore_learner(one.learner, own, stage)
         for one, own in zip(part, kept, strict=True)
         if one.learner is not None and own is not None
     ]
     features: list[Any] = [None] * len(part)
     if any("features" in one.needs for one in part):  # then all have networks
         plain = [Method()] * len(part)  # its scores are not used
-        with numerics(_precision(part)):
-            features = [one.features for one in answers(learners, plain, features=True)]
+        with training_numerics(_precision(part)):
+            features = [one.features for one in evaluate(learners, plain, features=True)]
     items = [EvaluationItems.of_stream(one.plan.run.stream) for one in part]
     return [
         RunStage(
@@ -218,7 +228,7 @@ def _run_stages(part: Sequence[_Past], stage: int, records: _Records) -> list[Ru
     ]  # fmt: skip
 
 
-def _as_kept(learner: RunLearner, kept: Prediction, stage: int) -> RunLearner:
+def _restore_learner(learner: RunLearner, kept: Prediction, stage: int) -> RunLearner:
     """The learner with the parameters, buffers and exemplars that were kept after a stage."""
     learner.enter(stage)
     learner.vector = torch.tensor(kept.parameters).to(learner.vector)
@@ -236,32 +246,32 @@ def _as_kept(learner: RunLearner, kept: Prediction, stage: int) -> RunLearner:
 # Which probes have measured which stages of a run directory.
 
 
-def measured(folder: RunDirectory) -> dict[Key, dict[str, set[int]]]:
+def read_measured_stages(folder: RunDirectory) -> dict[Key, dict[str, set[int]]]:
     """Stages by run and by the key of the probe, ``name@version``."""
     found: dict[Key, dict[str, set[int]]] = {}
-    marks = Marks.read(folder.path).metrics
+    marks = Tombstones.read(folder.path).metrics
     documents, _ = folder.documents("probes")
     for document in documents:
         for one in document["runs"]:
             run = (str(one["recipe"]), int(one["seed"]), str(one["order"]))
             for key in one["probes"]:
-                newest = marks.get(f"{name_of(key)}/", {}).get(run, "")
+                newest = marks.get(f"{probe_name(key)}/", {}).get(run, "")
                 if document["part"] >= newest:
                     found.setdefault(run, {}).setdefault(key, set()).add(int(one["stage"]))
     return found
 
 
-def name_of(key: str) -> str:
+def probe_name(key: str) -> str:
     """The name of a probe, with which its metrics begin.
 
     Examples
     --------
-    >>> name_of("entropy temperature=2@0a1b2c3d4e5f")
+    >>> probe_name("entropy temperature=2@0a1b2c3d4e5f")
     'entropy temperature=2'
     """
     return key.rpartition("@")[0]
 
 
-def forget(folder: RunDirectory, runs: Iterable[Key], name: str) -> None:
+def discard_measurements(folder: RunDirectory, runs: Iterable[Key], name: str) -> None:
     """Let what a probe has said about some runs count no more; nothing is deleted."""
     write_mark(folder.path, new_part(), runs, metrics=f"{name}/")

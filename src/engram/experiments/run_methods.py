@@ -11,9 +11,9 @@ from typing import Any
 
 from engram.data import Data
 from engram.engine.training import Training
-from engram.errors import BadArgument, bad, nearest, unknown
-from engram.experiments.callbacks import Callback, following, ready
-from engram.experiments.method_names import build_method
+from engram.errors import BadArgument, bad, suggest_name, unknown
+from engram.experiments.build_methods import build_method
+from engram.experiments.callbacks import Callback, find_log_tools, open_callback
 from engram.experiments.plan import Planner
 from engram.experiments.recipe import Experiment
 from engram.experiments.recipe_sections import stream_options
@@ -23,7 +23,7 @@ from engram.models.build import model_options
 from engram.records import Result
 from engram.streams.incremental_streams import class_incremental
 from engram.streams.stream import Stream
-from engram.streams.stream_warnings import repeats_in_words, scales_in_words
+from engram.streams.stream_warnings import describe_repeats, describe_scales
 
 
 def run(
@@ -104,30 +104,32 @@ def run(
     >>> result.matrix.shape == (2, len(stream), len(stream))
     True
     """
-    ready(log)
+    find_log_tools(log)
     _check_names(training, method, model)
     if isinstance(stream, Data):
         stream = class_incremental(stream)
     if not isinstance(stream, Stream):
-        raise bad("stream", f"a stream or data, such as {_as_data(stream)}", _kind(stream))
-    for words in (repeats_in_words(stream), scales_in_words(stream)):
+        raise bad(
+            "stream", f"a stream or data, such as {_suggest_data(stream)}", _name_or_type(stream)
+        )
+    for words in (describe_repeats(stream), describe_scales(stream)):
         if words:  # said, not refused: a benchmark may be so
             warnings.warn(words, stacklevel=2)
     rest = {
         "model": model, "training": training, "seeds": seeds, "keep": keep, "average": average,
         "label": label, "probes": probes, "detectors": detectors, "outside": outside,
     }  # fmt: skip
-    experiments = [Experiment.of({"method": one, **rest}) for one in _several(method)]
+    experiments = [Experiment.of({"method": one, **rest}) for one in _list_methods(method)]
     planner = Planner()
     plans = [plan for one in experiments for plan in planner.plans(one, stream)]
-    with following(callback, log=log, out=out) as follow:
+    with open_callback(callback, log=log, out=out) as follow:
         return execute(
             plans, out=out, device=device, together=together, compile=compile, callback=follow,
             again=again, deterministic=deterministic, checkpoint_every=checkpoint_every,
         ).result()  # fmt: skip
 
 
-def _as_data(what: Any) -> str:
+def _suggest_data(what: Any) -> str:
     """How something that is no data yet becomes some."""
     if isinstance(what, str):
         return f"engram.load({what!r})"
@@ -139,12 +141,12 @@ def _as_data(what: Any) -> str:
     return "engram.load('digits')"
 
 
-def _kind(what: Any) -> Any:
+def _name_or_type(what: Any) -> Any:
     """A name as it is, of all else the type: arrays fill the screen."""
     return what if what is None or isinstance(what, (str, int)) else type(what).__name__
 
 
-def _several(method: Any) -> list[Any]:
+def _list_methods(method: Any) -> list[Any]:
     """The methods that are meant by one of them, or by a list."""
     one = isinstance(method, (Method, str, Mapping, type)) or not isinstance(method, Iterable)
     found = [method] if one else list(method)
@@ -157,19 +159,19 @@ def _check_names(training: Mapping[str, Any], method: Any, model: Any) -> None:
     """Complain of a name that is far from all fields of `Training`: it may be another argument."""
     known = [field.name for field in fields(Training)]
     for name in training:
-        if name not in known and nearest(name, known) is None:
+        if name not in known and suggest_name(name, known) is None:
             own = list(inspect.signature(run).parameters)[:-1]
             error = unknown("run", name, [*own, *known])
-            raise error if error.near else _elsewhere(name, method, model) or error
+            raise error if error.near else _misplaced_option_error(name, method, model) or error
 
 
-def _elsewhere(name: str, method: Any, model: Any) -> BadArgument | None:
+def _misplaced_option_error(name: str, method: Any, model: Any) -> BadArgument | None:
     """The error for an option of a method, a model or a stream, which has a place of its own."""
     kind = class_incremental.__name__
     places = {f"engram.{kind}(data, {name}=...)": tuple(stream_options(kind))}
     if isinstance(model, str):
         places[f"model={{'name': {model!r}, {name!r}: ...}}"] = model_options(model)
-    for one in _several(method):
+    for one in _list_methods(method):
         if isinstance(one, str):
             names = tuple(field.name for field in fields(build_method(one)))
             places[f"method={{'name': {one!r}, {name!r}: ...}}"] = names

@@ -1,4 +1,4 @@
-"""Run plans through the engine: the one way to numbers, whoever asks."""
+"""Run plans through the engine, on one process or several ranks, and record what comes out."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from engram import distributed
 from engram.data.photos.imagenet import is_unread
 from engram.distributed import Ranks
 from engram.engine import backend
-from engram.engine.backend import determinism, device_of
-from engram.engine.checkpoints import from_first
+from engram.engine.backend import deterministic_algorithms, resolve_device
+from engram.engine.checkpoints import copy_from_first_rank
 from engram.engine.engine import Engine, FinishedStage
 from engram.engine.run_definition import Run, check_exemplars, check_validation
 from engram.errors import bad, check_bool
 from engram.experiments.callbacks import Callback
-from engram.experiments.changes import distinct
-from engram.experiments.checkpointing import EVERY
-from engram.experiments.plain_values import seconds
+from engram.experiments.changed_recipes import merge_equal_plans
+from engram.experiments.checkpointing import DEFAULT_INTERVAL
+from engram.experiments.plain_values import parse_duration
 from engram.experiments.plan import Plan
 from engram.experiments.recorder import Recorder
 from engram.learner.learner import RunLearner
-from engram.models.adapter import cannot_split
+from engram.models.adapter import explain_no_split
 from engram.probes import Probe
-from engram.process import ENDING
+from engram.process import END_SIGNALS
 from engram.records import Result, RunDirectory, read
 
 Out = str | Path | RunDirectory | None
@@ -42,7 +42,7 @@ def execute(
     together: bool | None = None,
     compile: bool = False,
     deterministic: bool = False,
-    checkpoint_every: float | str = EVERY,
+    checkpoint_every: float | str = DEFAULT_INTERVAL,
     callback: Callback | None = None,
     deadline: float | None = None,
     group_size: int = 0,
@@ -59,38 +59,38 @@ def execute(
         check_bool(name, value)
     if together is not None:
         check_bool("together", together)
-    plans = distinct(plans)
+    plans = merge_equal_plans(plans)
     _check_runs(plans)
     how = {"device": device, "together": together, "compile": compile, "group_size": group_size}
     kept = {
         "callback": callback, "again": again, "deadline": deadline,
-        "checkpoint_every": seconds(checkpoint_every, "checkpoint_every"),
+        "checkpoint_every": parse_duration(checkpoint_every, "checkpoint_every"),
     }  # fmt: skip
-    with distributed.ranks_on(device_of(device)) as ranks:
-        recorder, engine = _made_ready(plans, out, ranks, how, kept)
+    with distributed.join_ranks(resolve_device(device)) as ranks:
+        recorder, engine = _prepare_runs(plans, out, ranks, how, kept)
         if engine is None:
             return recorder
-        resume = recorder.resume if ranks is None else resume_of_first(ranks, recorder)
+        resume = recorder.resume if ranks is None else broadcast_resume(ranks, recorder)
         try:
-            steady = determinism(deterministic, recorder.device)
-            quiet = settled(len(recorder.open))
-            with recorder.at_signals(), steady, backend.limited(), quiet:
+            steady = deterministic_algorithms(deterministic, recorder.device)
+            quiet = freeze_garbage(len(recorder.open))
+            with recorder.save_on_signals(), steady, backend.limit_threads(), quiet:
                 for stage in engine.stages(
                     resume=resume, progress=recorder.progress, deadline=deadline,
                     stop_inside=out is not None, checkpointer=recorder.saver,
                 ):  # fmt: skip
-                    with distributed.apart():
+                    with distributed.without_ranks():
                         recorder.add(stage)
                     if recorder.ending and recorder.between:
                         break
             recorder.close()
             if ranks is not None and not recorder.ending:
-                ranks.of_first(None)  # all is written
+                ranks.broadcast(None)  # all is written
         finally:
-            recorder.let_go()
+            recorder.release()
     if recorder.saver is not None and recorder.ending:
         recorder.saver.end()  # told so while nothing trained; who called must not go on either
-    recorder.say_elsewhere()
+    recorder.report_busy_runs()
     return recorder
 
 
@@ -98,13 +98,13 @@ def _check_runs(plans: Sequence[Plan]) -> None:
     """Refuse what cannot be trained."""
     for run in {(id(p.run.stream), id(p.run.method)): p.run for p in plans}.values():
         check_exemplars(run)
-        check_read(run)
+        check_data_was_read(run)
     for plan in plans:
         run = plan.run
         check_validation(run.stream, run.training, range(len(run.stream)))
 
 
-def _made_ready(
+def _prepare_runs(
     plans: Sequence[Plan], out: Out, ranks: Ranks | None, how: dict[str, Any],
     kept: dict[str, Any],
 ) -> tuple[Recorder, Engine | None]:  # fmt: skip
@@ -114,12 +114,12 @@ def _made_ready(
     """
     if ranks is not None:
         how = {**how, "device": ranks.device, "together": False}
-    with distributed.apart():
-        recorder = recorder_of(
+    with distributed.without_ranks():
+        recorder = make_recorder(
             ranks, plans, out, device=how["device"], together=how["together"], **kept
         )
     if ranks is not None:
-        share_open(ranks, recorder)
+        broadcast_open_plans(ranks, recorder)
     if not recorder.open:
         return recorder, None
     runs = [plan.run for plan in recorder.open]
@@ -131,7 +131,7 @@ def _made_ready(
     return recorder, engine
 
 
-def check_read(run: Run) -> None:
+def check_data_was_read(run: Run) -> None:
     """Refuse data of which only an index is known: its pictures are blank."""
     if is_unread(run.stream.data):
         how = "lazy=True, or packed=FILE"
@@ -153,18 +153,18 @@ def _check_probes(plans: Sequence[Plan], engine: Engine) -> None:
 # Large studies and Python's garbage collector.
 
 
-MANY = 256  # runs from which on it is worth a look at all objects
+MANY_RUNS = 256  # runs from which on it is worth a look at all objects
 
 
 @contextmanager
-def settled(runs: int) -> Iterator[None]:
+def freeze_garbage(runs: int) -> Iterator[None]:
     """While many runs train, the collector passes over what was there before them.
 
     Plans, streams and modules of thousands of runs are a million objects that live to the end. The
     collector goes through all of them again whenever a stage has made a quarter as many, which
     takes longer than to record the stage.
     """
-    if runs < MANY or gc.get_freeze_count():  # somebody else has settled it
+    if runs < MANY_RUNS or gc.get_freeze_count():  # somebody else has settled it
         yield
         return
     gc.collect()
@@ -179,20 +179,20 @@ def settled(runs: int) -> Iterator[None]:
 # What the ranks of a job do about records: rank 0 reads and writes, the others hear of it.
 
 
-class _Silent(Callback):
+class _SilentCallback(Callback):
     """Rank 0 speaks for all."""
 
     def note(self, text: str) -> None:
         pass
 
 
-class Listener(Recorder):
+class ReadOnlyRecorder(Recorder):
     """The recorder of a rank that does not write: it keeps results where no directory does."""
 
     def __init__(
         self, plans: Sequence[Plan], out: str | Path | RunDirectory | None, **options: Any
     ) -> None:
-        options.update(callback=_Silent(), again=False)
+        options.update(callback=_SilentCallback(), again=False)
         super().__init__(plans, None, **options)
         where = out.path if isinstance(out, RunDirectory) else out
         self._shared = None if where is None else Path(where)
@@ -201,9 +201,9 @@ class Listener(Recorder):
         if self._shared is None:
             super().add(stage)
 
-    def at_signals(self) -> AbstractContextManager[None]:
+    def save_on_signals(self) -> AbstractContextManager[None]:
         """A signal to end is for rank 0, which saves; this rank goes on until that one is gone."""
-        return _deaf()
+        return _ignore_signals()
 
     def result(self) -> Result:
         """What rank 0 has written, or the same in memory."""
@@ -213,11 +213,11 @@ class Listener(Recorder):
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
+def _ignore_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    all_of_them = (*ENDING, signal.SIGINT)
+    all_of_them = (*END_SIGNALS, signal.SIGINT)
     before = {number: signal.signal(number, lambda *_: None) for number in all_of_them}
     try:
         yield
@@ -226,31 +226,31 @@ def _deaf() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def recorder_of(
+def make_recorder(
     ranks: Ranks | None, plans: Sequence[Plan], out: str | Path | RunDirectory | None,
     **options: Any,
 ) -> Recorder:  # fmt: skip
     """Rank 0 has the directory."""
-    kind = Recorder if ranks is None or ranks.rank == 0 else Listener
+    kind = Recorder if ranks is None or ranks.rank == 0 else ReadOnlyRecorder
     return kind(plans, out, **options)
 
 
-def share_open(ranks: Ranks, recorder: Recorder) -> None:
+def broadcast_open_plans(ranks: Ranks, recorder: Recorder) -> None:
     """Let all train the plans that rank 0 found open."""
     known = {id(plan): place for place, plan in enumerate(recorder.plans)}
-    places = ranks.of_first([known[id(plan)] for plan in recorder.open])
+    places = ranks.broadcast([known[id(plan)] for plan in recorder.open])
     recorder.open = [recorder.plans[place] for place in places]
 
 
-def resume_of_first(ranks: Ranks, recorder: Recorder) -> Callable[[int, RunLearner], int]:
+def broadcast_resume(ranks: Ranks, recorder: Recorder) -> Callable[[int, RunLearner], int]:
     """The state that rank 0 finds for a run goes to all of them."""
 
     def resume(place: int, learner: RunLearner) -> int:
-        with distributed.apart():
+        with distributed.without_ranks():
             stage = recorder.resume(place, learner)
-        stage, inside = ranks.of_first((stage, learner.resume_point is not None))
+        stage, inside = ranks.broadcast((stage, learner.resume_point is not None))
         if stage or inside:
-            from_first(ranks, learner)
+            copy_from_first_rank(ranks, learner)
         return stage
 
     return resume
@@ -269,5 +269,5 @@ def check_ranks(engine: Engine, ranks: Ranks) -> None:
         if size and size < ranks.world:
             wanted = f"at least {ranks.world} rows, one for each process"
             raise bad("batch_size", wanted, size)
-        for reason in cannot_split(engine.networks(run).train):
+        for reason in explain_no_split(engine.networks(run).train):
             raise bad("model", "layers whose rows can be shared between processes", reason)

@@ -1,4 +1,6 @@
-"""`engram.search`: choose hyper-parameters on validation rows of the first tasks."""
+"""`engram.search`: choose hyper-parameters on validation rows of the first tasks; the trials,
+their file, and the best of them.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,10 @@ from engram.errors import (
     plural,
 )
 from engram.experiments import Callback, Plan, Recipe, execute
-from engram.experiments.changes import recorded
-from engram.experiments.identity import short as hashed
-from engram.experiments.method_names import build_method, method_label, plain_method
-from engram.experiments.overrides import complaints_about, named, put_all
+from engram.experiments.build_methods import build_method, method_label, plain_method
+from engram.experiments.changed_recipes import read_recorded_recipes
+from engram.experiments.experiment_id import short_hash as hashed
+from engram.experiments.overrides import expand_method, name_option_in_errors, set_key_in_all
 from engram.experiments.plan import Planner, RecipePlanner
 from engram.experiments.pools import find_pool
 from engram.experiments.pools.pool import Work
@@ -36,9 +38,9 @@ from engram.experiments.search_space import (
     Range,
     batch_size,
     has_optuna,
-    need_optuna,
-    ranges_of,
-    spread,
+    read_ranges,
+    require_optuna,
+    spread_values,
     suggest,
 )
 from engram.io import read_json, write_json
@@ -46,8 +48,8 @@ from engram.methods.method import Method
 from engram.records import Result, RunDirectory
 from engram.records.prediction_scoring import average_name
 from engram.records.reading import combine, read
-from engram.records.run_arrays import per_run
-from engram.streams import for_search
+from engram.records.run_arrays import reduce_stages
+from engram.streams import make_search_stream
 from engram.streams.incremental_streams import class_incremental
 from engram.streams.stream import Stream
 from engram.streams.validation_streams import SEARCH_ON
@@ -126,10 +128,10 @@ def search(
     check_choice("on", on, SEARCH_ON)
     check_choice("sampler", sampler, SAMPLERS)
     size = batch_size(check_int("trials", trials, 1), check_int("batch", batch))
-    subject = subject_of(what, experiment, tasks=tasks, on=on, root=data)
-    varied = tuple(subject.check(one) for one in ranges_of(ranges))
+    subject = make_subject(what, experiment, tasks=tasks, on=on, root=data)
+    varied = tuple(subject.check(one) for one in read_ranges(ranges))
     if size < trials or sampler != "tpe":
-        need_optuna()
+        require_optuna()
     train = find_pool(pool)
     if subject.stream is not None and pool not in IN_PROCESS:
         raise bad("pool", f"one of {', '.join(IN_PROCESS)} for a stream in memory", pool)
@@ -142,7 +144,7 @@ def search(
             callback=callback, deadline=deadline, again=again,
         ))  # fmt: skip
 
-    going = _Going(
+    going = _SearchLoop(
         subject=subject,
         ranges=varied,
         metric=metric,
@@ -158,10 +160,10 @@ def search(
 
 
 @dataclass(kw_only=True)
-class _Going:
+class _SearchLoop:
     """A search that is going on."""
 
-    subject: Subject
+    subject: SearchSubject
     ranges: tuple[Range, ...]
     metric: str | None
     sampler: str
@@ -174,7 +176,7 @@ class _Going:
     def check(self) -> None:
         """Complain about a directory or an experiment that will not do."""
         if self.out is not None and self.out.is_dir():
-            recorded(RunDirectory(self.out, create=False))
+            read_recorded_recipes(RunDirectory(self.out, create=False))
         _, plans = self.subject.trial({})
         check_exemplars(plans[0].run)
 
@@ -220,7 +222,7 @@ class _Going:
     def _add(self, batch: Sequence[Trial], result: Result) -> None:
         if self.metric is None:
             self.metric = average_name(result.figures[0])
-        self.trials += measured(batch, result, self.metric)
+        self.trials += add_results(batch, result, self.metric)
         self.results.append(result)
 
     def _result(self) -> Result:
@@ -233,7 +235,7 @@ class _Going:
         if count < 1:
             return []
         if not self.trials and self.sampler == "tpe":
-            values = spread(self.ranges, count, self.seed)
+            values = spread_values(self.ranges, count, self.seed)
         elif has_optuna():
             sign = 1.0 if self.metric not in MINIMISED else -1.0
             told = [(t.values, None if t.value is None else sign * t.value) for t in self.trials]
@@ -248,12 +250,12 @@ class _Going:
 # What is searched over: an experiment, with other values in some of its places.
 
 
-FIXED = ("seeds", "keep", "average", "label", "search")  # no hyper-parameters
-MEASURED = ("probes", "detectors", "outside")  # not in trials: they are for the chosen setting
+NOT_SEARCHED = ("seeds", "keep", "average", "label", "search")  # no hyper-parameters
+NOT_IN_TRIALS = ("probes", "detectors", "outside")  # not in trials: they are for the chosen setting
 FIRST_TASKS = 3
 
 
-class Subject:
+class SearchSubject:
     """An experiment over a stream, cut for the search: its first tasks, judged on validation rows.
 
     `content` is a recipe in plain values, or without its stream where `stream` is one in memory.
@@ -263,12 +265,14 @@ class Subject:
         self, content: Mapping[str, Any], stream: Stream | None = None, *,
         tasks: int | None = None, on: str = "valid", root: str | None = None,
     ) -> None:  # fmt: skip
-        self.content = {**content, "method": _plain(content.get("method", "Finetune"))}
+        self.content = {**content, "method": _method_mapping(content.get("method", "Finetune"))}
         self.stream, self.root, self.on = stream, root, on
         self._planner, self._recipes = Planner(root), RecipePlanner(root)
         count = len(stream if stream is not None else self._whole_stream())
         self.tasks = min(FIRST_TASKS, count) if tasks is None else tasks
-        self._short = None if stream is None else for_search(stream, tasks=self.tasks, on=on)
+        self._short = (
+            None if stream is None else make_search_stream(stream, tasks=self.tasks, on=on)
+        )
 
     def _whole_stream(self) -> Stream:
         return self._recipes.of(Recipe.of(self._with({}, trial=True)))[0].run.stream
@@ -282,8 +286,10 @@ class Subject:
     def trial(self, values: Mapping[str, Any]) -> tuple[Experiment, list[Plan]]:
         """The experiment of a trial, over the first tasks, and its runs."""
         made = self._with(values, trial=True)
-        base = str(made.get("label") or _name(made["method"]))
-        made["label"] = " ".join([base, *(f"{short(k)}={shown(v)}" for k, v in values.items())])
+        base = str(made.get("label") or _method_title(made["method"]))
+        made["label"] = " ".join(
+            [base, *(f"{last_part(k)}={format_value(v)}" for k, v in values.items())]
+        )
         if self._short is not None:
             one = Experiment.of(made)
             return one, self._planner.plans(one, self._short)
@@ -297,7 +303,7 @@ class Subject:
 
         Whether a field takes fractions is asked of the field.
         """
-        if one.key.removeprefix("stream.").split(".")[0] in (*FIXED, *MEASURED):
+        if one.key.removeprefix("stream.").split(".")[0] in (*NOT_SEARCHED, *NOT_IN_TRIALS):
             raise bad("ranges", "fields of the method, model, training or stream", one.key)
         for value in one.ends:
             self.experiment({one.key: value})
@@ -313,37 +319,37 @@ class Subject:
         made = {
             name: copy.deepcopy(part) if isinstance(part, (dict, list)) else part
             for name, part in self.content.items()
-            if not (trial and name in MEASURED)
+            if not (trial and name in NOT_IN_TRIALS)
         }
         if trial:
             made["keep"] = "counts"  # the choice needs no predictions
         for key, value in values.items():
-            with complaints_about(f"range of {key}"):
-                put_all([made], key, copy.deepcopy(value))
+            with name_option_in_errors(f"range of {key}"):
+                set_key_in_all([made], key, copy.deepcopy(value))
         if self.stream is not None and "stream" in made:
             raise bad("ranges", "no option of the stream, which is given as it is", list(values))
         return made
 
 
-def short(key: str) -> str:
+def last_part(key: str) -> str:
     """The last part of a key.
 
     Examples
     --------
-    >>> short("EWC.strength")
+    >>> last_part("EWC.strength")
     'strength'
     """
     return key.rsplit(".", 1)[-1]
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value in a label."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def subject_of(
+def make_subject(
     what: Any, given: Mapping[str, Any], *, tasks: int | None, on: str, root: str | None
-) -> Subject:
+) -> SearchSubject:
     """The subject of a search: a recipe, or a stream and what `engram.run` takes beside it."""
     cut: dict[str, Any] = {"tasks": tasks, "on": on, "root": root}
     if isinstance(what, Data):
@@ -351,10 +357,10 @@ def subject_of(
     if isinstance(what, Stream):
         if "search" in (what.origin.options if what.origin else ()):
             raise bad("stream", "a whole stream, the search takes its first tasks", what.name)
-        named = ("method", "model", "seeds", "keep", "average", "label", *MEASURED)
+        named = ("method", "model", "seeds", "keep", "average", "label", *NOT_IN_TRIALS)
         content = {k: v for k, v in given.items() if k in named}
         rest = {k: v for k, v in given.items() if k not in named}
-        return Subject({**content, "training": rest}, what, **cut)
+        return SearchSubject({**content, "training": rest}, what, **cut)
     if given:
         raise bad(", ".join(given), "no value with a recipe, which already sets it", "something")
     if isinstance(what, Recipe):
@@ -367,19 +373,19 @@ def subject_of(
     section = what.get("stream")
     if isinstance(section, Mapping) and section.get("search") is not None:
         raise bad("recipe", "a whole stream, the search takes its first tasks", "stream.search")
-    return Subject(what, **cut)
+    return SearchSubject(what, **cut)
 
 
-def _name(method: Mapping[str, Any]) -> str:
+def _method_title(method: Mapping[str, Any]) -> str:
     """What a method is called in labels, whatever its values."""
-    parts = [_name(part) for part in method.get("parts", ())]
+    parts = [_method_title(part) for part in method.get("parts", ())]
     return " + ".join(parts) or str(method["name"]).rsplit(":", 1)[-1]
 
 
-def _plain(method: Any) -> Any:
+def _method_mapping(method: Any) -> Any:
     """A method as a mapping, so that values can be put into it."""
     if not isinstance(method, Method):
-        return named(method)
+        return expand_method(method)
     plain = plain_method(method)
     try:
         same = build_method(plain) == method
@@ -424,7 +430,7 @@ class Search:
     on: str
     result: Result
     seconds: float
-    subject: Subject = field(repr=False)
+    subject: SearchSubject = field(repr=False)
     wanted: int = 0
     out: Path | None = None
 
@@ -526,7 +532,7 @@ class Search:
         lines += [f"  {open_} trials are not finished"] * bool(open_)
         if any(one.value is not None for one in self.trials):
             best = self.best
-            values = ", ".join(f"{key}={shown(value)}" for key, value in best.values.items())
+            values = ", ".join(f"{key}={format_value(value)}" for key, value in best.values.items())
             spread = "" if best.std is None else f" ± {best.std:.3f}"
             lines.append(f"  chosen: {values} ({best.value:.3f}{spread})")
             lines += self._equals()
@@ -579,11 +585,11 @@ class Trial:
         return self.value is not None or self.diverged > 0
 
 
-def measured(trials: Sequence[Trial], result: Result, metric: str) -> list[Trial]:
+def add_results(trials: Sequence[Trial], result: Result, metric: str) -> list[Trial]:
     """The trials with what a result says of them."""
     values, broken = result.metric(metric), set(result.diverged)
     frame, arranged = result._frame, result._arranged
-    seconds, steps = (per_run(frame, arranged, name, "sum") for name in ("seconds", "steps"))
+    seconds, steps = (reduce_stages(frame, arranged, name, "sum") for name in ("seconds", "steps"))
     lost = np.array([run in broken for run in result.runs], dtype=bool)
     owner = np.array([run.recipe for run in result.runs], dtype=object)
     found = []

@@ -1,4 +1,4 @@
-"""Ranges of values that a search may choose from."""
+"""Ranges of values that a search may choose from, and how values are drawn from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engram.io import parse_value, parse_yaml
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})((?::\w+)*)")
-FORMS = "LOW..HIGH, LOW..HIGH:log, LOW..HIGH:int, or comma-separated values"
+RANGE_FORMS = "LOW..HIGH, LOW..HIGH:log, LOW..HIGH:int, or comma-separated values"
 DIGITS = 4  # that values have: enough to tell runs apart, few enough to be read
 
 
@@ -55,14 +55,14 @@ class Range:
         if isinstance(given, Range):
             return replace(given, key=key)
         if isinstance(given, (list, tuple)):
-            return cls(key=key, choices=_distinct(where, given))
+            return cls(key=key, choices=_check_choices(where, given))
         text = str(given).strip()
         if found := _RANGE.fullmatch(text):
             first, last, marks = found.groups()
             return cls._between(key, where, (first, last), marks)
         if not isinstance(given, str) or ".." in text or "," not in text:
-            raise bad(where, FORMS, given)
-        return cls(key=key, choices=_distinct(where, parse_yaml(where, f"[{text}]")))
+            raise bad(where, RANGE_FORMS, given)
+        return cls(key=key, choices=_check_choices(where, parse_yaml(where, f"[{text}]")))
 
     @classmethod
     def _between(cls, key: str, where: str, ends: tuple[str, str], marks: str) -> Range:
@@ -96,9 +96,9 @@ class Range:
             return self.choices[min(int(share * len(self.choices)), len(self.choices) - 1)]
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
         value = low + share * (high - low)
-        return self.rounded(math.exp(value) if self.log else value)
+        return self.round_value(math.exp(value) if self.log else value)
 
-    def rounded(self, value: Any) -> Any:
+    def round_value(self, value: Any) -> Any:
         """A value of few digits within the range."""
         if self.choices:
             return value
@@ -128,23 +128,23 @@ class Range:
         return f"{self.key}={','.join(map(str, shown)) if isinstance(shown, list) else shown}"
 
 
-def _distinct(where: str, values: Sequence[Any]) -> tuple[Any, ...]:
+def _check_choices(where: str, values: Sequence[Any]) -> tuple[Any, ...]:
     found: list[Any] = []
     for value in values:
         found += [] if value in found else [value]
     if len(found) < 2:
-        raise bad(where, f"{FORMS}; at least two of them", list(values))
+        raise bad(where, f"{RANGE_FORMS}; at least two of them", list(values))
     return tuple(found)
 
 
-def ranges_of(given: Any, argument: str = "ranges") -> tuple[Range, ...]:
+def read_ranges(given: Any, argument: str = "ranges") -> tuple[Range, ...]:
     """Ranges from a mapping of keys, or from texts ``key=RANGE``.
 
     Examples
     --------
-    >>> [str(one) for one in ranges_of({"lr": "0.01..1:log"})]
+    >>> [str(one) for one in read_ranges({"lr": "0.01..1:log"})]
     ['lr=0.01..1:log']
-    >>> [str(one) for one in ranges_of(["strength=1..1e5:log"], "--set-range")]
+    >>> [str(one) for one in read_ranges(["strength=1..1e5:log"], "--set-range")]
     ['strength=1..100000:log']
     """
     if isinstance(given, str):
@@ -172,7 +172,7 @@ def ranges_of(given: Any, argument: str = "ranges") -> tuple[Range, ...]:
 
 
 SAMPLERS = ("tpe", "random")
-LANES = 32  # trials that train side by side; more learn nothing from each other
+MOST_PARALLEL_TRIALS = 32  # trials that train side by side; more learn nothing from each other
 Values = dict[str, Any]
 
 
@@ -186,11 +186,11 @@ def batch_size(trials: int, batch: int = 0) -> int:
     """
     if batch:
         return batch
-    rounds = -(-trials // LANES)
+    rounds = -(-trials // MOST_PARALLEL_TRIALS)
     return -(-trials // max(1, rounds))
 
 
-def spread(ranges: Sequence[Range], count: int, seed: int) -> list[Values]:
+def spread_values(ranges: Sequence[Range], count: int, seed: int) -> list[Values]:
     """Values over all of the ranges, every one of them cut into as many steps as there are trials.
 
     One range is walked from end to end; several are combined by chance, each value of each once (a
@@ -198,19 +198,21 @@ def spread(ranges: Sequence[Range], count: int, seed: int) -> list[Values]:
 
     Examples
     --------
-    >>> spread([Range.of("lr", "1e-3..1:log")], 4, seed=0)
+    >>> spread_values([Range.of("lr", "1e-3..1:log")], 4, seed=0)
     [{'lr': 0.001}, {'lr': 0.01}, {'lr': 0.1}, {'lr': 1.0}]
     """
     columns = []
     for number, one in enumerate(ranges):
         order = range(count) if not number else \
-            keys.order(keys.fold(seed, "search", number), count, count).tolist()  # fmt: skip
+            keys.permutation(keys.fold(seed, "search", number), count, count).tolist()  # fmt: skip
         if one.choices or count == 1:
             columns.append([one.at((place + 0.5) / count) for place in order])
         else:
             columns.append([one.at(place / (count - 1)) for place in order])
     named = [one.key for one in ranges]
-    return _new([dict(zip(named, row, strict=True)) for row in zip(*columns, strict=True)], [])
+    return _select_untried(
+        [dict(zip(named, row, strict=True)) for row in zip(*columns, strict=True)], []
+    )
 
 
 def suggest(
@@ -224,7 +226,7 @@ def suggest(
     """
     import optuna
 
-    with _quiet():
+    with _silence_optuna():
         number = int(keys.fold(seed, "suggest", len(told))) % 2**32
         several = len(ranges) > 1
         chosen: Any = optuna.samplers.RandomSampler(seed=number)
@@ -237,7 +239,7 @@ def suggest(
         known = [value for _, value in told if value is not None]
         worst = min(known, default=0.0)
         for values, value in told:
-            numbers = {one.key: _number(one, values[one.key]) for one in ranges}
+            numbers = {one.key: _value_to_number(one, values[one.key]) for one in ranges}
             study.add_trial(
                 optuna.trial.create_trial(
                     params=numbers, distributions=kinds, value=worst if value is None else value
@@ -247,8 +249,8 @@ def suggest(
         tried = [values for values, _ in told]
         for _ in range(10 * count):  # some may have been tried before
             asked = study.ask(kinds)
-            values = {one.key: _value(one, asked.params[one.key]) for one in ranges}
-            found += _new([values], [*tried, *found])
+            values = {one.key: _number_to_value(one, asked.params[one.key]) for one in ranges}
+            found += _select_untried([values], [*tried, *found])
             if len(found) == count:
                 break
     return found
@@ -259,22 +261,24 @@ def has_optuna() -> bool:
     return find_spec("optuna") is not None
 
 
-def need_optuna() -> None:
+def require_optuna() -> None:
     """Complain before anything is trained."""
     if not has_optuna():
-        expected = f"at most {LANES} at once, or Optuna: pip install 'engram[search]'"
+        expected = (
+            f"at most {MOST_PARALLEL_TRIALS} at once, or Optuna: pip install 'engram[search]'"
+        )
         raise bad("trials", expected, "more, and Optuna is not installed")
 
 
-def _number(one: Range, value: Any) -> Any:
+def _value_to_number(one: Range, value: Any) -> Any:
     return one.choices.index(value) if one.choices else value
 
 
-def _value(one: Range, number: Any) -> Any:
-    return one.choices[number] if one.choices else one.rounded(number)
+def _number_to_value(one: Range, number: Any) -> Any:
+    return one.choices[number] if one.choices else one.round_value(number)
 
 
-def _new(found: Sequence[Values], tried: Sequence[Mapping[str, Any]]) -> list[Values]:
+def _select_untried(found: Sequence[Values], tried: Sequence[Mapping[str, Any]]) -> list[Values]:
     """Those that were not tried, each once."""
     kept: list[Values] = []
     for values in found:
@@ -284,7 +288,7 @@ def _new(found: Sequence[Values], tried: Sequence[Mapping[str, Any]]) -> list[Va
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_optuna() -> Iterator[None]:
     """Optuna without its reports of every trial."""
     import optuna
 

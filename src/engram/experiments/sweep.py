@@ -8,7 +8,7 @@ from typing import Any
 
 from engram.errors import bad
 from engram.experiments import Callback, Recipe
-from engram.experiments.callbacks import following
+from engram.experiments.callbacks import open_callback
 from engram.experiments.pools import find_pool
 from engram.experiments.pools.pool import Work
 from engram.records import Result
@@ -71,7 +71,7 @@ def sweep(
     built = [_as_recipe(one) for one in recipes]
     if not built:
         raise bad("recipes", "at least one recipe", "none")
-    with following(callback, log=log, out=out) as follow:
+    with open_callback(callback, log=log, out=out) as follow:
         work = Work(
             recipes=built, out=out, device=device, data=data, workers=workers, address=address,
             compile=compile, callback=follow, deadline=deadline, again=again,

@@ -1,4 +1,6 @@
-"""What a method's loss sees of the data at one step."""
+"""`Batch`, what a method's loss sees of the data at one step, and the labels that may be shown
+for its rows.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from engram.streams.stream import Stream
 
-NOTHING: dict[str, Tensor] = {}  # shared, so never to be written
+NO_VALUES: dict[str, Tensor] = {}  # shared, so never to be written
 
 
 class Batch(NamedTuple):
@@ -30,7 +32,9 @@ class Batch(NamedTuple):
     now: Tensor  # [] current stage
     key: Tensor  # [] randomness of this step
     memory: tuple[Batch, ...] = ()  # batches kept apart (A-GEM, GEM)
-    values: Mapping[str, Tensor] = NOTHING  # [B, ...] what `remember` kept with memory rows, else 0
+    values: Mapping[str, Tensor] = (
+        NO_VALUES  # [B, ...] what `remember` kept with memory rows, else 0
+    )
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with `f` applied to every tensor, batches kept apart included."""
@@ -102,10 +106,10 @@ def visible_labels(stream: Stream, rows: Tensor, stages: Tensor) -> Tensor:
     """[n, L] labels of rows, hidden (-1) unless training is told them in the row's stage."""
     y = stream.targets[rows]
     where = stages[:, None], y.clamp(min=0)
-    return shown_first(y, stream.told[where] & (y >= 0), stream.visible[where])
+    return move_hidden_last(y, stream.told[where] & (y >= 0), stream.visible[where])
 
 
-def shown_first(y: Tensor, shown: Tensor, own: Tensor | None = None) -> Tensor:
+def move_hidden_last(y: Tensor, shown: Tensor, own: Tensor | None = None) -> Tensor:
     """[n, L] labels with the hidden ones as -1 behind: y[:, 0] is a label where there is one.
 
     Those of the task's `own` classes come first.

@@ -1,4 +1,6 @@
-"""The module itself, bound to one run's weights, for a run that trains alone."""
+"""The module itself bound to one run's weights, for a run that trains alone, with channels-last
+copies of its convolutions.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import torch
 from torch import Tensor
 
 from engram import distributed, keys
-from engram.learner.layout import Networks
-from engram.learner.networks import Net, lessened
+from engram.learner.networks import Net, scale_gradient
+from engram.learner.parameter_layout import Networks
 from engram.models.layers import BatchNorm
 
 
@@ -48,7 +50,7 @@ class BoundNet(Net):
         self.touched = False
 
     @contextmanager
-    def moved_to(self, vector: Tensor | None) -> Iterator[None]:
+    def use_vector(self, vector: Tensor | None) -> Iterator[None]:
         """Have other weights while this lasts, where some are given."""
         before = self.weights if vector is None else self.weights.clone()
         if vector is not None:
@@ -95,18 +97,18 @@ class BoundNet(Net):
 
     @property
     def params(self) -> Mapping[str, Tensor]:
-        ranks = distributed.current()
+        ranks = distributed.current_ranks()
         if ranks is None:
             return self._params
         # every rank computes what is made of these, so each counts for its share
-        return {name: lessened(one, 1 / ranks.world) for name, one in self._params.items()}
+        return {name: scale_gradient(one, 1 / ranks.world) for name, one in self._params.items()}
 
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
         if path == "net":  # the usual case, without the detour through the bundle
             return self._main(*args)
         return self.networks.train(path, *args)
 
-    def as_laid_out(self, found: Sequence[Tensor | None]) -> list[Tensor]:
+    def flatten_gradients(self, found: Sequence[Tensor | None]) -> list[Tensor]:
         """Gradients of `parameters` in the order of the vector; zeros where there is none.
 
         A convolution may answer with another order in memory (channels last), which the fused

@@ -1,4 +1,6 @@
-"""Rows in, inputs out: the data of a stream on the device, scaled, viewed and augmented there."""
+"""Rows in, inputs out: data on the device, scaled, viewed and augmented there; prefetching;
+features of a frozen backbone.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ from engram.streams.stream import View
 
 AUGMENTATIONS = ("flip", "crop", "resized_crop")
 CROP_PADDING = 4
-AREA, SIDES = (0.08, 1.0), (3 / 4, 4 / 3)  # of a resized crop: share of the image, width to height
+CROP_AREA, CROP_RATIOS = (
+    (0.08, 1.0),
+    (3 / 4, 4 / 3),
+)  # of a resized crop: share of the image, width to height
 
 
 class Feed:
@@ -102,7 +107,11 @@ class Feed:
             return
         rows = rows.cpu()
         for number, part in enumerate(parts):
-            new = parts[: AHEAD + 1] if number == 0 else parts[number + AHEAD : number + AHEAD + 1]
+            new = (
+                parts[: PREFETCH_BATCHES + 1]
+                if number == 0
+                else parts[number + PREFETCH_BATCHES : number + PREFETCH_BATCHES + 1]
+            )
             self.announce([rows[one] for one in new])
             yield part, self(rows[part], stages[part].to(self.device))
 
@@ -119,11 +128,11 @@ class Feed:
         """
         x = self._pictures(rows.reshape(-1), ranks)
         if self.data.crop is not None:
-            x = middle(x, self.data.crop)
+            x = center_crop(x, self.data.crop)
         x = self._viewed(x, stages)
         return x.reshape(*rows.shape, *x.shape[1:])
 
-    def augmented(
+    def fetch_augmented(
         self, rows: Tensor, stages: Tensor | None, key: Tensor, ranks: Ranks | None = None
     ) -> Tensor:
         """As a call, with the random flips and crops of a training step; `key` [...] per run."""
@@ -137,7 +146,7 @@ class Feed:
             flat = self._cut(self._pictures(rows.reshape(-1), ranks), self.data.crop, key, size)
             flat = self._viewed(flat, stages)
         if "flip" in self.augment:
-            turn = keys.keep(keys.fold(key, "flip"), 0.5, size).reshape(-1, 1, 1, 1)
+            turn = keys.dropout_mask(keys.fold(key, "flip"), 0.5, size).reshape(-1, 1, 1, 1)
             flat = torch.where(turn, flat.flip(-1), flat)
         return flat.reshape(*rows.shape, *flat.shape[1:])
 
@@ -173,9 +182,9 @@ class Feed:
     def _moved(self, flat: Tensor, key: Tensor, size: int) -> Tensor:
         """Random crops as large as the images themselves: padded and shifted, or stretched."""
         if "crop" in self.augment:
-            draw = keys.below(keys.fold(key, "crop"), 2 * CROP_PADDING + 1, size, 2)
+            draw = keys.randint(keys.fold(key, "crop"), 2 * CROP_PADDING + 1, size, 2)
             black = -self._mean * self._scale if self.data.mean else None
-            flat = _shift(flat, draw.reshape(-1, 2) - CROP_PADDING, black)
+            flat = _shift_images(flat, draw.reshape(-1, 2) - CROP_PADDING, black)
         if "resized_crop" in self.augment:
             draw = keys.uniform(keys.fold(key, "resized crop"), size, 4)
             flat = resized_crop(flat, draw.reshape(-1, 4).to(flat.dtype))
@@ -187,26 +196,28 @@ class Feed:
             draw = keys.uniform(keys.fold(key, "resized crop"), size, 4)
             return resized_crop(flat, draw.reshape(-1, 4).to(flat.dtype), crop)
         if "crop" not in self.augment:
-            return middle(flat, crop)
+            return center_crop(flat, crop)
         spare = (flat.shape[-2] - crop[0], flat.shape[-1] - crop[1])
-        top, left = (keys.below(keys.fold(key, "crop", axis), spare[axis] + 1, size).reshape(-1, 1)
-                     for axis in range(2))  # fmt: skip
-        return _window(flat, top, left, crop)
+        top, left = (
+            keys.randint(keys.fold(key, "crop", axis), spare[axis] + 1, size).reshape(-1, 1)
+            for axis in range(2)
+        )
+        return _cut_windows(flat, top, left, crop)
 
 
-def middle(x: Tensor, size: tuple[int, int]) -> Tensor:
+def center_crop(x: Tensor, size: tuple[int, int]) -> Tensor:
     """The middle of images [B, C, H, W]; where it cannot be even, a pixel more to the left and top.
 
     Examples
     --------
-    >>> middle(torch.arange(5.0).expand(1, 1, 3, 5), (1, 2))[0, 0].tolist()
+    >>> center_crop(torch.arange(5.0).expand(1, 1, 3, 5), (1, 2))[0, 0].tolist()
     [[1.0, 2.0]]
     """
     top, left = ((whole - part) // 2 for whole, part in zip(x.shape[-2:], size, strict=True))
     return x[..., top : top + size[0], left : left + size[1]]
 
 
-def _shift(x: Tensor, by: Tensor, black: Tensor | None = None) -> Tensor:
+def _shift_images(x: Tensor, by: Tensor, black: Tensor | None = None) -> Tensor:
     """Move each image [B, C, H, W] by its own (rows, columns), filling with black: 0 by default."""
     pad = CROP_PADDING
     height, width = x.shape[-2:]
@@ -216,10 +227,10 @@ def _shift(x: Tensor, by: Tensor, black: Tensor | None = None) -> Tensor:
         shape = (*x.shape[:2], height + 2 * pad, width + 2 * pad)
         wide = black.to(x.dtype).expand(shape).clone()
         wide[..., pad:-pad, pad:-pad] = x
-    return _window(wide, pad + by[:, :1], pad + by[:, 1:], (height, width))
+    return _cut_windows(wide, pad + by[:, :1], pad + by[:, 1:], (height, width))
 
 
-def _window(x: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> Tensor:
+def _cut_windows(x: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> Tensor:
     """Parts of images [B, C, H, W] of one size, each from its own place [B, 1]."""
     ys = torch.arange(size[0], device=x.device) + top  # [B, h]
     xs = torch.arange(size[1], device=x.device) + left  # [B, w]
@@ -234,8 +245,8 @@ def resized_crop(x: Tensor, draw: Tensor, size: tuple[int, int] | None = None) -
     Area from 8 to 100 percent, sides from 3:4 to 4:3 evenly on a log scale, anywhere; a side that
     would exceed the image is as long as the image. Without `size`, that of the image.
     """
-    area = AREA[0] + (AREA[1] - AREA[0]) * draw[:, 0]
-    low, high = math.log(SIDES[0]), math.log(SIDES[1])
+    area = CROP_AREA[0] + (CROP_AREA[1] - CROP_AREA[0]) * draw[:, 0]
+    low, high = math.log(CROP_RATIOS[0]), math.log(CROP_RATIOS[1])
     ratio = (low + (high - low) * draw[:, 1]).exp() * (x.shape[-2] / x.shape[-1])
     wide, tall = ((area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1))
     across, down = ((2 * draw[:, 2] - 1) * (1 - wide), (2 * draw[:, 3] - 1) * (1 - tall))
@@ -251,7 +262,7 @@ def resized_crop(x: Tensor, draw: Tensor, size: tuple[int, int] | None = None) -
 # Rows that the host holds, fetched ahead of the steps that need them, pinned where that helps.
 
 
-AHEAD = 2  # steps whose rows are fetched while the present one is computed
+PREFETCH_BATCHES = 2  # steps whose rows are fetched while the present one is computed
 
 
 class Prefetch:
@@ -329,14 +340,14 @@ class FeatureFeed(Feed):
             expected = "no augmentation of images, whose features are worked out once"
             raise bad("augment", expected, list(raw.augment))
         self.given, self.encoder = raw.data, encoder
-        super().__init__(featured(raw, encoder), device=raw.device, dtype=raw.dtype)
+        super().__init__(encode_data(raw, encoder), device=raw.device, dtype=raw.dtype)
 
     def like(self, raw: Feed) -> FeatureFeed:
         """The features of other data."""
         return FeatureFeed(raw, self.encoder)
 
 
-def featured(raw: Feed, encoder: Encoder) -> Data:
+def encode_data(raw: Feed, encoder: Encoder) -> Data:
     """The data of a feed with features as inputs."""
     rows = torch.arange(len(raw.data))
     size = max(1, ENTRIES_AT_ONCE // max(1, raw.data.sample_bytes))

@@ -1,4 +1,5 @@
-"""Averages of transformed gradients: Fisher information, MAS importances, and their kin.
+"""Averages of transformed gradients (Fisher information, MAS importances), with fast per-sample
+gradients of linear layers. (keep the paragraph that follows)
 
 ``mean over groups of transform(gradient of term)``, where a group is one sample (the default), some
 samples, or the whole set. Evaluation mode, so BatchNorm statistics are neither used per batch nor
@@ -18,11 +19,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from engram.learner import torch_startup
-from engram.learner.batch import NOTHING, Batch
-from engram.learner.layout import Networks
+from engram.learner.batch import NO_VALUES, Batch
 from engram.learner.networks import FunctionalNet, Net
+from engram.learner.parameter_layout import Networks
 from engram.models.forward_pass import PLAIN, forward_context
-from engram.models.functional_call import call
+from engram.models.functional_call import call_with_weights
 
 Term = Callable[[Net, Batch], Tensor]
 Transform = Callable[[Tensor], Tensor]
@@ -51,14 +52,14 @@ def average_gradient(
     rows all weigh 0 do not count. With `batch_statistics` a BatchNorm layer uses the group's own
     mean and variance, as in training, but its running ones stay as they are.
     """
-    torch_startup.mapped(weights.vector.device)
+    torch_startup.warm_up_mapped(weights.vector.device)
     counted = groups.w.sum(-1) > 0  # [G]
     alone = groups.w.shape[1] == 1 and not batch_statistics
     total = None
-    if alone and _factorises(transform) and only_linear(networks):
+    if alone and _is_multiplicative(transform) and is_only_linear(networks):
         total = linear_sums(networks, *weights, groups, term, transform)
-    if total is None and alone and _factorises(transform):
-        outer = outer_layers(networks, groups, term)
+    if total is None and alone and _is_multiplicative(transform):
+        outer = find_outer_layers(networks, groups, term)
         if outer.names:
             total = outer_sums(networks, *weights, groups, term, transform, counted, outer)
     if total is None:
@@ -98,7 +99,7 @@ def _mapped_sums(
     return total
 
 
-def _factorises(transform: Transform) -> bool:
+def _is_multiplicative(transform: Transform) -> bool:
     """Whether transform(a * b) = transform(a) * transform(b), so outer products need no forming."""
     return transform in (torch.square, torch.abs)
 
@@ -107,7 +108,7 @@ def eval_outputs(networks: Networks, weights: Weights, path: str, x: Tensor) -> 
     """One forward pass in eval mode with these weights."""
     values = {**networks.layout(weights.vector), **weights.buffers}
     with torch.no_grad(), forward_context(None, None):
-        return call(networks.eval, values, (path, x), networks.ties)
+        return call_with_weights(networks.eval, values, (path, x), networks.ties)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -120,23 +121,23 @@ def eval_outputs(networks: Networks, weights: Weights, path: str, x: Tensor) -> 
 
 
 # operations of torch by name: entry by entry, or on the axes behind the rows only
-ENTRYWISE = frozenset((
+ENTRYWISE_FUNCTIONS = frozenset((
     "relu", "relu_", "relu6", "leaky_relu", "leaky_relu_", "elu", "elu_", "selu", "selu_", "celu",
     "gelu", "silu", "mish", "softplus", "softsign", "tanh", "tanh_", "tanhshrink", "sigmoid",
     "sigmoid_", "logsigmoid", "hardtanh", "hardsigmoid", "hardswish", "abs", "neg", "exp", "sin",
     "cos", "square", "add", "sub", "mul", "div", "__add__", "__radd__", "__sub__", "__rsub__",
     "__mul__", "__rmul__", "__truediv__", "clone",
 ))  # fmt: skip
-SHAPED = frozenset(("flatten", "reshape", "view", "contiguous"))
+RESHAPING_FUNCTIONS = frozenset(("flatten", "reshape", "view", "contiguous"))
 # what may be asked of a tensor; its number of rows is another for one sample than for all
-LINEAR_FACTS = frozenset(("ndim", "dtype", "device", "is_cuda", "requires_grad"))
+LINEAR_ATTRIBUTES = frozenset(("ndim", "dtype", "device", "is_cuda", "requires_grad"))
 
 
 class _NotLinear(Exception):
     """A network that is more than linear layers and functions of single entries."""
 
 
-class _Rows(Batch):
+class _SingleRowBatch(Batch):
     """One row of every group; each group has a key of its own, so there is none for all."""
 
     @property
@@ -144,7 +145,7 @@ class _Rows(Batch):
         raise _NotLinear
 
 
-class _LinearWatch(TorchFunctionMode):
+class _LinearProbe(TorchFunctionMode):
     """Follows the rows of a batch through a network, and probes the outputs of its layers."""
 
     def __init__(
@@ -166,11 +167,11 @@ class _LinearWatch(TorchFunctionMode):
         if func is F.linear:
             return self._linear(*args, **given)
         name = getattr(func, "__name__", "")
-        if name == "dim" or (name == "__get__" and func.__self__.__name__ in LINEAR_FACTS):
+        if name == "dim" or (name == "__get__" and func.__self__.__name__ in LINEAR_ATTRIBUTES):
             return func(*args, **given)
         tensors = [one for one in (*args, *given.values()) if isinstance(one, Tensor)]
         dropped = name == "dropout" and given.get("training") is False
-        rowwise = name in ENTRYWISE or name in SHAPED or dropped
+        rowwise = name in ENTRYWISE_FUNCTIONS or name in RESHAPING_FUNCTIONS or dropped
         self.need(rowwise and all(map(self.knows, tensors)))
         self.need(len({one.shape for one in tensors}) == 1)
         return self.learn(func(*args, **given))
@@ -201,10 +202,10 @@ class _LinearWatch(TorchFunctionMode):
             raise _NotLinear
 
 
-class _LinearWatchedNet(FunctionalNet):
+class _LinearProbedNet(FunctionalNet):
     """In eval mode; whoever reads the weights themselves may do anything with them."""
 
-    watch: _LinearWatch
+    watch: _LinearProbe
 
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
         tensors = [one for one in args if isinstance(one, Tensor)]
@@ -227,7 +228,7 @@ class _LinearWatchedNet(FunctionalNet):
         return super().params
 
 
-def only_linear(networks: Networks) -> bool:
+def is_only_linear(networks: Networks) -> bool:
     """Whether all parameters belong to linear layers, so that a pass is worth a try."""
     owned = set()
     for name, module in networks.eval.named_modules():
@@ -249,15 +250,15 @@ def linear_sums(
     `transform` must turn a product into the product of its transforms.
     """
     rows_of = [leaf.flatten(0, 1) for leaf in groups.per_row]
-    flat = _Rows._make([*rows_of, *(leaf[0] for leaf in groups.shared), (), NOTHING])
+    flat = _SingleRowBatch._make([*rows_of, *(leaf[0] for leaf in groups.shared), (), NO_VALUES])
     shapes, rows = networks.layout.shapes, len(flat.w)
     matrices = [name for name, shape in shapes.items() if len(shape) == 2]
     probes = {name: vector.new_zeros(rows, shapes[name][0]) for name in matrices}
-    found: list[_LinearWatch] = []
+    found: list[_LinearProbe] = []
 
     def value(probes: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        net = _LinearWatchedNet(networks, vector, buffers, training=False)
-        net.watch = _LinearWatch(net._params, probes, flat.x)
+        net = _LinearProbedNet(networks, vector, buffers, training=False)
+        net.watch = _LinearProbe(net._params, probes, flat.x)
         found[:] = [net.watch]
         total = term(net, flat) * flat.w.sum()
         return total, {name: x.detach() for name, x in net.watch.inputs.items()}
@@ -292,20 +293,20 @@ def linear_sums(
 # answer NaN, and the matrix then counts as any other parameter.
 
 
-LARGE = 1 << 16  # entries of a matrix from which on its gradients are worth the detour
-ENTRIES = 1 << 26  # numbers held at once: 256 MiB of float32
+LARGE_MATRIX = 1 << 16  # entries of a matrix from which on its gradients are worth the detour
+MAX_ENTRIES = 1 << 26  # numbers held at once: 256 MiB of float32
 # what may be asked of a matrix without using its numbers
-FACTS = frozenset(("ndim", "dtype", "device", "is_cuda", "requires_grad", "shape"))
+OUTER_ATTRIBUTES = frozenset(("ndim", "dtype", "device", "is_cuda", "requires_grad", "shape"))
 
 
-class Outer(NamedTuple):
+class OuterLayers(NamedTuple):
     """Matrices whose gradients are outer products, and the entries that a sample needs in all."""
 
     names: tuple[str, ...]
     entries: int
 
 
-class _Irregular(Exception):
+class _NotOuterProduct(Exception):
     """A matrix (or, without a name, any of them) that is used otherwise."""
 
     def __init__(self, name: str = "") -> None:
@@ -313,7 +314,7 @@ class _Irregular(Exception):
         self.name = name
 
 
-class _Watch(TorchFunctionMode):
+class _OuterProbe(TorchFunctionMode):
     """Puts the true matrices in where they are multiplied, and watches that it is once."""
 
     def __init__(
@@ -324,7 +325,7 @@ class _Watch(TorchFunctionMode):
         self._true, self._probes = true, probes
         self.rows: dict[str, Tensor] = {}  # [in] what each matrix was multiplied with
         self.entries = 0  # of everything computed
-        self.fault: _Irregular | None = None  # said twice: a network may catch the exception
+        self.fault: _NotOuterProduct | None = None  # said twice: a network may catch the exception
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -332,7 +333,10 @@ class _Watch(TorchFunctionMode):
         given = {} if kwargs is None else kwargs
         if func is F.linear:
             return self._count(self._linear(*args, **given))
-        if getattr(func, "__name__", "") == "__get__" and func.__self__.__name__ in FACTS:
+        if (
+            getattr(func, "__name__", "") == "__get__"
+            and func.__self__.__name__ in OUTER_ATTRIBUTES
+        ):
             return func(*args, **given)
         for one in tree_leaves((args, given)):
             if id(one) in self._names:
@@ -353,14 +357,14 @@ class _Watch(TorchFunctionMode):
         return answer
 
     def _refuse(self, name: str) -> None:
-        self.fault = _Irregular(name)
+        self.fault = _NotOuterProduct(name)
         raise self.fault
 
 
-class _OuterNet(FunctionalNet):
+class _OuterProbedNet(FunctionalNet):
     """In eval mode; whoever reads the weights themselves may do anything with them."""
 
-    watch: _Watch
+    watch: _OuterProbe
 
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
         with self.watch:
@@ -371,42 +375,46 @@ class _OuterNet(FunctionalNet):
 
     @property
     def vector(self) -> Tensor:
-        raise _Irregular
+        raise _NotOuterProduct
 
     @property
     def params(self) -> Mapping[str, Tensor]:
-        raise _Irregular
+        raise _NotOuterProduct
 
 
-def _net(
+def _make_probed_net(
     networks: Networks, vector: Tensor, buffers: Mapping[str, Tensor], key: Any,
     small: Mapping[str, Tensor], probes: Mapping[str, Tensor],
-) -> _OuterNet:  # fmt: skip
+) -> _OuterProbedNet:  # fmt: skip
     """The networks with stand-ins for the matrices that have probes."""
-    net = _OuterNet(networks, vector, buffers, key=key, training=False)
+    net = _OuterProbedNet(networks, vector, buffers, key=key, training=False)
     views = networks.layout(vector)
     none = torch.full((), torch.nan, dtype=vector.dtype, device=vector.device)
     net._params = {
         name: small[name] if name in small else none.expand(shape)
         for name, shape in networks.layout.shapes.items()
     }
-    net.watch = _Watch(net._params, {name: views[name] for name in probes}, probes)
+    net.watch = _OuterProbe(net._params, {name: views[name] for name in probes}, probes)
     return net
 
 
-def outer_layers(networks: Networks, groups: Batch, term: Callable[..., Tensor]) -> Outer:
+def find_outer_layers(
+    networks: Networks, groups: Batch, term: Callable[..., Tensor]
+) -> OuterLayers:
     """The large matrices of which every group of one row, [groups, 1, ...], makes one product."""
     shapes = networks.layout.shapes
-    names = [name for name, shape in shapes.items() if len(shape) == 2 and shape.numel() >= LARGE]
+    names = [
+        name for name, shape in shapes.items() if len(shape) == 2 and shape.numel() >= LARGE_MATRIX
+    ]
     while names:
         try:
-            return Outer(tuple(names), _tried(networks, groups, term, names))
-        except _Irregular as fault:
+            return OuterLayers(tuple(names), _try_outer(networks, groups, term, names))
+        except _NotOuterProduct as fault:
             names = [name for name in names if name != fault.name] if fault.name else []
-    return Outer((), 0)
+    return OuterLayers((), 0)
 
 
-def _tried(
+def _try_outer(
     networks: Networks, groups: Batch, term: Callable[..., Tensor], names: Sequence[str]
 ) -> int:
     """One made-up row through the network; how many entries it took."""
@@ -420,7 +428,9 @@ def _tried(
     vector = vector.to(batch.w.device, batch.w.dtype)
     buffers = {name: value.to(vector.device) for name, value in buffers.items()}
     small = {name: view for name, view in networks.layout(vector).items() if name not in names}
-    net = _net(networks, vector, buffers, batch.key, small, _probes(networks, vector, names))
+    net = _make_probed_net(
+        networks, vector, buffers, batch.key, small, _make_probes(networks, vector, names)
+    )
     token = PLAIN.set(True)  # as in the mapped pass itself
     try:
         with torch.no_grad():
@@ -428,11 +438,11 @@ def _tried(
     finally:
         PLAIN.reset(token)
     if not bool(torch.isfinite(answer).all()):
-        raise _Irregular  # a matrix was used where nobody sees it
+        raise _NotOuterProduct  # a matrix was used where nobody sees it
     return net.watch.entries + sum(sum(networks.layout.shapes[name]) for name in names)
 
 
-def _probes(networks: Networks, vector: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+def _make_probes(networks: Networks, vector: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
     return {name: vector.new_zeros(networks.layout.shapes[name][0]) for name in names}
 
 
@@ -444,7 +454,7 @@ def outer_sums(
     term: Callable[..., Tensor],
     transform: Callable[[Tensor], Tensor],
     counted: Tensor,
-    outer: Outer,
+    outer: OuterLayers,
 ) -> Tensor:
     """[P] sum over groups of one row of ``transform(gradient)``.
 
@@ -453,11 +463,11 @@ def outer_sums(
     """
     views = networks.layout(vector)
     small = {name: view for name, view in views.items() if name not in outer.names}
-    probes = _probes(networks, vector, outer.names)
+    probes = _make_probes(networks, vector, outer.names)
 
     def one(batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         def value(small: Any, probes: Any) -> tuple[Tensor, dict[str, Tensor]]:
-            net = _net(networks, vector, buffers, batch.key, small, probes)
+            net = _make_probed_net(networks, vector, buffers, batch.key, small, probes)
             return term(net, batch), dict(net.watch.rows)
 
         (slopes, at), rows = grad(value, argnums=(0, 1), has_aux=True)(small, probes)
@@ -473,7 +483,7 @@ def outer_sums(
 
     mapped = by_loop if networks.unmappable else vmap(one)
     held = sum(view.numel() for view in small.values()) + 2 * outer.entries  # there and back
-    chunk = max(1, ENTRIES // held)
+    chunk = max(1, MAX_ENTRIES // held)
     total = {name: torch.zeros_like(view) for name, view in views.items()}
     for start in range(0, groups.w.shape[0], chunk):
         part = groups.map(lambda leaf, a=start: leaf[a : a + chunk])  # type: ignore[misc]

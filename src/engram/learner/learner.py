@@ -1,4 +1,6 @@
-"""The learner: all that one run knows, and the only door to data for methods."""
+"""`RunLearner`: all that one run knows, the only door to data for methods, and how many bytes it
+holds.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,22 @@ from torch import Tensor
 from engram import distributed, keys
 from engram.errors import AccessError, bad, check_choice
 from engram.learner.batch import (
-    NOTHING,
+    NO_VALUES,
     Batch,
     LabelledRows,
-    shown_first,
+    move_hidden_last,
     task_items,
     visible_labels,
 )
 from engram.learner.feed import Feed
 from engram.learner.gradients import Term, Transform, Weights, average_gradient, eval_outputs
-from engram.learner.layout import Networks
 from engram.learner.networks import FunctionalNet, Net
-from engram.learner.objectives import SCOPES, competing
+from engram.learner.objectives import SCOPES, competing_classes
+from engram.learner.parameter_layout import Networks
 from engram.learner.tensor_tree import nbytes
 from engram.memory.exemplars import Exemplars
 from engram.models.forward_pass import Output
-from engram.streams.guard import Ledger, MethodView, need_numbers
+from engram.streams.access_guard import Ledger, MethodView, check_row_numbers
 from engram.streams.stream import Stream, Task
 
 EVAL_ROWS = 4096  # rows of one evaluation pass on the host
@@ -135,7 +137,7 @@ class RunLearner:
         if self.guard is None:
             raise AccessError("the learner has not entered a task yet")
         rows, exemplars = self.task.train if rows is None else rows, self.exemplars
-        need_numbers(rows=rows, stages=stages)
+        check_row_numbers(rows=rows, stages=stages)
         if stages is None:
             stages = torch.full_like(rows, self.stage)
             self.guard.allow_now(rows)
@@ -165,14 +167,14 @@ class RunLearner:
         items = self.items(rows[place], stages[place])
         y = self.stream.targets[items.rows]
         shown = (y >= 0) & self.seen[y.clamp(min=0)]
-        return items._replace(y=shown_first(y, shown))
+        return items._replace(y=move_hidden_last(y, shown))
 
     def labels(self, rows: Tensor) -> Tensor:
         """[n, L] labels of rows of the current task among the classes that it shows, as columns."""
         items = self.items(rows)
         y = items.y.clone()  # items of a whole task are shared
         own = self.stream.visible[items.stages[:, None], y.clamp(min=0)] & (y >= 0)
-        return shown_first(y, own)
+        return move_hidden_last(y, own)
 
     def batch(self, rows: Tensor | None = None, stages: Tensor | None = None) -> Batch:
         """Inputs and visible labels; without arguments, the current task's training rows."""
@@ -184,7 +186,7 @@ class RunLearner:
         """The batch of some items; without `inputs`, all of it but those."""
         device = self.device
         opened, stage = self.opened.to(device), items.stages.to(device)
-        table = competing(self.scope, opened, self.stream.visible.to(device), self.stage)
+        table = competing_classes(self.scope, opened, self.stream.visible.to(device), self.stage)
         self._need_inputs(items)
         key = torch.tensor(keys.fold(self.seed, "host", self.stage), device=device)
         count = len(items.rows)
@@ -215,14 +217,14 @@ class RunLearner:
         parts: list[Any] = []
         size = self.rows_at_once
         where = [slice(start, start + size) for start in range(0, len(rows), size)]
-        ranks = distributed.current()
+        ranks = distributed.current_ranks()
         ranks = ranks if ranks is not None and len(where) >= ranks.world else None
         mine = where if ranks is None else ranks.deal(where)
         for _, x in self.feed.chunks(items.rows, items.stages, mine):
             parts.append(eval_outputs(self.networks, weights, "net", x))
         if ranks is not None:
-            seen = ranks.dealt([one.features for one in parts], mine, len(rows))
-            parts = [Output(seen, ranks.dealt([one.logits for one in parts], mine, len(rows)))]
+            seen = ranks.gather([one.features for one in parts], mine, len(rows))
+            parts = [Output(seen, ranks.gather([one.logits for one in parts], mine, len(rows)))]
         features = torch.cat([p.features for p in parts]).cpu()
         logits = torch.cat([p.logits for p in parts]).cpu()
         return Output(features, logits)
@@ -256,7 +258,7 @@ class RunLearner:
         weights = Weights(self.vector, self.buffers)
         total, groups = torch.zeros_like(self.vector), -(-len(items.rows) // size)
         per_pass = max(1, self.rows_at_once // size)
-        starts, ranks = range(0, groups, per_pass), distributed.current()
+        starts, ranks = range(0, groups, per_pass), distributed.current_ranks()
         for start in starts if ranks is None else ranks.deal(starts):
             batch = self.grouped(items, size, start, min(start + per_pass, groups))
             share = batch.w.shape[0] / groups
@@ -278,12 +280,12 @@ class RunLearner:
         shaped = [leaf.reshape(count, size, *leaf.shape[1:]) for leaf in batch.per_row]
         spread = [leaf.expand(count, *leaf.shape) for leaf in batch.shared[:2]]
         key = keys.fold(batch.key, torch.arange(start, stop, device=self.device))
-        return Batch._make([*shaped, *spread, key, (), NOTHING])
+        return Batch._make([*shaped, *spread, key, (), NO_VALUES])
 
     # -- what it takes ---------------------------------------------------------------------------
     def memory_bytes(self) -> int:
         """Bytes of the memory: exemplars with their values, and networks that stand for them."""
-        return of_memory(self)
+        return memory_nbytes(self)
 
     def latent_bytes(self) -> int:
         """Bytes of the latents that exemplars are kept as."""
@@ -291,28 +293,28 @@ class RunLearner:
 
     def generator_bytes(self) -> int:
         """Bytes of networks that count as memory."""
-        return of_generators(self)
+        return generator_nbytes(self)
 
     def nbytes(self) -> dict[str, int]:
         """Bytes of all that the learner holds, by kind."""
-        return by_kind(self)
+        return nbytes_by_kind(self)
 
 
 # ------------------------------------------------------------------------------------------------
 # Bytes of what a learner holds.
 
 
-def of_memory(learner: RunLearner) -> int:
+def memory_nbytes(learner: RunLearner) -> int:
     """Of the exemplars and of what is remembered with them; a latent stands for its x.
 
     And of networks that stand for exemplars (`Network.counts`).
     """
     values = learner.values
     sample = 0 if "latent" in values else learner.stream.data.sample_bytes
-    return len(learner.exemplars) * sample + nbytes(values) + of_generators(learner)
+    return len(learner.exemplars) * sample + nbytes(values) + generator_nbytes(learner)
 
 
-def of_generators(learner: RunLearner) -> int:
+def generator_nbytes(learner: RunLearner) -> int:
     """Of networks that count as memory."""
     total = 0
     for name, settings in learner.networks.settings.items():
@@ -323,7 +325,7 @@ def of_generators(learner: RunLearner) -> int:
     return total
 
 
-def by_kind(learner: RunLearner) -> dict[str, int]:
+def nbytes_by_kind(learner: RunLearner) -> dict[str, int]:
     """Of everything.
 
     ``parameters`` and ``buffers`` of the main network, ``networks``: further networks with
@@ -334,8 +336,14 @@ def by_kind(learner: RunLearner) -> dict[str, int]:
     main = networks.main_size * learner.vector.element_size()
     own = sum(buffers[k].nbytes for k in networks.main_buffers if k in buffers)
     return {
-        "parameters": main, "buffers": own,
-        "networks": nbytes(learner.vector) - main + nbytes(buffers) - own - of_generators(learner),
-        "state": nbytes(learner.state), "optimizer": nbytes(learner.opt),
-        "exemplars": of_memory(learner),
-    }  # fmt: skip
+        "parameters": main,
+        "buffers": own,
+        "networks": nbytes(learner.vector)
+        - main
+        + nbytes(buffers)
+        - own
+        - generator_nbytes(learner),
+        "state": nbytes(learner.state),
+        "optimizer": nbytes(learner.opt),
+        "exemplars": memory_nbytes(learner),
+    }

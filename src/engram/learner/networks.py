@@ -1,4 +1,6 @@
-"""Networks with one run's weights: what a method's loss calls."""
+"""`Net`, what a method's loss calls: networks with one run's weights, further networks, cached
+teacher outputs, and passes split over ranks.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,14 @@ from engram import distributed, keys
 from engram.distributed import Ranks
 from engram.errors import bad, unknown
 from engram.learner.batch import Batch
-from engram.learner.layout import Moving, Networks
+from engram.learner.parameter_layout import Networks, TrainableSlices
 from engram.learner.tensor_tree import tree_map
 from engram.models.forward_pass import Output, Share, forward_context, share_context
-from engram.models.functional_call import call
+from engram.models.functional_call import call_with_weights
 
-ANSWERS = 3  # how many a net remembers: a batch of the task, and two draws from the memory
+MAX_REUSED_ANSWERS = (
+    3  # how many a net remembers: a batch of the task, and two draws from the memory
+)
 Snapshot = Mapping[str, Any]  # {"vector": Tensor, "buffers": {name: Tensor}}
 
 
@@ -34,7 +38,7 @@ class Net:
     main: str = "net"
     _trains = False  # whether this is the pass that ranks share out
     phase: str = "task"  # the name of the phase that trains
-    kept: KeptAnswers | None = None  # where a batch stays the same from step to step
+    kept: TeacherCache | None = None  # where a batch stays the same from step to step
 
     def __init__(
         self, networks: Networks, key: keys.Key | None, real: tuple[Tensor, ...] = ()
@@ -74,31 +78,31 @@ class Net:
             key, own_noise = None, bool(self.networks.unmappable)
             if self._key is not None and (self.networks.draws or own_noise):
                 key = keys.fold(self._key, "forward", self._calls)
-            with forward_context(weights, key), _seeded(key if own_noise else None):
+            with forward_context(weights, key), _seed_torch(key if own_noise else None):
                 return self._run(path, args)
 
-        return answer if distributed.current() is None else partial(self._shared, path, w)
+        return answer if distributed.current_ranks() is None else partial(self._shared, path, w)
 
     def _shared(self, path: str, w: Tensor | None, *args: Any) -> Any:
         """The answer of `at` where several ranks compute it."""
-        ranks = distributed.current()
+        ranks = distributed.current_ranks()
         if ranks is None or not self._trains:
-            with distributed.apart():
+            with distributed.without_ranks():
                 return self.at(path, w)(*args)
         weights = None if w is None or self.unpadded(w) else w
         self._calls += 1
         key: keys.Key | None = None
         if self._key is not None and self.networks.draws:
             key = keys.fold(self._key, "forward", self._calls)
-        if path == self.main and splits(ranks, args):
+        if path == self.main and can_split(ranks, args):
 
             def forward(x: Tensor, w: Tensor | None) -> Any:
                 with forward_context(w, key):
                     return self._run(path, (x,))
 
-            return split(ranks, forward, args[0], weights)
+            return run_split(ranks, forward, args[0], weights)
         with forward_context(weights, key):
-            return repeated(ranks, lambda *whole: self._run(path, whole), args)
+            return run_repeated(ranks, lambda *whole: self._run(path, whole), args)
 
     def __call__(self, x: Tensor, w: Tensor | None = None, want: tuple[str, ...] = ()) -> Output:
         """Features and logits; `want` names submodules whose outputs come back as layers.
@@ -114,15 +118,15 @@ class Net:
             output: Output = self.at(self.main, w)(x)
         else:
             output = self._with_layers(x, w, want)
-        self._answers = [(x, output), *self._answers[: ANSWERS - 1]]
+        self._answers = [(x, output), *self._answers[: MAX_REUSED_ANSWERS - 1]]
         return output
 
     def _with_layers(self, x: Tensor, w: Tensor | None, want: tuple[str, ...]) -> Output:
-        with _layers(self._skeleton(), want) as got:
+        with _capture_layers(self._skeleton(), want) as got:
             output: Output = self.at(self.main, w)(x)
-        ranks = distributed.current()
-        if self._trains and ranks is not None and splits(ranks, (x,)):
-            got = gathered(ranks, got, ranks.share(len(x)), len(x))
+        ranks = distributed.current_ranks()
+        if self._trains and ranks is not None and can_split(ranks, (x,)):
+            got = gather_answers(ranks, got, ranks.share(len(x)), len(x))
         return output._replace(layers=got)
 
     def _skeleton(self) -> torch.nn.Module:
@@ -159,17 +163,19 @@ class Net:
         """A pass in eval mode, without gradient."""
 
         def forward(x: Any, *rest: Any) -> Any:
-            return call(self.networks.eval, weights, (path, x, *rest), self.networks.ties)
+            return call_with_weights(
+                self.networks.eval, weights, (path, x, *rest), self.networks.ties
+            )
 
         if want:  # each rank makes the whole of it
             with torch.no_grad(), forward_context(None, None):
-                with _layers(self.networks.eval, want) as got:
+                with _capture_layers(self.networks.eval, want) as got:
                     answer = forward(*args)
                 return answer._replace(layers=got)
-        ranks = distributed.current() if self._trains and path == self.main else None
+        ranks = distributed.current_ranks() if self._trains and path == self.main else None
         with torch.no_grad(), forward_context(None, None):
-            if ranks is not None and splits(ranks, args):
-                return split(ranks, lambda x, _: forward(x), args[0], None)
+            if ranks is not None and can_split(ranks, args):
+                return run_split(ranks, lambda x, _: forward(x), args[0], None)
             return forward(*args)
 
     def still(self, path: str | None = None) -> Callable[..., Any]:
@@ -183,7 +189,9 @@ class Net:
 
 
 @contextmanager
-def _layers(skeleton: torch.nn.Module, want: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
+def _capture_layers(
+    skeleton: torch.nn.Module, want: tuple[str, ...]
+) -> Iterator[dict[str, Tensor]]:
     """What submodules answer while this lasts, by their names, such as ``net.backbone``."""
     got: dict[str, Tensor] = {}
     modules = dict(skeleton.named_modules())
@@ -205,7 +213,7 @@ def _layers(skeleton: torch.nn.Module, want: tuple[str, ...]) -> Iterator[dict[s
 
 
 @contextmanager
-def _seeded(key: keys.Key | None) -> Iterator[None]:
+def _seed_torch(key: keys.Key | None) -> Iterator[None]:
     """Let layers that know torch's generator only draw what the key decides; it stays as it was."""
     if key is None:
         yield
@@ -232,7 +240,7 @@ class FunctionalNet(Net):
         key: keys.Key | None = None,
         real: tuple[Tensor, ...] = (),
         training: bool = True,
-        still: tuple[Moving, Tensor] | None = None,
+        still: tuple[TrainableSlices, Tensor] | None = None,
     ) -> None:
         """With `still` (what moves, and a whole vector) `vector` is the part that moves."""
         super().__init__(networks, key, real)
@@ -268,7 +276,7 @@ class FunctionalNet(Net):
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
         # one dict: functional_call writes replaced buffers into it, a tuple would lose them
         weights = {**self._params, **self.buffers}
-        answer = call(self._skeleton(), weights, (path, *args), self.networks.ties)
+        answer = call_with_weights(self._skeleton(), weights, (path, *args), self.networks.ties)
         self.buffers = {k: weights[k] for k in self.buffers}
         return answer
 
@@ -277,7 +285,7 @@ class FunctionalNet(Net):
 # Answers of older networks to a batch that stays the same from step to step: made once.
 
 
-class KeptAnswers:
+class TeacherCache:
     """Hands out what networks with older weights answered to the inputs of a batch.
 
     A loss is pure and `state` stays as it is, so it asks the same networks in every step, in the
@@ -287,10 +295,10 @@ class KeptAnswers:
     --------
     >>> import torch
     >>> x, state = torch.ones(2), {"teacher": {"vector": torch.zeros(3)}}
-    >>> first = KeptAnswers(x, state)
+    >>> first = TeacherCache(x, state)
     >>> first.of(state["teacher"], (x,), lambda: "made"), first.made
     ('made', ['made'])
-    >>> again = KeptAnswers(x, state, known=("kept",))
+    >>> again = TeacherCache(x, state, known=("kept",))
     >>> again.of(state["teacher"], (x,), lambda: "made")
     'kept'
     >>> again.of(state["teacher"], (x + 1,), lambda: "other inputs")
@@ -299,7 +307,7 @@ class KeptAnswers:
 
     def __init__(self, x: Tensor, state: Mapping[str, Any], known: tuple[Any, ...] = ()) -> None:
         self.made: list[Any] = []
-        self._x, self._snapshots, self._known = x, list(_dicts(state)), iter(known)
+        self._x, self._snapshots, self._known = x, list(_iterate_dicts(state)), iter(known)
         self._knows = bool(known)
 
     def of(self, snapshot: Any, args: tuple[Any, ...], make: Callable[[], Any]) -> Any:
@@ -313,13 +321,13 @@ class KeptAnswers:
         return self.made[-1]
 
 
-def _dicts(tree: Any) -> Iterator[Any]:
+def _iterate_dicts(tree: Any) -> Iterator[Any]:
     """All dicts of a tree."""
     if isinstance(tree, Mapping):
         yield tree
     for part in tree.values() if isinstance(tree, Mapping) else tree:
         if isinstance(part, Mapping | tuple):
-            yield from _dicts(part)
+            yield from _iterate_dicts(part)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -332,24 +340,24 @@ def _dicts(tree: Any) -> Iterator[Any]:
 # process.
 
 
-Pass = Callable[[Tensor, Tensor | None], Any]  # from inputs and row weights to answers
+ForwardPass = Callable[[Tensor, Tensor | None], Any]  # from inputs and row weights to answers
 
 
-def split(ranks: Ranks, forward: Pass, x: Tensor, w: Tensor | None) -> Any:
+def run_split(ranks: Ranks, forward: ForwardPass, x: Tensor, w: Tensor | None) -> Any:
     """Answers to all rows of `x`, each row computed by one rank."""
     rows, where = len(x), ranks.share(len(x))
     own = _Scatter.apply(x, ranks, where)  # type: ignore[no-untyped-call]
     with share_context(Share(ranks, where.start, where.stop - where.start, rows)):
         found = forward(own, None if w is None else w[where])
-    return gathered(ranks, found, where, rows)
+    return gather_answers(ranks, found, where, rows)
 
 
-def gathered(ranks: Ranks, found: Any, where: slice, rows: int) -> Any:
+def gather_answers(ranks: Ranks, found: Any, where: slice, rows: int) -> Any:
     """The answers of all ranks, in place of those of one."""
     return tree_map(lambda leaf: _Gather.apply(leaf, ranks, where, rows), found)  # type: ignore[no-untyped-call]
 
 
-def splits(ranks: Ranks | None, args: tuple[Any, ...]) -> bool:
+def can_split(ranks: Ranks | None, args: tuple[Any, ...]) -> bool:
     """Whether a pass can be shared out: one batch, with a row for every rank."""
     return (
         ranks is not None
@@ -360,17 +368,17 @@ def splits(ranks: Ranks | None, args: tuple[Any, ...]) -> bool:
     )
 
 
-def repeated(ranks: Ranks, forward: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def run_repeated(ranks: Ranks, forward: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """A pass that every rank computes as a whole; weights get one share of its gradient each."""
-    whole = tuple(lessened(one, float(ranks.world)) for one in args)
-    return tree_map(lambda leaf: lessened(leaf, 1 / ranks.world), forward(*whole))
+    whole = tuple(scale_gradient(one, float(ranks.world)) for one in args)
+    return tree_map(lambda leaf: scale_gradient(leaf, 1 / ranks.world), forward(*whole))
 
 
-def lessened(value: Any, factor: float) -> Any:
+def scale_gradient(value: Any, factor: float) -> Any:
     """The same value, whose gradient is multiplied by a factor."""
     if not isinstance(value, Tensor) or not value.requires_grad:
         return value
-    return _Lessened.apply(value, factor)  # type: ignore[no-untyped-call]
+    return _ScaleGradient.apply(value, factor)  # type: ignore[no-untyped-call]
 
 
 class _Scatter(torch.autograd.Function):
@@ -399,7 +407,7 @@ class _Gather(torch.autograd.Function):
         return grad[ctx.where], None, None, None
 
 
-class _Lessened(torch.autograd.Function):
+class _ScaleGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, factor: float) -> Tensor:
         ctx.factor = factor

@@ -1,4 +1,6 @@
-"""The training objective as a setting of the run, so that no method knows the scenario."""
+"""The training objectives (cross-entropy, class-balanced, binary) and the scopes that say which
+classes compete.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ OBJECTIVES: dict[str, Callable[[Tensor, Batch], Tensor]] = {
 SCOPES = ("seen", "own", "then", "current", "all")
 
 
-def competing(scope: str, opened: Tensor, visible: Tensor, now: int) -> Tensor:
+def competing_classes(scope: str, opened: Tensor, visible: Tensor, now: int) -> Tensor:
     """[T, C] the classes that compete in training for a row of each task.
 
     ``seen`` all opened classes, ``own`` the classes of the row's task, ``then`` those open at the

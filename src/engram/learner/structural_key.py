@@ -27,9 +27,9 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 _PLAIN = (type(None), bool, int, str, bytes, type(Ellipsis), torch.dtype, torch.device,
           torch.memory_format, torch.layout)  # fmt: skip
 # of a module's attributes: told otherwise, or the number of a hook
-_TOLD = frozenset(("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"))
+_MODULE_FIELDS = frozenset(("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"))
 _NUMBERED = "_hooks"
-LARGEST = 1 << 24  # entries of an array that are worth comparing
+MAX_ENTRIES = 1 << 24  # entries of an array that are worth comparing
 _HEAP = 1 << 9  # flag of types that were made in Python
 
 
@@ -55,7 +55,7 @@ class ByIdentity:
         return id(self.of)
 
 
-def likeness(value: Any) -> Hashable:
+def structural_key(value: Any) -> Hashable:
     """A key of anything; equal keys mean that both compute the same.
 
     Parameters of modules count by name, shape and type, as do buffers that belong to a run: the
@@ -63,22 +63,25 @@ def likeness(value: Any) -> Hashable:
 
     Examples
     --------
-    >>> likeness(nn.Linear(2, 3)) == likeness(nn.Linear(2, 3))
+    >>> structural_key(nn.Linear(2, 3)) == structural_key(nn.Linear(2, 3))
     True
-    >>> likeness(nn.LeakyReLU(0.1)) == likeness(nn.LeakyReLU(0.2))
+    >>> structural_key(nn.LeakyReLU(0.1)) == structural_key(nn.LeakyReLU(0.2))
     False
     >>> def slope(a):
     ...     return lambda x: a * x
-    >>> likeness(slope(1)) == likeness(slope(1)), likeness(slope(1)) == likeness(slope(2))
+    >>> (
+    ...     structural_key(slope(1)) == structural_key(slope(1)),
+    ...     structural_key(slope(1)) == structural_key(slope(2)),
+    ... )
     (True, False)
     """
     try:
-        return _Look().at(value)
+        return _KeyWalk().at(value)
     except RecursionError:  # too deep to be looked into
         return ByIdentity(value)
 
 
-class _Look:
+class _KeyWalk:
     """One walk through an object; what is met again is known by when it was met first."""
 
     def __init__(self) -> None:
@@ -98,7 +101,9 @@ class _Look:
 
     def _inside(self, value: Any) -> Hashable:
         kind = type(value)
-        if kind in (tuple, list, torch.Size) or (isinstance(value, tuple) and _made(kind)):
+        if kind in (tuple, list, torch.Size) or (
+            isinstance(value, tuple) and _is_python_class(kind)
+        ):
             return self.at(kind), tuple(map(self.at, value))
         if kind in (dict, OrderedDict):
             return self.at(kind), tuple((self.at(k), self.at(v)) for k, v in value.items())
@@ -118,14 +123,14 @@ class _Look:
 
     def _tensor(self, value: Tensor) -> Hashable:
         plain = type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
-        if not plain or value.numel() > LARGEST or is_functorch_wrapped_tensor(value):
+        if not plain or value.numel() > MAX_ENTRIES or is_functorch_wrapped_tensor(value):
             return ByIdentity(value)
         host = value.detach().cpu().contiguous()
         data = hashlib.sha256(host.reshape(-1).view(torch.uint8).numpy().data).digest()
         return type(value), tuple(value.shape), value.dtype, data
 
     def _array(self, value: np.ndarray) -> Hashable:
-        if value.dtype.hasobject or value.size > LARGEST:
+        if value.dtype.hasobject or value.size > MAX_ENTRIES:
             return ByIdentity(value)
         data = hashlib.sha256(np.ascontiguousarray(value).data).digest()
         return np.ndarray, value.shape, value.dtype.str, data
@@ -139,7 +144,7 @@ class _Look:
         inner = tuple((k, self.at(v)) for k, v in module._modules.items())
         rest = tuple(
             (k, self.at(list(v.values()) if k.endswith(_NUMBERED) and isinstance(v, dict) else v))
-            for k, v in sorted(vars(module).items()) if k not in _TOLD
+            for k, v in sorted(vars(module).items()) if k not in _MODULE_FIELDS
         )  # fmt: skip
         return self.at(type(module)), tuple(tensors), inner, rest
 
@@ -152,7 +157,7 @@ class _Look:
 
     def _class(self, kind: type) -> Hashable:
         """A class by its place in a module; one made inside a function by all it holds."""
-        if not _made(kind) or _found_by_name(kind):
+        if not _is_python_class(kind) or _is_importable(kind):
             return ByIdentity(kind)
         skipped = ("__dict__", "__weakref__", "__doc__", "__static_attributes__")
         inside = [(k, self.at(v)) for k, v in vars(kind).items() if k not in skipped]
@@ -160,7 +165,7 @@ class _Look:
 
     def _callable(self, value: Any) -> Hashable:
         if isinstance(value, types.FunctionType):
-            cells = [_content(cell) for cell in value.__closure__ or ()]
+            cells = [_read_cell(cell) for cell in value.__closure__ or ()]
             parts = (value.__defaults__, value.__kwdefaults__, cells, vars(value))
             return value.__code__, ByIdentity(value.__globals__), tuple(map(self.at, parts))
         if isinstance(value, types.MethodType):
@@ -180,33 +185,33 @@ class _Look:
         """Of a class written in Python, all that its objects hold; others are like none."""
         kinds = type(value).__mro__[:-1]
         slotted = any("__slots__" in vars(kind) for kind in kinds)
-        if slotted or not all(map(_made, kinds)) or not hasattr(value, "__dict__"):
+        if slotted or not all(map(_is_python_class, kinds)) or not hasattr(value, "__dict__"):
             return ByIdentity(value)
         inside = sorted(vars(value).items())
         return self.at(type(value)), tuple((k, self.at(v)) for k, v in inside)
 
 
-def _made(kind: type) -> bool:
+def _is_python_class(kind: type) -> bool:
     """Whether a class was written in Python; those of C hold more than can be seen."""
     small = kind.__basicsize__ <= object.__basicsize__ + 16 or issubclass(kind, tuple)
     return bool(kind.__flags__ & _HEAP) and small
 
 
-def _found_by_name(kind: type) -> bool:
+def _is_importable(kind: type) -> bool:
     found: Any = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)
     return found is kind
 
 
-def _content(cell: Any) -> Any:
+def _read_cell(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not filled yet
         return ()
 
 
-def attributes(owner: Any) -> Mapping[str, Any]:
+def object_attributes(owner: Any) -> Mapping[str, Any]:
     """All values an object holds by name: the fields of a dataclass, and whatever else is set."""
     slots = (getattr(kind, "__slots__", ()) for kind in type(owner).__mro__)
     names = [n for some in slots for n in ((some,) if isinstance(some, str) else some)]

@@ -54,12 +54,12 @@ def nbytes(tree: Any) -> int:
     return sum(map(nbytes, tree)) if isinstance(tree, tuple) else int(tree.nbytes)
 
 
-def shapes(tree: Any) -> Any:
+def tree_shapes(tree: Any) -> Any:
     """The structure of a tree without its values, as a hashable thing."""
     if isinstance(tree, dict):
-        return tuple((k, shapes(v)) for k, v in tree.items())
+        return tuple((k, tree_shapes(v)) for k, v in tree.items())
     if isinstance(tree, tuple):
-        return tuple(shapes(v) for v in tree)
+        return tuple(tree_shapes(v) for v in tree)
     return (tuple(tree.shape), str(tree.dtype))
 
 

@@ -1,4 +1,8 @@
-"""Exemplars under a budget: a policy ranks, the budget cuts."""
+"""Exemplars under a budget: a policy ranks the rows of a task, the budget cuts the ranking.
+
+How exemplars are replayed is in `methods` and `engine`; exemplars are row numbers, never copies of
+data. Begin with `budget` (`Memory`), then `policies`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from engram.memory.policies import (
     Outputs,
     Plane,
     Policy,
+    PolicyLearner,
     Random,
-    Source,
     policies,
 )
 
@@ -23,7 +27,7 @@ __all__ = [
     "Entropy",
     "Plane",
     "Policy",
-    "Source",
+    "PolicyLearner",
     "Outputs",
     "policies",
     "check_memory",

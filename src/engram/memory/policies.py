@@ -1,4 +1,6 @@
-"""What a policy may ask of a learner, and what a policy is."""
+"""The policies that rank rows for a memory (random, stratified, entropy, herding, plane), the
+reservoir, and what a policy may ask of a learner.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class Outputs(Protocol):
         ...
 
 
-class Labelled(Protocol):
+class PolicyStream(Protocol):
     """What memories read of a stream."""
 
     @property
@@ -39,11 +41,11 @@ class Labelled(Protocol):
         ...
 
 
-class Source(Protocol):
+class PolicyLearner(Protocol):
     """The part of a learner that memories read."""
 
     @property
-    def stream(self) -> Labelled: ...
+    def stream(self) -> PolicyStream: ...
     @property
     def seed(self) -> int: ...
     @property
@@ -68,7 +70,7 @@ class Source(Protocol):
         ...
 
 
-Ranking = Callable[[Source, Tensor, int, int], Tensor]
+Ranking = Callable[[PolicyLearner, Tensor, int, int], Tensor]
 
 
 @runtime_checkable
@@ -79,7 +81,7 @@ class Policy(Protocol):
     ``min(count, len(rows))`` places of `rows` have to come back; more are cut off.
     """
 
-    def rank(self, learner: Source, rows: Tensor, column: int, count: int) -> Tensor:
+    def rank(self, learner: PolicyLearner, rows: Tensor, column: int, count: int) -> Tensor:
         """Places in `rows`, best first."""
         ...
 
@@ -88,7 +90,7 @@ class Policy(Protocol):
 # Groups that share a quota: one per class of a task, or the whole task.
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """Rows that compete for the same quota."""
 
     column: int  # output column, -1 for a whole task
@@ -109,17 +111,17 @@ def first_label(labels: Tensor) -> Tensor:
     return labels.gather(-1, first)[:, 0]
 
 
-def by_class(rows: Tensor, labels: Tensor) -> list[Group]:
+def group_by_class(rows: Tensor, labels: Tensor) -> list[RowGroup]:
     """One group per visible class, in order of columns; a row with two labels is in two groups."""
     flat = labels.reshape(-1)
     order = flat.argsort(stable=True)
     counts = torch.bincount(flat + 1).tolist()  # the first entry counts the padding
     spread = rows[order // labels.shape[-1]].split(counts)
     pairs = zip(counts[1:], spread[1:], strict=True)
-    return [Group(column, part) for column, (count, part) in enumerate(pairs) if count]
+    return [RowGroup(column, part) for column, (count, part) in enumerate(pairs) if count]
 
 
-def items(learner: Source, group: Group, order: Tensor) -> Exemplars:
+def select_items(learner: PolicyLearner, group: RowGroup, order: Tensor) -> Exemplars:
     """The rows at the places `order` of a group, as items of the current task."""
     rows = group.rows[order]
     stages = torch.full_like(rows, learner.stage)
@@ -131,11 +133,11 @@ def items(learner: Source, group: Group, order: Tensor) -> Exemplars:
     return Exemplars(rows, stages, columns, ranks)
 
 
-def checked(ranking: Ranking) -> Ranking:
+def check_answers(ranking: Ranking) -> Ranking:
     """A ranking of the user's own, whose answers are looked at before they are used."""
     name = getattr(ranking, "__qualname__", type(ranking).__name__)
 
-    def rank(learner: Source, rows: Tensor, column: int, count: int) -> Tensor:
+    def rank(learner: PolicyLearner, rows: Tensor, column: int, count: int) -> Tensor:
         order = torch.as_tensor(ranking(learner, rows, column, count)).cpu()
         if order.dim() != 1 or order.is_floating_point() or order.dtype == torch.bool:
             raise bad(f"policy {name}", "a vector of whole numbers, best row first", order)
@@ -153,7 +155,7 @@ def checked(ranking: Ranking) -> Ranking:
 # Uniform choice without replacement.
 
 
-def group_key(learner: Source, column: int) -> keys.Key:
+def group_key(learner: PolicyLearner, column: int) -> keys.Key:
     """The key of all draws for one group: by output column, so that class ids do not matter."""
     return keys.fold(learner.seed, "memory", learner.stage, column)
 
@@ -175,7 +177,9 @@ def random_orders(drawn_by: Sequence[keys.Key], sizes: Sequence[int]) -> list[Te
     Examples
     --------
     >>> [o.tolist() for o in random_orders([3, 4], [5, 2])] == [
-    ...     random_order(3, 5).tolist(), random_order(4, 2).tolist()]
+    ...     random_order(3, 5).tolist(),
+    ...     random_order(4, 2).tolist(),
+    ... ]
     True
     """
     longest = max(sizes, default=0)
@@ -189,7 +193,7 @@ def random_orders(drawn_by: Sequence[keys.Key], sizes: Sequence[int]) -> list[Te
 class Random:
     """Every row of the group is equally likely."""
 
-    def rank(self, learner: Source, rows: Tensor, column: int, count: int) -> Tensor:
+    def rank(self, learner: PolicyLearner, rows: Tensor, column: int, count: int) -> Tensor:
         return random_order(group_key(learner, column), len(rows))[:count]
 
 
@@ -238,9 +242,9 @@ class Stratified:
     It differs from a uniform choice where a group is a whole task: that may pass over a rare class.
     """
 
-    def rank(self, learner: Source, rows: Tensor, column: int, count: int) -> Tensor:
+    def rank(self, learner: PolicyLearner, rows: Tensor, column: int, count: int) -> Tensor:
         places = torch.arange(len(rows))
-        groups = by_class(places, first_label(learner.labels(rows))[:, None])
+        groups = group_by_class(places, first_label(learner.labels(rows))[:, None])
         keys = [group_key(learner, group.column) for group in groups]
         orders = random_orders(keys, [len(group.rows) for group in groups])
         chosen = [group.rows[order] for group, order in zip(groups, orders, strict=True)]
@@ -305,7 +309,7 @@ class Entropy:
     That of one answer, or, where rows have sets of labels, of a yes or no for each class.
     """
 
-    def rank(self, learner: Source, rows: Tensor, column: int, count: int) -> Tensor:
+    def rank(self, learner: PolicyLearner, rows: Tensor, column: int, count: int) -> Tensor:
         seen = learner.opened.cpu() >= 0
         logits = learner.outputs(rows).logits[:, seen].double()
         if learner.stream.labels == "set":
@@ -320,11 +324,11 @@ class Entropy:
 # Choose samples whose running mean follows the mean of the class.
 
 
-RULES = ("distance", "inner_product")
+HERDING_RULES = ("distance", "inner_product")
 _TIE = 1e-12  # scores closer than this, relative to the features' size, are ties
 
 
-def herding(
+def herding_order(
     features: Tensor,
     count: int,
     *,
@@ -352,10 +356,10 @@ def herding(
 
     Examples
     --------
-    >>> herding(torch.tensor([[1, 0], [0.9, 0.1], [0, 1], [0.5, 0.5], [-0.2, 1]]), 3).tolist()
+    >>> herding_order(torch.tensor([[1, 0], [0.9, 0.1], [0, 1], [0.5, 0.5], [-0.2, 1]]), 3).tolist()
     [3, 2, 0]
     """
-    check_choice("rule", rule, RULES)
+    check_choice("rule", rule, HERDING_RULES)
     x = features.double()  # [n, d]
     if normalize:
         x = F.normalize(x, dim=-1)
@@ -370,14 +374,14 @@ def herding(
     order: list[int] = []
     for k in range(1, picks + 1):
         score = own - 2.0 * (x @ (k * mean - total))
-        best = lowest(score, free, slack * k)
+        best = find_lowest(score, free, slack * k)
         order.append(best)
         total = total + x[best]
         free[best] = not dedupe
     return torch.tensor(order, dtype=torch.long)
 
 
-def lowest(score: Tensor, free: Tensor, slack: float) -> int:
+def find_lowest(score: Tensor, free: Tensor, slack: float) -> int:
     """The first free index whose score is within `slack` of the lowest one.
 
     Equal rows may get scores that differ in the last bit, because a matrix product sums in blocks;
@@ -390,17 +394,17 @@ def lowest(score: Tensor, free: Tensor, slack: float) -> int:
 
 @dataclass(frozen=True)
 class Herding:
-    """Mean of features: see `herding`."""
+    """Mean of features: see `herding_order`."""
 
     normalize: bool = True
     dedupe: bool = True
     rule: str = "distance"
 
     def __post_init__(self) -> None:
-        check_choice("rule", self.rule, RULES)
+        check_choice("rule", self.rule, HERDING_RULES)
 
-    def rank(self, learner: Source, rows: Tensor, column: int, count: int) -> Tensor:
-        return herding(
+    def rank(self, learner: PolicyLearner, rows: Tensor, column: int, count: int) -> Tensor:
+        return herding_order(
             learner.outputs(rows).features,
             count,
             normalize=self.normalize,
@@ -416,7 +420,7 @@ class Herding:
 _DISTANCE_FLOOR = 1e-8
 
 # 1/d has no meaning for d <= 0, so the distance is made positive first
-TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
+PLANE_TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "abs_eps": lambda d: d.abs().clamp(min=_DISTANCE_FLOOR),
     "softplus": lambda d: F.softplus(d).clamp(min=_DISTANCE_FLOOR),
 }
@@ -436,7 +440,7 @@ def plane_weights(distances: Tensor, transform: str = "abs_eps") -> Tensor:
     >>> plane_weights(torch.tensor([2.0, 4.0, -4.0])).tolist()
     [0.5, 0.25, 0.25]
     """
-    positive = TRANSFORMS[check_choice("transform", transform, TRANSFORMS)]
+    positive = PLANE_TRANSFORMS[check_choice("transform", transform, PLANE_TRANSFORMS)]
     weights = 1.0 / positive(distances.double())
     return weights / weights.sum()
 
@@ -448,9 +452,9 @@ class Plane:
     transform: str = "abs_eps"
 
     def __post_init__(self) -> None:
-        check_choice("transform", self.transform, TRANSFORMS)
+        check_choice("transform", self.transform, PLANE_TRANSFORMS)
 
-    def rank(self, learner: Source, rows: Tensor, column: int, count: int) -> Tensor:
+    def rank(self, learner: PolicyLearner, rows: Tensor, column: int, count: int) -> Tensor:
         features = learner.outputs(rows).features.double()  # [n, d]
         weights = learner.class_weights().double()  # [C, d]
         if column >= 0:
@@ -476,10 +480,10 @@ def draw_slots(key: keys.Key, seen: int, count: int) -> Tensor:
     0
     """
     place = torch.arange(seen, seen + count)
-    return keys.below(keys.fold(key, place), place + 1)
+    return keys.randint(keys.fold(key, place), place + 1)
 
 
-def settle(slots: Tensor, seen: int, size: int) -> Tensor:
+def fill_slots(slots: Tensor, seen: int, size: int) -> Tensor:
     """[min(size, seen + n)] which of the n new rows ends in each slot, -1 = the old one stays.
 
     The n-th row ever takes slot n-1 while the reservoir fills, then the slot drawn for it, if there
@@ -492,7 +496,7 @@ def settle(slots: Tensor, seen: int, size: int) -> Tensor:
 
     Examples
     --------
-    >>> settle(torch.tensor([0, 0, 1, 3]), seen=0, size=2).tolist()  # a, b, c, d: a and c stay
+    >>> fill_slots(torch.tensor([0, 0, 1, 3]), seen=0, size=2).tolist()  # a, b, c, d: a and c stay
     [0, 2]
     """
     arrival = torch.arange(len(slots))
@@ -503,7 +507,7 @@ def settle(slots: Tensor, seen: int, size: int) -> Tensor:
     return holder.scatter_reduce_(0, target[inside], arrival[inside], "amax")
 
 
-def reservoir(learner: Source, rows: Tensor, columns: Tensor, size: int) -> Exemplars:
+def reservoir(learner: PolicyLearner, rows: Tensor, columns: Tensor, size: int) -> Exemplars:
     """Let `rows` pass by, in random order, and return the reservoir after them.
 
     Parameters
@@ -517,21 +521,21 @@ def reservoir(learner: Source, rows: Tensor, columns: Tensor, size: int) -> Exem
         raise bad("exemplars", expected, len(old))
     key = keys.fold(learner.seed, "memory", "reservoir")
     visit = random_order(keys.fold(key, "visit", learner.stage, old.seen), len(rows))
-    holder = settle(draw_slots(key, old.seen, len(rows)), old.seen, size)
+    holder = fill_slots(draw_slots(key, old.seen, len(rows)), old.seen, size)
     fresh = holder >= 0
     source = visit[holder[fresh]]
     rows, columns = rows[source], columns[source]
     stages = torch.full_like(rows, learner.stage)
     return Exemplars(
-        _place(fresh, old.rows, rows),
-        _place(fresh, old.stages, stages),
-        _place(fresh, old.columns, columns),
+        _replace_where(fresh, old.rows, rows),
+        _replace_where(fresh, old.stages, stages),
+        _replace_where(fresh, old.columns, columns),
         torch.arange(len(holder)),
         old.seen + len(visit),
     )
 
 
-def _place(fresh: Tensor, before: Tensor, after: Tensor) -> Tensor:
+def _replace_where(fresh: Tensor, before: Tensor, after: Tensor) -> Tensor:
     """Old values, new ones where `fresh`."""
     values = before.new_full(fresh.shape, -1)
     values[: len(before)] = before
@@ -543,8 +547,8 @@ def _place(fresh: Tensor, before: Tensor, after: Tensor) -> Tensor:
 # The policies by name.
 
 
-ARGUMENTS = ("learner", "rows", "column", "count")  # of a ranking
-_LINES = {
+RANK_ARGUMENTS = ("learner", "rows", "column", "count")  # of a ranking
+_SUMMARIES = {
     "random": "uniform sampling without replacement",
     "stratified": "uniform sampling within each class of a task, in equal shares",
     "reservoir": "uniform sample of all rows seen so far, not balanced by class (total only)",
@@ -562,15 +566,15 @@ def policies() -> dict[str, str]:
     >>> sorted(policies())
     ['entropy', 'herding', 'plane', 'random', 'reservoir', 'stratified']
     """
-    return dict(_LINES)
+    return dict(_SUMMARIES)
 
 
 def check_policy(policy: str | Policy | Ranking) -> None:
     """Refuse what cannot rank."""
     if isinstance(policy, str):
-        check_choice("policy", policy, _LINES)
+        check_choice("policy", policy, _SUMMARIES)
     elif isinstance(policy, type) or not (isinstance(policy, Policy) or callable(policy)):
-        wanted = f"one of {', '.join(_LINES)}, or an object with a method rank"
+        wanted = f"one of {', '.join(_SUMMARIES)}, or an object with a method rank"
         raise bad("policy", wanted, policy)
     else:
         _check_arguments(policy.rank if isinstance(policy, Policy) else policy)
@@ -580,20 +584,20 @@ def _check_arguments(rank: Ranking) -> None:
     """Refuse a ranking of one's own that cannot be called as memories call it."""
     taken = inspect.signature(rank)
     try:
-        taken.bind(*ARGUMENTS)
+        taken.bind(*RANK_ARGUMENTS)
     except TypeError:
-        wanted = f"a ranking that takes ({', '.join(ARGUMENTS)})"
-        raise bad("policy", wanted, f"{name_of(rank)}{taken}") from None
+        wanted = f"a ranking that takes ({', '.join(RANK_ARGUMENTS)})"
+        raise bad("policy", wanted, f"{policy_name(rank)}{taken}") from None
 
 
-def name_of(policy: str | Policy | Ranking) -> str:
+def policy_name(policy: str | Policy | Ranking) -> str:
     """What to call a policy in a table."""
     if isinstance(policy, str):
         return policy
     return str(getattr(policy, "__name__", type(policy).__name__))
 
 
-def ranking_of(
+def make_ranking(
     policy: str | Policy | Ranking, *, normalize: bool, dedupe: bool, rule: str, pd_transform: str
 ) -> Ranking:
     """The ranking function; answers of a user's own policy are checked."""
@@ -608,5 +612,5 @@ def ranking_of(
     if policy == "plane":
         return Plane(transform=pd_transform).rank
     if isinstance(policy, str):
-        raise unknown("policy", policy, _LINES)
-    return checked(policy.rank if isinstance(policy, Policy) else policy)
+        raise unknown("policy", policy, _SUMMARIES)
+    return check_answers(policy.rank if isinstance(policy, Policy) else policy)

@@ -13,7 +13,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.memory import Memory, check_memory
-from engram.methods.method import EITHER, Gradient, Method, ReplaySpec, State, Terms
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Gradient, Method, ReplaySpec, State, Terms
 from engram.streams.stream import Task
 
 FLOOR = 1e-12
@@ -58,7 +58,7 @@ class AGEM(Method):
     Chaudhry et al. 2019, International Conference on Learning Representations.
     """
 
-    decides: ClassVar[tuple[str, ...]] = EITHER
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
     size: int = 0
     masks: bool = False

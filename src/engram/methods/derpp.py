@@ -15,13 +15,13 @@ from engram.memory import Memory, check_memory
 from engram.methods.method import Method, ReplaySpec, State, Terms
 
 
-def squared(logits: Tensor, then: Tensor, classes: Tensor) -> Tensor:
+def squared_logit_distance(logits: Tensor, then: Tensor, classes: Tensor) -> Tensor:
     """[B] mean squared distance of logits to what they were, over `classes` [C].
 
     Examples
     --------
     >>> now, then = torch.tensor([[1.0, 5.0, 9.0]]), torch.tensor([[3.0, 5.0, 0.0]])
-    >>> squared(now, then, torch.tensor([True, True, False])).tolist()
+    >>> squared_logit_distance(now, then, torch.tensor([True, True, False])).tolist()
     [2.0]
     """
     total = torch.where(classes, (logits - then).square(), 0.0).sum(-1)
@@ -80,7 +80,7 @@ class DERpp(Method):
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         task, (stored, labelled) = net.task(batch), batch.memory
         logits = net(stored.x, stored.w).logits
-        kept = mean(squared(logits, stored.values["logits"], batch.seen), stored.w)
+        kept = mean(squared_logit_distance(logits, stored.values["logits"], batch.seen), stored.w)
         labels = net.task(labelled)
         return {"task": task, "logits": self.alpha * kept, "memory": self.beta * labels}
 

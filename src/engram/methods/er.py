@@ -12,14 +12,14 @@ from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.memory import Memory, check_memory
-from engram.methods.method import EITHER, Method, ReplaySpec, State, Terms
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
 from engram.streams.stream import Task
 
 MIXES = ("paired", "union")
 REDUCTIONS = ("mean", "sum")
 
 
-def halves(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
+def task_and_memory_losses(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
     """The training objective on the new rows and on the memory rows, from one forward pass.
 
     Without memory rows the second is 0.
@@ -34,7 +34,7 @@ def replay_terms(net: Net, batch: Batch, reduce: str) -> Terms:
     """One mean over new and memory rows, or the sum of a mean over each."""
     if reduce == "mean":
         return {"task": net.task(batch)}
-    new, memory = halves(net, batch)
+    new, memory = task_and_memory_losses(net, batch)
     return {"task": new, "memory": memory}
 
 
@@ -74,7 +74,7 @@ class ER(Method):
     ReplaySpec(kind='union', size=0)
     """
 
-    decides: ClassVar[tuple[str, ...]] = EITHER
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
     memory: Memory = field(default=Memory(total=500))
     mix: str = "paired"

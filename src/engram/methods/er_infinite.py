@@ -11,7 +11,7 @@ from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.memory import Memory
 from engram.methods.er import MIXES, REDUCTIONS, replay_terms
-from engram.methods.method import EITHER, Method, ReplaySpec, State, Terms
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
 from engram.streams.stream import Task
 
 EVERYTHING = Memory(fraction=1.0)
@@ -42,7 +42,7 @@ class ERInfinite(Method):
     """
 
     reads: ClassVar[str] = "past"
-    decides: ClassVar[tuple[str, ...]] = EITHER
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
     mix: str = "union"
     reduce: str = "mean"

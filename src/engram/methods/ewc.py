@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engram.learner.learner import RunLearner
-from engram.methods.fisher import check_learner, check_options, fisher
-from engram.methods.quadratic_penalty import Anchored, merge
+from engram.methods.fisher import check_learner, check_options, fisher_information
+from engram.methods.quadratic_penalty import Anchored, merge_quadratics
 from engram.streams.stream import Task
 
 
@@ -74,11 +74,11 @@ class EWC(Anchored):
 
     def importance_of(self, learner: RunLearner) -> Tensor:
         """[P] the Fisher information after the current task."""
-        return fisher(
+        return fisher_information(
             learner, labels=self.labels, group=self.group, term=self.term,
             batch_statistics=self.batch_statistics,
         )  # fmt: skip
 
     def finish(self, learner: RunLearner, task: Task) -> None:
-        learner.state = merge(learner.state, self.importance_of(learner), learner.vector)
+        learner.state = merge_quadratics(learner.state, self.importance_of(learner), learner.vector)
         self.store(learner, task)

@@ -10,20 +10,23 @@ from torch import Tensor
 from engram.errors import check_choice, check_int
 from engram.learner.learner import RunLearner
 from engram.methods.method import State
-from engram.methods.quadratic_penalty import Anchored, check_floats, normalise
+from engram.methods.quadratic_penalty import Anchored, check_floats, normalise_importance
 from engram.streams.stream import Task
 
 SIDES = ("batch", "running")
 STARTS = ("first", "zero")
 
 
-def moving(old: Tensor, new: Tensor, alpha: float | Tensor, on: str = "batch") -> Tensor:
+def moving_average(old: Tensor, new: Tensor, alpha: float | Tensor, on: str = "batch") -> Tensor:
     """The moving average, alpha being the weight of the new value, or of the old with "running".
 
     Examples
     --------
     >>> old, new = torch.tensor(0.1), torch.tensor(0.5)
-    >>> round(moving(old, new, 0.9).item(), 6), round(moving(old, new, 0.9, "running").item(), 6)
+    >>> (
+    ...     round(moving_average(old, new, 0.9).item(), 6),
+    ...     round(moving_average(old, new, 0.9, "running").item(), 6),
+    ... )
     (0.46, 0.14)
     """
     return torch.lerp(old, new, alpha if on == "batch" else 1 - alpha)
@@ -114,7 +117,7 @@ class EWCpp(Anchored):
         return {**state, "running": running, "total": total, "steps": steps + 1}
 
     def _moved(self, running: Tensor, batch: Tensor, first: Tensor | None) -> Tensor:
-        moved = moving(running, batch, self.alpha, self.alpha_on)
+        moved = moving_average(running, batch, self.alpha, self.alpha_on)
         return moved if first is None else torch.where(first, batch, moved)
 
     def finish(self, learner: RunLearner, task: Task) -> None:
@@ -124,6 +127,6 @@ class EWCpp(Anchored):
             state["running"] = self._moved(state["running"], state["total"] / left, None)
         importance = state["running"]
         if self.normalize:
-            importance = normalise(learner, importance, "minmax_global")
+            importance = normalise_importance(learner, importance, "minmax_global")
         learner.state = state | {"importance": importance, "anchor": learner.vector}
         self.store(learner, task)

@@ -9,7 +9,7 @@ import torch
 
 from engram.errors import check_choice, check_int
 from engram.learner.learner import RunLearner
-from engram.methods.method import EITHER, Method, Phase, ReplaySpec
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, Phase, ReplaySpec
 from engram.streams.stream import Task
 
 INITS = ("continue", "scratch")
@@ -42,7 +42,7 @@ class Joint(Method):
     """
 
     reads: ClassVar[str] = "past"
-    decides: ClassVar[tuple[str, ...]] = EITHER
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
     init: str = "continue"
     skip: int = 0

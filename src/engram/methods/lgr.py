@@ -14,7 +14,7 @@ from engram.learner.networks import Net
 from engram.methods.dgr import DGR
 from engram.methods.frozen_root import FrozenRoot
 from engram.methods.method import MethodNetworks, Phase, ReplaySpec, State, Terms
-from engram.streams.outline import StreamOutline
+from engram.streams.stream_outline import StreamOutline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class LGR(FrozenRoot, DGR):
             return self._generator(net, batch, None, self._noise(net, batch, {}))
         return super().loss(net, batch, state)
 
-    def _material(self, net: Net, batch: Batch) -> Tensor:
+    def _generator_targets(self, net: Net, batch: Batch) -> Tensor:
         found: Tensor = net.still("net.root")(batch.x) if net.phase == "latents" else batch.x
         return found
 

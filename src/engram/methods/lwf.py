@@ -13,7 +13,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.losses import bce_rows, distill_rows, mean
-from engram.methods.method import EITHER, Method, State, Terms
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, State, Terms
 from engram.streams.stream import Task
 
 CHOICES = {
@@ -119,7 +119,7 @@ class LwF(Method):
 
     @property
     def decides(self) -> tuple[str, ...]:  # type: ignore[override]
-        return EITHER if self.form == "sigmoid" else ("argmax",)
+        return ARGMAX_OR_THRESHOLD if self.form == "sigmoid" else ("argmax",)
 
     def start(self, learner: RunLearner, task: Task) -> None:
         if self.ce_scope == "new":

@@ -14,7 +14,7 @@ from engram.learner.gradients import Term, Transform
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.losses import mean
-from engram.methods.fisher import check_group, in_groups
+from engram.methods.fisher import check_group, shuffle_for_groups
 from engram.methods.method import State
 from engram.methods.quadratic_penalty import Anchored
 from engram.streams.stream import Task
@@ -34,8 +34,10 @@ def squared_mean(net: Net, batch: Batch) -> Tensor:
     return mean(rows, batch.w)
 
 
-def on_last(term: Term) -> Term:
-    """The term with only the classes of the task before open, given as labels by `last_shown`."""
+def restrict_to_last_task(term: Term) -> Term:
+    """The term with only the classes of the task before open, given as labels by
+    `last_task_classes`.
+    """
 
     def restricted(net: Net, batch: Batch) -> Tensor:
         return term(net, batch._replace(open=batch.y >= 0))
@@ -43,7 +45,7 @@ def on_last(term: Term) -> Term:
     return restricted
 
 
-def last_shown(learner: RunLearner) -> Tensor:
+def last_task_classes(learner: RunLearner) -> Tensor:
     """[n, C] the classes that the task before showed, each at its own place, else -1.
 
     They need not have been new there: a further domain shows the classes of those before it.
@@ -121,7 +123,7 @@ class MAS(Anchored):
 
     def start(self, learner: RunLearner, task: Task) -> None:
         if self.data == "new" and learner.stage > 0:
-            self._protect(learner, on_last, last_shown(learner))
+            self._protect(learner, restrict_to_last_task, last_task_classes(learner))
 
     def finish(self, learner: RunLearner, task: Task) -> None:
         if self.data == "own":
@@ -135,7 +137,7 @@ class MAS(Anchored):
         group = self._group
         term = squared_norm if self.importance == "per_sample_abs" else squared_mean
         transform: Transform = torch.square if self.importance == "batch_sq" else torch.abs
-        rows = in_groups(learner, learner.task.train, group)
+        rows = shuffle_for_groups(learner, learner.task.train, group)
         found = learner.average_gradient(
             scope(term), transform=transform, group=group, rows=rows,
             labels=labels, batch_statistics=self.batch_statistics,

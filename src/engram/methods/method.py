@@ -1,4 +1,5 @@
-"""The contract: what a continual-learning method declares and does.
+"""The contract of methods: what one declares and does, and the checks of what its verbs take and
+return.
 
 A method is a frozen dataclass of hyper-parameters, written for *one* learner. The engine maps it
 over many runs, so everything marked pure below is a function of tensors only: no ``.item()``, no
@@ -15,24 +16,36 @@ from weakref import WeakSet
 
 from torch import Tensor, nn
 
-from engram.errors import BadArgument, bad, check_choice, check_float, check_int, need_fields
+from engram.errors import BadArgument, bad, check_choice, check_fields, check_float, check_int
 from engram.learner.batch import Batch
-from engram.learner.layout import MethodNetworks, Network, modules_of
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
+from engram.learner.parameter_layout import MethodNetworks, Network, network_modules
 from engram.memory import Memory
 from engram.models.forward_pass import Output
-from engram.streams.outline import StreamOutline
 from engram.streams.stream import Task
+from engram.streams.stream_outline import StreamOutline
 
 __all__ = [
-    "DECISIONS", "EITHER", "REPLAYS", "Gradient", "Method", "MethodNetworks", "Network", "Phase",
-    "Prologue", "ReplaySpec", "RootFile", "State", "Terms", "pace_of",
-]  # fmt: skip
+    "DECISIONS",
+    "ARGMAX_OR_THRESHOLD",
+    "REPLAYS",
+    "Gradient",
+    "Method",
+    "MethodNetworks",
+    "Network",
+    "Phase",
+    "Prologue",
+    "ReplaySpec",
+    "RootFile",
+    "State",
+    "Terms",
+    "check_every_n_steps",
+]
 REPLAYS = ("none", "union", "pair", "apart", "tasks", "past", "complete")
 # how predictions follow from scores, for rows of one label and for rows with a set of them
 DECISIONS = {"single": "argmax", "set": "threshold"}
-EITHER = ("argmax", "threshold")
+ARGMAX_OR_THRESHOLD = ("argmax", "threshold")
 State = dict[str, Any]
 Terms = dict[str, Tensor]
 
@@ -206,7 +219,7 @@ class Method:
     for_label_sets: ClassVar[str] = ""  # options with which it decides by threshold, to be named
 
     def __new__(cls, *_args: Any, **fields: Any) -> Self:
-        need_fields(cls, fields)
+        check_fields(cls, fields)
         return super().__new__(cls)
 
     def replay(self, stage: int) -> ReplaySpec:
@@ -300,7 +313,7 @@ class Method:
         }
 
 
-def pace_of(method: Method) -> int:
+def check_every_n_steps(method: Method) -> int:
     """A method's pace; refused if an interval is missing, or would never be called."""
     pace, name = check_int("pace", method.pace), type(method).__name__
     if pace and not method.implements("interval"):
@@ -321,17 +334,19 @@ VERBS = tuple(
 )
 
 
-_SOUND = WeakSet[type]()  # classes whose verbs were looked at: a study has thousands of runs
+_CHECKED_CLASSES = WeakSet[
+    type
+]()  # classes whose verbs were looked at: a study has thousands of runs
 
 
-def wrong_arguments(kind: type[Method], verb: str) -> str:
+def describe_wrong_arguments(kind: type[Method], verb: str) -> str:
     """What is wrong with the arguments of a class's verb, or nothing.
 
     Examples
     --------
     >>> class Short(Method):
     ...     def loss(self, net, batch): ...
-    >>> wrong_arguments(Short, "loss")
+    >>> describe_wrong_arguments(Short, "loss")
     'loss is called with (net, batch, state), it takes (net, batch)'
     """
     wanted = list(inspect.signature(getattr(Method, verb)).parameters)[1:]
@@ -353,13 +368,13 @@ def wrong_arguments(kind: type[Method], verb: str) -> str:
 def check_arguments(method: Method) -> None:
     """Refuse a method one of whose verbs cannot be called as the engine calls it."""
     kind = type(method)
-    if kind in _SOUND:
+    if kind in _CHECKED_CLASSES:
         return
     for verb in VERBS:
-        if fault := wrong_arguments(kind, verb):
+        if fault := describe_wrong_arguments(kind, verb):
             raise BadArgument(f"method: {kind.__name__}.{fault}")
     _check_declared(method)
-    _SOUND.add(kind)
+    _CHECKED_CLASSES.add(kind)
 
 
 def _check_declared(method: Method) -> None:
@@ -377,7 +392,7 @@ def _check_declared(method: Method) -> None:
         raise bad(f"{name}.prologue", "a Prologue, a RootFile or None to be returned", before)
 
 
-def named_terms(method: Method, terms: Any) -> Terms:
+def check_loss_terms(method: Method, terms: Any) -> Terms:
     """What `loss` returned, if it is named terms."""
     if isinstance(terms, dict) and terms and all(map(_is_number, terms.values())):
         return terms
@@ -390,7 +405,7 @@ def _is_number(term: Any) -> bool:
     return isinstance(term, Tensor) and term.ndim == 0
 
 
-def direction(method: Method, found: Any, vector: Tensor, asked: bool) -> Tensor:
+def check_update_direction(method: Method, found: Any, vector: Tensor, asked: bool) -> Tensor:
     """What `gradient` returned, if it can be one, and was made with a gradient of the batch."""
     where = f"{type(method).__name__}.gradient"
     if not isinstance(found, Tensor) or found.shape != vector.shape:
@@ -401,7 +416,7 @@ def direction(method: Method, found: Any, vector: Tensor, asked: bool) -> Tensor
     return found
 
 
-def class_scores(method: Method, output: Output, state: State) -> Tensor:
+def compute_scores(method: Method, output: Output, state: State) -> Tensor:
     """What `scores` returns, if it is a score for each row and class."""
     found: Any = method.scores(output, state)
     if isinstance(found, Tensor) and found.shape == output.logits.shape:
@@ -411,14 +426,14 @@ def class_scores(method: Method, output: Output, state: State) -> Tensor:
     raise bad(f"{type(method).__name__}.scores", wanted, got)
 
 
-def own_networks(method: Method, found: Any) -> MethodNetworks:
+def check_networks(method: Method, found: Any) -> MethodNetworks:
     """What `networks` returned, if it is modules by name."""
     where = f"{type(method).__name__}.networks"
     if not isinstance(found, Mapping) or not all(
         isinstance(one, nn.Module | Network) for one in found.values()
     ):
         raise bad(where, "{name: module} to be returned", found)
-    for name, module in modules_of(found).items():
+    for name, module in network_modules(found).items():
         for path, weight in module.named_parameters(name):
             if isinstance(weight, nn.parameter.UninitializedParameter):
                 wanted = "layers of known sizes (stream.features is the width of the features)"
@@ -426,7 +441,7 @@ def own_networks(method: Method, found: Any) -> MethodNetworks:
     return found
 
 
-def next_state(method: Method, verb: str, state: Any) -> State:
+def check_state(method: Method, verb: str, state: Any) -> State:
     """What `step` or `interval` returned, if it can be a state."""
     if isinstance(state, dict):
         return state

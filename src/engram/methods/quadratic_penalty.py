@@ -1,4 +1,5 @@
-"""What methods with a penalty on parameters share: strength * sum_i W_i (theta_i - anchor_i)^2.
+"""Quadratic penalties on parameters, strength * sum_i W_i (theta_i - anchor_i)^2, and the base
+class of the methods that use them.
 
 One importance W and one anchor are kept, whatever the number of tasks, because a sum of quadratics
 is one quadratic plus a constant.
@@ -18,7 +19,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.memory import Memory, check_memory
-from engram.methods.method import EITHER, Method, ReplaySpec, State, Terms
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
 from engram.streams.stream import Task
 
 NORMS = ("minmax_global", "max_only", "per_tensor")
@@ -56,13 +57,15 @@ class _Quadratic(torch.autograd.Function):
         return (2 * slope) * weighted, None, None
 
 
-def penalty(vector: Tensor, anchor: Tensor, importance: Tensor, strength: float | Tensor) -> Tensor:
+def quadratic_penalty(
+    vector: Tensor, anchor: Tensor, importance: Tensor, strength: float | Tensor
+) -> Tensor:
     """The weighted squared distance from the anchor.
 
     Examples
     --------
     >>> moved, fisher = torch.tensor([0.2, -0.4]), torch.tensor([0.625, 0.625])
-    >>> round(penalty(moved, torch.zeros(2), fisher, 10 / 2).item(), 6)
+    >>> round(quadratic_penalty(moved, torch.zeros(2), fisher, 10 / 2).item(), 6)
     0.625
     """
     found: Tensor
@@ -70,12 +73,14 @@ def penalty(vector: Tensor, anchor: Tensor, importance: Tensor, strength: float 
     return strength * found
 
 
-def slope(vector: Tensor, anchor: Tensor, importance: Tensor, strength: float | Tensor) -> Tensor:
-    """[P] the gradient of `penalty`, in closed form."""
+def penalty_gradient(
+    vector: Tensor, anchor: Tensor, importance: Tensor, strength: float | Tensor
+) -> Tensor:
+    """[P] the gradient of `quadratic_penalty`, in closed form."""
     return 2 * strength * importance * (vector - anchor)
 
 
-def merge(state: State, importance: Tensor, anchor: Tensor) -> State:
+def merge_quadratics(state: State, importance: Tensor, anchor: Tensor) -> State:
     """One quadratic from that of the state, if any, and a further one.
 
     S (x - m)^2 + F (x - a)^2 = (S + F) (x - m')^2 + S F / (S + F) (m - a)^2, entry by entry, where
@@ -85,7 +90,9 @@ def merge(state: State, importance: Tensor, anchor: Tensor) -> State:
     Examples
     --------
     >>> one, two = torch.tensor([1.0]), torch.tensor([3.0])
-    >>> both = merge(merge({}, one, torch.tensor([0.0])), two, torch.tensor([4.0]))
+    >>> both = merge_quadratics(
+    ...     merge_quadratics({}, one, torch.tensor([0.0])), two, torch.tensor([4.0])
+    ... )
     >>> {name: value.item() for name, value in both.items()}
     {'importance': 4.0, 'anchor': 3.0, 'offset': 12.0}
     """
@@ -105,7 +112,7 @@ def merge(state: State, importance: Tensor, anchor: Tensor) -> State:
     return {**state, "importance": total, "anchor": mean, "offset": state["offset"] + apart}
 
 
-def normalised(parts: Iterable[Tensor], free: Iterable[Tensor], norm: str) -> list[Tensor]:
+def scale_to_unit_range(parts: Iterable[Tensor], free: Iterable[Tensor], norm: str) -> list[Tensor]:
     """Importances brought to [0, 1] over the free entries; the others get 0.
 
     `parts` are the tensors that are scaled together. Entries that are all equal, up to rounding,
@@ -114,7 +121,7 @@ def normalised(parts: Iterable[Tensor], free: Iterable[Tensor], norm: str) -> li
     Examples
     --------
     >>> fisher, every = torch.tensor([0.4, 0.1, 0.2]), torch.ones(3, dtype=torch.bool)
-    >>> [round(v, 4) for v in normalised([fisher], [every], "minmax_global")[0].tolist()]
+    >>> [round(v, 4) for v in scale_to_unit_range([fisher], [every], "minmax_global")[0].tolist()]
     [1.0, 0.0, 0.3333]
     """
     parts, free = list(parts), list(free)
@@ -129,12 +136,12 @@ def normalised(parts: Iterable[Tensor], free: Iterable[Tensor], norm: str) -> li
     return [torch.where(mask, (part - low) / width, 0.0) for part, mask in pairs]
 
 
-def normalise(learner: RunLearner, importance: Tensor, norm: str) -> Tensor:
+def normalise_importance(learner: RunLearner, importance: Tensor, norm: str) -> Tensor:
     """[P] an importance of a learner brought to [0, 1]; columns not opened yet get 0."""
     if norm != "per_tensor":
-        return normalised([importance], [learner.free], norm)[0]
+        return scale_to_unit_range([importance], [learner.free], norm)[0]
     values, masks = learner.layout(importance), learner.layout(learner.free)
-    each = (normalised([values[name]], [masks[name]], norm)[0] for name in values)
+    each = (scale_to_unit_range([values[name]], [masks[name]], norm)[0] for name in values)
     return learner.networks.layout.flatten(each)
 
 
@@ -157,7 +164,7 @@ class Anchored(Method):
     shuffled set (the "-S" rows of the papers).
     """
 
-    decides: ClassVar[tuple[str, ...]] = EITHER
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
     strength: float = 1.0
     memory: Memory | None = None
@@ -177,7 +184,7 @@ class Anchored(Method):
         terms = {"task": net.task(batch)}
         if "importance" in state:
             importance, anchor = state["importance"], state["anchor"]
-            terms["penalty"] = penalty(net.vector, anchor, importance, self.factor())
+            terms["penalty"] = quadratic_penalty(net.vector, anchor, importance, self.factor())
             if "offset" in state:
                 terms["penalty"] = terms["penalty"] + self.factor() * state["offset"]
         return terms

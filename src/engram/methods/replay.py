@@ -55,7 +55,7 @@ class Replay(method.Method):
     'past'
     """
 
-    decides: ClassVar[tuple[str, ...]] = method.EITHER
+    decides: ClassVar[tuple[str, ...]] = method.ARGMAX_OR_THRESHOLD
 
     fraction: float = 0.2
     mix: str = "union"

@@ -9,28 +9,34 @@ from torch import Tensor
 
 from engram.errors import check_choice, check_int
 from engram.learner.learner import RunLearner
-from engram.methods.ewcpp import SIDES, STARTS, moving
+from engram.methods.ewcpp import SIDES, STARTS, moving_average
 from engram.methods.method import State
-from engram.methods.quadratic_penalty import NORMS, Anchored, check_floats, normalise, slope
+from engram.methods.quadratic_penalty import (
+    NORMS,
+    Anchored,
+    check_floats,
+    normalise_importance,
+    penalty_gradient,
+)
 from engram.methods.si import GRADIENTS
 from engram.streams.stream import Task
 
 AVERAGES = ("mean", "agem_accumulate", "literal_half_first")
 
 
-def ratio(
+def loss_drop_per_distance(
     drop: Tensor, fisher: Tensor, moved: Tensor, eps: float | Tensor, kl_half: bool
 ) -> Tensor:
     """Loss drop per distance on the manifold: drop / (F moved^2 / 2 + eps)."""
     return drop / ((0.5 if kl_half else 1.0) * fisher * moved.square() + eps)
 
 
-def averaged(old: Tensor | None, new: Tensor, how: str) -> Tensor:
+def average_scores(old: Tensor | None, new: Tensor, how: str) -> Tensor:
     """A score over tasks; `old` is None after the first task.
 
     Examples
     --------
-    >>> averaged(torch.tensor([10.0, 2.0]), torch.tensor([20.0, 6.0]), "mean").tolist()
+    >>> average_scores(torch.tensor([10.0, 2.0]), torch.tensor([20.0, 6.0]), "mean").tolist()
     [15.0, 4.0]
     """
     if old is None:
@@ -135,7 +141,7 @@ class RWalk(Anchored):
     def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
         followed, squared = grad, grad.square()
         if self.grad == "total" and "importance" in state:
-            pull = slope(before, state["anchor"], state["importance"], self.factor())
+            pull = penalty_gradient(before, state["anchor"], state["importance"], self.factor())
             followed = grad + pull
         state = {
             **state,
@@ -143,7 +149,7 @@ class RWalk(Anchored):
             "drop": torch.addcmul(state["drop"], followed, before - after),
         }
         if self.impl == "paper":
-            moved = moving(state["running"], squared, self.alpha, self.alpha_on)
+            moved = moving_average(state["running"], squared, self.alpha, self.alpha_on)
             return state | {"running": self._begun(state, squared, moved)}
         state["total"] = state["total"] + squared
         if self.every > 1:  # else the first step ends an interval, which sets F
@@ -170,13 +176,15 @@ class RWalk(Anchored):
         }
         if self.impl == "agem":
             mean = state["total"] / self.every
-            moved = moving(state["running"], mean, self.alpha, self.alpha_on)
+            moved = moving_average(state["running"], mean, self.alpha, self.alpha_on)
             ended["running"] = torch.where(due, moved, state["running"])
         return state | ended
 
     def _gain(self, state: State, after: Tensor) -> Tensor:
         moved = after - state["origin"]
-        gain = ratio(state["drop"], state["running"], moved, self.eps, self.kl_half)
+        gain = loss_drop_per_distance(
+            state["drop"], state["running"], moved, self.eps, self.kl_half
+        )
         return gain.clamp(min=0) if self.clamp == "interval" else gain
 
     def finish(self, learner: RunLearner, task: Task) -> None:
@@ -184,8 +192,8 @@ class RWalk(Anchored):
         earned = state["earned"]
         if self.flush and int(state["steps"]) % self.every:
             earned = earned + self._gain(state, learner.vector)
-        score = averaged(state.get("score"), earned.clamp(min=0), self.avg)
-        parts = (normalise(learner, one, self.norm) for one in (state["running"], score))
+        score = average_scores(state.get("score"), earned.clamp(min=0), self.avg)
+        parts = (normalise_importance(learner, one, self.norm) for one in (state["running"], score))
         importance = torch.stack(list(parts)).sum(0)
         learner.state = state | {
             "score": score, "importance": importance, "anchor": learner.vector,

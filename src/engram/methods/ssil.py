@@ -19,7 +19,7 @@ from engram.streams.stream import Task
 INPUTS = ("all", "replay")
 
 
-def separated(batch: Batch) -> Tensor:
+def competing_classes(batch: Batch) -> Tensor:
     """[B, C] classes that compete for a row: those as new, or as old, as the row's own class.
 
     Examples
@@ -27,7 +27,7 @@ def separated(batch: Batch) -> Tensor:
     >>> opened, y = torch.tensor([0, 0, 1, 1, -1]), torch.tensor([[2], [0]])
     >>> rest = dict.fromkeys(Batch._fields[3:10], opened)
     >>> rest |= {"open": opened.expand(2, -1) >= 0, "now": torch.tensor(1)}
-    >>> separated(Batch(x=y, y=y, w=torch.ones(2), **rest)).int().tolist()
+    >>> competing_classes(Batch(x=y, y=y, w=torch.ones(2), **rest)).int().tolist()
     [[0, 0, 1, 1, 0], [1, 1, 0, 0, 0]]
     """
     fresh = batch.new[batch.target]  # [B]
@@ -85,7 +85,7 @@ class SSIL(Method):
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         logits = net(batch.x, batch.w).logits
-        task = net.task(batch._replace(open=separated(batch)))
+        task = net.task(batch._replace(open=competing_classes(batch)))
         if "teacher" not in state:
             return {"task": task}
         costs = distill_blocks(

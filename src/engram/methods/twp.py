@@ -1,4 +1,6 @@
-"""Topology-aware weight preserving, for graph networks."""
+"""Topology-aware weight preserving for graph networks: importances of the loss and of the
+attention along edges.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,24 @@ from engram.errors import bad, check_choice
 from engram.learner.batch import Batch
 from engram.learner.bound_module import BoundNet
 from engram.learner.gradients import Term
-from engram.learner.layout import Networks
 from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet, Net
-from engram.methods.fisher import objective
+from engram.learner.parameter_layout import Networks
+from engram.methods.fisher import training_objective
 from engram.methods.mas import squared_norm
 from engram.methods.method import Gradient, State, Terms
-from engram.methods.quadratic_penalty import Anchored, check_floats, merge, slope
+from engram.methods.quadratic_penalty import (
+    Anchored,
+    check_floats,
+    merge_quadratics,
+    penalty_gradient,
+)
 from engram.streams.stream import Task
 
 STEPS = ("clean", "twice", "cglb")
 
 
-def itself(gradient: Tensor) -> Tensor:
+def identity(gradient: Tensor) -> Tensor:
     """A gradient as it is, for passes that average it."""
     return gradient
 
@@ -109,16 +116,16 @@ class TWP(Anchored):
         )
 
     def start(self, learner: RunLearner, task: Task) -> None:
-        graph_of(learner.networks, self.layers)  # refuse other models before the training
+        find_graph_layers(learner.networks, self.layers)  # refuse other models before the training
         if self.steps == "cglb" and "uncleared" not in learner.state:
             learner.state = {**learner.state, "uncleared": torch.zeros_like(learner.vector)}
 
     def topology(self, net: Net, batch: Batch) -> Tensor:
         """||e|| of a batch."""
-        paths, edges = graph_of(net.networks, self.layers)
+        paths, edges = find_graph_layers(net.networks, self.layers)
         found = net(batch.x, batch.w, want=paths).layers
         e = [attention(found[path], edges, self.edge_softmax) for path in paths]
-        return length(torch.cat(e, -1), batch.w, self.top_norm)
+        return attention_norm(torch.cat(e, -1), batch.w, self.top_norm)
 
     def both(self, net: Net, batch: Batch) -> Tensor:
         """What is differentiated for the second importance where gradients accumulate."""
@@ -147,7 +154,7 @@ class TWP(Anchored):
             found: Tensor = torch.func.grad(value)(weights)
             return found
 
-        first = slopes(objective).square().sum()
+        first = slopes(training_objective).square().sum()
         return self.strength * first + self.top * slopes(self.topology).square().sum()
 
     def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
@@ -159,7 +166,9 @@ class TWP(Anchored):
             return state
         added = grad  # leaves the penalty out, whose gradient has a closed form
         if "importance" in state:
-            added = grad + slope(before, state["anchor"], state["importance"], self.factor())
+            added = grad + penalty_gradient(
+                before, state["anchor"], state["importance"], self.factor()
+            )
         return {**state, "uncleared": state["uncleared"] + added}
 
     def finish(self, learner: RunLearner, task: Task) -> None:
@@ -168,16 +177,16 @@ class TWP(Anchored):
             return learner.average_gradient(term, group="full", batch_statistics=own)
 
         if self.base == "loss":
-            first = squared(objective)
+            first = squared(training_objective)
         else:
             first = learner.average_gradient(squared_norm, transform=torch.abs)
         second = squared(self.both if self.accumulate else self.topology)
         importance = self.strength * first + self.top * second
-        learner.state = merge(learner.state, importance, learner.vector)
+        learner.state = merge_quadratics(learner.state, importance, learner.vector)
         if self.steps == "cglb":  # a new task clears the sum, then the two passes add to it
             own = self.batch_statistics
             left = learner.average_gradient(
-                self.both, transform=itself, group="full", batch_statistics=own
+                self.both, transform=identity, group="full", batch_statistics=own
             )
             learner.state = {**learner.state, "uncleared": left}
         self.store(learner, task)
@@ -218,13 +227,13 @@ def attention(z: Tensor, edges: Tensor, softmax: bool = False) -> Tensor:
     return shares
 
 
-def length(e: Tensor, w: Tensor, norm: str = "l2") -> Tensor:
+def attention_norm(e: Tensor, w: Tensor, norm: str = "l2") -> Tensor:
     """Length of all attentions of the batch, rows of weight 0 left out."""
     squared = (e.square() * w[:, None]).sum()
     return squared.clamp(min=SMALL).sqrt() if norm == "l2" else squared
 
 
-def graph_of(networks: Networks, layers: str) -> tuple[tuple[str, ...], Tensor]:
+def find_graph_layers(networks: Networks, layers: str) -> tuple[tuple[str, ...], Tensor]:
     """Paths of the linear maps h W to read, and the edges [2, E]."""
     try:
         backbone: Any = networks.eval.get_submodule(BACKBONE)

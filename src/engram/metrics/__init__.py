@@ -1,6 +1,9 @@
-"""Pure functions of recorded numbers: accuracy matrices, predictions, scores, costs.
+"""Pure functions of recorded numbers: accuracy matrices, predictions, scores, costs, and
+statistics over runs.
 
-Inputs may be lists, numpy arrays or torch tensors. Several runs are leading axes.
+Not here: reading records and tables of many runs (engram.records). Inputs may be lists, numpy
+arrays or torch tensors; several runs are leading axes. Begin with matrix.average_accuracy and
+matrix.forgetting.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from engram.metrics.classification import (
     task_accuracy,
     top_k_accuracy,
 )
-from engram.metrics.cost import Cost, bytes_held, human_bytes, total_cost
+from engram.metrics.cost import RunCost, bytes_held, human_bytes, total_cost
 from engram.metrics.detection import (
     PairScores,
     aupr_in,
@@ -78,7 +81,7 @@ from engram.metrics.statistics import (
 __all__ = [
     "FORGETTING_DEFINITIONS",
     "Comparison",
-    "Cost",
+    "RunCost",
     "Interval",
     "OrderDisparity",
     "PairScores",

@@ -15,7 +15,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 Reduced: TypeAlias = Any
 
 
-def floats(argument: str, values: Any, *, least: int = 0, shape: str = "numbers") -> Floats:
+def as_floats(argument: str, values: Any, *, least: int = 0, shape: str = "numbers") -> Floats:
     """A float64 array of at least `least` axes from a list, an array or a tensor on any device."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().double().numpy()
@@ -28,30 +28,30 @@ def floats(argument: str, values: Any, *, least: int = 0, shape: str = "numbers"
     return array
 
 
-def whole_numbers(argument: str, values: Any) -> npt.NDArray[np.int64]:
+def as_whole_numbers(argument: str, values: Any) -> npt.NDArray[np.int64]:
     """An int64 array; class ids that are not whole numbers are refused, not rounded."""
-    array = floats(argument, values, least=1, shape="class ids")
+    array = as_floats(argument, values, least=1, shape="class ids")
     if not np.all(np.isfinite(array)) or np.any(array != np.round(array)):
         raise bad(argument, "whole class ids (take the argmax of scores first)", values)
     return array.astype(np.int64)
 
 
-def multi_hot(argument: str, values: Any) -> Bools:
+def as_multi_hot(argument: str, values: Any) -> Bools:
     """A boolean `[..., sample, class]` array; anything but 0 and 1 is refused."""
-    array = floats(argument, values, least=2, shape="a multi-hot [..., sample, class] array")
+    array = as_floats(argument, values, least=2, shape="a multi-hot [..., sample, class] array")
     if not np.all((array == 0.0) | (array == 1.0)):
         raise bad(argument, "only 0 and 1 (use metrics.threshold on scores first)", values)
     return array.astype(np.bool_)
 
 
-def columns(argument: str, chosen: Any, count: int) -> Bools:
+def as_class_mask(argument: str, chosen: Any, count: int) -> Bools:
     """A class mask `[count]` from a boolean mask or from class numbers."""
     array = np.asarray(sorted(chosen) if isinstance(chosen, (set, frozenset)) else chosen)
     if array.dtype == np.bool_:
         if array.shape != (count,):
             raise bad(argument, f"a mask of {count} classes", f"shape {array.shape}")
         return array
-    numbers = whole_numbers(argument, array) if array.size else np.zeros(0, np.int64)
+    numbers = as_whole_numbers(argument, array) if array.size else np.zeros(0, np.int64)
     if np.any(numbers < 0) or np.any(numbers >= count):
         raise bad(argument, f"class numbers from 0 to {count - 1}", chosen)
     mask = np.zeros(count, np.bool_)
@@ -59,7 +59,7 @@ def columns(argument: str, chosen: Any, count: int) -> Bools:
     return mask
 
 
-def same_shape(first: str, a: npt.NDArray[Any], second: str, b: npt.NDArray[Any]) -> None:
+def check_same_shape(first: str, a: npt.NDArray[Any], second: str, b: npt.NDArray[Any]) -> None:
     """Refuse two arrays that cannot be laid over each other."""
     try:
         np.broadcast_shapes(a.shape, b.shape)
@@ -69,7 +69,7 @@ def same_shape(first: str, a: npt.NDArray[Any], second: str, b: npt.NDArray[Any]
         ) from problem
 
 
-def plain(values: Any) -> Reduced:
+def as_plain(values: Any) -> Reduced:
     """A Python float for a 0-d result, the array itself otherwise."""
     array = np.asarray(values)
     return float(array) if array.ndim == 0 else array
@@ -89,7 +89,7 @@ def ratio_or_nan(part: Any, whole: Any) -> Floats:
     return np.where(count > 0, part / np.where(count > 0, count, 1.0), np.nan)
 
 
-def mean_present(values: Any) -> float:
+def mean_without_nan(values: Any) -> float:
     """The mean of the entries that are not NaN; NaN if there is none."""
     array = np.asarray(values, dtype=np.float64)
     return float(mean_or_nan(array[~np.isnan(array)]))

@@ -11,20 +11,20 @@ from engram.errors import bad, check_choice, check_int
 from engram.metrics.checked_arrays import (
     Floats,
     Reduced,
-    floats,
+    as_floats,
+    as_plain,
+    as_whole_numbers,
+    check_same_shape,
     mean_or_nan,
-    plain,
     ratio_or_nan,
-    same_shape,
-    whole_numbers,
 )
 
 
-def _pair(y: Any, p: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    truth, predicted = whole_numbers("y", y), whole_numbers("p", p)
+def _check_pair(y: Any, p: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    truth, predicted = as_whole_numbers("y", y), as_whole_numbers("p", p)
     if truth.shape[-1] != predicted.shape[-1]:
         raise bad("p", f"{truth.shape[-1]} predictions, one per sample of y", predicted.shape)
-    same_shape("y", truth, "p", predicted)
+    check_same_shape("y", truth, "p", predicted)
     return truth, predicted
 
 
@@ -41,8 +41,8 @@ def accuracy(y: Any, p: Any) -> Reduced:
     >>> accuracy([0, 1, 1, 2], [0, 1, 2, 2])
     0.75
     """
-    truth, predicted = _pair(y, p)
-    return plain(mean_or_nan(truth == predicted))
+    truth, predicted = _check_pair(y, p)
+    return as_plain(mean_or_nan(truth == predicted))
 
 
 def class_accuracy(y: Any, p: Any, *, classes: Any = None) -> Floats:
@@ -58,8 +58,8 @@ def class_accuracy(y: Any, p: Any, *, classes: Any = None) -> Floats:
     >>> class_accuracy([0, 0, 1, 1], [0, 1, 1, 1], classes=[1, 0, 7]).tolist()
     [1.0, 0.5, nan]
     """
-    truth, predicted = _pair(y, p)
-    wanted = np.unique(truth) if classes is None else whole_numbers("classes", classes)
+    truth, predicted = _check_pair(y, p)
+    wanted = np.unique(truth) if classes is None else as_whole_numbers("classes", classes)
     member = truth[..., None, :] == wanted[:, None]  # [..., class, sample]
     hits = (member & (truth == predicted)[..., None, :]).sum(axis=-1)
     return ratio_or_nan(hits, member.sum(axis=-1))
@@ -85,7 +85,7 @@ def task_accuracy(y: Any, p: Any, *, average: str = "micro", classes: Any = None
     each = class_accuracy(y, p, classes=classes)
     known = ~np.isnan(each)
     count = known.sum(axis=-1)
-    return plain(ratio_or_nan(np.where(known, each, 0.0).sum(axis=-1), count))
+    return as_plain(ratio_or_nan(np.where(known, each, 0.0).sum(axis=-1), count))
 
 
 class PrecisionRecall(NamedTuple):
@@ -113,8 +113,10 @@ def precision_recall_f1(y: Any, p: Any, *, classes: Any = None) -> PrecisionReca
     >>> found.precision.tolist(), found.recall.round(4).tolist(), found.f1.round(4).tolist()
     ([1.0, 0.5], [0.6667, 1.0], [0.8, 0.6667])
     """
-    truth, predicted = _pair(y, p)
-    wanted = np.union1d(truth, predicted) if classes is None else whole_numbers("classes", classes)
+    truth, predicted = _check_pair(y, p)
+    wanted = (
+        np.union1d(truth, predicted) if classes is None else as_whole_numbers("classes", classes)
+    )
     true = truth[..., None, :] == wanted[:, None]  # [..., class, sample]
     said = predicted[..., None, :] == wanted[:, None]
     hits, there, named = ((true & said).sum(-1), true.sum(-1), said.sum(-1))
@@ -141,14 +143,16 @@ def f1_score(y: Any, p: Any, *, average: str = "macro", classes: Any = None) -> 
     (0.7333, 0.7667)
     """
     check_choice("average", average, ["macro", "weighted"])
-    truth, predicted = _pair(y, p)
-    wanted = np.union1d(truth, predicted) if classes is None else whole_numbers("classes", classes)
+    truth, predicted = _check_pair(y, p)
+    wanted = (
+        np.union1d(truth, predicted) if classes is None else as_whole_numbers("classes", classes)
+    )
     each = precision_recall_f1(truth, predicted, classes=wanted).f1
     known = ~np.isnan(each)
     weight = known.astype(np.float64)
     if average == "weighted":
         weight *= (truth[..., None, :] == wanted[:, None]).sum(axis=-1)
-    return plain(ratio_or_nan((np.where(known, each, 0.0) * weight).sum(-1), weight.sum(-1)))
+    return as_plain(ratio_or_nan((np.where(known, each, 0.0) * weight).sum(-1), weight.sum(-1)))
 
 
 def top_k_accuracy(scores: Any, y: Any, *, k: int = 5) -> Reduced:
@@ -171,8 +175,8 @@ def top_k_accuracy(scores: Any, y: Any, *, k: int = 5) -> Reduced:
     >>> [top_k_accuracy(scores, [1, 2], k=k) for k in (1, 2)]
     [0.5, 1.0]
     """
-    table = floats("scores", scores, least=2, shape="[..., sample, class] scores")
-    truth = whole_numbers("y", y)
+    table = as_floats("scores", scores, least=2, shape="[..., sample, class] scores")
+    truth = as_whole_numbers("y", y)
     if truth.shape != table.shape[:-1]:
         raise bad("y", f"one class for each row of scores {table.shape}", f"shape {truth.shape}")
     check_int("k", k, low=1, high=table.shape[-1] - 1)
@@ -181,7 +185,7 @@ def top_k_accuracy(scores: Any, y: Any, *, k: int = 5) -> Reduced:
     own = np.take_along_axis(table, truth[..., None], axis=-1)
     column = np.arange(table.shape[-1])
     before = (table > own) | ((table == own) & (column < truth[..., None]))
-    return plain(mean_or_nan(before.sum(axis=-1) < k))
+    return as_plain(mean_or_nan(before.sum(axis=-1) < k))
 
 
 def confusion_matrix(y: Any, p: Any, *, classes: Any = None, normalize: bool = False) -> Floats:
@@ -199,11 +203,11 @@ def confusion_matrix(y: Any, p: Any, *, classes: Any = None, normalize: bool = F
     >>> confusion_matrix([0, 1, 1], [0, 0, 1]).tolist()
     [[1.0, 0.0], [1.0, 1.0]]
     """
-    truth, predicted = _pair(y, p)
+    truth, predicted = _check_pair(y, p)
     if truth.ndim != 1 or predicted.ndim != 1:
         raise bad("y", "one axis of class ids", f"shapes {truth.shape} and {predicted.shape}")
     used = np.union1d(truth, predicted)
-    order = used if classes is None else whole_numbers("classes", classes)
+    order = used if classes is None else as_whole_numbers("classes", classes)
     absent = np.setdiff1d(used, order)
     if absent.size or len(np.unique(order)) != len(order):
         raise bad("classes", f"distinct ids that include {used.tolist()}", classes)
@@ -230,12 +234,12 @@ def expected_calibration_error(scores: Any, y: Any, bins: int = 15) -> float:
 
     Examples
     --------
-    >>> round(expected_calibration_error([[.9, .1], [.8, .2]], [0, 1], bins=2), 6)
+    >>> round(expected_calibration_error([[0.9, 0.1], [0.8, 0.2]], [0, 1], bins=2), 6)
     0.35
     """
     check_int("bins", bins, low=1)
-    table = floats("scores", scores, least=2, shape="[sample, class] probabilities")
-    truth = whole_numbers("y", y)
+    table = as_floats("scores", scores, least=2, shape="[sample, class] probabilities")
+    truth = as_whole_numbers("y", y)
     if table.ndim != 2 or truth.shape != table.shape[:1] or not len(truth):
         raise bad("y", f"one class for each row of scores {table.shape}", f"shape {truth.shape}")
     if not np.all((table >= 0) & (table <= 1 + 1e-6)):

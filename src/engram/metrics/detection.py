@@ -1,4 +1,5 @@
-"""Metrics that compare scores of familiar samples with scores of foreign ones.
+"""Metrics that compare scores of familiar samples with scores of foreign ones, of two sets or of
+all tasks after one stage.
 
 Higher scores mean more familiar; `inside` are the positives. All are exact: thresholds are the
 scores themselves, never a grid. Each is NaN when one of the sets is empty.
@@ -14,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from engram.errors import bad, check_choice, check_float
-from engram.metrics.checked_arrays import Floats, floats, mean_present
+from engram.metrics.checked_arrays import Floats, as_floats, mean_without_nan
 
 
-def _scores(argument: str, values: Any) -> Floats:
-    array = floats(argument, values, least=1, shape="scores").ravel()
+def _check_scores(argument: str, values: Any) -> Floats:
+    array = as_floats(argument, values, least=1, shape="scores").ravel()
     if np.any(np.isnan(array)):
         raise bad(argument, "scores without NaN", values)
     return array
@@ -26,7 +27,7 @@ def _scores(argument: str, values: Any) -> Floats:
 
 def _rates(inside: Any, outside: Any) -> tuple[Floats, Floats, int, int]:
     """Counts of inside and outside at or above each distinct score, from the highest score down."""
-    a, b = np.sort(_scores("inside", inside)), np.sort(_scores("outside", outside))
+    a, b = np.sort(_check_scores("inside", inside)), np.sort(_check_scores("outside", outside))
     cuts = np.unique(np.concatenate([a, b]))[::-1]
     above_a = len(a) - np.searchsorted(a, cuts, side="left")
     above_b = len(b) - np.searchsorted(b, cuts, side="left")
@@ -38,10 +39,10 @@ def auroc(inside: Any, outside: Any) -> float:
 
     Examples
     --------
-    >>> round(auroc([.9, .8, .4], [.7, .3]), 6)
+    >>> round(auroc([0.9, 0.8, 0.4], [0.7, 0.3]), 6)
     0.833333
     """
-    a, b = _scores("inside", inside), np.sort(_scores("outside", outside))
+    a, b = _check_scores("inside", inside), np.sort(_check_scores("outside", outside))
     if not len(a) or not len(b):
         return math.nan
     # Below counts twice, equal once: whole numbers, so the result is exact up to one division.
@@ -61,7 +62,7 @@ def aupr_in(inside: Any, outside: Any, *, definition: str = "ap") -> float:
 
     Examples
     --------
-    >>> sets = [.9, .8, .4], [.7, .3]
+    >>> sets = [0.9, 0.8, 0.4], [0.7, 0.3]
     >>> round(aupr_in(*sets), 6), round(aupr_in(*sets, definition="balanced"), 6)
     (0.916667, 0.888889)
     >>> round(aupr_in(*sets, definition="odin_sweep"), 6)
@@ -85,7 +86,7 @@ def detection_error(inside: Any, outside: Any) -> float:
 
     Examples
     --------
-    >>> round(detection_error([.9, .8, .4], [.7, .3]), 6)
+    >>> round(detection_error([0.9, 0.8, 0.4], [0.7, 0.3]), 6)
     0.166667
     """
     tp, fp, n, m = _rates(inside, outside)
@@ -100,7 +101,7 @@ def fpr_at_tpr(inside: Any, outside: Any, *, tpr: float = 0.95) -> float:
 
     Examples
     --------
-    >>> fpr_at_tpr([.9, .8, .4], [.7, .3]), fpr_at_tpr([.9, .8, .4], [.7, .3], tpr=0.6)
+    >>> fpr_at_tpr([0.9, 0.8, 0.4], [0.7, 0.3]), fpr_at_tpr([0.9, 0.8, 0.4], [0.7, 0.3], tpr=0.6)
     (0.5, 0.0)
     """
     check_float("tpr", tpr, 0.0, 1.0, open_low=True)
@@ -131,8 +132,8 @@ class PairScores:
     combined: float
 
 
-def _flat(argument: str, values: Any) -> Floats:
-    return floats(argument, values, least=1, shape="scores").ravel()
+def _flatten(argument: str, values: Any) -> Floats:
+    return as_floats(argument, values, least=1, shape="scores").ravel()
 
 
 def pair_scores(
@@ -155,16 +156,16 @@ def pair_scores(
 
     Examples
     --------
-    >>> outside = [[[.5, .65], [.2]], [[.8, .75], [.6]]]
-    >>> scores = pair_scores([[.9, .6], [.95, .7]], outside)
+    >>> outside = [[[0.5, 0.65], [0.2]], [[0.8, 0.75], [0.6]]]
+    >>> scores = pair_scores([[0.9, 0.6], [0.95, 0.7]], outside)
     >>> scores.pairs.tolist(), scores.recent, scores.previous, scores.mean
     ([[0.75, 1.0], [0.5, 1.0]], 0.75, 0.875, 0.8125)
     >>> round(scores.combined, 6)
     0.770833
     """
     check_choice("out_pool", out_pool, ["pairs", "pooled"])
-    known = [_flat("inside", scores) for scores in inside]
-    foreign = [[_flat("outside", scores) for scores in row] for row in outside]
+    known = [_flatten("inside", scores) for scores in inside]
+    foreign = [[_flatten("outside", scores) for scores in row] for row in outside]
     widths = {len(row) for row in foreign}
     if not known or len(foreign) != len(known) or len(widths) != 1 or 0 in widths:
         raise bad("outside", f"{len(known)} lists (one per head) of equal length above 0", widths)
@@ -174,9 +175,9 @@ def pair_scores(
     pairs = np.array([[metric(own, other) for other in row] for own, row in tasks])
     return PairScores(
         pairs=pairs,
-        recent=mean_present(pairs[-1]),
-        previous=mean_present(pairs[:-1]),
-        mean=mean_present(pairs),
+        recent=mean_without_nan(pairs[-1]),
+        previous=mean_without_nan(pairs[:-1]),
+        mean=mean_without_nan(pairs),
         combined=float(metric(np.concatenate(known), np.concatenate(pooled))),
     )
 
@@ -193,11 +194,11 @@ def mean_over_tasks(
 
     Examples
     --------
-    >>> mean_over_tasks([[.9, .8], [.7]], [[.5, .85], []])
+    >>> mean_over_tasks([[0.9, 0.8], [0.7]], [[0.5, 0.85], []])
     0.75
     """
     if len(positives) != len(negatives):
         raise bad("negatives", f"{len(positives)} sets, one per task", len(negatives))
     both = zip(positives, negatives, strict=True)
-    sets = [(_flat("positives", a), _flat("negatives", b)) for a, b in both]
-    return mean_present([metric(a, b) for a, b in sets if len(a) and len(b)])
+    sets = [(_flatten("positives", a), _flatten("negatives", b)) for a, b in both]
+    return mean_without_nan([metric(a, b) for a, b in sets if len(a) and len(b)])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from engram.errors import bad
-from engram.metrics.checked_arrays import Bools, Floats, multi_hot
+from engram.metrics.checked_arrays import Bools, Floats, as_multi_hot
 
 
 def ancestors(parent: Any) -> Bools:
@@ -37,8 +37,8 @@ def ancestors(parent: Any) -> Bools:
     raise bad("parent", "a tree, in which no class is above itself", above.tolist())
 
 
-def _both(y: Any, p: Any, parent: Any) -> tuple[Bools, Bools, Bools]:
-    truth, said, lines = multi_hot("y", y), multi_hot("p", p), ancestors(parent)
+def _complete_both(y: Any, p: Any, parent: Any) -> tuple[Bools, Bools, Bools]:
+    truth, said, lines = as_multi_hot("y", y), as_multi_hot("p", p), ancestors(parent)
     if truth.ndim != 2 or truth.shape != said.shape:
         raise bad("p", f"an array [sample, class] as y, {truth.shape}", said.shape)
     if truth.shape[1] != len(lines):
@@ -46,7 +46,7 @@ def _both(y: Any, p: Any, parent: Any) -> tuple[Bools, Bools, Bools]:
     return truth, said, lines
 
 
-def _completed(labels: Bools, lines: Bools) -> Bools:
+def _add_ancestors(labels: Bools, lines: Bools) -> Bools:
     """Labels [sample, class] with all that is above them.
 
     In 32-bit floats, which are exact here and, unlike whole numbers, multiplied fast.
@@ -67,8 +67,8 @@ def hierarchical_f1(y: Any, p: Any, parent: Any) -> float:
     >>> hierarchical_f1([[1, 1, 0, 0]], [[0, 0, 1, 0]], parent)
     0.5
     """
-    truth, said, lines = _both(y, p, parent)
-    full = [_completed(part, lines) for part in (truth, said)]
+    truth, said, lines = _complete_both(y, p, parent)
+    full = [_add_ancestors(part, lines) for part in (truth, said)]
     total = full[0].sum() + full[1].sum()
     return float(2 * (full[0] & full[1]).sum() / total) if total else float("nan")
 
@@ -84,9 +84,9 @@ def mistake_depth(y: Any, p: Any, parent: Any) -> float:
     >>> mistake_depth([[1, 1, 0, 0]] * 2, [[1, 0, 1, 0], [1, 0, 0, 1]], [-1, 0, 0, -1])
     0.5
     """
-    truth, said, lines = _both(y, p, parent)
+    truth, said, lines = _complete_both(y, p, parent)
     depth = lines.sum(axis=1)  # of a class of the top: 1
-    full = _completed(truth, lines)  # [n, C] all that a sample is
+    full = _add_ancestors(truth, lines)  # [n, C] all that a sample is
     sample, wrong = np.nonzero(said & ~full)
     if not len(sample):
         return float("nan")

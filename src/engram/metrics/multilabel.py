@@ -16,11 +16,11 @@ from engram.metrics.checked_arrays import (
     Bools,
     Floats,
     Reduced,
-    columns,
-    floats,
+    as_class_mask,
+    as_floats,
+    as_multi_hot,
+    as_plain,
     mean_or_nan,
-    multi_hot,
-    plain,
     ratio_or_nan,
 )
 
@@ -38,16 +38,16 @@ def threshold(scores: Any, *, at: float = 0.0, inclusive: bool = False) -> Bools
     >>> threshold([[2.0, 0.0, -1.0]]).tolist()
     [[True, False, False]]
     """
-    values = floats("scores", scores, least=2, shape="[..., sample, class] scores")
+    values = as_floats("scores", scores, least=2, shape="[..., sample, class] scores")
     return np.asarray(values >= at if inclusive else values > at)
 
 
-def _pair(y: Any, p: Any, within: Any) -> tuple[Bools, Bools]:
-    truth, predicted = multi_hot("y", y), multi_hot("p", p)
+def _check_pair(y: Any, p: Any, within: Any) -> tuple[Bools, Bools]:
+    truth, predicted = as_multi_hot("y", y), as_multi_hot("p", p)
     if truth.shape[-2:] != predicted.shape[-2:]:
         raise bad("p", f"samples and classes as y, {truth.shape[-2:]}", predicted.shape)
     if within is not None:
-        mask = columns("within", within, truth.shape[-1])
+        mask = as_class_mask("within", within, truth.shape[-1])
         truth, predicted = truth & mask, predicted & mask
     return truth, predicted
 
@@ -57,7 +57,7 @@ def _average(
 ) -> Reduced:
     """Mean over samples of score(|Y & P|, |Y|, |P|); the rule for samples without true label."""
     check_choice("empty", empty, ["skip", "count"])
-    truth, predicted = _pair(y, p, within)
+    truth, predicted = _check_pair(y, p, within)
     labelled = truth.any(axis=-1)
     if within is None and not labelled.all():
         raise bad("y", "at least one true label per sample", "a row of zeros")
@@ -65,9 +65,9 @@ def _average(
     true, said = truth.sum(axis=-1) + 0.0 * both, predicted.sum(axis=-1) + 0.0 * both
     values = np.where(true + said > 0, score(both, true, said), 1.0)  # nothing true or said: 1
     if empty == "count":
-        return plain(mean_or_nan(values))
+        return as_plain(mean_or_nan(values))
     kept = np.broadcast_to(labelled, values.shape)
-    return plain(ratio_or_nan(np.where(kept, values, 0.0).sum(axis=-1), kept.sum(axis=-1)))
+    return as_plain(ratio_or_nan(np.where(kept, values, 0.0).sum(axis=-1), kept.sum(axis=-1)))
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:
@@ -127,9 +127,9 @@ def micro_recall(y: Any, p: Any) -> Reduced:
     >>> micro_recall([[1, 1], [0, 1]], [[1, 1], [1, 0]])  # doctest: +ELLIPSIS
     0.6666...
     """
-    truth, predicted = _pair(y, p, None)
+    truth, predicted = _check_pair(y, p, None)
     found = (truth & predicted).sum(axis=(-2, -1)) + 0.0
-    return plain(ratio_or_nan(found, truth.sum(axis=(-2, -1))))
+    return as_plain(ratio_or_nan(found, truth.sum(axis=(-2, -1))))
 
 
 def subclass_precision(y: Any, p: Any, within: Any, *, samples: str = "all") -> Reduced:
@@ -146,12 +146,12 @@ def subclass_precision(y: Any, p: Any, within: Any, *, samples: str = "all") -> 
     0.75
     """
     check_choice("samples", samples, ["all", "has_label"])
-    truth, predicted = _pair(y, p, within)
+    truth, predicted = _check_pair(y, p, within)
     said = predicted.sum(axis=-1)
     right = (truth & predicted).sum(axis=-1) + 0.0
     values = np.where(said > 0, right / np.maximum(said, 1), 1.0)
     kept = np.broadcast_to(truth.any(axis=-1) | (samples == "all"), values.shape)
-    return plain(ratio_or_nan(np.where(kept, values, 0.0).sum(axis=-1), kept.sum(axis=-1)))
+    return as_plain(ratio_or_nan(np.where(kept, values, 0.0).sum(axis=-1), kept.sum(axis=-1)))
 
 
 def confusion(y: Any, p: Any, *, order: Sequence[int] | None = None) -> Floats:
@@ -170,7 +170,7 @@ def confusion(y: Any, p: Any, *, order: Sequence[int] | None = None) -> Floats:
     >>> confusion([[1, 1, 0], [1, 0, 0]], [[1, 1, 0], [1, 0, 0]]).tolist()
     [[1.0, 0.5, 0.0], [1.0, 1.0, 0.0], [nan, nan, nan]]
     """
-    truth, predicted = _pair(y, p, None)
+    truth, predicted = _check_pair(y, p, None)
     if truth.ndim != 2 or predicted.ndim != 2:
         raise bad("y", "a [sample, class] array", f"shapes {truth.shape} and {predicted.shape}")
     counts = truth.T.astype(np.float64) @ predicted.astype(np.float64)  # [true, predicted]
@@ -178,7 +178,7 @@ def confusion(y: Any, p: Any, *, order: Sequence[int] | None = None) -> Floats:
     table = ratio_or_nan(counts, number)
     if order is None:
         return table
-    columns("order", order, truth.shape[-1])
+    as_class_mask("order", order, truth.shape[-1])
     return np.asarray(table[np.ix_(list(order), list(order))])
 
 
@@ -203,8 +203,8 @@ def label_calibration_error(y: Any, scores: Any, *, within: Any = None, bins: in
     0.2
     """
     check_int("bins", bins, low=1)
-    truth = multi_hot("y", y)
-    table = floats("scores", scores, least=2, shape="[sample, class] probabilities")
+    truth = as_multi_hot("y", y)
+    table = as_floats("scores", scores, least=2, shape="[sample, class] probabilities")
     if table.shape != truth.shape:
         raise bad("scores", f"a probability for each entry of y {truth.shape}", table.shape)
     if not np.all((table >= 0) & (table <= 1)):
@@ -254,10 +254,12 @@ def stage_scores(
     >>> scores.tasks.round(6).tolist(), round(scores.overall, 6)
     ([0.833333, 0.5], 0.833333)
     """
-    truth, predicted = _pair(y, p, None)
+    truth, predicted = _check_pair(y, p, None)
     if truth.ndim != 2 or predicted.ndim != 2 or not len(tasks):
         raise bad("y", "a [sample, class] array and at least one task", f"shape {truth.shape}")
-    own = np.stack([columns("tasks", task, truth.shape[-1]) for task in tasks])  # [task, class]
+    own = np.stack(
+        [as_class_mask("tasks", task, truth.shape[-1]) for task in tasks]
+    )  # [task, class]
     visible = truth & own.any(axis=0)
     member: Bools = np.asarray(np.any(truth[:, None, :] & own, axis=-1))  # [sample, task]
 

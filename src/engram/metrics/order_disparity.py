@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from engram.errors import bad
-from engram.metrics.checked_arrays import Floats, Reduced, floats, plain
+from engram.metrics.checked_arrays import Floats, Reduced, as_floats, as_plain
 
 
 class OrderDisparity(NamedTuple):
@@ -27,12 +27,12 @@ def order_disparity(performance: Any) -> OrderDisparity:
 
     Examples
     --------
-    >>> opd, aopd, mopd = order_disparity([[.9, .2, .5], [.8, .6, .7], [.4, .9, .1]])
+    >>> opd, aopd, mopd = order_disparity([[0.9, 0.2, 0.5], [0.8, 0.6, 0.7], [0.4, 0.9, 0.1]])
     >>> opd.round(6).tolist(), round(aopd, 6), round(mopd, 6)
     ([0.5, 0.7, 0.6], 0.6, 0.7)
     """
-    array = floats("performance", performance, least=2, shape="[..., order, unit]")
+    array = as_floats("performance", performance, least=2, shape="[..., order, unit]")
     if 0 in array.shape[-2:]:
         raise bad("performance", "at least one order and one unit", f"shape {array.shape}")
     opd = array.max(axis=-2) - array.min(axis=-2)
-    return OrderDisparity(opd, plain(opd.mean(axis=-1)), plain(opd.max(axis=-1)))
+    return OrderDisparity(opd, as_plain(opd.mean(axis=-1)), as_plain(opd.max(axis=-1)))

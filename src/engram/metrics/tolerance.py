@@ -15,24 +15,24 @@ from engram.metrics.checked_arrays import Floats
 ROUNDING = 1e-12
 
 
-def slack_of(*values: Floats) -> Floats:
+def rounding_slack(*values: Floats) -> Floats:
     """How far rounding may move each of the differences between these arrays.
 
     Examples
     --------
-    >>> slack_of(np.array([0.5, 100.0]), np.array([0.0, 50.0])).tolist()
+    >>> rounding_slack(np.array([0.5, 100.0]), np.array([0.0, 50.0])).tolist()
     [1e-12, 1e-10]
     """
     return np.asarray(ROUNDING * np.max(np.abs(np.stack(values)), axis=0, initial=1.0))
 
 
-def levelled(values: Floats, slack: Floats) -> Floats:
+def merge_within_slack(values: Floats, slack: Floats) -> Floats:
     """[n] the values, those that lie within their slack of each other made equal.
 
     Examples
     --------
     >>> values = np.array([0.3, 0.1 + 0.2, 0.4])
-    >>> levelled(values, slack_of(values)).tolist()
+    >>> merge_within_slack(values, rounding_slack(values)).tolist()
     [0.3, 0.3, 0.4]
     """
     if not len(values):
@@ -47,30 +47,30 @@ def levelled(values: Floats, slack: Floats) -> Floats:
     return result
 
 
-def tied(values: Floats) -> Floats:
+def merge_ties(values: Floats) -> Floats:
     """[n] the values with ties made equal, for ranks and winners; NaN stays what it is.
 
     Examples
     --------
-    >>> tied(np.array([0.3, np.nan, 0.1 + 0.2])).tolist()
+    >>> merge_ties(np.array([0.3, np.nan, 0.1 + 0.2])).tolist()
     [0.3, nan, 0.3]
     """
     result, known = values.copy(), np.isfinite(values)
-    result[known] = levelled(values[known], slack_of(values[known]))
+    result[known] = merge_within_slack(values[known], rounding_slack(values[known]))
     return result
 
 
-def centre(values: Floats) -> float:
+def stable_mean(values: Floats) -> float:
     """The mean; of equal values it is that value, which a sum may miss by a bit.
 
     Examples
     --------
-    >>> centre(np.array([0.1, 0.1, 0.1])), float(np.mean([0.1, 0.1, 0.1]))
+    >>> stable_mean(np.array([0.1, 0.1, 0.1])), float(np.mean([0.1, 0.1, 0.1]))
     (0.1, 0.10000000000000002)
     """
     return float(values[0]) if np.ptp(values) == 0 else float(values.mean())
 
 
-def variance(values: Floats) -> float:
+def stable_variance(values: Floats) -> float:
     """The variance of a sample (ddof 1); exactly 0 for equal values."""
     return 0.0 if np.ptp(values) == 0 else float(values.var(ddof=1))

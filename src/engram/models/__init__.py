@@ -1,4 +1,9 @@
-"""Networks: backbones, heads, layers that know row weights and keys, and the adapter."""
+"""Networks: backbones, heads, layers that know row weights and keys, and the adapter for a
+user's module.
+
+Training is in `engine`, weights of a run in `learner`; CUDA kernels are in `models.kernels`. Begin
+with `build` (from a name to a `Classifier`), then `mlp`, the shortest network.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from engram.models.mlp import MLP
 from engram.models.resnet import ResNet, resnet18_slim, resnet32
 from engram.models.skeleton_graphs import SKELETONS
 from engram.models.stgcn import STGCN
-from engram.models.vae import VAE
+from engram.models.vae_generator import VAEGenerator
 
 __all__ = [
     "CNN",
@@ -25,7 +30,7 @@ __all__ = [
     "ROW_WEIGHTS",
     "SKELETONS",
     "STGCN",
-    "VAE",
+    "VAEGenerator",
     "BatchNorm",
     "Classifier",
     "Cosine",

@@ -1,4 +1,6 @@
-"""A backbone and a head as one network."""
+"""`Classifier`, a backbone and a head as one network, and the frozen backbone (`Encoder`) whose
+features stand in for inputs.
+"""
 
 from __future__ import annotations
 
@@ -155,12 +157,12 @@ class Encoder:
         return found
 
 
-class Features(nn.Module):
+class PrecomputedFeatures(nn.Module):
     """What is left of a backbone that is frozen: features come in, and go to the head.
 
     Examples
     --------
-    >>> Features(4)(torch.ones(2, 4)).shape
+    >>> PrecomputedFeatures(4)(torch.ones(2, 4)).shape
     torch.Size([2, 4])
     """
 

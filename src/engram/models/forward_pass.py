@@ -1,4 +1,6 @@
-"""What every network answers."""
+"""What a network answers (`Output`), the context of one forward pass, and the checks of sample
+shapes.
+"""
 
 from __future__ import annotations
 
@@ -126,12 +128,14 @@ def call_number(module: nn.Module) -> int:
 # Checks of sample shapes, worded once for all models.
 
 
-def image(model: str, shape: tuple[int, ...], *, least: int = 1) -> tuple[int, int, int]:
+def check_image_shape(
+    model: str, shape: tuple[int, ...], *, least: int = 1
+) -> tuple[int, int, int]:
     """(channels, height, width) of an image model's input, or a clear error.
 
     Examples
     --------
-    >>> image("cnn", (20,))
+    >>> check_image_shape("cnn", (20,))
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: sample_shape: expected images [C, H, W] for cnn, got (20,)
@@ -144,12 +148,12 @@ def image(model: str, shape: tuple[int, ...], *, least: int = 1) -> tuple[int, i
     return shape[0], shape[1], shape[2]
 
 
-def skeleton(model: str, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+def check_skeleton_shape(model: str, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     """(channels, frames, joints, persons) of a skeleton model's input, or a clear error.
 
     Examples
     --------
-    >>> skeleton("gcn", (3, 52, 20))
+    >>> check_skeleton_shape("gcn", (3, 52, 20))
     (3, 52, 20, 1)
     """
     if len(shape) not in (3, 4):
@@ -158,14 +162,14 @@ def skeleton(model: str, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     return shape[0], shape[1], shape[2], shape[3] if len(shape) == 4 else 1
 
 
-def averaged(found: tuple[int, int], wanted: int) -> nn.Module:
+def make_average_pool(found: tuple[int, int], wanted: int) -> nn.Module:
     """An average over places that leaves `wanted` x `wanted` of them; none where there are as many.
 
     Then it would change nothing, but has no deterministic gradient on CUDA.
 
     Examples
     --------
-    >>> averaged((7, 7), 7), averaged((8, 8), 7)
+    >>> make_average_pool((7, 7), 7), make_average_pool((8, 8), 7)
     (Identity(), AdaptiveAvgPool2d(output_size=7))
     """
     return nn.Identity() if found == (wanted, wanted) else nn.AdaptiveAvgPool2d(wanted)

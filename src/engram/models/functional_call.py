@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 
-def ties(module: nn.Module) -> dict[str, str]:
+def find_tied_names(module: nn.Module) -> dict[str, str]:
     """Further names of tensors that two layers share, with the name ``named_parameters`` gives.
 
     A layer that has two names is one layer, and its tensors have one name.
@@ -18,7 +18,7 @@ def ties(module: nn.Module) -> dict[str, str]:
     --------
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     >>> net[1].weight = net[0].weight
-    >>> ties(net)
+    >>> find_tied_names(net)
     {'1.weight': '0.weight'}
     """
     first: dict[int, str] = {}
@@ -34,13 +34,13 @@ def ties(module: nn.Module) -> dict[str, str]:
     return found
 
 
-def call(
+def call_with_weights(
     module: nn.Module, weights: dict[str, Tensor], args: tuple[Any, ...], tied: Mapping[str, str]
 ) -> Any:
     """``module(*args)`` with `weights` by name; buffers that it replaced are in `weights` after.
 
-    `tied` are the module's `ties`. Torch can look for them itself, but then it does so in every
-    call, and leaves the given weights in a layer that has two names.
+    `tied` are the module's `find_tied_names`. Torch can look for them itself, but then it does so
+    in every call, and leaves the given weights in a layer that has two names.
     """
     for name, other in tied.items():
         if other in weights:

@@ -7,10 +7,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.errors import check_choice, check_int
-from engram.models.forward_pass import SHARE, skeleton
+from engram.models.forward_pass import SHARE, check_skeleton_shape
 from engram.models.kernels import graph_ops
 from engram.models.layers import BatchNorm, Dropout
-from engram.models.skeleton_graphs import Pairs, WithConstants, adjacency, bones, both_ways
+from engram.models.skeleton_graphs import (
+    Pairs,
+    WithConstants,
+    adjacency,
+    bidirectional_edges,
+    bones,
+)
 
 
 class GraphLayer(nn.Module):
@@ -79,9 +85,9 @@ class GCN(WithConstants):
         persons: str = "concat",
     ) -> None:
         super().__init__()
-        channels, frames, joints, people = skeleton("gcn", sample_shape)
+        channels, frames, joints, people = check_skeleton_shape("gcn", sample_shape)
         pairs = bones(edges, joints)
-        self.edges = both_ways(pairs)  # [2, E]
+        self.edges = bidirectional_edges(pairs)  # [2, E]
         self.neighbours = adjacency(pairs, joints)  # [V, V]
         self._first = check_choice("persons", persons, ["concat", "first"]) == "first"
         inputs = channels * frames * (1 if self._first else people)

@@ -1,4 +1,6 @@
-"""Layers that a padded, mapped and resumed run can trust."""
+"""`BatchNorm` and `Dropout` for padded, mapped and resumed runs, and the normalisation they
+compute.
+"""
 
 from __future__ import annotations
 
@@ -190,11 +192,11 @@ class Dropout(nn.Module):
         shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else tuple(x.shape)
         share = SHARE.get()
         if share is None:
-            kept = keys.keep(key, self.p, *shape, device=x.device)
+            kept = keys.dropout_mask(key, self.p, *shape, device=x.device)
         else:  # what the whole batch would draw; a model may have folded an axis into the rows
             folded = len(x) // share.rows
             start, total = share.start * folded, share.total * folded
-            kept = keys.keep(key, self.p, total, *shape[1:], device=x.device)
+            kept = keys.dropout_mask(key, self.p, total, *shape[1:], device=x.device)
             kept = kept[start : start + len(x)]
         return torch.where(kept, x / (1 - self.p), 0.0) if self.p < 1 else torch.zeros_like(x)
 

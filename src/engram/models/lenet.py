@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from engram.errors import bad, check_choice, check_int
 from engram.models.conv_blocks import ConvBlocks
-from engram.models.forward_pass import image
+from engram.models.forward_pass import check_image_shape
 from engram.models.layers import BatchNorm
 
 
@@ -40,8 +40,8 @@ class LeNet(nn.Module):
     ) -> None:
         super().__init__()
         check_int("padding", padding)
-        channels, height, width = image("lenet", sample_shape)
-        maps = [_after(_after(size, padding), padding) for size in (height, width)]
+        channels, height, width = check_image_shape("lenet", sample_shape)
+        maps = [_output_size(_output_size(size, padding), padding) for size in (height, width)]
         if min(maps) < 1:
             expected = f"images [C, H, W] of at least 16 x 16 for lenet (padding={padding})"
             raise bad("sample_shape", expected + ", or padding=2", sample_shape)
@@ -88,6 +88,6 @@ def _block(inputs: int, outputs: int, padding: int) -> list[nn.Module]:
     return [convolution, BatchNorm(outputs), nn.ReLU(), nn.MaxPool2d(2)]
 
 
-def _after(size: int, padding: int) -> int:
+def _output_size(size: int, padding: int) -> int:
     """Edge length after one convolution and pooling."""
     return (size - 4 + 2 * padding) // 2

@@ -33,7 +33,7 @@ def load_root(net: Classifier, path: str, sha256: str) -> None:
     own = {k: v for k, v in net.state_dict().items() if k.startswith(net.root_prefixes)}
     with torch.no_grad():
         for name, mine in own.items():
-            mine.copy_(_matching(name, mine, given, Path(path).name))
+            mine.copy_(_find_matching(name, mine, given, Path(path).name))
 
 
 def check_weights(weights: Any, sha256: Any) -> None:
@@ -70,7 +70,7 @@ def read_weights(
     return _tensors(file, file_argument)
 
 
-def check_sum(path: str) -> str:
+def file_sha256(path: str) -> str:
     """The SHA-256 of a file of weights."""
     file = Path(path).expanduser()
     if not file.is_file():
@@ -79,7 +79,7 @@ def check_sum(path: str) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def fill(
+def load_into(
     net: nn.Module, given: Mapping[str, Tensor], file: str, *, renamed: Mapping[str, str]
 ) -> None:
     """Write tensors of a file into all of a network; `renamed` has the file's names of its parts.
@@ -92,18 +92,20 @@ def fill(
             there = f"{renamed.get(part, part)}.{rest}"
             if there not in given:
                 raise bad("weights", f"a tensor called {there} in {file}", sorted(given)[:5])
-            _same_shape("weights", there, mine, given[there], file)
+            _check_same_shape("weights", there, mine, given[there], file)
             mine.copy_(given[there])
 
 
-def starting_weights(model: Any) -> str:
+def describe_starting_weights(model: Any) -> str:
     """Where a model's first weights come from, in words; nothing where there is no choice.
 
     Examples
     --------
-    >>> starting_weights({"name": "alexnet"})
+    >>> describe_starting_weights({"name": "alexnet"})
     'alexnet starts from scratch, without pretrained weights'
-    >>> starting_weights({"name": "alexnet", "weights": "w/a.pth", "sha256": "7BE5BE79" * 8})
+    >>> describe_starting_weights(
+    ...     {"name": "alexnet", "weights": "w/a.pth", "sha256": "7BE5BE79" * 8}
+    ... )
     'alexnet starts from the weights of a.pth (SHA-256 7be5be79...)'
     """
     given = {"name": model} if isinstance(model, str) else model
@@ -113,24 +115,24 @@ def starting_weights(model: Any) -> str:
         return ""
     if given.get("weights") is None:
         return f"{given['name']} starts from scratch, without pretrained weights"
-    sums = str(given.get("sha256") or check_sum(str(given["weights"]))).lower()[:8]
+    sums = str(given.get("sha256") or file_sha256(str(given["weights"]))).lower()[:8]
     file = Path(str(given["weights"])).name
     return f"{given['name']} starts from the weights of {file} (SHA-256 {sums}...)"
 
 
-def _matching(name: str, mine: Tensor, given: Mapping[str, Tensor], file: str) -> Tensor:
+def _find_matching(name: str, mine: Tensor, given: Mapping[str, Tensor], file: str) -> Tensor:
     *front, last = ("net", *name.split("."))
     for start in range(len(front) + 1):
         for end in (last, *([f"running_{last}"] if last in _STATISTICS else [])):
             other = given.get(".".join((*front[start:], end)))
             if other is None:
                 continue
-            _same_shape("root_file", name, mine, other, file)
+            _check_same_shape("root_file", name, mine, other, file)
             return other
     raise bad("root_file", f"a tensor called {name} in {file}", sorted(given)[:5])
 
 
-def _same_shape(argument: str, name: str, mine: Tensor, other: Tensor, file: str) -> None:
+def _check_same_shape(argument: str, name: str, mine: Tensor, other: Tensor, file: str) -> None:
     if other.shape != mine.shape:
         raise bad(argument, f"{name} of shape {tuple(mine.shape)} in {file}", tuple(other.shape))
 

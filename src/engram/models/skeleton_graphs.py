@@ -13,14 +13,22 @@ from engram.data.skeletons import skeleton_data as known
 from engram.data.skeletons.skeleton_data import adjacency
 from engram.errors import bad, unknown
 
-__all__ = ["Pairs", "SKELETONS", "WithConstants", "adjacency", "bones", "both_ways", "partitions"]
+__all__ = [
+    "Pairs",
+    "SKELETONS",
+    "WithConstants",
+    "adjacency",
+    "bones",
+    "bidirectional_edges",
+    "partitions",
+]
 
 Pairs = Sequence[tuple[int, int]]
 
 # (child, parent), joints counted from 1, as a user would give them
 SKELETONS: dict[str, known.Edges] = {
     name: tuple((child + 1, parent + 1) for child, parent in pairs)
-    for name, pairs in (("ucla", known.UCLA), ("ntu", known.NTU))
+    for name, pairs in (("ucla", known.UCLA_BONES), ("ntu", known.NTU_BONES))
 }
 
 
@@ -43,7 +51,7 @@ def bones(edges: str | Pairs | None, joints: int) -> list[tuple[int, int]]:
             expected = f"the skeleton of samples with {joints} joints"
             raise bad("edges", expected, f"{edges}, which has {len(SKELETONS[edges]) + 1}")
         edges = SKELETONS[edges]
-    if edges is None and joints in known.BY_JOINTS:
+    if edges is None and joints in known.BONES_BY_JOINTS:
         return list(known.bones(joints))
     if edges is None or not len(edges):
         names = ", ".join(map(repr, SKELETONS))
@@ -64,7 +72,7 @@ def bones(edges: str | Pairs | None, joints: int) -> list[tuple[int, int]]:
     return pairs
 
 
-def both_ways(pairs: Pairs) -> Tensor:
+def bidirectional_edges(pairs: Pairs) -> Tensor:
     """[2, E] (source, target) of every bone in both directions."""
     return torch.tensor([*pairs, *((b, a) for a, b in pairs)]).T.contiguous()
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from engram.errors import bad
-from engram.models.pretrained_weights import check_sum, read_weights
+from engram.models.pretrained_weights import file_sha256, read_weights
 
 PREFIX = "timm/"
 
@@ -25,7 +25,7 @@ def is_timm(name: Any) -> bool:
     return isinstance(name, str) and name.startswith(PREFIX)
 
 
-def timm_net(
+def build_timm_network(
     name: str, shape: tuple[int, ...], *, weights: str | None = None, sha256: str | None = None,
     **options: Any,
 ) -> nn.Module:  # fmt: skip
@@ -65,7 +65,7 @@ def _timm(name: str) -> Any:
 def _fill(net: nn.Module, weights: str, sha256: str | None) -> None:
     if not isinstance(weights, str):
         raise bad("weights", "the path of a file of weights", weights)
-    given = read_weights(weights, sha256 or check_sum(weights))
+    given = read_weights(weights, sha256 or file_sha256(weights))
     file = Path(weights).name
     with torch.no_grad():
         for key, mine in net.state_dict().items():

@@ -10,49 +10,53 @@ from typing import Any
 
 from torch import nn
 
-from engram.errors import bad, own_place
-from engram.plugins import own_object
+from engram.errors import bad, user_code_location
+from engram.plugins import load_user_object
 
-SHAPES = ("sample_shape", "input_shape", "shape")  # parameters that get the shape of a sample
-COUNTS = ("num_classes", "n_classes")  # parameters that get the number of classes
+SHAPE_ARGUMENTS = (
+    "sample_shape",
+    "input_shape",
+    "shape",
+)  # parameters that get the shape of a sample
+CLASS_COUNT_ARGUMENTS = ("num_classes", "n_classes")  # parameters that get the number of classes
 Maker = nn.Module | Callable[..., nn.Module]
 
 
-def is_own_name(name: Any) -> bool:
+def is_user_network_name(name: Any) -> bool:
     """Whether a model is named as a user's: ``module:Net``.
 
     Examples
     --------
-    >>> is_own_name("net.py:Net"), is_own_name("mlp")
+    >>> is_user_network_name("net.py:Net"), is_user_network_name("mlp")
     (True, False)
     """
     return isinstance(name, str) and ":" in name
 
 
-def own_maker(name: Any) -> Maker:
+def load_maker(name: Any) -> Maker:
     """The module, class or factory behind a name, or what was given in place of one."""
-    found = own_object(name, what="model") if isinstance(name, str) else name
+    found = load_user_object(name, what="model") if isinstance(name, str) else name
     if not isinstance(found, nn.Module) and not callable(found):
         raise bad("model", "a name, a dict, a torch.nn.Module, its class or a factory", found)
     maker: Maker = found
     return maker
 
 
-def own_options(maker: Maker) -> tuple[str, ...]:
+def maker_options(maker: Maker) -> tuple[str, ...]:
     """What can be set of a user's class or factory; nothing of a module that is built."""
     if isinstance(maker, nn.Module):
         return ()
-    known, taken = _parameters(maker), {*SHAPES, *COUNTS}
+    known, taken = _parameters(maker), {*SHAPE_ARGUMENTS, *CLASS_COUNT_ARGUMENTS}
     usual = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return tuple(one.name for one in known.values() if one.kind in usual and one.name not in taken)
 
 
-def takes_anything(maker: Any) -> bool:
+def takes_any_option(maker: Any) -> bool:
     """Whether a class or factory has ``**options``, so that only a call can tell which it knows.
 
     Examples
     --------
-    >>> takes_anything(nn.LSTM), takes_anything(nn.Linear)
+    >>> takes_any_option(nn.LSTM), takes_any_option(nn.Linear)
     (True, False)
     """
     if isinstance(maker, nn.Module) or not callable(maker):
@@ -60,7 +64,7 @@ def takes_anything(maker: Any) -> bool:
     return any(one.kind is one.VAR_KEYWORD for one in _parameters(maker).values())
 
 
-def made(
+def make_network(
     maker: Maker, shape: tuple[int, ...], classes: int, options: Mapping[str, Any]
 ) -> nn.Module:
     """A copy of the module, or what the class or factory makes.
@@ -74,15 +78,17 @@ def made(
             raise bad("options", "none for a module that has already been built", sorted(options))
         return copy.deepcopy(maker)  # the dry run sizes lazy layers, the user's stay as they are
     known = _parameters(maker)
-    told = {name: shape for name in SHAPES if name in known and name not in options}
-    counts = {name: classes for name in COUNTS if name in known and name not in options}
-    first = (shape,) if not told and _gets_shape(maker, known, options) else ()
+    told = {name: shape for name in SHAPE_ARGUMENTS if name in known and name not in options}
+    counts = {
+        name: classes for name in CLASS_COUNT_ARGUMENTS if name in known and name not in options
+    }
+    first = (shape,) if not told and _passes_shape(maker, known, options) else ()
     given = {**told, **counts, **options}
     _check_call(maker, first, given, options)
     try:
         module = maker(*first, **given)
     except (TypeError, ValueError, RuntimeError) as error:
-        if not first or own_place(error):
+        if not first or user_code_location(error):
             raise
         name = _name(maker)
         expected = (
@@ -104,12 +110,14 @@ def is_built(model: Any) -> bool:
     (True, False, False)
     """
     name = model.get("name") if isinstance(model, Mapping) else model
-    return isinstance(own_maker(name) if is_own_name(name) else name, nn.Module)
+    return isinstance(load_maker(name) if is_user_network_name(name) else name, nn.Module)
 
 
 def asks_for_classes(maker: Maker) -> bool:
     """Whether a class or factory wants to know the number of classes."""
-    return not isinstance(maker, nn.Module) and any(one in _parameters(maker) for one in COUNTS)
+    return not isinstance(maker, nn.Module) and any(
+        one in _parameters(maker) for one in CLASS_COUNT_ARGUMENTS
+    )
 
 
 def _parameters(maker: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -119,13 +127,13 @@ def _parameters(maker: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def _gets_shape(
+def _passes_shape(
     maker: Callable[..., Any], known: Mapping[str, inspect.Parameter], options: Mapping[str, Any]
 ) -> bool:
     """Whether the first argument of a call is to be the shape of a sample."""
-    if any(name in known for name in SHAPES):
+    if any(name in known for name in SHAPE_ARGUMENTS):
         return False
-    free = [one for one in known.values() if one.name not in (*options, *COUNTS)
+    free = [one for one in known.values() if one.name not in (*options, *CLASS_COUNT_ARGUMENTS)
             and one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD)]  # fmt: skip
     if not free or next(iter(known.values())) is not free[0]:
         return any(one.default is one.empty and one.kind is not one.VAR_POSITIONAL for one in free)

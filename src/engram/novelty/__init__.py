@@ -1,4 +1,9 @@
-"""Detectors: how familiar does a network find an input? One file each."""
+"""Novelty detectors, one file each: how familiar does a network find an input?
+
+Not here: metrics of detection (engram.metrics), what was recorded of detectors (engram.records),
+the outside set itself (engram.probes). Begin with detector.Detector, the contract, then softmax and
+knn; detectors() lists all.
+"""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from engram.errors import bad, check_choice, check_float, check_int
 from engram.models.forward_pass import Output
-from engram.novelty.b1 import cosines, expected_cosine, no_bias
-from engram.novelty.detector import Facts, OutputDetector, State, among
+from engram.novelty.b1 import cosines, expected_cosine, refuse_bias
+from engram.novelty.detector import Facts, OutputDetector, State, mask_logits
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class B2(OutputDetector):
         check_choice("own", self.own, ("predicted", "nearest"))
 
     def refuse(self, facts: Facts) -> None:
-        no_bias(type(self).__name__, facts)
+        refuse_bias(type(self).__name__, facts)
         if self.rank > facts.columns:
             raise bad("rank", f"at most {facts.columns}, the number of classes", self.rank)
 
@@ -61,17 +61,17 @@ class B2(OutputDetector):
         return ("step", "rank", "logits", "own")
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
-        near = among(cosines(output.features, rows), columns).topk(self.rank, -1).indices
+        near = mask_logits(cosines(output.features, rows), columns).topk(self.rank, -1).indices
         own, other = near[..., :1], near[..., -1:]
         if self.own == "predicted":
-            own = among(output.logits, columns).argmax(-1, keepdim=True)
+            own = mask_logits(output.logits, columns).argmax(-1, keepdim=True)
         # a head of fewer classes has no such neighbour: the own class stands in for it
         other = torch.where(columns.to(other)[other] > 0, other, own)
 
         def away(features: Tensor) -> Tensor:
             dot = self.logits == "dot"
             z = features @ rows.mT if dot else cosines(features, rows)
-            likely = among(z, columns).log_softmax(-1)
+            likely = mask_logits(z, columns).log_softmax(-1)
             return -likely.gather(-1, other).sum()
 
         moved = output.features - self.step * torch.func.grad(away)(output.features)

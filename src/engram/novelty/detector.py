@@ -1,4 +1,6 @@
-"""The contract of detectors: how familiar does a network find an input?"""
+"""The contract of detectors, what they may know of a run, the passes over rows that they share,
+and the base class of those that read outputs only.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ class Detector(Probe):
     @property
     def rows_at_once(self) -> int:
         """The most rows of a batch of `fit`."""
-        return SIZE
+        return ROWS_PER_BATCH
 
     @property
     def only_scores(self) -> tuple[str, ...]:
@@ -116,7 +118,7 @@ class Detector(Probe):
         """[B] how familiar the inputs are under the head with these columns [C] (a mask)."""
         raise NotImplementedError(f"{type(self).__name__}.score is not written")
 
-    def unwritten(self) -> tuple[str, ...]:
+    def missing_methods(self) -> tuple[str, ...]:
         """Methods that an own detector must have and lacks."""
         return ("score",) if type(self).score is Detector.score else ()
 
@@ -125,13 +127,13 @@ class Detector(Probe):
 
     def check(self, learner: RunLearner) -> None:
         stream, name = learner.stream, type(self).__name__
-        for verb in self.unwritten():
+        for verb in self.missing_methods():
             raise bad(f"{name}.{verb}", "a method that the detector defines itself", "none")
         if stream.labels == "set":
             raise bad("stream", f"one label per row for {name}", "sets of labels")
         if len(stream) < 2:
             raise bad("stream", f"at least two tasks for {name}: what comes is novel", 1)
-        self.refuse(facts_of(learner))
+        self.refuse(gather_facts(learner))
 
     # -- over all runs ---------------------------------------------------------------------------
     def after_stage(self, view: StageView) -> StageRows | Mapping[str, Any]:
@@ -142,7 +144,7 @@ class Detector(Probe):
         """Keep the state, store the scores; seconds since `began` and bytes of each run."""
         view.keep(state)
         view.store(FAMILIARITY, torch.stack(self._scores(view, state), 1))
-        calibration = self.calibrated(view, state)
+        calibration = self.calibration_scores(view, state)
         if calibration is not None:
             view.store(CALIBRATION, calibration)
         size = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves(state))
@@ -156,14 +158,14 @@ class Detector(Probe):
         each = []
         for r in range(len(view)):
             own = (tree_map(lambda leaf, r=r: leaf[r : r + 1], arg) for arg in args)
-            each.append(view.only([r], None).map(function, *own))
+            each.append(view.select_runs([r], None).map(function, *own))
         return tree_map(lambda *parts: torch.cat(parts), *each)
 
     def fitted(self, view: StageView) -> Any:
         """The state after the stage, [R, ...]."""
         state = view.state
         if not view.stage:
-            state = stack([dict(self.start(facts_of(one))) for one in view.learners])
+            state = stack([dict(self.start(gather_facts(one))) for one in view.learners])
         if self.fits:
             state = self._map(view, lambda net, state: self.begin(state, view.stage), state)
             state = self._fit_all(view, state)
@@ -177,7 +179,8 @@ class Detector(Probe):
                 state = tree_map(torch.detach, self._map(view, self.fit, batch, state))
             return state
         digested = [
-            batch._replace(x=self._map(view, self.digest, batch.x)) for batch in view.batches(SIZE)
+            batch._replace(x=self._map(view, self.digest, batch.x))
+            for batch in view.batches(ROWS_PER_BATCH)
         ]
         return self._fit_several(view, digested, state)
 
@@ -192,23 +195,25 @@ class Detector(Probe):
         """The state after each pass."""
         wanted = [self.passes_over(len(one.task.train)) for one in view.learners]
         for again in range(max(wanted)):
-            for batch in shuffled(digested, view, again, self.rows_at_once, wanted):
+            for batch in shuffle_rows(digested, view, again, self.rows_at_once, wanted):
                 state = tree_map(torch.detach, self._map(view, self.fit, batch, state))
             yield state
 
-    def calibrated(self, view: StageView, state: Any) -> Tensor | None:
+    def calibration_scores(self, view: StageView, state: Any) -> Tensor | None:
         """[R, V] scores of validation rows that the network gets right, NaN for the others."""
-        columns = heads_of(view)[-1].columns
+        columns = list_heads(view)[-1].columns
         parts = []
-        for (batch, output), x in zip(valid_outputs(view), self._validation(view), strict=False):
-            right = self._map(view, _right, batch, output, columns)
+        for (batch, output), x in zip(
+            validation_outputs(view), self._validation(view), strict=False
+        ):
+            right = self._map(view, _is_right, batch, output, columns)
             scores = self._of_rows(view, x, output, columns, state)
             parts.append(torch.where(right, scores.float(), torch.nan))
         return torch.cat(parts, 1) if parts else None
 
     def _validation(self, view: StageView) -> Iterator[Any]:
         """Inputs of the validation rows; what is counted is their first reading."""
-        return (batch.x for batch in view.of(view.needs, None).validation(SIZE))
+        return (batch.x for batch in view.of(view.needs, None).validation(ROWS_PER_BATCH))
 
     def _of_rows(
         self, view: StageView, x: Any, output: Output, columns: Tensor, state: Any
@@ -218,34 +223,35 @@ class Detector(Probe):
 
     def outside_scores(self, view: StageView, state: Any) -> Tensor:
         """[R, M] scores of the outside set's validation rows under the newest head."""
-        columns = heads_of(view)[-1].columns
+        columns = list_heads(view)[-1].columns
         parts = [
-            self._map(view, self.score, x, columns, state) for x in view.outside("valid", SIZE)
+            self._map(view, self.score, x, columns, state)
+            for x in view.outside("valid", ROWS_PER_BATCH)
         ]
         return torch.cat(parts, 1).float()
 
     def _scores(self, view: StageView, state: Any) -> list[Tensor]:
         """[R, n] under every head, NaN for items that are never compared under it."""
-        heads = heads_of(view)
+        heads = list_heads(view)
         if self.by_head:
             return [self._scored(view, head, state) for head in heads]
         wanted = torch.stack([head.wanted for head in heads]).any(0)
-        whole = self._scored(view, Head(heads[-1].columns, wanted), state)
+        whole = self._scored(view, ComparedHead(heads[-1].columns, wanted), state)
         return [torch.where(head.wanted, whole, torch.nan) for head in heads]
 
-    def _scored(self, view: StageView, head: Head, state: Any) -> Tensor:
+    def _scored(self, view: StageView, head: ComparedHead, state: Any) -> Tensor:
         found = torch.full(head.wanted.shape, torch.nan, device=view.device)
-        for part, x in view.inputs(SIZE):
+        for part, x in view.inputs(ROWS_PER_BATCH):
             wanted = head.wanted[:, part]
             if wanted.any():
-                scores = one_each(self, self._map(view, self.score, x, head.columns, state))
+                scores = check_scores(self, self._map(view, self.score, x, head.columns, state))
                 found[:, part] = torch.where(wanted, scores, torch.nan)
         return found
 
 
-def _right(net: Net, batch: Batch, output: Output, columns: Tensor) -> Tensor:
+def _is_right(net: Net, batch: Batch, output: Output, columns: Tensor) -> Tensor:
     """[B] whether the largest logit of the head is that of a row's class."""
-    return (among(output.logits, columns).argmax(-1) == batch.target) & (batch.w > 0)
+    return (mask_logits(output.logits, columns).argmax(-1) == batch.target) & (batch.w > 0)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -270,7 +276,7 @@ class Facts(NamedTuple):
         return layer_width(self.learner, layer)
 
 
-def facts_of(learner: RunLearner) -> Facts:
+def gather_facts(learner: RunLearner) -> Facts:
     """What is known of a run."""
     net: Any = learner.networks.eval.get_submodule("net")
     data, names = learner.feed.data, learner.networks.layout.shapes
@@ -303,7 +309,7 @@ def layer_width(learner: RunLearner | None, layer: str) -> int:
     return found.shape[1]
 
 
-def class_rows(net: Net) -> Tensor:
+def class_vectors(net: Net) -> Tensor:
     """[C, F] the weights of the last layer."""
     rows = net.params.get("net.head.weight")
     if rows is None:
@@ -311,7 +317,7 @@ def class_rows(net: Net) -> Tensor:
     return rows
 
 
-def among(logits: Tensor, columns: Tensor) -> Tensor:
+def mask_logits(logits: Tensor, columns: Tensor) -> Tensor:
     """Logits [B, C] of the columns [C] that compete, minus infinity for the others."""
     return logits.masked_fill(~columns, -torch.inf)
 
@@ -320,35 +326,35 @@ def among(logits: Tensor, columns: Tensor) -> Tensor:
 # Passes over rows that detectors share, and the heads under which test items are compared.
 
 
-SIZE = 256  # rows of a batch
+ROWS_PER_BATCH = 256  # rows of a batch
 
 
-class Head(NamedTuple):
+class ComparedHead(NamedTuple):
     """Columns [R, C] that compete, and the test items [R, n] that are compared under them."""
 
     columns: Tensor
     wanted: Tensor
 
 
-def heads_of(view: StageView) -> list[Head]:
+def list_heads(view: StageView) -> list[ComparedHead]:
     """One for each task learnt where the stream has a head per task, else one for all classes."""
     task, later = view.task, view.task > view.stage
     if view.streams[0].head == "single":
-        return [Head(view.open, torch.ones_like(later))]
+        return [ComparedHead(view.open, torch.ones_like(later))]
     found = []
     for i in range(view.stage + 1):
         visible = np.stack([one.visible[i] for one in view.items])
         columns = torch.from_numpy(visible).to(view.device)
-        found.append(Head(columns, (task == i) | later))
+        found.append(ComparedHead(columns, (task == i) | later))
     return found
 
 
-def newest(view: StageView) -> Tensor:
+def newest_columns(view: StageView) -> Tensor:
     """[R, C] columns of the newest task's head, or of all classes so far."""
-    return heads_of(view)[-1].columns
+    return list_heads(view)[-1].columns
 
 
-def forward(net: FunctionalNet, x: Tensor) -> Output:
+def features_and_logits(net: FunctionalNet, x: Tensor) -> Output:
     """Features as vectors, and logits."""
     output = net(x)
     return Output(output.features.flatten(1), output.logits)
@@ -356,40 +362,42 @@ def forward(net: FunctionalNet, x: Tensor) -> Output:
 
 def train_outputs(view: StageView) -> list[tuple[Batch, Output]]:
     """The task's training rows, their inputs replaced by features, with what the network says."""
-    return _counted(view, "train")
+    return _read_outputs(view, "train")
 
 
-def valid_outputs(view: StageView) -> list[tuple[Batch, Output]]:
+def validation_outputs(view: StageView) -> list[tuple[Batch, Output]]:
     """The same of its validation rows."""
-    return _counted(view, "valid")
+    return _read_outputs(view, "valid")
 
 
-def _counted(view: StageView, part: str) -> list[tuple[Batch, Output]]:
+def _read_outputs(view: StageView, part: str) -> list[tuple[Batch, Output]]:
     """Rows count as read by every detector that asks, though the network is asked once."""
-    found, sizes = _passed(view, part)
+    found, sizes = _pass_rows(view, part)
     view.reads["probe"] += sizes
     return found
 
 
-def _passed(view: StageView, part: str) -> tuple[list[tuple[Batch, Output]], Any]:
+def _pass_rows(view: StageView, part: str) -> tuple[list[tuple[Batch, Output]], Any]:
     """What the network says of rows, and how many rows [R] these are; found once for a stage."""
     if view.whole is not None:
         parent, places = view.whole
-        every, counts = _passed(parent, part)
+        every, counts = _pass_rows(parent, part)
         sizes = counts[places]
-        return list(_trimmed(every, places, int(sizes.max(initial=0)))), sizes
+        return list(_trim_padding(every, places, int(sizes.max(initial=0)))), sizes
     if part not in view.shared:
         other = view.of(view.needs, None)
-        batches = other.batches(SIZE) if part == "train" else other.validation(SIZE)
+        batches = (
+            other.batches(ROWS_PER_BATCH) if part == "train" else other.validation(ROWS_PER_BATCH)
+        )
         each = []
         for batch in batches:
-            output = view.map(forward, batch.x)
+            output = view.map(features_and_logits, batch.x)
             each.append((batch._replace(x=output.features), output))
         view.shared[part] = each, other.reads["probe"]
     return view.shared[part]  # type: ignore[no-any-return]
 
 
-def _trimmed(
+def _trim_padding(
     found: list[tuple[Batch, Output]], places: list[int], longest: int
 ) -> Iterator[tuple[Batch, Output]]:
     """Some runs of a pass, without what is padding for all of them."""
@@ -403,7 +411,7 @@ def _trimmed(
             yield short, said
 
 
-def one_each(detector: Any, scores: Any) -> Tensor:
+def check_scores(detector: Any, scores: Any) -> Tensor:
     """Scores [R, B] of the rows of runs, if an own detector has given such."""
     if not isinstance(scores, Tensor) or scores.ndim != 2:
         got = ["B", *scores.shape[2:]] if isinstance(scores, Tensor) else scores
@@ -413,10 +421,10 @@ def one_each(detector: Any, scores: Any) -> Tensor:
 
 def outside_outputs(view: StageView, part: str = "valid") -> list[Output]:
     """What the networks say to rows of the outside set."""
-    return [view.map(forward, x) for x in view.outside(part, SIZE)]
+    return [view.map(features_and_logits, x) for x in view.outside(part, ROWS_PER_BATCH)]
 
 
-def shuffled(
+def shuffle_rows(
     parts: list[Batch], view: StageView, again: int, size: int, passes: Sequence[int]
 ) -> Iterator[Batch]:
     """The rows of some batches [R, B, ...] in an order of each run's own, padding behind.
@@ -429,7 +437,7 @@ def shuffled(
     }
     drawn = [keys.fold(seed, "detector", view.stage, again) for seed in view.seeds]
     count = (rows["w"] > 0).sum(1)
-    order = keys.order(torch.tensor(drawn, device=view.device), rows["w"].shape[1], count)
+    order = keys.permutation(torch.tensor(drawn, device=view.device), rows["w"].shape[1], count)
     run = torch.arange(len(view), device=view.device)[:, None]
     open_yet = torch.tensor([again < own for own in passes], device=view.device)
     rows["w"] = rows["w"] * open_yet[:, None]
@@ -453,7 +461,7 @@ class OutputDetector(Detector):
         """[B] from features [B, F], logits [B, C] and the last layer's class rows [C, F]."""
         raise NotImplementedError(f"{type(self).__name__}.familiarity is not written")
 
-    def unwritten(self) -> tuple[str, ...]:
+    def missing_methods(self) -> tuple[str, ...]:
         asks = type(self).familiarity is OutputDetector.familiarity
         usual = type(self).score is OutputDetector.score and type(self)._of is OutputDetector._of
         return ("familiarity",) if asks and usual else ()
@@ -463,13 +471,13 @@ class OutputDetector(Detector):
         return state
 
     def fit(self, net: Net, batch: Batch, state: State) -> State:
-        return self.learn(_flat(net(batch.x)), batch, state)
+        return self.learn(_flatten_output(net(batch.x)), batch, state)
 
     def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
         return self._of(net, net(x), columns, state)
 
     def _of(self, net: Net, output: Output, columns: Tensor, state: State) -> Tensor:
-        return self.familiarity(_flat(output), class_rows(net), columns, state)
+        return self.familiarity(_flatten_output(output), class_vectors(net), columns, state)
 
     def _fit_all(self, view: StageView, state: Any) -> Any:
         if type(self).fit is not OutputDetector.fit:  # it looks at inputs after all
@@ -488,20 +496,20 @@ class OutputDetector(Detector):
         return found
 
     def outside_scores(self, view: StageView, state: Any) -> Tensor:
-        columns = heads_of(view)[-1].columns
+        columns = list_heads(view)[-1].columns
         parts = [
             self._map(view, self._of, output, columns, state) for output in outside_outputs(view)
         ]
         return torch.cat(parts, 1).float()
 
-    def _scored(self, view: StageView, head: Head, state: Any) -> Tensor:
+    def _scored(self, view: StageView, head: ComparedHead, state: Any) -> Tensor:
         features, logits, _ = view.outputs
-        size, parts = 16 * SIZE, []
+        size, parts = 16 * ROWS_PER_BATCH, []
         for start in range(0, features.shape[1], size):
             some = Output(features[:, start : start + size], logits[:, start : start + size])
-            parts.append(one_each(self, self._map(view, self._of, some, head.columns, state)))
+            parts.append(check_scores(self, self._map(view, self._of, some, head.columns, state)))
         return torch.where(head.wanted, torch.cat(parts, 1), torch.nan)
 
 
-def _flat(output: Output) -> Output:
+def _flatten_output(output: Output) -> Output:
     return Output(output.features.flatten(1), output.logits)

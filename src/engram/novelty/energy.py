@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engram.errors import check_float
 from engram.models.forward_pass import Output
-from engram.novelty.detector import OutputDetector, State, among
+from engram.novelty.detector import OutputDetector, State, mask_logits
 
 
 @dataclass(frozen=True)
@@ -40,4 +40,4 @@ class Energy(OutputDetector):
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
         t = self.temperature
-        return t * (among(output.logits, columns) / t).logsumexp(-1)
+        return t * (mask_logits(output.logits, columns) / t).logsumexp(-1)

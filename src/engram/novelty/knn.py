@@ -1,4 +1,6 @@
-"""Distance to the nearest training features (Sun and others, 2022)."""
+"""Distance to the nearest training features (Sun and others, 2022), and the bank of rows drawn
+at random that detectors keep.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +53,14 @@ class KNN(OutputDetector):
             raise bad("k", f"at most {facts.rows}, the training rows of the first task", self.k)
 
     def start(self, facts: Facts) -> State:
-        return empty(facts.like, features=facts.features)
+        return make_empty_bank(facts.like, features=facts.features)
 
     def begin(self, state: State, stage: int) -> State:
-        return opened(state, self.keep)
+        return open_bank(state, self.keep)
 
     def learn(self, output: Output, batch: Batch, state: State) -> State:
         rows = {"features": F.normalize(output.features, dim=-1)}
-        return added(state, rows, batch, keep=self.keep, word="knn")
+        return add_to_bank(state, rows, batch, keep=self.keep, word="knn")
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
         # in double precision: a matrix product in single loses distances below 3e-4
@@ -75,13 +77,13 @@ class KNN(OutputDetector):
 BankState = Mapping[str, Any]
 
 
-def empty(like: Tensor, **widths: int) -> dict[str, Any]:
+def make_empty_bank(like: Tensor, **widths: int) -> dict[str, Any]:
     """A bank of no rows; what it will keep of each, and how wide."""
     rows = {name: like.new_zeros(0, width) for name, width in widths.items()}
     return {"rows": rows, "rank": like.new_zeros(0), "count": like.new_zeros(())}
 
 
-def opened(bank: BankState, keep: int) -> dict[str, Any]:
+def open_bank(bank: BankState, keep: int) -> dict[str, Any]:
     """Room for the rows of another task; rank 0 is an empty place."""
     rows, rank = bank["rows"], bank["rank"]
     more = {k: torch.cat([v, v.new_zeros(keep, v.shape[1])]) for k, v in rows.items()}
@@ -89,7 +91,7 @@ def opened(bank: BankState, keep: int) -> dict[str, Any]:
     return {"rows": more, "rank": rank, "count": torch.zeros_like(bank["count"])}
 
 
-def added(
+def add_to_bank(
     bank: BankState, rows: Mapping[str, Tensor], batch: Batch, *, keep: int, word: str
 ) -> dict[str, Any]:
     """With rows [B, ...] of a batch: those drawn highest by a key of task and place are kept."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engram.errors import check_float
 from engram.learner.networks import Net
-from engram.novelty.detector import Detector, Facts, State, among
+from engram.novelty.detector import Detector, Facts, State, mask_logits
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class ODIN(Detector):
 
     def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
         def uncertainty(x: Tensor) -> Tensor:
-            likely = (among(net(x).logits, columns) / self.temperature).log_softmax(-1)
+            likely = (mask_logits(net(x).logits, columns) / self.temperature).log_softmax(-1)
             return -likely.amax(-1).sum()
 
         if self.epsilon:
             slope = torch.func.grad(uncertainty)(x)
-            x = x - self.epsilon * towards(slope) / state["std"]
-        return (among(net(x).logits, columns) / self.temperature).softmax(-1).amax(-1)
+            x = x - self.epsilon * sign_or_one(slope) / state["std"]
+        return (mask_logits(net(x).logits, columns) / self.temperature).softmax(-1).amax(-1)
 
 
-def towards(slope: Tensor) -> Tensor:
+def sign_or_one(slope: Tensor) -> Tensor:
     """The sign of a gradient, with 1 for 0."""
     return torch.where(slope >= 0, 1.0, -1.0).to(slope)

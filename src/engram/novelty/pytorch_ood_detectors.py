@@ -16,10 +16,23 @@ from engram.learner.batch import Batch
 from engram.learner.networks import Net
 from engram.models.forward_pass import Output
 from engram.novelty import knn
-from engram.novelty.detector import SIZE, Facts, Head, OutputDetector, State, class_rows
+from engram.novelty.detector import (
+    ROWS_PER_BATCH,
+    ComparedHead,
+    Facts,
+    OutputDetector,
+    State,
+    class_vectors,
+)
 from engram.probes.stage_view import StageView
 
-GIVEN = ("model", "encoder", "w", "b", "head")  # what a detector of the package gets from here
+GIVEN_ARGUMENTS = (
+    "model",
+    "encoder",
+    "w",
+    "b",
+    "head",
+)  # what a detector of the package gets from here
 
 
 @dataclass(frozen=True, init=False)
@@ -83,14 +96,14 @@ class Wrapped(OutputDetector):
     # -- for one run -----------------------------------------------------------------------------
     def start(self, facts: Facts) -> State:
         widths = {"features": facts.features, "logits": facts.columns, "label": 1}
-        return knn.empty(facts.like, **widths)
+        return knn.make_empty_bank(facts.like, **widths)
 
     def begin(self, state: State, stage: int) -> State:
-        return knn.opened(state, self.keep)
+        return knn.open_bank(state, self.keep)
 
     def learn(self, output: Output, batch: Batch, state: State) -> State:
         rows = {**output._asdict(), "label": batch.target[:, None]}
-        return knn.added(state, rows, batch, keep=self.keep, word="wrapped")
+        return knn.add_to_bank(state, rows, batch, keep=self.keep, word="wrapped")
 
     def _of(self, net: Net, output: Output, columns: Tensor, state: State) -> Tensor:
         return self._asked(self._fitted(net, columns, state), output, columns)
@@ -108,7 +121,7 @@ class Wrapped(OutputDetector):
         """The package's detector on the rows kept so far, for the head with these columns."""
         seen = columns.cpu()
         bias = net.params.get("net.head.bias")
-        rows = class_rows(net).detach().cpu()
+        rows = class_vectors(net).detach().cpu()
         offset = rows.new_zeros(len(rows)) if bias is None else bias.detach().cpu()
         one = self._made(rows[seen], offset[seen])
         if not getattr(one, "requires_fit", False):
@@ -146,15 +159,17 @@ class Wrapped(OutputDetector):
         have = {"model": None, "encoder": None, "w": rows, "b": bias, "head": head}
         wanted = inspect.signature(kind).parameters
         for name in self.options:
-            if name not in wanted or name in GIVEN:
-                raise unknown(f"options of {self.detector}", name, set(wanted) - set(GIVEN))
+            if name not in wanted or name in GIVEN_ARGUMENTS:
+                raise unknown(
+                    f"options of {self.detector}", name, set(wanted) - set(GIVEN_ARGUMENTS)
+                )
         return kind(**{k: v for k, v in have.items() if k in wanted}, **self.options)
 
     # -- over all runs ---------------------------------------------------------------------------
-    def _scored(self, view: StageView, head: Head, state: Any) -> Tensor:
+    def _scored(self, view: StageView, head: ComparedHead, state: Any) -> Tensor:
         def one_run(net: Net, output: Output, columns: Tensor, state: State) -> Tensor:
             one = self._fitted(net, columns, state)
-            parts = zip(*(part.split(16 * SIZE) for part in output[:2]), strict=True)
+            parts = zip(*(part.split(16 * ROWS_PER_BATCH) for part in output[:2]), strict=True)
             return torch.cat([self._asked(one, Output(*part), columns) for part in parts])
 
         scores = self._map(view, one_run, view.outputs, head.columns, state).float()

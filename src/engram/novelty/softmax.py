@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engram.models.forward_pass import Output
-from engram.novelty.detector import OutputDetector, State, among
+from engram.novelty.detector import OutputDetector, State, mask_logits
 
 
 @dataclass(frozen=True)
@@ -24,4 +24,4 @@ class Softmax(OutputDetector):
     """
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
-        return among(output.logits, columns).softmax(-1).amax(-1)
+        return mask_logits(output.logits, columns).softmax(-1).amax(-1)

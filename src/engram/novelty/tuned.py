@@ -1,4 +1,6 @@
-"""Options of a detector, chosen after the first stage against an outside set and then fixed."""
+"""A detector whose options are chosen after the first stage against an outside set and then
+fixed, run by run.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from engram.metrics.detection import auroc
 from engram.novelty.detector import Detector, State
 from engram.novelty.odin import ODIN
 from engram.probes.stage_view import StageView
-from engram.records.novelty_records import GRID, TUNING, best
+from engram.records.novelty_records import GRID, TUNING, best_index
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Tuned(Detector):
                 raise unknown("grid", name, options)
             if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
                 raise bad(f"grid.{name}", "a list of values", values)
-        if not self.searched_values:
+        if not self.option_values:
             name = type(self.detector).__name__
             raise bad("grid", f"options of {name} with lists of values, it declares none", {})
         object.__setattr__(self, "grid", {name: tuple(own) for name, own in self.grid.items()})
@@ -79,14 +81,14 @@ class Tuned(Detector):
         return True
 
     @property
-    def searched_values(self) -> Mapping[str, Sequence[Any]]:
+    def option_values(self) -> Mapping[str, Sequence[Any]]:
         """Options and values that are combined."""
         return self.grid or self.detector.searched
 
     @cached_property
     def points(self) -> list[dict[str, Any]]:
         """Every combination of values."""
-        names, values = zip(*self.searched_values.items(), strict=True)
+        names, values = zip(*self.option_values.items(), strict=True)
         return [dict(zip(names, point, strict=True)) for point in itertools.product(*values)]
 
     @cached_property
@@ -103,14 +105,14 @@ class Tuned(Detector):
 
     def fitted(self, view: StageView) -> Any:
         """For one run: the state of the detector that was chosen, and which it is."""
-        own = view.only(range(len(view)), view.state)
+        own = view.select_runs(range(len(view)), view.state)
         self.after_stage(own)
         assert own.kept is not None
         return stack(own.kept)
 
-    def calibrated(self, view: StageView, state: Any) -> Tensor | None:
+    def calibration_scores(self, view: StageView, state: Any) -> Tensor | None:
         """Of runs of one choice."""
-        return self._of(state).calibrated(view, state["own"])
+        return self._of(state).calibration_scores(view, state["own"])
 
     def outside_scores(self, view: StageView, state: Any) -> Tensor:
         """Of runs of one choice."""
@@ -135,13 +137,13 @@ class Tuned(Detector):
         for c in sorted(set(choice)):
             began, one = time.perf_counter(), self.candidates[c]
             places = [r for r in range(len(view)) if choice[r] == c]
-            here = view.only(places, None)
+            here = view.select_runs(places, None)
             if view.stage:
-                here = apart(view, places, view.state["own"])
+                here = select_runs(view, places, view.state["own"])
             state = one.fitted(here) if view.stage else stack([own[r] for r in places])
             rows = one.recorded(here, state, began)
-            parts.append(Part(places, here, {**rows, "seconds": rows["seconds"] + spent}))
-        found = joined(view, parts)
+            parts.append(StagePart(places, here, {**rows, "seconds": rows["seconds"] + spent}))
+        found = join_parts(view, parts)
         assert view.kept is not None
         view.kept = [
             {"choice": torch.tensor(c, device=view.device), "own": state}
@@ -162,17 +164,17 @@ class Tuned(Detector):
             by_candidate.append(matters)
             also = matters + repr([getattr(one, name) for name in one.only_scores])
             if also not in known:
-                known[also] = self._areas(view, one, fitted[matters])
+                known[also] = self._areas_under_curve(view, one, fitted[matters])
             areas[:, c] = known[also]
-        choice = [best(own) for own in areas]
+        choice = [best_index(own) for own in areas]
         view.store(TUNING, areas)
         text = np.frombuffer(json.dumps(self.points).encode(), np.uint8)
         view.store(GRID, np.tile(text, (len(view), 1)))
         return choice, [pick(fitted[by_candidate[c]], r) for r, c in enumerate(choice)]
 
-    def _areas(self, view: StageView, one: Detector, state: Any) -> list[float]:
+    def _areas_under_curve(self, view: StageView, one: Detector, state: Any) -> list[float]:
         """[R] areas under the curve; NaN where the network gets no validation row right."""
-        inside = one.calibrated(view, state)
+        inside = one.calibration_scores(view, state)
         outside = one.outside_scores(view, state).nan_to_num(nan=-torch.inf)
         assert inside is not None  # there are validation rows
         return [
@@ -185,7 +187,7 @@ class Tuned(Detector):
 # Some runs of a view apart from the others, and what was found in them put together again.
 
 
-class Part(NamedTuple):
+class StagePart(NamedTuple):
     """Runs of a view that were seen apart, and the rows {metric: [R]} that came of it."""
 
     places: list[int]
@@ -193,12 +195,12 @@ class Part(NamedTuple):
     rows: Mapping[str, Any]
 
 
-def apart(view: StageView, places: Sequence[int], state: Any) -> StageView:
+def select_runs(view: StageView, places: Sequence[int], state: Any) -> StageView:
     """A view of some runs; `state` [R, ...] is that of all."""
-    return view.only(places, tree_map(lambda leaf: leaf[list(places)], state))
+    return view.select_runs(places, tree_map(lambda leaf: leaf[list(places)], state))
 
 
-def joined(view: StageView, parts: Sequence[Part]) -> dict[str, Any]:
+def join_parts(view: StageView, parts: Sequence[StagePart]) -> dict[str, Any]:
     """Into the view what its parts kept, stored and read; the rows of all runs.
 
     Arrays of unequal length are padded with NaN behind.
@@ -217,11 +219,11 @@ def joined(view: StageView, parts: Sequence[Part]) -> dict[str, Any]:
             rows[name][part.places] = values
     view.kept = [kept[place] for place in range(len(view))]
     for name, arrays in stored.items():
-        view.store(name, _padded([arrays[place] for place in range(len(view))]))
+        view.store(name, _pad_arrays([arrays[place] for place in range(len(view))]))
     return rows
 
 
-def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
+def _pad_arrays(arrays: Sequence[np.ndarray]) -> np.ndarray:
     longest = max(one.shape[-1] for one in arrays)
     if all(one.shape[-1] == longest for one in arrays):
         return np.stack(arrays)

@@ -1,4 +1,10 @@
-"""Probes: what is measured after every stage, one file each."""
+"""What is measured after every stage, in views of all runs that trained together: the contract,
+the standard probes and some others.
+
+Not here: novelty detectors, which are probes as well (engram.novelty), metrics over stages
+(engram.metrics), files (engram.records). Begin with probe.Probe, the contract, and
+stage_view.StageView; measure.measure asks all probes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ import functools
 from engram.probes.feature_statistics import Features
 from engram.probes.generated_samples import Generated
 from engram.probes.label_threshold import Threshold
-from engram.probes.measure import Measured, measure
+from engram.probes.measure import ProbeFindings, measure
 from engram.probes.probe import NEEDS, Probe, RunStage
 from engram.probes.stage_view import StageView
 from engram.probes.standard_probes import (
@@ -33,7 +39,7 @@ __all__ = [
     "Generated",
     "HeldOut",
     "Losses",
-    "Measured",
+    "ProbeFindings",
     "MemoryCount",
     "Probe",
     "RepeatedSamples",

@@ -44,7 +44,7 @@ class Features(Probe):
 
     def after_stage(self, view: StageView) -> Mapping[str, Any]:
         features = view.outputs.features.float()  # [R, n, F]
-        for name, value in zip(STATISTICS, _statistics(features), strict=True):
+        for name, value in zip(STATISTICS, _compute_statistics(features), strict=True):
             view.store(name, value)
         n = features.shape[1]
         if self.items:
@@ -54,5 +54,5 @@ class Features(Probe):
         return {}
 
 
-def _statistics(features: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _compute_statistics(features: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return features.norm(dim=-1), features.mean(-1), features.std(-1, correction=0)

@@ -15,8 +15,8 @@ from engram.probes.probe import Probe, RunStage
 from engram.probes.stage_view import StageView
 from engram.records.stage_rows import StageRows
 
-LARGEST = 50  # height and width of a stored picture
-MANY = 256  # samples whose classes are counted
+LARGEST_SIDE = 50  # height and width of a stored picture
+MOST_SAMPLES = 256  # samples whose classes are counted
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Generated(Probe):
 
     def after_stage(self, view: StageView) -> StageRows:
         learners = view.learners
-        name, path = _generator(learners[0]) if len(learners) == len(view) else ("", "")
+        name, path = _find_generator(learners[0]) if len(learners) == len(view) else ("", "")
         if name and not any(one.diverged for one in view.members):
             drawn = [self._drawn(one, name, path) for one in view.members]
             view.store("drawn", torch.stack([classes for _, classes in drawn]))
             if _is_image(drawn[0][0].shape[1:]) and path == "net":
                 data = view.members[0].stream.data
                 first = [samples[: self.count] for samples, _ in drawn]
-                view.store("pictures", torch.stack([_bytes(one, data) for one in first]))
+                view.store("pictures", torch.stack([_to_bytes(one, data) for one in first]))
                 view.store("classes", torch.stack([all_[: self.count] for _, all_ in drawn]))
         return view.rows()
 
@@ -59,8 +59,8 @@ class Generated(Probe):
         """Samples, and the classes that the network or its top gives them."""
         learner = run.learner
         assert learner is not None
-        net, width = learner.net(), _noise(learner, name)
-        key, many = keys.fold(run.seed, "generated"), max(self.count, MANY)
+        net, width = learner.net(), _draw_noise(learner, name)
+        key, many = keys.fold(run.seed, "generated"), max(self.count, MOST_SAMPLES)
         codes = keys.normal(key, many, width, device=learner.device).to(learner.vector.dtype)
         samples = net.at(f"{name}.decode")(codes)
         open_now = torch.from_numpy(run.items.opening <= run.stage).to(learner.device)
@@ -69,7 +69,7 @@ class Generated(Probe):
         return samples, torch.from_numpy(run.items.classes)[column]
 
 
-def _generator(learner: RunLearner) -> tuple[str, str]:
+def _find_generator(learner: RunLearner) -> tuple[str, str]:
     """The name of a further network that draws, and what takes its samples; or nothing."""
     takes = {learner.feed.data.sample_shape: "net"}
     if learner.networks.splits:
@@ -93,17 +93,17 @@ def _is_image(shape: Any) -> bool:
     return len(shape) == 3 and shape[0] in (1, 3)
 
 
-def _noise(learner: RunLearner, name: str) -> int:
+def _draw_noise(learner: RunLearner, name: str) -> int:
     module: nn.Module = learner.networks.eval.get_submodule(name)
     return int(module.noise)  # type: ignore[arg-type]
 
 
-def _bytes(samples: Tensor, data: Any) -> Tensor:
+def _to_bytes(samples: Tensor, data: Any) -> Tensor:
     """uint8 pictures of samples, whose scaling is undone."""
     x = samples.float().cpu()
     if data.mean:
         x = x * torch.tensor(data.std)[:, None, None] + torch.tensor(data.mean)[:, None, None]
     side = max(x.shape[-2:])
-    if side > LARGEST:
-        x = F.avg_pool2d(x, -(-side // LARGEST))
+    if side > LARGEST_SIDE:
+        x = F.avg_pool2d(x, -(-side // LARGEST_SIDE))
     return (x * 255).round().clamp(0, 255).to(torch.uint8)

@@ -15,8 +15,8 @@ from engram.methods.method import Method
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records.head_views import SET_SCORES, overall_set_score
-from engram.records.prediction_scoring import decide
-from engram.records.predictions import as_scores
+from engram.records.prediction_scoring import decide_predictions
+from engram.records.predictions import as_float32_scores
 from engram.records.stage_rows import StageRows
 
 FIGURE = SET_SCORES[-1]
@@ -58,8 +58,13 @@ class Threshold(Probe):
         chosen, scores = [], []
         for one, learner in zip(view.members, view.learners, strict=True):
             at = self.choose(learner, one.method)
-            said = decide(as_scores(one.scores), one.items, stage=view.stage, head="single",
-                          threshold=at)  # fmt: skip
+            said = decide_predictions(
+                as_float32_scores(one.scores),
+                one.items,
+                stage=view.stage,
+                head="single",
+                threshold=at,
+            )
             chosen.append(at)
             scores.append(overall_set_score(said, one.items, stage=view.stage, score=FIGURE))
         rows = view.rows()

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engram.data.conversion import hold_out
+from engram.data.conversion import hold_out_every_fifth
 from engram.data.dataset import Data
-from engram.data.duplicates import shared
+from engram.data.duplicates import count_shared
 from engram.errors import bad, check_choice, check_int
 from engram.learner.feed import FeatureFeed, Feed
 from engram.learner.learner import RunLearner
@@ -21,7 +21,7 @@ PARTS = ("train", "valid")
 
 
 @dataclass(frozen=True, eq=False)
-class Outside:
+class OODData:
     """What detectors are tuned against: foreign inputs of the stream's shape.
 
     Its training rows serve to fit, a fifth of each class, or its own validation rows, to choose;
@@ -36,7 +36,7 @@ class Outside:
     Examples
     --------
     >>> from engram.data import load
-    >>> outside = Outside(load("blobs", per_class=25, seed=1))
+    >>> outside = OODData(load("blobs", per_class=25, seed=1))
     >>> len(outside.rows("train")), len(outside.rows("valid"))
     (160, 40)
     """
@@ -52,7 +52,7 @@ class Outside:
     def _split(self) -> dict[str, Tensor]:
         train, valid = self.data.train, self.data.valid
         if not len(valid):
-            rest, held = hold_out(self.data.y[train])
+            rest, held = hold_out_every_fifth(self.data.y[train])
             train, valid = train[rest], train[held]
         return {"train": self._limited(train), "valid": self._limited(valid)}
 
@@ -96,5 +96,5 @@ class Outside:
         if not len(self.rows("valid")):
             expected = "at least one class with 5 training rows, or validation rows"
             raise bad("outside", expected, self.data)
-        if own is self.data or 100 * shared(self.data, own) > len(self.data.x):
+        if own is self.data or 100 * count_shared(self.data, own) > len(self.data.x):
             raise bad("outside", "another data set than the stream's own", self.data.name)

@@ -1,4 +1,4 @@
-"""The contract: what a measurement after every stage declares and does."""
+"""The contract of probes, and what is known of one run after one stage."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import Tensor
 from engram.errors import bad, check_choice
 from engram.learner.learner import RunLearner
 from engram.methods.method import Method
-from engram.probes.ood_data import Outside
-from engram.records.prediction_scoring import decide
-from engram.records.predictions import as_scores
+from engram.probes.ood_data import OODData
+from engram.records.prediction_scoring import decide_predictions
+from engram.records.predictions import as_float32_scores
 from engram.records.scored_items import EvaluationItems
 from engram.records.stage_rows import StageRows
 from engram.streams.stream import Stream
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from engram.probes.stage_view import StageView
 
 NEEDS = ("features", "networks")
-TAKEN = ("loss",)  # first words of metrics that are no probe's
+RESERVED_NAMES = ("loss",)  # first words of metrics that are no probe's
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ class Probe:
     def name(self) -> str:
         """What the probe's metrics begin with: its class, and options other than the defaults."""
         words = [re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()]
-        for field in fields(self):
-            value, default = getattr(self, field.name), field.default
-            if field.default_factory is not MISSING:
-                default = field.default_factory()
-            if field.init and value != default:
-                words.append(f"{field.name}={f'{value:g}' if isinstance(value, float) else value}")
+        for option in fields(self):
+            value, default = getattr(self, option.name), option.default
+            if option.default_factory is not MISSING:
+                default = option.default_factory()
+            if option.init and value != default:
+                words.append(f"{option.name}={f'{value:g}' if isinstance(value, float) else value}")
         return " ".join(words)
 
 
@@ -90,8 +90,8 @@ def check_probe(probe: Any) -> Probe:
     for need in needs:
         check_choice(f"{type(probe).__name__}.needs", need, NEEDS)
     name = probe.name
-    if not name or "/" in name or name in TAKEN:
-        expected = f"a name without a slash, and not {' or '.join(TAKEN)}"
+    if not name or "/" in name or name in RESERVED_NAMES:
+        expected = f"a name without a slash, and not {' or '.join(RESERVED_NAMES)}"
         raise bad(f"{type(probe).__name__}.name", expected, name)
     return probe
 
@@ -123,13 +123,15 @@ class RunStage:
     facts: Mapping[str, float] = field(default_factory=dict)  # seconds, steps, bytes
     probes: Mapping[str, Any] = field(default_factory=dict)
     said: Mapping[str, np.ndarray] | None = None  # what was recorded as predicted, by head view
-    outside: Outside | None = None
+    outside: OODData | None = None
 
     def decided(self, head: str) -> np.ndarray:
         """Predicted columns [n] or label sets [n, C]: what was recorded, else from the scores."""
         if self.said is not None:
             return self.said[head]
-        return decide(as_scores(self.scores), self.items, stage=self.stage, head=head)
+        return decide_predictions(
+            as_float32_scores(self.scores), self.items, stage=self.stage, head=head
+        )
 
     @property
     def diverged(self) -> bool:

@@ -1,4 +1,6 @@
-"""One view of a stage for all runs that trained together: what probes see."""
+"""One view of a stage for all runs that trained together: what probes see, training rows
+included.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ from engram.learner.tensor_tree import leaves, pick, stack, tree_map
 from engram.methods.method import Method
 from engram.models.forward_pass import Output
 from engram.probes.probe import RunStage
-from engram.records.predictions import as_scores, halve, widen
+from engram.records.predictions import as_float32_scores, from_float16, to_float16
 from engram.records.scored_items import EvaluationItems
 from engram.records.stage_rows import StageRows
-from engram.streams.guard import Ledger, MethodView
+from engram.streams.access_guard import Ledger, MethodView
 from engram.streams.stream import Stream
 
 
@@ -52,7 +54,7 @@ class StageView:
         other._known, other.shared, other.whole = self._known, self.shared, self.whole
         return other
 
-    def only(self, places: Sequence[int], state: Any) -> StageView:
+    def select_runs(self, places: Sequence[int], state: Any) -> StageView:
         """A view of some of the runs, which takes shared passes from this one."""
         other = StageView([self.members[r] for r in places], needs=self.needs, state=state)
         other.whole = self, list(places)
@@ -118,8 +120,8 @@ class StageView:
     def scores(self) -> Tensor:
         """[R, n, C] scores of the test items, in the precision in which they are recorded."""
         if "scores" not in self._known:
-            every = np.stack([as_scores(one.scores) for one in self.members])
-            rounded = torch.from_numpy(widen(*halve(every)))
+            every = np.stack([as_float32_scores(one.scores) for one in self.members])
+            rounded = torch.from_numpy(from_float16(*to_float16(every)))
             self._known["scores"] = rounded.to(self.device)
         return self._known["scores"]
 
@@ -158,7 +160,7 @@ class StageView:
     def features(self) -> Tensor:
         """[R, n, F] what the last layer sees of the test items; asks for ``features``."""
         if "features" not in self.needs:
-            raise _undeclared("view.features", "features")
+            raise _undeclared_error("view.features", "features")
         if "features" not in self._known:
             found = [one.features for one in self.members if one.features is not None]
             if len(found) < len(self):
@@ -200,7 +202,7 @@ class StageView:
     def learners(self) -> list[RunLearner]:
         """The learners themselves; asks for ``networks`` or ``features``."""
         if not self.needs:
-            raise _undeclared("view.map and view.batches", "networks")
+            raise _undeclared_error("view.map and view.batches", "networks")
         return [one.learner for one in self.members if one.learner is not None]
 
     @torch.no_grad()
@@ -215,7 +217,7 @@ class StageView:
         if len(learners) == 1:
             net = FunctionalNet(first.networks, first.vector, first.buffers, training=False)
             found = function(net, *(pick(arg, 0) for arg in args))
-            return tree_map(lambda leaf: _tensor(function, leaf)[None], found)
+            return tree_map(lambda leaf: _call_on_tensor(function, leaf)[None], found)
 
         def one_run(vector: Tensor, own: Any, *rest: Any) -> Any:
             net = FunctionalNet(first.networks, vector, own, training=False)
@@ -235,7 +237,7 @@ class StageView:
         sizes = [len(one.rows) for one in items]
         self.reads["probe"] += np.array(sizes)
         for start in range(0, max(sizes), size):
-            yield stacked(learners, items, start, min(start + size, max(sizes)))
+            yield stack_rows(learners, items, start, min(start + size, max(sizes)))
 
     def validation(self, size: int = 256) -> Iterator[Batch]:
         """The task's validation rows as batches [R, B, ...]; none where no run has any.
@@ -253,7 +255,7 @@ class StageView:
         ]
         self.reads["probe"] += np.array(held)
         for start in range(0, max(held), size):
-            yield stacked(learners, items, start, min(start + size, max(held)), held)
+            yield stack_rows(learners, items, start, min(start + size, max(held)), held)
 
     def outside(self, part: str = "valid", size: int = 256) -> Iterator[Tensor]:
         """Rows of the outside set as inputs [R, B, ...], seen as rows of the newest task would be.
@@ -282,13 +284,13 @@ def _forward(net: FunctionalNet, x: Tensor) -> tuple[Tensor, Tensor]:
     return output.features.flatten(1), output.logits
 
 
-def _tensor(function: Callable[..., Any], leaf: Any) -> Tensor:
+def _call_on_tensor(function: Callable[..., Any], leaf: Any) -> Tensor:
     if not isinstance(leaf, Tensor):
         raise bad(getattr(function, "__qualname__", str(function)), "tensors in return", leaf)
     return leaf
 
 
-def _undeclared(what: str, need: str) -> EngramError:
+def _undeclared_error(what: str, need: str) -> EngramError:
     return EngramError(f'{what}: declare needs = ("{need}",) in the probe\'s class')
 
 
@@ -324,7 +326,7 @@ def validation_items(learner: RunLearner) -> LabelledRows:
         learner.guard = usual
 
 
-def stacked(
+def stack_rows(
     learners: Sequence[RunLearner], items: Sequence[LabelledRows], start: int, stop: int,
     counts: Sequence[int] | None = None,
 ) -> Batch:  # fmt: skip

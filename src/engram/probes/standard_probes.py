@@ -1,4 +1,6 @@
-"""How well each task and class is known: accuracy, or the scores of label sets."""
+"""Probes that every run is measured by: accuracy, chance, cost, curves, divergence, losses,
+memory, repeated samples.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ import torch
 from engram.learner.learner import RunLearner
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
-from engram.records.prediction_scoring import decide, figure_of, task_figure
+from engram.records.prediction_scoring import decide_predictions, figure_of, task_figure
 from engram.records.stage_rows import StageRows, add_stage
-from engram.streams.stream_warnings import repeated_test_rows
+from engram.streams.stream_warnings import count_repeated_test_rows
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Cost(Probe):
         return rows
 
 
-def facts_of(learner: RunLearner, *, seconds: float, steps: int) -> Mapping[str, float]:
+def run_facts(learner: RunLearner, *, seconds: float, steps: int) -> Mapping[str, float]:
     """What a run holds after a stage, by the names of the metrics."""
     size = learner.nbytes()
     facts: dict[str, float] = {
@@ -116,7 +118,7 @@ class Curve(Probe):
 
     def _value(self, view: StageView, run: int, number: int, head: str) -> np.ndarray:
         one = view.members[run]
-        said = decide(one.curve[number][1], one.items, stage=view.stage, head=head)
+        said = decide_predictions(one.curve[number][1], one.items, stage=view.stage, head=head)
         return task_figure(
             said, one.items, stage=view.stage, figure=figure_of(one.items), average=self.average
         )
@@ -187,6 +189,6 @@ class RepeatedSamples(Probe):
 
     def after_stage(self, view: StageView) -> StageRows:
         rows = view.rows()
-        if view.stage == 0 and repeated_test_rows(view.streams[0]):
-            rows.add("repeated_samples", [float(repeated_test_rows(s)) for s in view.streams])
+        if view.stage == 0 and count_repeated_test_rows(view.streams[0]):
+            rows.add("repeated_samples", [float(count_repeated_test_rows(s)) for s in view.streams])
         return rows

@@ -11,11 +11,11 @@ import numpy as np
 from engram.probes.probe import Probe, RunStage
 from engram.probes.stage_view import StageView
 from engram.records import head_views, prediction_scoring
-from engram.records.predictions import as_scores
+from engram.records.predictions import as_float32_scores
 from engram.records.run_metrics import HELD_OUT
 from engram.records.scored_items import EvaluationItems
-from engram.records.stage_rows import StageRows, counting
-from engram.records.stage_rows import form as form_of
+from engram.records.stage_rows import StageRows, make_counts
+from engram.records.stage_rows import stacking_key as form_of
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class HeldOut(Probe):
         self, members: Sequence[RunStage], items: Sequence[EvaluationItems]
     ) -> np.ndarray:
         stage, first = members[0].stage, items[0]
-        counts, figure = counting(items, stage), prediction_scoring.figure_of(first)
-        every = np.stack([as_scores(one.held) for one in members])
+        counts, figure = make_counts(items, stage), prediction_scoring.figure_of(first)
+        every = np.stack([as_float32_scores(one.held) for one in members])
         said = counts.decide(every, members[0].stream.head)
         if self.average == "macro" and figure == "accuracy":
-            each = head_views.macro(counts.class_accuracy(said))
+            each = head_views.macro_average(counts.class_accuracy(said))
         else:
             each = counts.task_figure(said, figure)
         each = np.where(np.arange(first.tasks) <= stage, each, np.nan)  # [R, T]

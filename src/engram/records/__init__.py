@@ -1,4 +1,10 @@
-"""Records of runs: the long table, stored predictions, run directories, results, paper tables."""
+"""What is kept of runs: run directories, the long table, stored predictions, and Result, which
+reads them; numbers printed in papers.
+
+Not here: formulas (engram.metrics), pages and figures (engram.report), how and when a run is
+recorded (engram.experiments). Begin with result.Result and reading.read; run_directory.RunDirectory
+is the writer's side, long_table the columns.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MOST_RUNS = 20  # of one recipe that are read: thousands would take minutes
 MOST_CLASSES = 60  # of a confusion between classes; of more, between tasks
 
 
-class Answers(NamedTuple):
+class FinalAnswers(NamedTuple):
     """Answers of the runs of one recipe in one head view, after their last stage.
 
     `confusion` has shares of each true class (row) by what it is called; classes in order of
@@ -39,29 +39,31 @@ class Answers(NamedTuple):
     errors: Floats  # [run] expected calibration error
 
 
-def answered(result: Result) -> list[Answers]:
+def count_confusions(result: Result) -> list[FinalAnswers]:
     """Answers of every recipe whose predictions were kept; runs over label sets are left out.
 
     Examples
     --------
     >>> import engram
     >>> result = engram.run(engram.load("blobs", classes=4), device="cpu")
-    >>> [(one.head, one.confusion.shape, len(one.errors)) for one in answered(result)]
+    >>> [(one.head, one.confusion.shape, len(one.errors)) for one in count_confusions(result)]
     [('single', (4, 4), 1), ('multi', (4, 4), 1)]
     """
-    found: list[Answers] = []
+    found: list[FinalAnswers] = []
     for recipe in dict.fromkeys(run.recipe for run in result.runs):
-        kept = list(_kept(result, recipe))
+        kept = list(_load_predictions(result, recipe))
         if kept:
             orders = {items.classes.tobytes() for _, items, _ in kept}
-            found += [_answers(recipe, head, kept, len(orders) > 1) for head in kept[0][1].heads]
+            found += [
+                _count_answers(recipe, head, kept, len(orders) > 1) for head in kept[0][1].heads
+            ]
     return found
 
 
-Kept = tuple[int, EvaluationItems, Prediction]
+KeptPrediction = tuple[int, EvaluationItems, Prediction]
 
 
-def _kept(result: Result, recipe: str) -> Iterator[Kept]:
+def _load_predictions(result: Result, recipe: str) -> Iterator[KeptPrediction]:
     """Last stage, items and prediction of some runs of a recipe that finished."""
     runs = [run for run in result.runs if run.recipe == recipe and run not in result.diverged]
     tasks = dict(zip(result.runs, result.tasks.tolist(), strict=True))
@@ -73,17 +75,19 @@ def _kept(result: Result, recipe: str) -> Iterator[Kept]:
             yield stage, items, kept
 
 
-def _answers(recipe: str, head: str, kept: list[Kept], by_number: bool) -> Answers:
+def _count_answers(
+    recipe: str, head: str, kept: list[KeptPrediction], by_number: bool
+) -> FinalAnswers:
     shares, errors, binned = [], [], np.zeros((3, BINS))
     for stage, items, one in kept:
         counts = head_views.confusion(one.predicted(items, head=head), items, stage=stage)
-        if by_task(items):
+        if needs_task_axis(items):
             member = (items.opening[:, None] == np.arange(items.tasks)).astype(np.float64)  # [C, T]
             counts = member.T @ counts @ member
         elif by_number:
             place = np.argsort(items.classes)
             counts = counts[np.ix_(place, place)]
-        shares.append(_row_shares(counts))
+        shares.append(_normalise_rows(counts))
         if one.scores is not None:
             scores = one.full()
             binned += confidence_bins(scores, items, stage=stage, head=head)
@@ -91,7 +95,7 @@ def _answers(recipe: str, head: str, kept: list[Kept], by_number: bool) -> Answe
             errors.append(error)
     _, items, _ = kept[0]
     names = items.names
-    if by_task(items):
+    if needs_task_axis(items):
         names = tuple(f"task {k + 1}" for k in range(items.tasks))
     elif by_number:
         names = tuple(items.names[place] for place in np.argsort(items.classes))
@@ -101,15 +105,15 @@ def _answers(recipe: str, head: str, kept: list[Kept], by_number: bool) -> Answe
     mean = np.divide(total, known.sum(axis=0), out=np.full(total.shape, np.nan),
                      where=known.any(axis=0))  # fmt: skip
     number, sure, right = binned
-    return Answers(recipe, head, len(kept), names, mean, number, sure, right, np.array(errors))
+    return FinalAnswers(recipe, head, len(kept), names, mean, number, sure, right, np.array(errors))
 
 
-def by_task(items: EvaluationItems) -> bool:
+def needs_task_axis(items: EvaluationItems) -> bool:
     """Too many classes to tell them apart in a picture, and tasks that introduce them."""
     return items.width > MOST_CLASSES and len(np.unique(items.opening)) > 1
 
 
-def _row_shares(counts: Floats) -> Floats:
+def _normalise_rows(counts: Floats) -> Floats:
     total = counts.sum(axis=1, keepdims=True)
     return np.asarray(np.divide(counts, total, out=np.full(counts.shape, np.nan), where=total > 0))
 
@@ -121,8 +125,14 @@ def confidence_bins(scores: Floats, items: EvaluationItems, *, stage: int, head:
 
     Examples
     --------
-    >>> items = EvaluationItems(rows=[0, 1], task=[0, 0], targets=[0, 1], opening=[0, 0],
-    ...               visible=[[1, 1]], classes=[0, 1])
+    >>> items = EvaluationItems(
+    ...     rows=[0, 1],
+    ...     task=[0, 0],
+    ...     targets=[0, 1],
+    ...     opening=[0, 0],
+    ...     visible=[[1, 1]],
+    ...     classes=[0, 1],
+    ... )
     >>> confidence_bins([[3.0, 0.0], [0.0, -3.0]], items, stage=0, head="single")[:, -1].round(3)
     array([2.   , 1.905, 1.   ])
     """

@@ -63,14 +63,14 @@ def _device(device: Any) -> dict[str, Any]:
 def _git(folder: str) -> dict[str, Any] | None:
     """Commit and whether tracked files differ from it; None outside a git checkout."""
     try:
-        commit = _ask(folder, "rev-parse", "HEAD")
-        changed = _ask(folder, "status", "--porcelain", "--untracked-files=no")
+        commit = _ask_git(folder, "rev-parse", "HEAD")
+        changed = _ask_git(folder, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return None
     return {"commit": commit, "changed": bool(changed)}
 
 
-def _ask(folder: str, *words: str) -> str:
+def _ask_git(folder: str, *words: str) -> str:
     command = ["git", "-C", folder, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""The tools that can be told of runs while they train, by name."""
+"""Export of runs to MLflow, TensorBoard and Weights & Biases, after the end or while they train."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from engram.records.summary import summary_names
 if TYPE_CHECKING:
     from engram.records.result import Result
     from engram.records.run_arrays import RunKey
-
 
 # ------------------------------------------------------------------------------------------------
 # What every export shares: a Result as one log of named curves per run.
@@ -44,7 +43,7 @@ class RunLog:
     steps: list[tuple[int, str, float]] = field(default_factory=list)
 
 
-def need(module: str) -> Any:
+def import_extra(module: str) -> Any:
     """Import an optional package, or say which extra installs it."""
     try:
         return importlib.import_module(module)
@@ -55,7 +54,7 @@ def need(module: str) -> Any:
         ) from problem
 
 
-def logs(result: Result) -> Iterator[RunLog]:
+def run_logs(result: Result) -> Iterator[RunLog]:
     """One log per run of a Result."""
     names = [name for name in summary_names(result) if name != "backward_transfer"]
     curves = {name: result.curve(name) for name in names}  # [run, stage]
@@ -128,7 +127,7 @@ class Sink(Protocol):
         """Nothing more will come."""
 
 
-def pour(log: RunLog, sink: Sink) -> None:
+def export_run(log: RunLog, sink: Sink) -> None:
     """A whole log at once; the sink is closed whatever happens."""
     try:
         sink.steps(log.steps)
@@ -138,14 +137,14 @@ def pour(log: RunLog, sink: Sink) -> None:
         sink.close()
 
 
-def file_name(text: str, longest: int = 120) -> str:
+def folder_name(text: str, longest: int = 120) -> str:
     """A name for a folder: no separators, not too long, still different from others.
 
     Examples
     --------
-    >>> file_name("A/B seed0")
+    >>> folder_name("A/B seed0")
     'A_B seed0'
-    >>> len(file_name("x" * 500)), file_name("x" * 500) == file_name("x" * 501)
+    >>> len(folder_name("x" * 500)), folder_name("x" * 500) == folder_name("x" * 501)
     (120, False)
     """
     safe = re.sub(r"[/\\:*?\"<>|\x00-\x1f]", "_", text).strip(" .") or "run"
@@ -155,11 +154,11 @@ def file_name(text: str, longest: int = 120) -> str:
     return f"{safe.encode('ascii', 'replace').decode().replace('?', '_')[: longest - 9]}-{mark}"
 
 
-Opener = Callable[[RunLog], Sink]
+OpenSink = Callable[[RunLog], Sink]
 TOOLS = ("tensorboard", "wandb", "mlflow")
 
 
-def opener(tool: str, folder: str | os.PathLike[str]) -> Opener:
+def choose_sink(tool: str, folder: str | os.PathLike[str]) -> OpenSink:
     """What opens a run in a tool; files of the tool lie in `folder`.
 
     Refused at once where its package is missing. The tools' own variables count: ``WANDB_MODE``
@@ -169,16 +168,16 @@ def opener(tool: str, folder: str | os.PathLike[str]) -> Opener:
     check_choice("log", tool, TOOLS)
     place = Path(folder)
     if tool == "tensorboard":
-        need("tensorboard")
+        import_extra("tensorboard")
         return lambda log: TensorBoardRun(log, place / "tensorboard")
     place.mkdir(parents=True, exist_ok=True)
     if tool == "wandb":
-        need("wandb")
+        import_extra("wandb")
         project, mode = os.environ.get("WANDB_PROJECT"), os.environ.get("WANDB_MODE")
         return lambda log: WandbRun(
             log, project=project or "engram", mode=mode or "offline", path=place
         )
-    need("mlflow")
+    import_extra("mlflow")
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{place.absolute() / 'mlflow.db'}"
     client, known = mlflow_client(os.environ.get("MLFLOW_EXPERIMENT_NAME") or "engram", uri)
     return lambda log: MLflowRun(log, client=client, experiment_id=known)
@@ -196,13 +195,13 @@ class MLflowRun:
     """One MLflow run; it goes by a client, so that several may be open at a time."""
 
     def __init__(self, log: RunLog, *, client: Any, experiment_id: str) -> None:
-        self._client, self._entities = client, need("mlflow.entities")
+        self._client, self._entities = client, import_extra("mlflow.entities")
         tags = {"group": log.group}
         self.name = str(client.create_run(experiment_id, run_name=log.name, tags=tags).info.run_id)
         params = [
             self._entities.Param(key, str(value)[:_LONGEST]) for key, value in log.settings.items()
         ]
-        for part in _parts(params, _MOST_PARAMS):
+        for part in _split_rows(params, _MOST_PARAMS):
             client.log_batch(self.name, params=part)
 
     def stage(self, stage: int, values: Mapping[str, float]) -> None:
@@ -214,14 +213,14 @@ class MLflowRun:
     def _log(self, rows: Sequence[tuple[int, str, float]]) -> None:
         now = int(time.time() * 1000)
         metrics = [self._entities.Metric(name, value, now, step) for step, name, value in rows]
-        for part in _parts(metrics, _MOST_METRICS):
+        for part in _split_rows(metrics, _MOST_METRICS):
             self._client.log_batch(self.name, metrics=part)
 
     def close(self) -> None:
         self._client.set_terminated(self.name)
 
 
-def _parts(rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+def _split_rows(rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
@@ -229,7 +228,7 @@ def mlflow_client(experiment: str, tracking_uri: str | None) -> tuple[Any, str]:
     """A client and the id of an experiment, which is made if there is none."""
     if tracking_uri is not None and (":" not in tracking_uri or tracking_uri.startswith("file:")):
         raise bad("tracking_uri", "a database or server, such as sqlite:///runs.db", tracking_uri)
-    client = need("mlflow").MlflowClient(tracking_uri=tracking_uri)
+    client = import_extra("mlflow").MlflowClient(tracking_uri=tracking_uri)
     found = client.get_experiment_by_name(experiment)
     known = client.create_experiment(experiment) if found is None else found.experiment_id
     return client, str(known)
@@ -248,9 +247,9 @@ def to_mlflow(
     """
     client, known = mlflow_client(experiment, tracking_uri)
     ids = []
-    for log in logs(result):
+    for log in run_logs(result):
         run = MLflowRun(log, client=client, experiment_id=known)
-        pour(log, run)
+        export_run(log, run)
         ids.append(run.name)
     return ids
 
@@ -263,9 +262,9 @@ class TensorBoardRun:
     """One run as a directory of events below `path`."""
 
     def __init__(self, log: RunLog, path: str | os.PathLike[str]) -> None:
-        need("tensorboard")
-        writer_class = need("torch.utils.tensorboard").SummaryWriter
-        self.folder = Path(path) / file_name(log.name)
+        import_extra("tensorboard")
+        writer_class = import_extra("torch.utils.tensorboard").SummaryWriter
+        self.folder = Path(path) / folder_name(log.name)
         self.name = str(self.folder)
         self._writer = writer_class(log_dir=self.name)
         text = "\n".join(f"    {key}: {value}" for key, value in log.settings.items())
@@ -290,9 +289,9 @@ def to_tensorboard(result: Result, path: str | os.PathLike[str]) -> list[Path]:
     Numbers per stage are drawn over stages, numbers inside stages over steps.
     """
     folders = []
-    for log in logs(result):
+    for log in run_logs(result):
         run = TensorBoardRun(log, path)
-        pour(log, run)
+        export_run(log, run)
         folders.append(run.folder)
     return folders
 
@@ -311,7 +310,7 @@ class WandbRun:
         self, log: RunLog, *, project: str, mode: str, path: str | os.PathLike[str] | None
     ) -> None:
         self.name = log.name
-        self._run = need("wandb").init(
+        self._run = import_extra("wandb").init(
             project=project, name=log.name, group=log.group, config=log.settings, mode=mode,
             dir=None if path is None else str(path), reinit="create_new",
             settings={"silent": True, "console": "off"},
@@ -352,8 +351,8 @@ def to_wandb(
     """
     check_choice("mode", mode, MODES)
     names = []
-    for log in logs(result):
+    for log in run_logs(result):
         run = WandbRun(log, project=project, mode=mode, path=path)
-        pour(log, run)
+        export_run(log, run)
         names.append(run.name)
     return names

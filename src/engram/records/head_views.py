@@ -41,18 +41,26 @@ def predict(scores: Any, items: EvaluationItems, *, stage: int, head: str) -> In
 
     Examples
     --------
-    >>> items = EvaluationItems(rows=[0, 1], task=[0, 1], targets=[0, 1], opening=[0, 1],
-    ...               visible=[[1, 0], [0, 1]], classes=[7, 3])
+    >>> items = EvaluationItems(
+    ...     rows=[0, 1],
+    ...     task=[0, 1],
+    ...     targets=[0, 1],
+    ...     opening=[0, 1],
+    ...     visible=[[1, 0], [0, 1]],
+    ...     classes=[7, 3],
+    ... )
     >>> scores = [[0.1, 2.0], [3.0, 1.0]]
     >>> predict(scores, items, stage=1, head="single").tolist()
     [1, 0]
     >>> predict(scores, items, stage=1, head="multi").tolist()
     [0, 1]
     """
-    return winners(_checked(scores, items), open_columns(items, stage=stage, head=head))
+    return best_open_columns(
+        _check_scores(scores, items), open_columns(items, stage=stage, head=head)
+    )
 
 
-def winners(scores: npt.NDArray[Any], open_: Bools) -> Ints:
+def best_open_columns(scores: npt.NDArray[Any], open_: Bools) -> Ints:
     """[...] the open column of the highest score, of scores [..., C].
 
     A NaN would win every argmax; like -inf it loses to all numbers, but not to closed columns.
@@ -68,19 +76,19 @@ def predict_sets(
     scores: Any, items: EvaluationItems, *, stage: int, head: str, threshold: float = 0.0
 ) -> Bools:
     """Predicted label sets, [..., n, C]: open columns whose score lies above `threshold`."""
-    table = _checked(scores, items)
+    table = _check_scores(scores, items)
     wide = table.astype(np.promote_types(table.dtype, np.float32))  # holds any threshold
     return np.asarray((wide > threshold) & open_columns(items, stage=stage, head=head))
 
 
-def _checked(scores: Any, items: EvaluationItems) -> npt.NDArray[Any]:
+def _check_scores(scores: Any, items: EvaluationItems) -> npt.NDArray[Any]:
     table = np.asarray(scores)
     if table.ndim < 2 or table.shape[-2:] != (len(items), items.width):
         raise bad("scores", f"an array [..., {len(items)}, {items.width}]", table.shape)
     return table
 
 
-def hits(predicted: npt.NDArray[Any], items: EvaluationItems) -> Bools:
+def mark_hits(predicted: npt.NDArray[Any], items: EvaluationItems) -> Bools:
     """[..., n, L] which true labels of an item were predicted (one label or a set per item)."""
     true = items.targets >= 0
     if predicted.dtype != np.bool_:
@@ -111,7 +119,7 @@ def _cells(items: EvaluationItems) -> _Cells:
     return _Cells(true, cell, np.bincount(cell, minlength=items.tasks * items.width))
 
 
-def _counted(found: Bools, place: Ints, size: int) -> Ints:
+def _count_in_cells(found: Bools, place: Ints, size: int) -> Ints:
     """[..., size] how many of the places [m] were found, [..., m]."""
     if found.ndim == 1:
         return np.bincount(place[found], minlength=size)
@@ -123,8 +131,8 @@ def _counted(found: Bools, place: Ints, size: int) -> Ints:
 def class_table(predicted: npt.NDArray[Any], items: EvaluationItems) -> ClassTable:
     """Accuracy of each class among the items of each task."""
     true, cell, number = _cells(items)
-    found = hits(predicted, items)[..., true]  # [..., labels]
-    accuracy = shares(_counted(found, cell, len(number)), number)
+    found = mark_hits(predicted, items)[..., true]  # [..., labels]
+    accuracy = divide_counts(_count_in_cells(found, cell, len(number)), number)
     shape = (items.tasks, items.width)
     return ClassTable(accuracy.reshape(*found.shape[:-1], *shape), number.reshape(shape).copy())
 
@@ -136,10 +144,10 @@ def label_recall(sets: Bools, items: EvaluationItems, *, stage: int) -> Floats:
     """
     rows = items.counted(stage)
     truth, said = true_sets(items, stage=stage)[rows], sets[rows]
-    return shares((truth & said).sum(axis=0), truth.sum(axis=0))
+    return divide_counts((truth & said).sum(axis=0), truth.sum(axis=0))
 
 
-def shares(counts: Ints, number: Ints) -> Floats:
+def divide_counts(counts: Ints, number: Ints) -> Floats:
     """Counts over numbers, NaN where there is nothing to count."""
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(number > 0, counts / number, np.nan))
@@ -157,13 +165,13 @@ def task_accuracy(
     """
     check_choice("average", average, ["micro", "macro"])
     if average == "macro":
-        return macro(class_table(predicted, items).accuracy)
-    right = np.asarray(hits(predicted, items).any(axis=-1))  # [..., n]
+        return macro_average(class_table(predicted, items).accuracy)
+    right = np.asarray(mark_hits(predicted, items).any(axis=-1))  # [..., n]
     size = np.bincount(items.task, minlength=items.tasks)
-    return shares(_counted(right, items.task, items.tasks), size)
+    return divide_counts(_count_in_cells(right, items.task, items.tasks), size)
 
 
-def macro(accuracy: Floats) -> Floats:
+def macro_average(accuracy: Floats) -> Floats:
     """Mean over the classes present, [..., T, C] -> [..., T]."""
     present = ~np.isnan(accuracy)
     number = present.sum(axis=-1)
@@ -260,7 +268,7 @@ def _set_score(sets: Bools, items: EvaluationItems, stage: int, score: str, rows
 
 def probabilities(scores: Any, items: EvaluationItems, *, stage: int, head: str) -> Floats:
     """Softmax over the open columns, [..., n, C]."""
-    table = _checked(scores, items).astype(np.float64)
+    table = _check_scores(scores, items).astype(np.float64)
     mask = open_columns(items, stage=stage, head=head)
     shown = np.where(mask, table, -np.inf)
     powers = np.exp(shown - shown.max(axis=-1, keepdims=True))
@@ -278,7 +286,7 @@ def calibration_error(
 
     seen = items.counted(stage)
     if items.multilabel:
-        said = 1 / (1 + np.exp(-_checked(scores, items)[seen].astype(np.float64)))
+        said = 1 / (1 + np.exp(-_check_scores(scores, items)[seen].astype(np.float64)))
         truth, among = true_sets(items, stage=stage), open_columns(items, stage=stage, head=head)
         return metrics.label_calibration_error(truth[seen], said, within=among[seen], bins=bins)
     likely = probabilities(scores, items, stage=stage, head=head)[seen]

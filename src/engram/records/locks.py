@@ -22,7 +22,7 @@ try:
 except ImportError:  # a platform without such locks: everything can be had
     fcntl = None
 
-FILE = ".claims"
+LOCK_FILE = ".claims"
 _LOCKED = (errno.EACCES, errno.EAGAIN)
 
 
@@ -42,7 +42,7 @@ class Claims:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / FILE
+        self.path = folder / LOCK_FILE
         self._handle: int | None = None
         self._held: set[str] = set()
         self.possible = fcntl is not None  # some network disks have no locks
@@ -61,7 +61,7 @@ class Claims:
         self._held.add(name)
         return True
 
-    def let_go(self, name: str) -> None:
+    def release(self, name: str) -> None:
         """Give something back."""
         if name in self._held and fcntl is not None:
             self._held.discard(name)
@@ -72,7 +72,7 @@ class Claims:
         had = name in self._held
         found = self.take(name)
         if found and not had:
-            self.let_go(name)
+            self.release(name)
         return found
 
     def close(self) -> None:

@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
     from engram.records.stage_rows import StageRows
 
-NAMES = ("recipe", "label", "order", "head", "metric")  # dictionary-encoded text
-NUMBERS: dict[str, type[np.generic]] = {
+TEXT_COLUMNS = ("recipe", "label", "order", "head", "metric")  # dictionary-encoded text
+NUMBER_TYPES: dict[str, type[np.generic]] = {
     "seed": np.int32, "stage": np.int16, "step": np.int32, "task": np.int16, "cls": np.int32,
     "value": np.float64,
 }  # fmt: skip
 COLUMNS = (
     "recipe", "label", "seed", "order", "stage", "step", "task", "cls", "head", "metric", "value",
 )  # fmt: skip
-ABSENT: dict[str, Any] = {
+ABSENT_VALUES: dict[str, Any] = {
     "recipe": "", "label": "", "order": "", "head": "", "seed": 0, "stage": -1, "step": -1,
     "task": -1, "cls": -1,
 }  # fmt: skip
 _LIMITS = {
     name: (int(np.iinfo(kind).min), int(np.iinfo(kind).max))  # type: ignore[type-var]
-    for name, kind in NUMBERS.items()
+    for name, kind in NUMBER_TYPES.items()
     if name != "value"
 }
 _Column = int | npt.NDArray[Any]  # of one chunk; a whole number or word is the same in all its rows
 
 
 @functools.cache
-def schema() -> pa.Schema:
+def part_schema() -> pa.Schema:
     """The pyarrow schema of a part file."""
     import pyarrow as pa
 
     text = pa.dictionary(pa.int32(), pa.string())
     return pa.schema(
-        [(c, text if c in NAMES else pa.from_numpy_dtype(NUMBERS[c])) for c in COLUMNS]
+        [(c, text if c in TEXT_COLUMNS else pa.from_numpy_dtype(NUMBER_TYPES[c])) for c in COLUMNS]
     )
 
 
@@ -72,7 +72,7 @@ class Rows:
     ) -> None:
         self._own: dict[str, Any] = {}
         self.bind(recipe=recipe, label=label, seed=seed, order=order)
-        self._words: dict[str, dict[str, int]] = {name: {} for name in NAMES}
+        self._words: dict[str, dict[str, int]] = {name: {} for name in TEXT_COLUMNS}
         self._chunks: list[dict[str, _Column]] = []
         self._lengths: list[int] = []
 
@@ -96,14 +96,20 @@ class Rows:
         Examples
         --------
         >>> rows = Rows(recipe="r", seed=1)
-        >>> rows.add_array("accuracy", [[.9, .1], [.5, .8]], stage=[[0], [1]], task=[0, 1])
+        >>> rows.add_array("accuracy", [[0.9, 0.1], [0.5, 0.8]], stage=[[0], [1]], task=[0, 1])
         >>> rows.frame()[["stage", "task", "value"]].values.tolist()
         [[0.0, 0.0, 0.9], [0.0, 1.0, 0.1], [1.0, 0.0, 0.5], [1.0, 1.0, 0.8]]
         """
         for name in place:
-            if name not in ABSENT:
-                raise unknown("place", name, ABSENT)
-        given: dict[str, Any] = {**ABSENT, **self._own, **place, "metric": metric, "value": value}
+            if name not in ABSENT_VALUES:
+                raise unknown("place", name, ABSENT_VALUES)
+        given: dict[str, Any] = {
+            **ABSENT_VALUES,
+            **self._own,
+            **place,
+            "metric": metric,
+            "value": value,
+        }
         # Constants stay single numbers until the end: most columns of most chunks are constant.
         chunk = {name: self._encode(name, one) for name, one in given.items()}
         arrays = {k: a for k, a in chunk.items() if isinstance(a, np.ndarray) and a.ndim}
@@ -126,12 +132,12 @@ class Rows:
     def extend(self, other: Rows) -> None:
         """Add all rows of another collection."""
         moved: dict[str, list[int]] = {}
-        for name in () if other._words is self._words else NAMES:
+        for name in () if other._words is self._words else TEXT_COLUMNS:
             codes = [self._code(name, word) for word in other._words[name]]
             if codes != list(range(len(codes))):  # else both number their words alike
                 moved[name] = codes
         for chunk in other._chunks:
-            new = {name: _renumbered(chunk[name], codes) for name, codes in moved.items()}
+            new = {name: _renumber(chunk[name], codes) for name, codes in moved.items()}
             self._chunks.append({**chunk, **new})
         self._lengths += other._lengths
 
@@ -177,7 +183,7 @@ class Rows:
 
     def _encode(self, column: str, given: Any) -> _Column:
         kind = type(given)
-        if kind is str and column in NAMES:
+        if kind is str and column in TEXT_COLUMNS:
             return self._code(column, given)
         if kind is int and column in _LIMITS:
             low, high = _LIMITS[column]
@@ -186,26 +192,26 @@ class Rows:
         return self._fresh(column, given)
 
     def _fresh(self, column: str, given: Any) -> npt.NDArray[Any]:
-        if column in NAMES:
+        if column in TEXT_COLUMNS:
             words = np.asarray(given, dtype=object)
             codes = [self._code(column, str(word)) for word in words.ravel()]
             return np.array(codes, np.int32).reshape(words.shape)
         if hasattr(given, "detach"):
             given = given.detach().cpu().numpy()
-        return whole_or_refuse(column, np.asarray(given))
+        return check_whole_numbers(column, np.asarray(given))
 
     def arrow(self) -> pa.Table:
-        """The rows as a pyarrow table of `schema()`."""
+        """The rows as a pyarrow table of `part_schema()`."""
         import pyarrow as pa
 
         columns = []
         for name, joined in self._columns().items():
             column = pa.array(joined)
-            if name in NAMES:
+            if name in TEXT_COLUMNS:
                 words = pa.array(list(self._words[name]), pa.string())
                 column = pa.DictionaryArray.from_arrays(column, words)
             columns.append(column)
-        return pa.table(columns, schema=schema())
+        return pa.table(columns, schema=part_schema())
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
         """[rows] numbers, or codes of words, of every column."""
@@ -213,7 +219,7 @@ class Rows:
         starts = list(itertools.accumulate(self._lengths, initial=0))
         for name in COLUMNS:
             parts = [chunk[name] for chunk in self._chunks]
-            kind = np.int32 if name in NAMES else NUMBERS[name]
+            kind = np.int32 if name in TEXT_COLUMNS else NUMBER_TYPES[name]
             single = np.array([one if isinstance(one, int) else 0 for one in parts], kind)
             joined = np.repeat(single, self._lengths)
             for number, one in enumerate(parts):
@@ -227,13 +233,13 @@ class Rows:
         return to_frame(self.arrow())
 
 
-def _renumbered(column: _Column, codes: list[int]) -> _Column:
+def _renumber(column: _Column, codes: list[int]) -> _Column:
     return codes[column] if isinstance(column, int) else np.array(codes, np.int32)[column]
 
 
-def whole_or_refuse(column: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def check_whole_numbers(column: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Refuse what the column's type cannot hold: a wrapped stage number would be a silent lie."""
-    kind = NUMBERS[column]
+    kind = NUMBER_TYPES[column]
     if column == "value" or array.dtype == kind:
         return array.astype(kind)
     low, high = _LIMITS[column]
@@ -259,10 +265,10 @@ def from_frame(frame: pd.DataFrame) -> pa.Table:
     for name in frame:
         if name not in COLUMNS:
             raise unknown("frame", name, COLUMNS)
-    full = {c: frame[c] if c in frame else ABSENT[c] for c in COLUMNS}
+    full = {c: frame[c] if c in frame else ABSENT_VALUES[c] for c in COLUMNS}
     built = pd.DataFrame(full, index=frame.index)
-    for name in NAMES:
+    for name in TEXT_COLUMNS:
         built[name] = built[name].astype(str).astype("category")
-    for name in NUMBERS:
-        built[name] = whole_or_refuse(name, built[name].to_numpy())
-    return pa.Table.from_pandas(built, schema=schema(), preserve_index=False)
+    for name in NUMBER_TYPES:
+        built[name] = check_whole_numbers(name, built[name].to_numpy())
+    return pa.Table.from_pandas(built, schema=part_schema(), preserve_index=False)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from engram.records.result import Result
 
-MEANS = ("runs", "mean", "low", "high")
-PAIRS = ("runs", "difference", "low", "high", "p", "p_holm")
+MEAN_COLUMNS = ("runs", "mean", "low", "high")
+PAIR_COLUMNS = ("runs", "difference", "low", "high", "p", "p_holm")
 
 
 @dataclass(frozen=True)
@@ -56,22 +56,22 @@ class MethodComparison:
         return words
 
     def __str__(self) -> str:
-        tables = [self.methods, with_p_as_text(self.pairs)] if len(self.pairs) else [self.methods]
+        tables = [self.methods, format_p_values(self.pairs)] if len(self.pairs) else [self.methods]
         texts = [one.to_string(float_format="{:.3f}".format, na_rep="-") for one in tables]
         return "\n".join([self.note, *texts])
 
 
-def with_p_as_text(pairs: pd.DataFrame) -> pd.DataFrame:
+def format_p_values(pairs: pd.DataFrame) -> pd.DataFrame:
     """The pairs with p values as papers print them."""
-    return pairs.assign(p=pairs["p"].map(p_text), p_holm=pairs["p_holm"].map(p_text))
+    return pairs.assign(p=pairs["p"].map(format_p), p_holm=pairs["p_holm"].map(format_p))
 
 
-def p_text(value: float) -> str:
+def format_p(value: float) -> str:
     """A p value as papers print it.
 
     Examples
     --------
-    >>> p_text(0.03456), p_text(0.0000321), p_text(float("nan"))
+    >>> format_p(0.03456), format_p(0.0000321), format_p(float("nan"))
     ('0.035', '<0.001', '-')
     """
     if np.isnan(value):
@@ -120,10 +120,10 @@ def compare_methods(
         for run in result.runs
     }
     blocks = [(streams[run.recipe], run.seed, run.order) for run in result.runs]
-    return compared(metric, result.run_labels, blocks, values, level=level)
+    return compare_blocks(metric, result.run_labels, blocks, values, level=level)
 
 
-def compared(
+def compare_blocks(
     metric: str, names: list[str], blocks: list[Any], values: Any, *, level: float = 0.95
 ) -> MethodComparison:
     """The comparison of some runs: the name, the block and the value of each.
@@ -132,7 +132,7 @@ def compared(
 
     Examples
     --------
-    >>> found = compared("accuracy", ["A", "A", "B", "B"], [0, 1, 0, 1], [0.9, 0.8, 0.5, 0.5])
+    >>> found = compare_blocks("accuracy", ["A", "A", "B", "B"], [0, 1, 0, 1], [0.9, 0.8, 0.5, 0.5])
     >>> found.methods["mean"].round(2).to_dict(), found.pairs["difference"].round(2).to_dict()
     ({'A': 0.85, 'B': 0.5}, {('A', 'B'): 0.35})
     """
@@ -144,18 +144,20 @@ def compared(
     means = known.groupby("name")["value"].mean().reindex(order)
     order = list(means.sort_values(ascending=False, kind="stable", na_position="last").index)
     by_name = {name: known.loc[known["name"] == name] for name in order}
-    rows = [_mean(by_name[name]["value"].to_numpy(), level) for name in order]
-    methods = pd.DataFrame(rows, index=pd.Index(order, name="method"), columns=pd.Index(MEANS))
+    rows = [_mean_row(by_name[name]["value"].to_numpy(), level) for name in order]
+    methods = pd.DataFrame(
+        rows, index=pd.Index(order, name="method"), columns=pd.Index(MEAN_COLUMNS)
+    )
     by_block = {name: part.groupby("block")["value"].mean() for name, part in by_name.items()}
     both = list(itertools.combinations(order, 2))
-    found = [_pair(by_block[a], by_block[b], level) for a, b in both]
+    found = [_pair_row(by_block[a], by_block[b], level) for a, b in both]
     sides = [[pair[side] for pair in both] for side in (0, 1)]
     index = pd.MultiIndex.from_arrays(sides, names=["method", "against"])
-    pairs = pd.DataFrame(found, index=index, columns=pd.Index(PAIRS[:-1]))
-    return MethodComparison(metric, level, methods, pairs.assign(p_holm=_corrected(pairs["p"])))
+    pairs = pd.DataFrame(found, index=index, columns=pd.Index(PAIR_COLUMNS[:-1]))
+    return MethodComparison(metric, level, methods, pairs.assign(p_holm=_correct_known(pairs["p"])))
 
 
-def _mean(values: Any, level: float) -> tuple[int, float, float, float]:
+def _mean_row(values: Any, level: float) -> tuple[int, float, float, float]:
     from engram.metrics import t_interval
 
     if not len(values):
@@ -164,7 +166,7 @@ def _mean(values: Any, level: float) -> tuple[int, float, float, float]:
     return len(values), mean, low, high
 
 
-def _pair(a: Any, b: Any, level: float) -> tuple[int, float, float, float, float]:
+def _pair_row(a: Any, b: Any, level: float) -> tuple[int, float, float, float, float]:
     from engram.metrics import compare
 
     shared = a.index.intersection(b.index)
@@ -174,7 +176,7 @@ def _pair(a: Any, b: Any, level: float) -> tuple[int, float, float, float, float
     return len(shared), one.difference, one.low, one.high, one.p_value
 
 
-def _corrected(p: Any) -> Any:
+def _correct_known(p: Any) -> Any:
     """Holm's correction of those that are known."""
     from engram.metrics import holm
 

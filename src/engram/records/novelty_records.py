@@ -1,4 +1,5 @@
-"""What a continual learner finds familiar: sets of test items, and detectors compared on them.
+"""What was recorded of novelty detectors: sets of test items, how detectors separate them, false
+alarms, tuned options, features.
 
 After stage t a test item of task i is *inside* if the model is right about it now, *forgotten* if
 it was right after the item's own stage and is wrong now, and *outside* if its task is still to
@@ -40,7 +41,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Sets:
+class ItemSets:
     """Places of test items after a stage: a list of arrays, task by task.
 
     `inside` and `forgotten` have an entry for every task learnt so far (nothing of the newest task
@@ -62,20 +63,20 @@ class Sets:
         )
 
 
-def sets_of(right_then: Any, right_now: Any, task: Any, stage: int) -> Sets:
+def split_items(right_then: Any, right_now: Any, task: Any, stage: int) -> ItemSets:
     """Sets from who was right [n] after the item's own stage, who is now, and each item's task.
 
     Examples
     --------
     >>> then, now = [1, 1, 1, 0, 1, 0], [1, 0, 1, 1, 0, 0]
-    >>> sets = sets_of(then, now, task=[0, 0, 0, 0, 0, 2], stage=1)
-    >>> sets.inside[0].tolist(), sets.forgotten[0].tolist(), sets.outside[0].tolist()
+    >>> item_sets = split_items(then, now, task=[0, 0, 0, 0, 0, 2], stage=1)
+    >>> item_sets.inside[0].tolist(), item_sets.forgotten[0].tolist(), item_sets.outside[0].tolist()
     ([0, 2, 3], [1, 4], [5])
     """
     then, now, task = (np.asarray(one) for one in (right_then, right_now, task))
     then, now = then.astype(np.bool_), now.astype(np.bool_)
     last = int(task.max(initial=stage))
-    return Sets(
+    return ItemSets(
         stage,
         inside=[np.flatnonzero((task == i) & now) for i in range(stage + 1)],
         forgotten=[np.flatnonzero((task == i) & then & ~now) for i in range(stage + 1)],
@@ -83,38 +84,40 @@ def sets_of(right_then: Any, right_now: Any, task: Any, stage: int) -> Sets:
     )
 
 
-def sets(result: Result, run: RunKey | int, stage: int) -> Sets:
+def item_sets(result: Result, run: RunKey | int, stage: int) -> ItemSets:
     """See `Result.sets`."""
     number = result.number_of(run)
     who, head = result.runs[number], result.heads[number]
     items = result.items(who.recipe, who.order)
     if items is None:
-        raise RecordError(f"{_named(who)}: its test items were not kept (keep='labels' keeps them)")
+        raise RecordError(
+            f"{_name_run(who)}: its test items were not kept (keep='labels' keeps them)"
+        )
     if items.multilabel:
         raise bad("run", "a run that predicts one label per item", "one with sets of labels")
     if not isinstance(stage, (int, np.integer)) or not 0 <= stage < items.tasks:
         raise bad("stage", f"a number from 0 to {items.tasks - 1}", stage)
     stage = int(stage)
-    right = [_right(result, who, items, head, k) for k in range(stage + 1)]
+    right = [_load_right(result, who, items, head, k) for k in range(stage + 1)]
     then = right[-1].copy()
     for k, own in enumerate(right):
         then[items.task == k] = own[items.task == k]
-    return sets_of(then, right[-1], items.task, stage)
+    return split_items(then, right[-1], items.task, stage)
 
 
-def _right(
+def _load_right(
     result: Result, run: RunKey, items: EvaluationItems, head: str, stage: int
 ) -> npt.NDArray[np.bool_]:
     kept = result.predictions.get(*run, stage)
     if kept is None:
         what = f"predictions of stage {stage + 1} were not kept (keep='labels')"
-        raise RecordError(f"{_named(run)}: {what}")
+        raise RecordError(f"{_name_run(run)}: {what}")
     said = kept.predicted(items, head=head)
     found: npt.NDArray[np.bool_] = said == items.targets[:, 0]
     return found
 
 
-def compare(familiarity: npt.NDArray[Any], sets: Sets) -> dict[str, float]:
+def compare_sets(familiarity: npt.NDArray[Any], sets: ItemSets) -> dict[str, float]:
     """Every comparison of the three sets after one stage, for scores [heads, n].
 
     With several heads, items of task i are scored under head i and those of tasks to come under
@@ -165,13 +168,13 @@ class Familiarity(NamedTuple):
     outside: npt.NDArray[Any]  # under every head, one after the other
 
 
-def pooled(familiarity: npt.NDArray[Any], sets: Sets) -> list[npt.NDArray[Any]]:
+def pool_scores(familiarity: npt.NDArray[Any], sets: ItemSets) -> list[npt.NDArray[Any]]:
     """Scores [heads, n] of the inside, forgotten and outside items.
 
     Examples
     --------
-    >>> sets = sets_of([1, 1, 1, 0], [1, 0, 1, 0], task=[0, 0, 1, 2], stage=1)
-    >>> [one.tolist() for one in pooled(np.array([[1, 2, 3, 4], [5, 6, 7, 8]]), sets)]
+    >>> item_sets = split_items([1, 1, 1, 0], [1, 0, 1, 0], task=[0, 0, 1, 2], stage=1)
+    >>> [one.tolist() for one in pool_scores(np.array([[1, 2, 3, 4], [5, 6, 7, 8]]), item_sets)]
     [[1, 7], [2], [4, 8]]
     """
     under = [familiarity[i if len(familiarity) > 1 else 0] for i in range(sets.stage + 1)]
@@ -194,38 +197,40 @@ def familiarity_of_first_runs(result: Result) -> list[Familiarity]:
         if first.get(run.recipe) != run:
             continue
         scores = result.stored.get(moment, detector).get(FAMILIARITY)
-        if scores is not None and sets(result, run, moment.stage).outside:
+        if scores is not None and item_sets(result, run, moment.stage).outside:
             last[run, detector] = moment.stage, scores
     return [
-        Familiarity(run.recipe, detector, stage, *pooled(scores, sets(result, run, stage)))
+        Familiarity(
+            run.recipe, detector, stage, *pool_scores(scores, item_sets(result, run, stage))
+        )
         for (run, detector), (stage, scores) in last.items()
     ]
 
 
-def novelty(result: Result) -> pd.DataFrame:
+def novelty_table(result: Result) -> pd.DataFrame:
     """See `Result.novelty`."""
-    return summed(result, "label", result.run_labels)
+    return summarise_detectors(result, "label", result.run_labels)
 
 
-def summed(result: Result, column: str, names: Sequence[str]) -> pd.DataFrame:
+def summarise_detectors(result: Result, column: str, names: Sequence[str]) -> pd.DataFrame:
     """Mean and standard deviation over the runs of each name."""
     import pandas as pd
 
-    lines = list(_lines(result, names))
+    lines = list(_detector_lines(result, names))
     columns = [column, "detector", "stage", "metric", "value"]
     if not lines:
-        raise RecordError(_unscored(result))
+        raise RecordError(_explain_missing_scores(result))
     frame = pd.DataFrame(lines, columns=columns)
     by = frame.groupby(columns[:-1], sort=False, observed=True)["value"]
     table = by.agg(["mean", "std", "count"]).reset_index()
     return table.rename(columns={"count": "runs"})
 
 
-def _named(run: RunKey) -> str:
+def _name_run(run: RunKey) -> str:
     return f"run {run.recipe}, seed {run.seed}" + (f", order {run.order}" if run.order else "")
 
 
-def _unscored(result: Result) -> str:
+def _explain_missing_scores(result: Result) -> str:
     """Why there is nothing to compare."""
     diverged = sum(run in result.diverged for run in result.runs)
     if diverged:
@@ -236,24 +241,26 @@ def _unscored(result: Result) -> str:
     )
 
 
-def stored_in_order(result: Result) -> list[tuple[Any, str]]:
+def list_stored_detectors(result: Result) -> list[tuple[Any, str]]:
     """What detectors have stored of the runs, in the order in which these were asked for."""
     place = {run: number for number, run in enumerate(result.runs)}
     own = [one for one in result.stored if RunKey(*one[0][:3]) in place]
     return sorted(own, key=lambda one: (place[RunKey(*one[0][:3])], one))
 
 
-def _lines(result: Result, names: Sequence[str]) -> Iterator[tuple[str, str, int, str, float]]:
+def _detector_lines(
+    result: Result, names: Sequence[str]
+) -> Iterator[tuple[str, str, int, str, float]]:
     wanted = dict(zip(result.runs, names, strict=True))
-    known: dict[tuple[RunKey, int], Sets] = {}
-    for moment, detector in stored_in_order(result):
+    known: dict[tuple[RunKey, int], ItemSets] = {}
+    for moment, detector in list_stored_detectors(result):
         run = RunKey(*moment[:3])
         scores = result.stored.get(moment, detector).get(FAMILIARITY)
         if scores is None:
             continue
         if (run, moment.stage) not in known:
-            known[run, moment.stage] = sets(result, run, moment.stage)
-        for metric, value in compare(scores, known[run, moment.stage]).items():
+            known[run, moment.stage] = item_sets(result, run, moment.stage)
+        for metric, value in compare_sets(scores, known[run, moment.stage]).items():
             yield wanted[run], detector, moment.stage, metric, value
 
 
@@ -312,21 +319,21 @@ def _alarm_lines(
 ) -> Iterator[tuple[str, str, int, int, float, float]]:
     wanted = dict(zip(result.runs, names, strict=True))
     calibrations: dict[tuple[RunKey, str], dict[int, Any]] = {}
-    for moment, detector in stored_in_order(result):
+    for moment, detector in list_stored_detectors(result):
         run = RunKey(*moment[:3])
         arrays = result.stored.get(moment, detector)
         if not {FAMILIARITY, CALIBRATION} <= set(arrays):
             continue
         known = calibrations.setdefault((run, detector), {})
         known[moment.stage] = arrays[CALIBRATION]
-        familiarity, inside = arrays[FAMILIARITY], sets(result, run, moment.stage).inside
+        familiarity, inside = arrays[FAMILIARITY], item_sets(result, run, moment.stage).inside
         for task, places in enumerate(inside):
             own = familiarity[task if len(familiarity) > 1 else 0][places]
-            alarms = [_share(own, known.get(k), rate) for k in (task, moment.stage)]
+            alarms = [_alarm_share(own, known.get(k), rate) for k in (task, moment.stage)]
             yield wanted[run], detector, moment.stage, task, alarms[0], alarms[1]
 
 
-def _share(scores: Any, calibration: Any, rate: float) -> float:
+def _alarm_share(scores: Any, calibration: Any, rate: float) -> float:
     """How many of the scores raise an alarm; NaN where there are none, or nothing to compare."""
     if calibration is None or not len(scores) or np.isnan(calibration).all():
         return float("nan")
@@ -340,18 +347,18 @@ def _share(scores: Any, calibration: Any, rate: float) -> float:
 COLUMNS = ["label", "seed", "order", "detector", "option", "value", "auroc"]
 
 
-def best(areas: Any) -> int:
+def best_index(areas: Any) -> int:
     """The place of the largest area, the first where several are equal; NaN is the least.
 
     Examples
     --------
-    >>> best([np.nan, 0.7, 0.9, 0.9])
+    >>> best_index([np.nan, 0.7, 0.9, 0.9])
     2
     """
     return int(np.nan_to_num(np.asarray(areas), nan=-1.0).argmax())
 
 
-def tuned(result: Result) -> pd.DataFrame:
+def tuning_table(result: Result) -> pd.DataFrame:
     """See `Result.tuned`."""
     import pandas as pd
 
@@ -360,9 +367,9 @@ def tuned(result: Result) -> pd.DataFrame:
     return table.astype({"seed": int, "auroc": float})
 
 
-def tuned_in_words(result: Result) -> list[str]:
+def describe_tuning(result: Result) -> list[str]:
     """One sentence for each detector and label: what was chosen, and how often."""
-    table = tuned(result)
+    table = tuning_table(result)
     found = []
     for (label, detector), own in table.groupby(["label", "detector"], sort=False):
         runs = own.groupby(["seed", "order"], sort=False)
@@ -379,13 +386,13 @@ def tuned_in_words(result: Result) -> list[str]:
 
 def _tuning_lines(result: Result) -> Iterator[tuple[Any, ...]]:
     wanted = dict(zip(result.runs, result.run_labels, strict=True))
-    for moment, detector in stored_in_order(result):
+    for moment, detector in list_stored_detectors(result):
         run = RunKey(*moment[:3])
         arrays = result.stored.get(moment, detector)
         if not {TUNING, GRID} <= set(arrays):
             continue
         points = json.loads(bytes(np.asarray(arrays[GRID], np.uint8)))
-        choice = best(arrays[TUNING])
+        choice = best_index(arrays[TUNING])
         for option, value in points[choice].items():
             area = float(arrays[TUNING][choice])
             yield wanted[run], run.seed, run.order, detector, option, value, area
@@ -398,8 +405,8 @@ def _tuning_lines(result: Result) -> Iterator[tuple[Any, ...]]:
 STATISTICS = ("norm", "mean", "deviation")  # [n] each, of an item's features
 PLACES, SAMPLE = "places", "sample"  # [m] test items, and [m, F] their features
 # Inside items of the first task, of those between it and the newest, and of the newest.
-DRAWN = ("first inside", "inside between", "newest inside", "forgotten", "outside")
-GROUPS = ("inside", *DRAWN)
+DRAWN_GROUPS = ("first inside", "inside between", "newest inside", "forgotten", "outside")
+GROUPS = ("inside", *DRAWN_GROUPS)
 
 
 class FeatureSample(NamedTuple):
@@ -412,14 +419,14 @@ class FeatureSample(NamedTuple):
     kind: npt.NDArray[Any]  # [m] inside, forgotten, outside, or "" for items that never were right
 
 
-def grouped(found: Sets) -> dict[str, npt.NDArray[np.int64]]:
+def group_items(found: ItemSets) -> dict[str, npt.NDArray[np.int64]]:
     """Places of the items of each group.
 
     Examples
     --------
-    >>> from engram.records.novelty_records import sets_of
-    >>> found = sets_of([1, 1, 1, 1, 0], [1, 0, 1, 1, 0], task=[0, 0, 1, 2, 3], stage=2)
-    >>> {name: places.tolist() for name, places in grouped(found).items()}
+    >>> from engram.records.novelty_records import split_items
+    >>> found = split_items([1, 1, 1, 1, 0], [1, 0, 1, 1, 0], task=[0, 0, 1, 2, 3], stage=2)
+    >>> {name: places.tolist() for name, places in group_items(found).items()}
     {'inside': [0, 2, 3], 'first inside': [0], 'inside between': [2], 'newest inside': [3], ...}
     """
     t = found.stage
@@ -432,10 +439,10 @@ def grouped(found: Sets) -> dict[str, npt.NDArray[np.int64]]:
 
 def has_features(result: Result) -> bool:
     """Whether statistics of features were stored of some run."""
-    return any(True for _ in _stored(result))
+    return any(True for _ in _stored_features(result))
 
 
-def _stored(result: Result) -> Iterator[tuple[RunKey, int, dict[str, Any]]]:
+def _stored_features(result: Result) -> Iterator[tuple[RunKey, int, dict[str, Any]]]:
     known = set(result.runs)
     for moment, probe in sorted(result.stored):
         run = RunKey(*moment[:3])
@@ -451,8 +458,8 @@ def feature_table(result: Result, column: str, names: Sequence[str]) -> pd.DataF
 
     wanted = dict(zip(result.runs, names, strict=True))
     lines = []
-    for run, stage, arrays in _stored(result):
-        for name, places in grouped(sets(result, run, stage)).items():
+    for run, stage, arrays in _stored_features(result):
+        for name, places in group_items(item_sets(result, run, stage)).items():
             for statistic in STATISTICS:
                 if len(places):
                     value = float(arrays[statistic][places].astype(np.float64).mean())
@@ -471,15 +478,15 @@ def feature_samples(result: Result, stages: Sequence[int] = (0, 1)) -> list[Feat
     for run in sorted(result.runs):
         first.setdefault(run.recipe, run)
     found = []
-    for run, stage, arrays in _stored(result):
+    for run, stage, arrays in _stored_features(result):
         if stage in stages and first[run.recipe] == run and SAMPLE in arrays:
-            found.append(_sample(result, run, stage, arrays))
+            found.append(_draw_sample(result, run, stage, arrays))
     return found
 
 
-def _sample(result: Result, run: RunKey, stage: int, arrays: dict[str, Any]) -> FeatureSample:
+def _draw_sample(result: Result, run: RunKey, stage: int, arrays: dict[str, Any]) -> FeatureSample:
     items, places = result.items(run.recipe, run.order), arrays[PLACES].astype(np.int64)
-    found = sets(result, run, stage)
+    found = item_sets(result, run, stage)
     assert items is not None  # else there are no sets either
     kind = np.full(len(items.task), "", dtype="<U9")
     for name in ("inside", "forgotten", "outside"):
@@ -497,12 +504,12 @@ FEWEST = 5  # items that have neighbours
 ITERATIONS = 500  # enough for some hundred items
 
 
-def flat_map(features: npt.NDArray[Any], *, seed: int = 0) -> npt.NDArray[np.float64]:
+def embed_in_plane(features: npt.NDArray[Any], *, seed: int = 0) -> npt.NDArray[np.float64]:
     """[m, 2] t-SNE of features [m, F], the same every time; NaN for fewer than five items.
 
     Examples
     --------
-    >>> flat_map(np.eye(6)).shape, bool(np.isnan(flat_map(np.eye(3))).all())
+    >>> embed_in_plane(np.eye(6)).shape, bool(np.isnan(embed_in_plane(np.eye(3))).all())
     ((6, 2), True)
     """
     try:

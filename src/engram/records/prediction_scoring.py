@@ -12,13 +12,13 @@ from engram.records.head_views import FIGURES, SET_SCORES
 from engram.records.scored_items import EvaluationItems
 
 # as tables and figures call them
-TITLES = {
+SCORE_TITLES = {
     "accuracy": "accuracy", "exact_match": "exact match", "jaccard": "Jaccard",
     "precision_weighted_jaccard": "pw-Jaccard",
 }  # fmt: skip
 
 
-WORDS = {**TITLES, "precision_weighted_jaccard": "precision-weighted Jaccard"}
+SCORE_WORDS = {**SCORE_TITLES, "precision_weighted_jaccard": "precision-weighted Jaccard"}
 
 
 def average_name(figure: str) -> str:
@@ -46,7 +46,7 @@ def learning_name(figure: str) -> str:
     return f"learning_{figure}"
 
 
-def decide(
+def decide_predictions(
     scores: Any, items: EvaluationItems, *, stage: int, head: str, threshold: float = 0.0
 ) -> npt.NDArray[Any]:
     """Predicted columns [..., n], or label sets [..., n, C] where items carry sets of labels."""

@@ -1,4 +1,6 @@
-"""Stored predictions: what each run said about each test item after each stage."""
+"""Stored predictions: what each run predicted for each test item after each stage, with scores
+in 16-bit floats, and the part files that hold such entries.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from engram.errors import RecordError, bad, check_choice, read_as
+from engram.errors import RecordError, bad, check_choice, wrap_read_errors
 from engram.io import TensorFile, save_tensors
 from engram.records import head_views, prediction_scoring
 from engram.records.scored_items import HEADS, EvaluationItems
 from engram.records.table_parts import Problem
-from engram.records.tombstones import Marks
+from engram.records.tombstones import Tombstones
 
 # ------------------------------------------------------------------------------------------------
 # Scores in half precision, each row with its own scale.
@@ -32,21 +34,21 @@ _LEAST = 2.0**-10  # smaller rows would lose digits: float16 ends at 2 ** -24
 _TOP = 15  # scaled rows lie below 2 ** 15
 
 
-class HalfScores(NamedTuple):
+class Float16Scores(NamedTuple):
     """A score is ``scores * 2 ** exponent``; no exponents where all would be 0."""
 
     scores: npt.NDArray[np.float16]  # [..., n, C]
     exponent: npt.NDArray[np.int16] | None  # [..., n]
 
 
-def as_scores(scores: Any) -> npt.NDArray[np.float32]:
+def as_float32_scores(scores: Any) -> npt.NDArray[np.float32]:
     """Scores of any kind as an array in single precision, which is how they are judged."""
     if hasattr(scores, "detach"):
         scores = scores.detach().cpu().float().numpy()
     return np.asarray(scores, np.float32)
 
 
-def halve(scores: Any) -> HalfScores:
+def to_float16(scores: Any) -> Float16Scores:
     """Scores [..., n, C] as they are stored.
 
     Rows that fit into float16 stay as they are; others are scaled by a power of two. -inf and NaN,
@@ -54,11 +56,11 @@ def halve(scores: Any) -> HalfScores:
 
     Examples
     --------
-    >>> halve([[1.0, -2.5], [3e6, -1e6]])
+    >>> to_float16([[1.0, -2.5], [3e6, -1e6]])
     HalfScores(scores=array([[ 1.0e+00, -2.5e+00], [ 2.344e+04, -7.812e+03]], dtype=float16),
          exponent=array([0, 7], dtype=int16))
     """
-    given = as_scores(scores)
+    given = as_float32_scores(scores)
     with np.errstate(invalid="ignore"):
         size = np.where(np.isfinite(given), abs(given), 0.0).max(axis=-1, initial=0.0)
     fits = ((size >= _LEAST) & (size <= _LIMIT)) | (size == 0)
@@ -68,15 +70,15 @@ def halve(scores: Any) -> HalfScores:
         scaled = np.ldexp(given, -exponent[..., None].astype(np.int32))
     lowest = np.fmax(scaled, -_LIMIT)  # of a NaN and a number, the number
     half = np.minimum(lowest, _LIMIT).astype(np.float16)
-    return HalfScores(half, exponent if exponent.any() else None)
+    return Float16Scores(half, exponent if exponent.any() else None)
 
 
-def widen(scores: npt.NDArray[Any], exponent: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-    """The scores that `halve` stored, up to their rounding.
+def from_float16(scores: npt.NDArray[Any], exponent: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+    """The scores that `to_float16` stored, up to their rounding.
 
     Examples
     --------
-    >>> widen(*halve([[3e6, -1e6]])).tolist()
+    >>> from_float16(*to_float16([[3e6, -1e6]])).tolist()
     [[3000320.0, -999936.0]]
     """
     wide = np.asarray(scores, np.float32)
@@ -101,10 +103,10 @@ class PartFiles(Generic[K, V, P]):
     """
 
     def __init__(
-        self, files: Iterable[Path], memory: Mapping[K, V], marks: Marks | None = None
+        self, files: Iterable[Path], memory: Mapping[K, V], marks: Tombstones | None = None
     ) -> None:
         self._files = sorted(files, key=lambda path: path.name)
-        self._marks = {path.parent: marks or Marks() for path in self._files}
+        self._marks = {path.parent: marks or Tombstones() for path in self._files}
         self._memory = dict(memory)
         self._index: dict[K, P] | None = None
         self._problems: list[Problem] = []
@@ -150,7 +152,7 @@ class PartFiles(Generic[K, V, P]):
         return key in self._memory or key in self._places()
 
 
-MOST_SHORT = 2**16 - 1  # the largest column that takes two bytes
+MOST_UINT16 = 2**16 - 1  # the largest column that takes two bytes
 KEEP = ("scores", "labels", "counts", "parameters")
 _FORMAT = "engram-predictions-1"
 RunName = tuple[str, int, str]  # recipe, seed, order
@@ -228,8 +230,9 @@ class Prediction:
 
         Examples
         --------
-        >>> items = EvaluationItems(rows=[0], task=[0], targets=[1], opening=[0, 0], visible=[[1, 1]],
-        ...               classes=[4, 2])
+        >>> items = EvaluationItems(
+        ...     rows=[0], task=[0], targets=[1], opening=[0, 0], visible=[[1, 1]], classes=[4, 2]
+        ... )
         >>> kept = Prediction.of([[0.5, 1.5]], items, recipe="r", seed=0, stage=0, keep="labels")
         >>> kept.predicted(items, head="single").tolist()
         [1]
@@ -238,13 +241,15 @@ class Prediction:
         if keep == "counts":
             return None
         key = StageKey(recipe, int(seed), order, int(stage))
-        given = as_scores(scores)
+        given = as_float32_scores(scores)
         kept: dict[str, Any] = {
-            h: _pack(prediction_scoring.decide(given, items, stage=stage, head=h))
+            h: _pack_prediction(
+                prediction_scoring.decide_predictions(given, items, stage=stage, head=h)
+            )
             for h in items.heads
         }
         if keep != "labels":
-            kept |= halve(given)._asdict()
+            kept |= to_float16(given)._asdict()
         if keep != "parameters":
             return cls(key=key, **kept)
         if parameters is None:
@@ -259,7 +264,7 @@ class Prediction:
         """The scores [n, C], up to the rounding with which they were stored."""
         if self.scores is None:
             raise RecordError(f"{self.key}: only labels were kept, no scores")
-        return widen(self.scores, self.exponent)
+        return from_float16(self.scores, self.exponent)
 
     def predicted(
         self, items: EvaluationItems, *, head: str, threshold: float = 0.0
@@ -272,7 +277,7 @@ class Prediction:
         other = threshold != 0.0 and items.multilabel
         if self.scores is not None and (stored is None or other):
             stage = self.key.stage
-            return prediction_scoring.decide(
+            return prediction_scoring.decide_predictions(
                 self.full(), items, stage=stage, head=head, threshold=threshold
             )
         if stored is None:
@@ -288,10 +293,10 @@ def _array(value: Any) -> npt.NDArray[Any]:
     return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
 
 
-def _pack(said: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _pack_prediction(said: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if said.dtype == np.bool_:
         return np.packbits(said, axis=-1)
-    return said.astype(np.uint16 if said.max(initial=0) <= MOST_SHORT else np.uint32)
+    return said.astype(np.uint16 if said.max(initial=0) <= MOST_UINT16 else np.uint32)
 
 
 def write_predictions(path: str | os.PathLike[str], predictions: Sequence[Prediction]) -> Path:
@@ -316,7 +321,7 @@ def _keys(path: Path) -> list[StageKey]:
     facts = TensorFile(path, what="predictions file").facts
     if facts.get("format") != _FORMAT:
         raise RecordError(f"{path}: is not a predictions file of this version")
-    with read_as(path, "predictions file"):
+    with wrap_read_errors(path, "predictions file"):
         return [stage_key(*one) for one in json.loads(facts["moments"])]
 
 
@@ -331,7 +336,7 @@ class Predictions(PartFiles[StageKey, Prediction, tuple[Path, int]]):
         files: Iterable[Path] = (),
         *,
         memory: Iterable[Prediction | None] = (),
-        marks: Marks | None = None,
+        marks: Tombstones | None = None,
     ) -> None:
         super().__init__(files, {p.key: p for p in memory if p is not None}, marks)
 

@@ -1,4 +1,6 @@
-"""Numbers printed in the five papers, to compare with; and which of them are in doubt."""
+"""Numbers printed in the five papers, to compare with: which are in doubt, and the ConFER tables
+corrected.
+"""
 
 from __future__ import annotations
 
@@ -70,9 +72,9 @@ def reference(
     rotated = confer_cf_columns == "rotated"
     norm = confer_cf_norm if confer_cf_norm is not None else "i-2" if rotated else "i-1"
     check_choice("confer_cf_norm", norm, ["i-1", "i-2"])
-    whole = _paper(name).copy()
+    whole = _check_paper(name).copy()
     if name == "confer":
-        whole = corrected(whole, rotated=rotated, rescaled=norm == "i-2")
+        whole = correct_confer_table(whole, rotated=rotated, rescaled=norm == "i-2")
     if table is None:
         return whole
     names = list(dict.fromkeys(whole["table"]))
@@ -90,27 +92,27 @@ def document(name: str) -> Any:
     ['CGL', 'CND', 'ConFER', 'IIRC', 'RWalk']
     """
     check_choice("name", name, DOCUMENTS)
-    return json.loads(_text(f"{name}.json"))
+    return json.loads(_read_text(f"{name}.json"))
 
 
-def _text(name: str) -> str:
+def _read_text(name: str) -> str:
     folder = resources.files("engram.records").joinpath("reference")
     return folder.joinpath(name).read_text(encoding="utf-8")
 
 
-def _csv(name: str) -> pd.DataFrame:
+def _read_csv(name: str) -> pd.DataFrame:
     import io
 
     import pandas as pd
 
-    return pd.read_csv(io.StringIO(_text(name)), dtype=str, keep_default_na=False)
+    return pd.read_csv(io.StringIO(_read_text(name)), dtype=str, keep_default_na=False)
 
 
 @functools.cache
-def _paper(paper: str) -> pd.DataFrame:
+def _check_paper(paper: str) -> pd.DataFrame:
     import pandas as pd
 
-    printed = _csv(f"{paper}_results.csv")
+    printed = _read_csv(f"{paper}_results.csv")
     table = printed.copy()
     for name in ("value", "std"):
         table[name] = [float(text) if text else np.nan for text in printed[name]]
@@ -118,32 +120,32 @@ def _paper(paper: str) -> pd.DataFrame:
     table["stage"] = pd.array(stages, dtype="Int64")
     table["printed_stage"] = table["stage"]
     table["printed_value"] = table["value"]
-    table["doubt"] = _doubts(printed)
+    table["doubt"] = _join_doubts(printed)
     return table
 
 
-def _doubts(printed: pd.DataFrame) -> list[str]:
+def _join_doubts(printed: pd.DataFrame) -> list[str]:
     """All reasons to doubt each row, joined by semicolons; mere remarks are none."""
     reasons: list[list[str]] = [[] for _ in range(len(printed))]
-    for flag in flags(str(printed["paper"].iloc[0])):
+    for flag in read_flags(str(printed["paper"].iloc[0])):
         if flag["reason"].startswith(_REMARKS):
             continue
-        for row in np.flatnonzero(matches(printed, flag)):
+        for row in np.flatnonzero(matching_rows(printed, flag)):
             reasons[row].append(flag["reason"])
     return ["; ".join(one) for one in reasons]
 
 
-def flags(paper: str) -> list[dict[str, str]]:
+def read_flags(paper: str) -> list[dict[str, str]]:
     """The flags of one paper (its name as printed), from both lists."""
-    found = [dict(f) for f in _csv("suspicious.csv").to_dict("records") if f["paper"] == paper]
+    found = [dict(f) for f in _read_csv("suspicious.csv").to_dict("records") if f["paper"] == paper]
     if paper == "CND":
-        for cell in _csv("cnd_ambiguous_cells.csv").to_dict("records"):
+        for cell in _read_csv("cnd_ambiguous_cells.csv").to_dict("records"):
             why = f"{cell['status']} cell: {cell['reason']}"
             found.append({**{k: cell.get(k, "") for k in _KEYS}, "value": "", "reason": why})
     return [{str(k): str(v) for k, v in flag.items()} for flag in found]
 
 
-def matches(printed: pd.DataFrame, flag: dict[str, str]) -> npt.NDArray[np.bool_]:
+def matching_rows(printed: pd.DataFrame, flag: dict[str, str]) -> npt.NDArray[np.bool_]:
     """[rows] the rows a flag speaks about: ``*`` or nothing is any value, ``a|b`` either."""
     wanted = dict(flag)
     keep = np.ones(len(printed), np.bool_)
@@ -169,11 +171,11 @@ def matches(printed: pd.DataFrame, flag: dict[str, str]) -> npt.NDArray[np.bool_
 # forgetting table is rotated by one column, and those of Task-IL were divided by i - 2.
 
 
-BLOCK = ("dataset", "setting", "order", "augmentation", "method")
+BLOCK_COLUMNS = ("dataset", "setting", "order", "augmentation", "method")
 ORDER_IN_DOUBT = "order in doubt"
 # Sets whose accuracies right after learning are those of O1 under O2 and O3 as well, although
 # their tasks hold other classes. On CK+ they differ.
-ORDERLESS = ("RAF-DB", "AffectNet", "FER-2013", "iCV-MEFED", "BAUM-1")
+DATA_IN_DOUBT = ("RAF-DB", "AffectNet", "FER-2013", "iCV-MEFED", "BAUM-1")
 # Notes of the list that are settled once the columns are rotated.
 _SETTLED = (
     "CF columns shifted by one stage? (strong evidence)",
@@ -182,19 +184,21 @@ _SETTLED = (
 _LAST_COLUMN = "meaning of the last printed column not determined, taken as stage 2"
 
 
-def corrected(table: pd.DataFrame, *, rotated: bool = True, rescaled: bool = True) -> pd.DataFrame:
+def correct_confer_table(
+    table: pd.DataFrame, *, rotated: bool = True, rescaled: bool = True
+) -> pd.DataFrame:
     """The table with forgetting in its right columns and norm, and doubts about orders."""
     forgetting = (table["metric"] == "CF").to_numpy(np.bool_)
     if rotated:
         _rotate(table, forgetting)
     if rescaled:
         _rescale(table, forgetting & (table["setting"] == "Task-IL").to_numpy(np.bool_))
-    other = table["dataset"].isin(ORDERLESS) & table["order"].isin(("O2", "O3"))
-    _doubt(table, other.to_numpy(np.bool_), ORDER_IN_DOUBT)
+    other = table["dataset"].isin(DATA_IN_DOUBT) & table["order"].isin(("O2", "O3"))
+    _add_doubt(table, other.to_numpy(np.bool_), ORDER_IN_DOUBT)
     return table
 
 
-def learnt(table: pd.DataFrame) -> pd.DataFrame:
+def learning_accuracies(table: pd.DataFrame) -> pd.DataFrame:
     """Accuracies of tasks right after they were learnt, from accuracy and forgetting.
 
     One row per method of a block, one column per task; NaN where a number is lacking.
@@ -204,13 +208,13 @@ def learnt(table: pd.DataFrame) -> pd.DataFrame:
     >>> import pandas as pd
     >>> rows = [(1, "Acc", 0.9), (2, "Acc", 0.7), (2, "CF", 0.4)]
     >>> table = pd.DataFrame(rows, columns=["stage", "metric", "value"])
-    >>> table = table.assign(**dict.fromkeys(BLOCK, "x"))
-    >>> learnt(table).round(2).values.tolist()
+    >>> table = table.assign(**dict.fromkeys(BLOCK_COLUMNS, "x"))
+    >>> learning_accuracies(table).round(2).values.tolist()
     [[0.9, 0.9]]
     """
     parts = {
         name: table[table["metric"] == name].pivot_table(
-            index=list(BLOCK), columns="stage", values="value"
+            index=list(BLOCK_COLUMNS), columns="stage", values="value"
         )
         for name in ("Acc", "CF")
     }
@@ -229,14 +233,14 @@ def _rotate(table: pd.DataFrame, rows: npt.NDArray[np.bool_]) -> None:
     stage = table["printed_stage"].to_numpy(np.int64)
     last = table.groupby(["table", "dataset"])["printed_stage"].transform("max").to_numpy(np.int64)
     wrapped = rows & (stage == last)
-    table["doubt"] = [_unsettled(text) for text in table["doubt"]]
+    table["doubt"] = [_drop_settled(text) for text in table["doubt"]]
     table["stage"] = table["stage"].mask(rows, stage + 1).mask(wrapped, 2)
     # Of Class-IL only table 6 shows where the last column belongs; in Task-IL all tables do.
     shown = (table["setting"] == "Task-IL") | (table["table"] == "6")
-    _doubt(table, wrapped & ~shown.to_numpy(np.bool_), _LAST_COLUMN)
+    _add_doubt(table, wrapped & ~shown.to_numpy(np.bool_), _LAST_COLUMN)
 
 
-def _unsettled(doubt: str) -> str:
+def _drop_settled(doubt: str) -> str:
     return "; ".join(one for one in doubt.split("; ") if not one.startswith(_SETTLED))
 
 
@@ -247,6 +251,6 @@ def _rescale(table: pd.DataFrame, rows: npt.NDArray[np.bool_]) -> None:
     table["std"] = table["std"] * factor
 
 
-def _doubt(table: pd.DataFrame, rows: npt.NDArray[np.bool_], reason: str) -> None:
+def _add_doubt(table: pd.DataFrame, rows: npt.NDArray[np.bool_], reason: str) -> None:
     known = table["doubt"].to_numpy(object)[rows]
     table.loc[rows, "doubt"] = [f"{old}; {reason}" if old else reason for old in known]

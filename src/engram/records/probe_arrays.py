@@ -1,4 +1,6 @@
-"""Arrays that probes store: one or several of each run, stage and probe, in part files."""
+"""Arrays that probes store, one or several of each run, stage and probe; pictures that
+generators drew.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.errors import RecordError, read_as
+from engram.errors import RecordError, wrap_read_errors
 from engram.io import TensorFile, save_tensors
 from engram.records.predictions import PartFiles, RunName, StageKey, stage_key
-from engram.records.tombstones import Marks
+from engram.records.tombstones import Tombstones
 
 if TYPE_CHECKING:
     from engram.records.result import Result
 
-PREFIX = "arrays-"
+ARRAYS_PREFIX = "arrays-"
 _FORMAT = "engram-arrays-1"
 
 
@@ -52,26 +54,26 @@ def write_arrays(
     return save_tensors(path, named, facts)
 
 
-class Arrays(PartFiles[tuple[StageKey, str], StoredArrays, tuple[Path, int, str]]):
+class ProbeArrays(PartFiles[tuple[StageKey, str], StoredArrays, tuple[Path, int, str]]):
     """Stored arrays of many runs, read one probe, run and stage at a time; the last part counts.
 
     Examples
     --------
     >>> key = StageKey("r", 0, "", 2)
-    >>> arrays = Arrays(memory=[StoredArrays(key, "softmax@1f", {"scores": np.ones(3)})])
+    >>> arrays = ProbeArrays(memory=[StoredArrays(key, "softmax@1f", {"scores": np.ones(3)})])
     >>> arrays.get(key, "softmax")["scores"].tolist(), arrays.get(key, "odin")
     ([1.0, 1.0, 1.0], {})
     """
 
     def __init__(
         self, files: Iterable[Path] = (), *, memory: Iterable[StoredArrays] = (),
-        marks: Marks | None = None,
+        marks: Tombstones | None = None,
     ) -> None:  # fmt: skip
         super().__init__(files, {one.place: one for one in memory}, marks)
 
-    def renamed(self, runs: Mapping[RunName, RunName]) -> Arrays:
+    def renamed(self, runs: Mapping[RunName, RunName]) -> ProbeArrays:
         """The arrays of some runs under other names: new to old."""
-        found, index = Arrays(), {}
+        found, index = ProbeArrays(), {}
         places: dict[RunName, list[tuple[StageKey, str]]] = {}
         for place in self:
             places.setdefault(place[0][:3], []).append(place)
@@ -102,7 +104,7 @@ class Arrays(PartFiles[tuple[StageKey, str], StoredArrays, tuple[Path, int, str]
         return None if where is None else _load(*where, place[0])
 
     def _held(self, path: Path) -> dict[tuple[StageKey, str], tuple[Path, int, str]]:
-        part, marks = path.stem.removeprefix(PREFIX), self._marks[path.parent]
+        part, marks = path.stem.removeprefix(ARRAYS_PREFIX), self._marks[path.parent]
         found = {}
         for i, (key, probe) in enumerate(_header(path)["places"]):
             place = StoredArrays(key, probe, {}).place
@@ -124,7 +126,7 @@ def _header(path: Path) -> dict[str, Any]:
     facts = TensorFile(path, what="file of arrays").facts
     if facts.get("format") != _FORMAT:
         raise RecordError(f"{path}: is not a file of arrays of this version")
-    with read_as(path, "file of arrays"):
+    with wrap_read_errors(path, "file of arrays"):
         places = [(stage_key(*key), str(probe)) for *key, probe in json.loads(facts["places"])]
         return {"places": places, "alone": json.loads(facts["alone"])}
 
@@ -140,7 +142,7 @@ def _load(path: Path, index: int, probe: str, key: StageKey) -> StoredArrays:
 # What generators drew, as it is recorded.
 
 
-PROBE = "generated"
+GENERATED_PROBE = "generated"
 
 
 class GeneratedPictures(NamedTuple):
@@ -153,17 +155,17 @@ class GeneratedPictures(NamedTuple):
     drawn: np.ndarray[Any, Any] | None  # [many] and what it calls many more samples
 
 
-def generated(result: Result) -> list[GeneratedPictures]:
+def generated_pictures(result: Result) -> list[GeneratedPictures]:
     """The pictures of the first run of every recipe, stage after stage."""
     first: dict[str, tuple[int, str]] = {}
-    stages = sorted(key for key, probe in result.stored if probe == PROBE)
+    stages = sorted(key for key, probe in result.stored if probe == GENERATED_PROBE)
     for recipe, seed, order, _ in stages:
         first.setdefault(recipe, (seed, order))
     found = []
     for key in stages:
         if first[key.recipe] != (key.seed, key.order):
             continue
-        arrays = result.stored.get(key, PROBE)
+        arrays = result.stored.get(key, GENERATED_PROBE)
         parts = [arrays.get(name) for name in ("pictures", "classes", "drawn")]
         if any(part is not None for part in parts):
             found.append(GeneratedPictures(key.recipe, key.stage, *parts))

@@ -1,4 +1,6 @@
-"""Result: what came out of one or many runs, ready for metrics, tables and plots."""
+"""Result: what came out of one or many runs, ready for metrics, tables and plots; its curves,
+groups, refinement, HTML and how it is saved.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +11,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from engram.errors import RecordError, bad, plural, unknown
-from engram.html_repr import block, escape, table
+from engram.html_repr import escape, html_table, join_blocks
 from engram.records import head_views
-from engram.records.label_tree import once, pairs, tree_of
+from engram.records.label_tree import distinct_rows, find_label_tree, refinement_pairs
 from engram.records.long_table import from_frame
 from engram.records.method_comparison import compare_methods
 from engram.records.prediction_scoring import average_name
 from engram.records.predictions import write_predictions
-from engram.records.probe_arrays import PREFIX as ARRAYS
+from engram.records.probe_arrays import ARRAYS_PREFIX as ARRAYS
 from engram.records.probe_arrays import write_arrays
-from engram.records.recompute import ended, one_of
+from engram.records.recompute import find_final_prediction, find_prediction
 from engram.records.run_arrays import Floats, RunKey
 from engram.records.run_directory import RunDirectory, new_part
-from engram.records.run_metrics import CURRENT, recorded_views
+from engram.records.run_metrics import CURRENT_TASK, recorded_views
 from engram.records.run_table import RunTable
 from engram.records.saved_models import save_models
 from engram.records.scored_items import Bools, EvaluationItems
-from engram.records.summary import _cell, headline, mean_std, summary_names
+from engram.records.summary import _format_cell, headline, mean_std, summary_names
 from engram.records.table_parts import write_part
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from engram.deploy.deployed_learner import Learner
-    from engram.records.novelty_records import Sets
+    from engram.records.novelty_records import ItemSets
 
 
 class Result(RunTable):
@@ -61,7 +63,7 @@ class Result(RunTable):
     --------
     >>> from engram.records import Rows
     >>> rows = Rows(recipe="r", label="EWC", seed=0)
-    >>> accuracy = [[.9, .5], [.7, .8]]
+    >>> accuracy = [[0.9, 0.5], [0.7, 0.8]]
     >>> rows.add_array("accuracy", accuracy, head="single", stage=[[0], [1]], task=[0, 1])
     >>> result = Result(rows.frame())
     >>> result.matrix.tolist()
@@ -71,14 +73,14 @@ class Result(RunTable):
     """
 
     def __repr__(self) -> str:
-        from engram.records.summary import describe
+        from engram.records.summary import describe_result
 
-        return describe(self)
+        return describe_result(self)
 
     def _repr_html_(self) -> str:
         pass  # import of a sibling
 
-        return html_of(self)
+        return render_html(self)
 
     def metric(self, name: str, *, stage: int | None = None, **options: Any) -> Floats:
         """A metric of every run, [run]; names and options as in `engram.metrics`.
@@ -89,9 +91,9 @@ class Result(RunTable):
         classes are new and all seen compete. A `reference` of ``intransigence`` may be a Result:
         run by run of the same seed and order, or its mean over seeds that differ (with a warning).
         """
-        from engram.records.run_metrics import metric_of
+        from engram.records.run_metrics import compute_metric
 
-        return metric_of(self, name, stage=stage, **options)
+        return compute_metric(self, name, stage=stage, **options)
 
     def curve(self, name: str, **options: Any) -> Floats:
         """A matrix metric after every stage, [run, stage]."""
@@ -122,7 +124,7 @@ class Result(RunTable):
         from importlib import import_module
 
         # Drawn a layer above: records themselves need no plotly.
-        return import_module("engram.report.plot").plot(self, name, head=head)
+        return import_module("engram.report.result_plot").plot(self, name, head=head)
 
     # -- tables ------------------------------------------------------------------------------
 
@@ -142,9 +144,9 @@ class Result(RunTable):
 
     def cost(self) -> pd.DataFrame:
         """Time, steps, parameters and memory of a run, mean over runs, one line per label."""
-        from engram.records.summary import cost
+        from engram.records.summary import cost_table
 
-        return cost(self)
+        return cost_table(self)
 
     def probes(self) -> pd.DataFrame:
         """What probes measured: mean and standard deviation over runs by label, metric and stage.
@@ -155,20 +157,20 @@ class Result(RunTable):
 
         return probe_table(self)
 
-    def sets(self, run: RunKey | int = 0, stage: int = 0) -> Sets:
-        """Test items of one run: inside, forgotten or outside after a stage (see `Sets`)."""
-        from engram.records.novelty_records import sets
+    def sets(self, run: RunKey | int = 0, stage: int = 0) -> ItemSets:
+        """Test items of one run: inside, forgotten or outside after a stage (see `ItemSets`)."""
+        from engram.records.novelty_records import item_sets
 
-        return sets(self, run, stage)
+        return item_sets(self, run, stage)
 
     def novelty(self) -> pd.DataFrame:
         """How well detectors separate familiar items from novel and forgotten ones.
 
         One line per label, detector, stage and metric: mean and standard deviation over runs.
         """
-        from engram.records.novelty_records import novelty
+        from engram.records.novelty_records import novelty_table
 
-        return novelty(self)
+        return novelty_table(self)
 
     def false_alarms(self, rate: float = 0.05) -> pd.DataFrame:
         """How often detectors flag inside items as novel, at a threshold for a given rate.
@@ -187,9 +189,9 @@ class Result(RunTable):
         One line per run, detector and option: its value, and the area under the ROC curve of that
         choice on validation rows of the first task against the outside set.
         """
-        from engram.records.novelty_records import tuned
+        from engram.records.novelty_records import tuning_table
 
-        return tuned(self)
+        return tuning_table(self)
 
     def class_accuracy(self, *, stage: int | None = None) -> pd.DataFrame:
         """Accuracy of each class (columns: class ids) of each run after a stage (default: last)."""
@@ -301,9 +303,9 @@ class Result(RunTable):
         >>> learner.predict(data.x[data.test][:3]).shape
         (3,)
         """
-        from engram.records.saved_models import model_of
+        from engram.records.saved_models import load_model
 
-        return model_of(  # type: ignore[no-any-return]
+        return load_model(  # type: ignore[no-any-return]
             self, label, seed, order, device=device, model=model, method=method, trust=trust
         )
 
@@ -322,7 +324,11 @@ def curves(result: Result) -> pd.DataFrame:
     """Mean, deviation and number of runs after every stage, by label, metric and stage."""
     import pandas as pd
 
-    names = [*map(average_name, dict.fromkeys(result.figures)), CURRENT, *recorded_views(result)]
+    names = [
+        *map(average_name, dict.fromkeys(result.figures)),
+        CURRENT_TASK,
+        *recorded_views(result),
+    ]
     labels = np.array(result.run_labels, dtype=object)
     rows = []
     for name in names:
@@ -348,7 +354,7 @@ def group_accuracy(result: Result, *, by: str, stage: int | None) -> pd.DataFram
     lines: list[dict[str, float]] = []
     names: dict[str, None] = {}  # in the order of the attribute's values, over all runs
     for number, (run, head) in enumerate(zip(result.runs, result.heads, strict=True)):
-        found = ended(result, number, stage)
+        found = find_final_prediction(result, number, stage)
         if found is None:
             lines.append({})
             continue
@@ -356,8 +362,8 @@ def group_accuracy(result: Result, *, by: str, stage: int | None) -> pd.DataFram
         if items.multilabel:
             raise RecordError(f"{run}: has sets of labels; groups are told by accuracy alone")
         met = items.task <= k
-        right = np.asarray(head_views.hits(kept.predicted(items, head=head), items).any(-1))
-        groups = groups_of(items, by)
+        right = np.asarray(head_views.mark_hits(kept.predicted(items, head=head), items).any(-1))
+        groups = items_by_group(items, by)
         names |= dict.fromkeys(groups)
         lines.append({
             name: float(right[mine & met].mean()) for name, mine in groups.items()
@@ -369,15 +375,22 @@ def group_accuracy(result: Result, *, by: str, stage: int | None) -> pd.DataFram
     return pd.DataFrame(lines, index=index, columns=pd.Index(list(names), name=by))
 
 
-def groups_of(items: EvaluationItems, by: str) -> dict[str, Bools]:
+def items_by_group(items: EvaluationItems, by: str) -> dict[str, Bools]:
     """The items [n] of each group that occurs, by its name.
 
     Examples
     --------
-    >>> items = EvaluationItems(rows=[0, 1, 2], task=[0, 0, 0], targets=[0, 1, 0], opening=[0, 0],
-    ...               visible=[[1, 1]], classes=[0, 1], attributes={"camera": [1, 0, 1]},
-    ...               attribute_names={"camera": ("left", "right")})
-    >>> {name: mine.tolist() for name, mine in groups_of(items, "camera").items()}
+    >>> items = EvaluationItems(
+    ...     rows=[0, 1, 2],
+    ...     task=[0, 0, 0],
+    ...     targets=[0, 1, 0],
+    ...     opening=[0, 0],
+    ...     visible=[[1, 1]],
+    ...     classes=[0, 1],
+    ...     attributes={"camera": [1, 0, 1]},
+    ...     attribute_names={"camera": ("left", "right")},
+    ... )
+    >>> {name: mine.tolist() for name, mine in items_by_group(items, "camera").items()}
     {'left': [False, True, False], 'right': [True, False, True]}
     """
     if by not in items.attributes:
@@ -398,15 +411,15 @@ def groups_of(items: EvaluationItems, by: str) -> dict[str, Bools]:
 MOST_LABELS = 50  # lines of the table
 
 
-def html_of(result: Result) -> str:
+def render_html(result: Result) -> str:
     """The summary of a result in HTML."""
     if not result.runs:
-        return block("<p>Result: no runs</p>")
+        return join_blocks("<p>Result: no runs</p>")
     numbers, names = result.summary(), summary_names(result)
     costs = result.cost()
     rows = []
     for label, row in list(numbers.iterrows())[:MOST_LABELS]:
-        cells = [_cell(row[name], row[f"{name}_std"]) for name in names]
+        cells = [_format_cell(row[name], row[f"{name}_std"]) for name in names]
         seconds = costs["seconds"].get(label, np.nan) if "seconds" in costs else np.nan
         taken = "-" if np.isnan(seconds) else f"{seconds:.1f} s"
         rows.append([label, int(row["runs"]), *cells, taken])
@@ -417,15 +430,18 @@ def html_of(result: Result) -> str:
         f"{more} more methods" if more else "", f"{plural(lost, 'run')} diverged" if lost else "",
     ]  # fmt: skip
     remarks += [f"could not read: {problem}" for problem in result.problems]
-    return block(f"<p>{escape(headline(result))}; mean ± standard deviation over runs</p>",
-                 table(titles, rows), *(f"<p>{escape(r)}</p>" for r in remarks if r))  # fmt: skip
+    return join_blocks(
+        f"<p>{escape(headline(result))}; mean ± standard deviation over runs</p>",
+        html_table(titles, rows),
+        *(f"<p>{escape(r)}</p>" for r in remarks if r),
+    )
 
 
 # ------------------------------------------------------------------------------------------------
 # How labels were refined: superclasses and subclasses pair by pair, and who is taken for whom.
 
 
-PAIR = ["superclass_kept", "superclass_applied", "subclass_found", "subclass_spread"]
+PAIR_SHARES = ["superclass_kept", "superclass_applied", "subclass_found", "subclass_spread"]
 
 
 def refinement(result: Result, *, stage: int | None) -> pd.DataFrame:
@@ -434,19 +450,19 @@ def refinement(result: Result, *, stage: int | None) -> pd.DataFrame:
 
     rows = []
     for number, label in enumerate(result.run_labels):
-        found = ended(result, number, stage)
+        found = find_final_prediction(result, number, stage)
         if found is None:
             continue
         k, items, kept = found
         said = kept.predicted(items, head="single") if items.multilabel else None
-        if said is None or tree_of(items) is None:
+        if said is None or find_label_tree(items) is None:
             what = "refinement is a matter of streams whose labels form a tree (hierarchical, iirc)"
             raise RecordError(f"{label}: its labels form no tree; {what}")
-        for (above, sub), values in pairs(said, items, stage=k).items():
+        for (above, sub), values in refinement_pairs(said, items, stage=k).items():
             names = (items.names[above], items.names[sub])
             rows.append((label, *(name.split("/", 1)[1] for name in names), *values))
     keys = ["label", "superclass", "subclass"]
-    table = pd.DataFrame(rows, columns=pd.Index([*keys, *PAIR]))
+    table = pd.DataFrame(rows, columns=pd.Index([*keys, *PAIR_SHARES]))
     return table.groupby(keys, sort=False).mean()
 
 
@@ -463,10 +479,10 @@ def label_confusion(result: Result, run: RunKey | int, *, stage: int | None) -> 
 
     from engram import metrics
 
-    k, items, kept = one_of(result, run, stage)
+    k, items, kept = find_prediction(result, run, stage)
     if not items.multilabel:
         raise RecordError(f"{kept.key}: its rows carry one label each; use result.confusion")
-    truth, said = once(kept.predicted(items, head="single"), items, k)
+    truth, said = distinct_rows(kept.predicted(items, head="single"), items, k)
     opened = np.flatnonzero(items.opening <= k)
     names = [items.names[c] for c in opened]
 

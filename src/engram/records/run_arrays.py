@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from engram.errors import RecordError
 from engram.records.head_views import FIGURES, SET_SCORES
-from engram.records.long_table import COLUMNS, NAMES, from_frame, to_frame
+from engram.records.long_table import COLUMNS, TEXT_COLUMNS, from_frame, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,7 @@ class RunKey(NamedTuple):
     order: str = ""
 
 
-class Arranged(NamedTuple):
+class RunArrangement(NamedTuple):
     """The runs of a long table and where its rows belong."""
 
     runs: list[RunKey]
@@ -37,15 +37,15 @@ class Arranged(NamedTuple):
     run: Ints  # [rows] number of the run
 
 
-def tidy(frame: pd.DataFrame) -> pd.DataFrame:
+def tidy_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with exactly the columns of the long table, text as categories."""
     right = list(frame.columns) == list(COLUMNS) and all(
-        str(frame[name].dtype) == "category" for name in NAMES
+        str(frame[name].dtype) == "category" for name in TEXT_COLUMNS
     )
     return frame if right else to_frame(from_frame(frame))
 
 
-def arrange(frame: pd.DataFrame) -> Arranged:
+def arrange_runs(frame: pd.DataFrame) -> RunArrangement:
     """Number the runs: recipes in order of appearance, within a recipe by order and seed."""
     import pandas as pd
 
@@ -67,10 +67,14 @@ def arrange(frame: pd.DataFrame) -> Arranged:
     runs = [RunKey(str(r), int(s), str(o)) for r, s, o in zip(ids, seed[first], names, strict=True)]
     given = [str(x) for x in frame["label"].iloc[first]]
     labels = [label or one.recipe for label, one in zip(given, runs, strict=True)]
-    return Arranged(runs, _distinct(labels, runs), given, np.asarray(run, np.int64))
+    return RunArrangement(
+        runs, _make_labels_distinct(labels, runs), given, np.asarray(run, np.int64)
+    )
 
 
-def run_by_run(frame: pd.DataFrame, arranged: Arranged, recipes: Iterable[str]) -> pd.DataFrame:
+def sort_by_run(
+    frame: pd.DataFrame, arranged: RunArrangement, recipes: Iterable[str]
+) -> pd.DataFrame:
     """The rows run by run: those of `recipes` first, in that order, then others as they appear."""
     every = dict.fromkeys([*recipes, *(run.recipe for run in arranged.runs)])
     place = {recipe: i for i, recipe in enumerate(every)}
@@ -83,7 +87,7 @@ def run_by_run(frame: pd.DataFrame, arranged: Arranged, recipes: Iterable[str]) 
     return frame.iloc[np.argsort(row, kind="stable")].reset_index(drop=True)
 
 
-def _distinct(labels: list[str], runs: list[RunKey]) -> list[str]:
+def _make_labels_distinct(labels: list[str], runs: list[RunKey]) -> list[str]:
     """Labels that two recipes share get the recipe id added."""
     recipes: dict[str, set[str]] = {}
     for label, run in zip(labels, runs, strict=True):
@@ -94,50 +98,56 @@ def _distinct(labels: list[str], runs: list[RunKey]) -> list[str]:
     ]
 
 
-def ends(frame: pd.DataFrame, metric: str) -> npt.NDArray[np.bool_]:
+def end_of_stage_rows(frame: pd.DataFrame, metric: str) -> npt.NDArray[np.bool_]:
     """[rows] end-of-stage rows of a metric."""
-    code = code_of(frame, "metric", metric)
+    code = category_code(frame, "metric", metric)
     wanted = frame["metric"].cat.codes.to_numpy() == code
     return np.asarray(wanted & (frame["step"].to_numpy() == -1) & (code >= 0))
 
 
-def code_of(frame: pd.DataFrame, column: str, word: str) -> int:
+def category_code(frame: pd.DataFrame, column: str, word: str) -> int:
     """Category number of a word, -1 if the column never holds it."""
     categories = list(frame[column].cat.categories)
     return categories.index(word) if word in categories else -1
 
 
 def own_rows(
-    frame: pd.DataFrame, arranged: Arranged, metric: str, heads: list[str]
+    frame: pd.DataFrame, arranged: RunArrangement, metric: str, heads: list[str]
 ) -> npt.NDArray[np.bool_]:
     """[rows] end-of-stage rows of a metric in the head view that belongs to each run."""
-    wanted = ends(frame, metric)
-    known = {head: code_of(frame, "head", head) for head in set(heads)}
+    wanted = end_of_stage_rows(frame, metric)
+    known = {head: category_code(frame, "head", head) for head in set(heads)}
     code = np.array([known[head] for head in heads], np.int64)
     if len(code):
         wanted &= frame["head"].cat.codes.to_numpy() == code[arranged.run]
     return wanted
 
 
-def judged(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def score_rows(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """[rows] end-of-stage rows that say how well a task is known, by whatever figure."""
-    known = [ends(frame, name) for name in FIGURES if code_of(frame, "metric", name) >= 0]
+    known = [
+        end_of_stage_rows(frame, name)
+        for name in FIGURES
+        if category_code(frame, "metric", name) >= 0
+    ]
     every = np.logical_or.reduce(known) if known else np.zeros(len(frame), np.bool_)
     return np.asarray(every & (frame["task"].to_numpy() >= 0))
 
 
-def figures_of(frame: pd.DataFrame, arranged: Arranged) -> list[str]:
+def run_figures(frame: pd.DataFrame, arranged: RunArrangement) -> list[str]:
     """What each run is judged by: the name of its rows per task."""
     found = [FIGURES[0]] * len(arranged.runs)
     for name in SET_SCORES:
-        if code_of(frame, "metric", name) >= 0:
-            rows = ends(frame, name) & (frame["task"].to_numpy() >= 0)
+        if category_code(frame, "metric", name) >= 0:
+            rows = end_of_stage_rows(frame, name) & (frame["task"].to_numpy() >= 0)
             for number in np.unique(arranged.run[rows]):
                 found[number] = name
     return found
 
 
-def cube(frame: pd.DataFrame, arranged: Arranged, figures: list[str], heads: list[str]) -> Floats:
+def score_cube(
+    frame: pd.DataFrame, arranged: RunArrangement, figures: list[str], heads: list[str]
+) -> Floats:
     """[run, stage, task] values of each run's figure, NaN where there is none."""
     wanted = np.zeros(len(frame), np.bool_)
     for name in set(figures):
@@ -154,7 +164,7 @@ def cube(frame: pd.DataFrame, arranged: Arranged, figures: list[str], heads: lis
     return values
 
 
-def _refuse_sparse(arranged: Arranged, run: Ints, stage: Ints, task: Ints) -> None:
+def _refuse_sparse(arranged: RunArrangement, run: Ints, stage: Ints, task: Ints) -> None:
     """Complain of stages far beyond what a run has rows for, before there is a matrix of them."""
     rows = np.bincount(run, minlength=len(arranged.runs))
     reach = np.zeros(len(arranged.runs), np.int64)
@@ -174,18 +184,18 @@ def below_diagonal(matrix: Floats) -> Floats:
     return np.where(future, np.nan, matrix)
 
 
-def task_counts(frame: pd.DataFrame, arranged: Arranged) -> Ints:
+def task_counts(frame: pd.DataFrame, arranged: RunArrangement) -> Ints:
     """[run] number of tasks of each run's stream, from its rows per task."""
-    wanted = judged(frame)
+    wanted = score_rows(frame)
     counts = np.zeros(len(arranged.runs), np.int64)
     task = frame["task"].to_numpy()[wanted].astype(np.int64)
     np.maximum.at(counts, arranged.run[wanted], task + 1)
     return counts
 
 
-def stages_of(frame: pd.DataFrame, arranged: Arranged) -> dict[RunKey, list[int]]:
+def list_stages(frame: pd.DataFrame, arranged: RunArrangement) -> dict[RunKey, list[int]]:
     """The stages after which each run was evaluated, ascending."""
-    rows = judged(frame)
+    rows = score_rows(frame)
     stage = frame["stage"].to_numpy()[rows].astype(np.int64)
     span = int(stage.max(initial=0)) + 1
     found: dict[RunKey, list[int]] = {run: [] for run in arranged.runs}
@@ -194,9 +204,9 @@ def stages_of(frame: pd.DataFrame, arranged: Arranged) -> dict[RunKey, list[int]
     return found
 
 
-def per_run(frame: pd.DataFrame, arranged: Arranged, metric: str, how: str) -> Floats:
+def reduce_stages(frame: pd.DataFrame, arranged: RunArrangement, metric: str, how: str) -> Floats:
     """[run] ``sum`` or ``max`` of an end-of-stage metric over stages, NaN where there is none."""
-    wanted = ends(frame, metric)
+    wanted = end_of_stage_rows(frame, metric)
     values: Any = frame["value"].to_numpy()[wanted]
     run = arranged.run[wanted]
     result = np.full(len(arranged.runs), 0.0 if how == "sum" else -np.inf)
@@ -205,7 +215,7 @@ def per_run(frame: pd.DataFrame, arranged: Arranged, metric: str, how: str) -> F
     return np.where(present, result, np.nan)
 
 
-def ended_stages(frame: pd.DataFrame) -> dict[tuple[str, int, str], set[int]]:
+def list_finished_stages(frame: pd.DataFrame) -> dict[tuple[str, int, str], set[int]]:
     """Stages with end-of-stage rows in a long table, per (recipe, seed, order).
 
     Examples
@@ -213,12 +223,12 @@ def ended_stages(frame: pd.DataFrame) -> dict[tuple[str, int, str], set[int]]:
     >>> from engram.records.long_table import Rows
     >>> rows = Rows(recipe="r", seed=3)
     >>> rows.add_array("accuracy", [0.9, 0.8], stage=[0, 1], task=0)
-    >>> ended_stages(rows.frame())
+    >>> list_finished_stages(rows.frame())
     {('r', 3, ''): {0, 1}}
     """
     stage = frame["stage"].to_numpy()
     ended = frame[(frame["step"].to_numpy() == -1) & (stage >= 0)]
-    arranged = arrange(ended)
+    arranged = arrange_runs(ended)
     span = int(stage.max(initial=0)) + 1
     number = np.unique(arranged.run * span + ended["stage"].to_numpy())
     found: dict[tuple[str, int, str], set[int]] = {}

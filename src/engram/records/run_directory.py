@@ -1,4 +1,6 @@
-"""A run directory: append-only, crash-safe, written by many processes at once."""
+"""A run directory: append-only, crash-safe, written by many processes at once; its recipes,
+parts, file names and finished stages.
+"""
 
 from __future__ import annotations
 
@@ -14,37 +16,37 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from engram.errors import RecordError, bad, read_as
+from engram.errors import RecordError, bad, wrap_read_errors
 from engram.io import (
     DiskError,
-    folder_path,
+    check_folder_path,
+    list_names,
     make_folders,
-    names,
-    plain,
     read_json,
     read_text,
     read_yaml,
     remove_leftovers,
+    to_plain,
     write_json,
     write_yaml,
 )
 from engram.records.long_table import Rows, to_frame
 from engram.records.predictions import Prediction, Predictions, write_predictions
-from engram.records.probe_arrays import PREFIX as ARRAYS
-from engram.records.probe_arrays import Arrays, StoredArrays, stands_alone, write_arrays
-from engram.records.run_arrays import ended_stages, ends
+from engram.records.probe_arrays import ARRAYS_PREFIX as ARRAYS
+from engram.records.probe_arrays import ProbeArrays, StoredArrays, stands_alone, write_arrays
+from engram.records.run_arrays import end_of_stage_rows, list_finished_stages
 from engram.records.scored_items import EvaluationItems, read_items, write_items
 from engram.records.table_parts import (
-    MANY,
+    MANY_FILES,
     Problem,
-    merge,
-    part_of,
-    parts_in,
+    merge_parts,
+    merged_part_ids,
+    part_id,
     read_parts,
     result_files,
     write_part,
 )
-from engram.records.tombstones import PREFIX, Marks, write_mark
+from engram.records.tombstones import MARK_PREFIX, Tombstones, write_mark
 
 
 class RunDirectory:
@@ -67,14 +69,14 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
-        self.path = folder_path("out" if create else "path", path)
+        self.path = check_folder_path("out" if create else "path", path)
         if create:
             make_folders(self.path)
             make_folders(self.path / "recipes")
         elif not self.path.is_dir():
             raise bad("path", "an existing run directory", str(path))
         self._recorded = FinishedStages(self.path)
-        self._place = _place(self.path)
+        self._place = _directory_identity(self.path)
         self._appended = 0
 
     def __repr__(self) -> str:
@@ -91,7 +93,7 @@ class RunDirectory:
 
     def list_recipes(self, recipes: Iterable[str]) -> None:
         """Note the order in which recipes were asked for, in which their numbers are shown."""
-        add_listed(self.path, recipes)
+        add_to_recipe_list(self.path, recipes)
 
     def write_items(self, recipe: str, order: str, items: EvaluationItems) -> Path:
         """Keep the test items of a recipe under an order, once, unless the file is damaged."""
@@ -140,13 +142,13 @@ class RunDirectory:
         if rows:
             write_part(self.path / f"results-{part}.parquet", rows)
             self._appended += 1
-            if self._appended % (MANY // 4) == 0:
+            if self._appended % (MANY_FILES // 4) == 0:
                 self.merge_if_many()
         return part
 
     def merge_if_many(self) -> None:
         """Merge results files where there are so many that reading them takes long."""
-        merge(self.path, least=MANY)
+        merge_parts(self.path, least=MANY_FILES)
 
     def write_environment(self, facts: Any, part: str = "") -> str:
         """Keep facts about software and device, of a part that may have some; its id."""
@@ -156,7 +158,7 @@ class RunDirectory:
 
     def check_there(self) -> None:
         """Complain if the directory was deleted since it was opened, or made anew by others."""
-        if _place(self.path) != self._place:
+        if _directory_identity(self.path) != self._place:
             raise DiskError(FileNotFoundError(errno.ENOENT, "gone"), self.path)
 
     def tidy(self) -> None:
@@ -170,7 +172,7 @@ class RunDirectory:
         Safe beside other writers and readers, and if interrupted: a number counts once. What was
         merged is removed by a later call. `append` merges by itself where there are many.
         """
-        return merge(self.path)
+        return merge_parts(self.path)
 
     def supersede(self, runs: Iterable[tuple[str, int, str]]) -> int:
         """Let what is recorded of some runs count no more, so that they are run anew; how many.
@@ -185,12 +187,12 @@ class RunDirectory:
         for run in chosen:  # first: a run without its checkpoint begins again at worst
             path = self.checkpoint_path(*run)
             if path.is_dir():
-                aside = path.parent / f"{PREFIX}{part}"
+                aside = path.parent / f"{MARK_PREFIX}{part}"
                 aside.mkdir(exist_ok=True)
                 path.rename(aside / path.name)
         shared = self.path / "checkpoint" / "groups"  # of many runs; which is the engine's affair
         if shared.is_dir():
-            shared.rename(self.path / "checkpoint" / f"{PREFIX}{part}-groups")
+            shared.rename(self.path / "checkpoint" / f"{MARK_PREFIX}{part}-groups")
         write_mark(self.path, part, chosen)
         return len(chosen)
 
@@ -255,7 +257,7 @@ class RunDirectory:
 
     def listed(self) -> list[str]:
         """Recipes in the order in which they were first asked for."""
-        return read_listed(self.path)
+        return read_recipe_list(self.path)
 
     def items(self, recipe: str, order: str = "") -> EvaluationItems | None:
         """The test items of a recipe under an order, None if they were not kept."""
@@ -264,24 +266,24 @@ class RunDirectory:
 
     def predictions(self) -> Predictions:
         """Stored predictions of parts whose results are there too."""
-        complete = completed(self.path)
+        complete = find_complete_parts(self.path)
         files = self.path.glob("predictions-*.safetensors")
         part = {p: p.stem.removeprefix("predictions-") for p in files}
-        marks = Marks.read(self.path)
+        marks = Tombstones.read(self.path)
         return Predictions((p for p, name in part.items() if complete(name)), marks=marks)
 
-    def arrays(self) -> Arrays:
+    def arrays(self) -> ProbeArrays:
         """What probes stored."""
-        complete, files = completed(self.path), self.path.glob(f"{ARRAYS}*.safetensors")
+        complete, files = find_complete_parts(self.path), self.path.glob(f"{ARRAYS}*.safetensors")
         whole = [p for p in files if complete(p.stem.removeprefix(ARRAYS)) or stands_alone(p)]
-        return Arrays(whole, marks=Marks.read(self.path))
+        return ProbeArrays(whole, marks=Tombstones.read(self.path))
 
     def documents(self, kind: str) -> tuple[list[dict[str, Any]], list[Problem]]:
         """The parts of a kind (ledger, probes, environment), oldest first, and broken files."""
-        return documents(self.path, kind)
+        return read_documents(self.path, kind)
 
 
-def _place(path: Path) -> tuple[int, int] | None:
+def _directory_identity(path: Path) -> tuple[int, int] | None:
     """Which directory is under a name."""
     try:
         found = path.stat()
@@ -324,7 +326,7 @@ def order_name(order: str) -> str:
 # Which stages of which runs a directory has recorded, looked up again when it has changed.
 
 
-Run = tuple[str, int, str]  # recipe, seed, order
+RunTriple = tuple[str, int, str]  # recipe, seed, order
 _SETTLED = 100_000_000  # ns after which a directory's time stamp surely shows its last change
 
 
@@ -333,8 +335,8 @@ class FinishedStages:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.stages: dict[Run, set[int]] = {}
-        self.diverged: set[Run] = set()
+        self.stages: dict[RunTriple, set[int]] = {}
+        self.diverged: set[RunTriple] = set()
         self.problems: dict[str, Problem] = {}  # by file
         self._read: set[str] = set()
         self._marked: list[str] = []
@@ -349,14 +351,18 @@ class FinishedStages:
         if stamp == self._stamp:
             return self
         for _ in range(5):  # a file that vanishes before it is read is in a merged one: look again
-            listed = names(self.path, ("results-", PREFIX), "")  # one walk: there may be thousands
-            marked = [one for one in listed if one.startswith(PREFIX) and one.endswith(".json")]
+            listed = list_names(
+                self.path, ("results-", MARK_PREFIX), ""
+            )  # one walk: there may be thousands
+            marked = [
+                one for one in listed if one.startswith(MARK_PREFIX) and one.endswith(".json")
+            ]
             if marked != self._marked:  # what was read may count no more
                 self._marked, self._read, self.stages = marked, set(), {}
                 self.diverged = set()
             parts = [one for one in listed if one.endswith(".parquet")]
             fresh = [p for p in result_files(self.path, parts) if p.name not in self._read]
-            found, diverged, problems = _stages(fresh)
+            found, diverged, problems = _read_stages(fresh)
             if all(Path(one.file).exists() for one in problems):
                 break
         self.problems.update({one.file: one for one in problems})
@@ -369,35 +375,35 @@ class FinishedStages:
         return self
 
 
-def _stages(
+def _read_stages(
     files: Sequence[Path],
-) -> tuple[dict[Run, set[int]], set[Run], tuple[Problem, ...]]:
+) -> tuple[dict[RunTriple, set[int]], set[RunTriple], tuple[Problem, ...]]:
     """Stages with end-of-stage rows in some part files, per run; diverged runs; broken files."""
     if not files:
         return {}, set(), ()
     parts = read_parts(files)
     frame = to_frame(parts.table)
-    lost = frame[ends(frame, "diverged") & (frame["value"].to_numpy() > 0)]
-    return ended_stages(frame), set(ended_stages(lost)), parts.problems
+    lost = frame[end_of_stage_rows(frame, "diverged") & (frame["value"].to_numpy() > 0)]
+    return list_finished_stages(frame), set(list_finished_stages(lost)), parts.problems
 
 
 # ------------------------------------------------------------------------------------------------
 # Parts of a run directory beside its results, which count once their results are there.
 
 
-def completed(folder: Path) -> Callable[[str], bool]:
+def find_complete_parts(folder: Path) -> Callable[[str], bool]:
     """Whether the results of a part were written, which is what completes it."""
-    files = [folder / name for name in names(folder, "results-", ".parquet")]
-    done = {part_of(path) for path in files} | parts_in(files)
+    files = [folder / name for name in list_names(folder, "results-", ".parquet")]
+    done = {part_id(path) for path in files} | merged_part_ids(files)
     return lambda name: name in done
 
 
-def documents(folder: Path, kind: str) -> tuple[list[dict[str, Any]], list[Problem]]:
+def read_documents(folder: Path, kind: str) -> tuple[list[dict[str, Any]], list[Problem]]:
     """The parts of a kind (ledger, probes, environment), oldest first, and broken files."""
     found, problems = [], []
     # what was read belongs to results: a part cut short is made again, and must not count twice
-    complete = completed(folder) if kind != "environment" else lambda name: True
-    marks = Marks.read(folder)
+    complete = find_complete_parts(folder) if kind != "environment" else lambda name: True
+    marks = Tombstones.read(folder)
     for path in sorted(folder.glob(f"{kind}-*.json"), key=lambda p: p.name):
         try:
             content = read_json(path)
@@ -417,31 +423,31 @@ def documents(folder: Path, kind: str) -> tuple[list[dict[str, Any]], list[Probl
 # The order in which recipes were asked for, in which a run directory shows its numbers.
 
 
-def add_listed(folder: Path, recipes: Iterable[str]) -> None:
+def add_to_recipe_list(folder: Path, recipes: Iterable[str]) -> None:
     """Note recipes that are not in the list yet; several processes may do so at once.
 
     Examples
     --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> add_listed(folder, ["c", "a"])
-    >>> add_listed(folder, ["a", "b", "c"])
-    >>> read_listed(folder)
+    >>> add_to_recipe_list(folder, ["c", "a"])
+    >>> add_to_recipe_list(folder, ["a", "b", "c"])
+    >>> read_recipe_list(folder)
     ['c', 'a', 'b']
     """
-    known = set(read_listed(folder))
+    known = set(read_recipe_list(folder))
     fresh = [one for one in dict.fromkeys(recipes) if one not in known]
     if fresh:
         name = f"listed-{time.time_ns():019d}-{os.getpid():07d}-{secrets.token_hex(3)}.json"
         write_json(folder / name, fresh)
 
 
-def read_listed(folder: Path) -> list[str]:
+def read_recipe_list(folder: Path) -> list[str]:
     """Recipes as they were first asked for; none where nobody noted it."""
-    files = [folder / name for name in names(folder, "listed-", ".json")]
+    files = [folder / name for name in list_names(folder, "listed-", ".json")]
     found: dict[str, None] = {}
     for path in files:
-        with read_as(path, "list of recipes"):
+        with wrap_read_errors(path, "list of recipes"):
             found |= dict.fromkeys(str(one) for one in read_json(path))
     return list(found)
 
@@ -456,7 +462,7 @@ _IDENTITY_LINES = re.compile(r"^identity:\n((?:  \w+: '?\w+'?\n)+)(?! )", re.MUL
 
 def write_recipe(path: Path, content: Mapping[str, Any]) -> Path:
     """Keep a recipe as a nested plain dict; another one under the same name is refused."""
-    fresh = plain(dict(content))
+    fresh = to_plain(dict(content))
     if path.exists():
         known = read_recipe(path)
         # the same experiment may be named in several ways: its identity decides, if it has one

@@ -1,4 +1,6 @@
-"""Metrics of a Result, one value for each of its runs."""
+"""Metrics of a Result, one value per run: of its matrix, of its stored predictions, against
+chance or a reference.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from engram.records.head_views import FIGURES, SET_SCORES
 from engram.records.label_tree import LABEL_VIEWS
 from engram.records.prediction_scoring import average_name, learning_name
 from engram.records.predictions import Prediction
-from engram.records.recompute import ended
+from engram.records.recompute import find_final_prediction
 from engram.records.run_arrays import Floats
 from engram.records.scored_items import EvaluationItems
 
@@ -26,31 +28,42 @@ MATRIX_METRICS = (
     "forward_transfer", "intransigence", "forgetting_bound",
 )  # fmt: skip
 HELD_OUT = {"post_valid": "post_valid_score", "valid": "valid_score"}  # by kind of rows
-CURRENT = "current_task"  # the task just learnt
+CURRENT_TASK = "current_task"  # the task just learnt
 ONLY_ACCURACY = ("average_accuracy", "learning_accuracy", "forward_transfer")
 
 
-def metric_of(result: Result, name: str, *, stage: int | None, **options: Any) -> Floats:
+def compute_metric(result: Result, name: str, *, stage: int | None, **options: Any) -> Floats:
     """A matrix metric of every run, [run]; NaN for runs whose figure it is not about."""
     from engram import metrics
 
     if name in (*SET_SCORES, *LABEL_VIEWS, *HELD_OUT.values()):
-        return _overall(result, name, stage)
-    if name == CURRENT:
-        return _current(result, stage)
-    if name in PREDICTED:
-        return of_predictions(result, name, stage=stage, **options)
+        return _overall_score(result, name, stage)
+    if name == CURRENT_TASK:
+        return _current_score(result, stage)
+    if name in PREDICTION_METRICS:
+        return compute_prediction_metric(result, name, stage=stage, **options)
     learning = [learning_name(score) for score in SET_SCORES]
     if name not in (*MATRIX_METRICS, *learning):
-        raise unknown("metric", name, (*MATRIX_METRICS, CURRENT, *PREDICTED, *SET_SCORES, *learning,
-                                         *LABEL_VIEWS, *HELD_OUT.values()))  # fmt: skip
+        raise unknown(
+            "metric",
+            name,
+            (
+                *MATRIX_METRICS,
+                CURRENT_TASK,
+                *PREDICTION_METRICS,
+                *SET_SCORES,
+                *learning,
+                *LABEL_VIEWS,
+                *HELD_OUT.values(),
+            ),
+        )
     function = metrics.learning_accuracy if name in learning else getattr(metrics, name)
     # These read accuracies of tasks before they are learnt; pyCLAD's does where there are any.
     ahead = name == "forward_transfer" or options.get("definition") == "first"
     full = ahead or options.get("definition") == "pyclad"
     matrix = result.full_matrix if full else result.matrix
     values = np.full(len(result.runs), np.nan)
-    meant = _meant(result, name, ahead)
+    meant = _select_runs(result, name, ahead)
     unseen = meets_new_classes(result) if name == "forward_transfer" else None
     for tasks in np.unique(result.tasks[result.tasks > 0]):
         rows = (result.tasks == tasks) & meant
@@ -59,18 +72,18 @@ def metric_of(result: Result, name: str, *, stage: int | None, **options: Any) -
         k = int(tasks) - 1 if stage is None else stage + (int(tasks) if stage < 0 else 0)
         if not 0 <= k < tasks:
             continue  # streams of fewer tasks have no such stage
-        local = _local(result, name, rows, int(tasks), options)
+        local = _fill_options(result, name, rows, int(tasks), options)
         reached = ~np.isnan(matrix[rows, : k + 1, : k + 1].diagonal(axis1=1, axis2=2)).any(axis=1)
         if unseen is not None:  # 0 before it is learnt, by construction: no number at all
             reached &= ~unseen[rows, : k + 1].any(axis=1)
         if reached.any():
             part = matrix[rows, :tasks, :tasks]
-            filled = _call(function, part[reached], k, local, reached)
+            filled = _call_metric(function, part[reached], k, local, reached)
             values[np.flatnonzero(rows)[reached]] = filled
     return values
 
 
-def _meant(result: Result, name: str, ahead: bool) -> Any:
+def _select_runs(result: Result, name: str, ahead: bool) -> Any:
     """[run] the runs that a metric is about; refused where it is about none of them."""
     figures = np.array(result.figures, dtype=object)
     if name not in MATRIX_METRICS:
@@ -88,14 +101,14 @@ def _meant(result: Result, name: str, ahead: bool) -> Any:
     return meant
 
 
-def _overall(result: Result, name: str, stage: int | None) -> Floats:
+def _overall_score(result: Result, name: str, stage: int | None) -> Floats:
     """[run] a score over all rows of the tasks so far; of label sets, each row counted once."""
     frame, arranged = result._frame, result._arranged
     last = result.tasks - 1
     if stage is not None:
         last = np.where(stage < 0, result.tasks + stage, stage)
     if name in HELD_OUT.values():  # in the stream's own head view alone
-        wanted = run_arrays.ends(frame, name)
+        wanted = run_arrays.end_of_stage_rows(frame, name)
     else:
         wanted = run_arrays.own_rows(frame, arranged, name, result.heads)
     wanted &= (frame["task"].to_numpy() == -1) & (frame["stage"].to_numpy() == last[arranged.run])
@@ -104,7 +117,7 @@ def _overall(result: Result, name: str, stage: int | None) -> Floats:
     return values
 
 
-def _current(result: Result, stage: int | None) -> Floats:
+def _current_score(result: Result, stage: int | None) -> Floats:
     """[run] how well the task of a stage is known right after it."""
     last = result.tasks - 1 if stage is None else np.where(stage < 0, result.tasks + stage, stage)
     inside = (last >= 0) & (last < result.tasks)
@@ -119,7 +132,7 @@ def recorded_views(result: Result) -> list[str]:
     return [name for name in LABEL_VIEWS if name in known]
 
 
-def _call(function: Any, matrix: Floats, k: int, options: dict[str, Any], rows: Any) -> Any:
+def _call_metric(function: Any, matrix: Floats, k: int, options: dict[str, Any], rows: Any) -> Any:
     per_run = {
         key: value[rows] if isinstance(value, np.ndarray) and value.ndim == 2 else value
         for key, value in options.items()
@@ -127,13 +140,13 @@ def _call(function: Any, matrix: Floats, k: int, options: dict[str, Any], rows: 
     return function(matrix, stage=k, **per_run)
 
 
-def _local(
+def _fill_options(
     result: Result, name: str, rows: Any, tasks: int, options: dict[str, Any]
 ) -> dict[str, Any]:
     """The options of a metric, with what can be taken from the records filled in."""
     local = dict(options)
     if name == "forward_transfer" and "chance" not in local:
-        local["chance"] = chance(result)[rows, :tasks]
+        local["chance"] = chance_accuracies(result)[rows, :tasks]
     if name == "intransigence":
         reference = local.get("reference")
         if reference is None:
@@ -148,17 +161,19 @@ def _local(
 
 
 F1, TOP_K = "f1_score", "top_k_accuracy"
-PREDICTED = (F1, TOP_K)
+PREDICTION_METRICS = (F1, TOP_K)
 
 
-def of_predictions(result: Result, name: str, *, stage: int | None, **options: Any) -> Floats:
-    """[run] a metric of `PREDICTED`; NaN for runs without that stage."""
+def compute_prediction_metric(
+    result: Result, name: str, *, stage: int | None, **options: Any
+) -> Floats:
+    """[run] a metric of `PREDICTION_METRICS`; NaN for runs without that stage."""
     compute, option = (_f1, "average") if name == F1 else (_top_k, "k")
     for given in options:
         check_choice(f"option of {name}", given, [option])
     values = np.full(len(result.runs), np.nan)
     for number, head in enumerate(result.heads):
-        found = ended(result, number, stage)
+        found = find_final_prediction(result, number, stage)
         if found is None:
             continue
         k, items, kept = found
@@ -219,7 +234,7 @@ def recorded_chance(result: Result) -> Floats:
     return values
 
 
-def chance(result: Result) -> Floats:
+def chance_accuracies(result: Result) -> Floats:
     """[run, task] accuracy of guessing; refused where none was recorded."""
     values = recorded_chance(result)
     if np.isnan(values).all():
@@ -239,15 +254,15 @@ def meets_new_classes(result: Result) -> npt.NDArray[np.bool_]:
     return fallen & single[:, None]
 
 
-def paired_by_seed(seeds: Floats, reference_seeds: Floats, reference: Floats) -> Floats:
+def pair_by_seed(seeds: Floats, reference_seeds: Floats, reference: Floats) -> Floats:
     """[run, stage] the reference run [r, stage] of each run's seed; their mean if seeds differ.
 
     Examples
     --------
     >>> reference = np.array([[0.9], [0.7]])
-    >>> paired_by_seed(np.array([1, 0]), np.array([0, 1]), reference).tolist()
+    >>> pair_by_seed(np.array([1, 0]), np.array([0, 1]), reference).tolist()
     [[0.7], [0.9]]
-    >>> paired_by_seed(np.array([5]), np.array([0, 1]), reference).tolist()
+    >>> pair_by_seed(np.array([5]), np.array([0, 1]), reference).tolist()
     [[0.8]]
     """
     if not set(seeds.tolist()) <= set(reference_seeds.tolist()):
@@ -282,5 +297,5 @@ def joint_accuracies(result: Result, reference: Result, rows: npt.NDArray[np.boo
                 f"seeds {sorted({*known.tolist()})} is taken",
                 stacklevel=5,
             )
-        found[here] = paired_by_seed(seeds, known, own[there])
+        found[here] = pair_by_seed(seeds, known, own[there])
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engram.errors import RecordError, bad, unknown
-from engram.io import appearing
+from engram.io import atomic_write
 from engram.records.run_arrays import RunKey
 
 if TYPE_CHECKING:
@@ -27,19 +27,19 @@ class ModelInMemory(Protocol):
         """A learner (of that class) with it."""
 
 
-Kept = Path | ModelInMemory
-ModelSource = Callable[[RunKey], Kept | None]
-FILE = "model.engram"
+ModelLocation = Path | ModelInMemory
+ModelSource = Callable[[RunKey], ModelLocation | None]
+MODEL_FILE = "model.engram"
 
 
-def model_of(
+def load_model(
     result: Result, label: str | None, seed: int | None, order: str | None, **options: Any
 ) -> Any:
     """See `Result.model`."""
-    run = chosen_run(result, label, seed, order)
+    run = find_run(result, label, seed, order)
     kept = result.kept_model(run)
     if kept is None:
-        raise RecordError(_why(result, run))
+        raise RecordError(_explain_missing_model(result, run))
     # by name: a result is read without torch, and only who wants a network loads what trains one
     learner = import_module("engram.deploy.deployed_learner").Learner
     return (
@@ -51,17 +51,17 @@ def save_models(result: Result, folder: RunDirectory) -> None:
     """Copy the models of a result into a run directory."""
     for run in result.runs:
         kept, own = result.kept_model(run), folder.checkpoint_path(*run)
-        if kept is None or (own / FILE).exists():
+        if kept is None or (own / MODEL_FILE).exists():
             continue
         own.mkdir(parents=True, exist_ok=True)
         if isinstance(kept, Path):
-            with appearing(own / FILE) as temporary:
+            with atomic_write(own / MODEL_FILE) as temporary:
                 shutil.copyfile(kept, temporary)
         else:
-            kept.save(own / FILE)
+            kept.save(own / MODEL_FILE)
 
 
-def chosen_run(
+def find_run(
     result: Result, label: str | None, seed: int | None, order: str | None
 ) -> RunKey:  # fmt: skip
     """The one run that is meant; what is not said must be the same in all."""
@@ -70,7 +70,7 @@ def chosen_run(
         raise RecordError("the result has no runs")
     wanted = {"label": label, "seed": seed, "order": order}
     for name, value in wanted.items():
-        have = sorted({str(_fact(name, *one)) for one in runs})
+        have = sorted({str(_run_property(name, *one)) for one in runs})
         if value is not None and str(value) not in have:
             if name == "label":
                 raise unknown(name, value, have)
@@ -78,17 +78,17 @@ def chosen_run(
         if value is None and name == "label" and len(have) > 1:
             raise bad(name, f"which run is meant: {', '.join(have)}", None)
         if value is not None:
-            runs = [one for one in runs if str(_fact(name, *one)) == str(value)]
+            runs = [one for one in runs if str(_run_property(name, *one)) == str(value)]
             if not runs:
                 raise bad(name, "an existing run with the other values given", value)
     return runs[0][0]  # of several seeds, the first
 
 
-def _fact(name: str, run: RunKey, label: str) -> Any:
+def _run_property(name: str, run: RunKey, label: str) -> Any:
     return label if name == "label" else getattr(run, name)
 
 
-def _why(result: Result, run: RunKey) -> str:
+def _explain_missing_model(result: Result, run: RunKey) -> str:
     """Why a run has left no model, and how to get one."""
     keep = result.recipes.get(run.recipe, {}).get("keep")
     what = f"the model of run {run.recipe}, seed {run.seed}, was not kept"

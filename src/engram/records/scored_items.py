@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engram.errors import RecordError, bad, read_as
+from engram.errors import RecordError, bad, wrap_read_errors
 from engram.io import TensorFile, save_tensors
 
 Ints = npt.NDArray[np.int64]
@@ -130,8 +130,15 @@ class EvaluationItems:
 
         Examples
         --------
-        >>> items = EvaluationItems(rows=[4, 5, 4], task=[0, 0, 1], targets=[[0, 1], [0, -1], [0, 1]],
-        ...               opening=[0, 1], visible=[[1, 0], [0, 1]], classes=[7, 3], multilabel=True)
+        >>> items = EvaluationItems(
+        ...     rows=[4, 5, 4],
+        ...     task=[0, 0, 1],
+        ...     targets=[[0, 1], [0, -1], [0, 1]],
+        ...     opening=[0, 1],
+        ...     visible=[[1, 0], [0, 1]],
+        ...     classes=[7, 3],
+        ...     multilabel=True,
+        ... )
         >>> items.counted(1).tolist()
         [True, True, False]
         """
@@ -215,7 +222,7 @@ def read_items(path: str | os.PathLike[str]) -> EvaluationItems:
     facts, arrays = file.facts, {name: file.get(name) for name in file.keys()}  # noqa: SIM118
     if facts.get("format") != _FORMAT:
         raise RecordError(f"{path}: is not an items file of this version")
-    with read_as(path, "items file"):
+    with wrap_read_errors(path, "items file"):
         names = json.loads(facts["attribute_names"])
         found = [name for name in arrays if name.startswith(_ATTRIBUTE)]
         return EvaluationItems(

@@ -1,4 +1,4 @@
-"""What scores say after one stage, as rows: of one run, or of many at once.
+"""Scores after one stage as rows of the long table: of one run, or of many runs at once.
 
 A study of orders records a thousand runs per stage, each with test items in an order of its own.
 One after the other, most of the time would be spent on calling functions, not on counting.
@@ -18,7 +18,7 @@ from engram.errors import bad
 from engram.records import head_views, prediction_scoring
 from engram.records.label_tree import label_views
 from engram.records.long_table import Rows
-from engram.records.predictions import as_scores
+from engram.records.predictions import as_float32_scores
 from engram.records.scored_items import Bools, EvaluationItems, Ints
 
 
@@ -29,8 +29,14 @@ def record_stage(
 
     Examples
     --------
-    >>> items = EvaluationItems(rows=[0, 1], task=[0, 1], targets=[0, 1], opening=[0, 1],
-    ...               visible=[[1, 0], [0, 1]], classes=[7, 3])
+    >>> items = EvaluationItems(
+    ...     rows=[0, 1],
+    ...     task=[0, 1],
+    ...     targets=[0, 1],
+    ...     opening=[0, 1],
+    ...     visible=[[1, 0], [0, 1]],
+    ...     classes=[7, 3],
+    ... )
     >>> rows = Rows(recipe="r", label="ER", seed=0)
     >>> record_stage(rows, [[0.1, 2.0], [3.0, 4.0]], items, stage=1)
     >>> table = rows.frame().query("metric == 'accuracy' and head == 'single'")
@@ -42,7 +48,7 @@ def record_stage(
     rows.add_stage(found, stage=stage)
 
 
-def form(items: EvaluationItems, stage: int) -> Any:
+def stacking_key(items: EvaluationItems, stage: int) -> Any:
     """Runs whose items are of one form can be counted together; None: each alone."""
     if items.multilabel or items.targets.shape[1] != 1 or items.targets.min(initial=0) < 0:
         return None
@@ -69,11 +75,12 @@ def add_stage(
     Parameters
     ----------
     scores, items
-        [n, C] of each run; all items must be of one `form`. Scores are judged as they are, before
-        anything is rounded. Stored predictions, which hold what was decided, repeat every number.
+        [n, C] of each run; all items must be of one `stacking_key`. Scores are judged as they are,
+        before anything is rounded. Stored predictions, which hold what was decided, repeat every
+        number.
     """
-    counts = counting(items, stage)
-    every = np.stack([as_scores(one) for one in scores])  # [R, n, C]
+    counts = make_counts(items, stage)
+    every = np.stack([as_float32_scores(one) for one in scores])  # [R, n, C]
     for head in items[0].heads:
         said = counts.decide(every, head)
         add_predicted(rows, said, counts, stage=stage, head=head, average=average)
@@ -85,7 +92,7 @@ def add_stage(
 def add_predicted(
     rows: StageRows,
     said: npt.NDArray[Any],
-    counts: Counts,
+    counts: PredictionCounts,
     *,
     stage: int,
     head: str,
@@ -101,7 +108,7 @@ def add_predicted(
     figure = score or prediction_scoring.figure_of(first)
     by_class = counts.class_accuracy(said)  # [R, T, C]
     if average == "macro" and figure == "accuracy":
-        value = head_views.macro(by_class)
+        value = head_views.macro_average(by_class)
     else:
         value = counts.task_figure(said, figure)
     if first.multilabel:
@@ -122,7 +129,7 @@ def add_predicted(
     rows.add("predicted", counts.predicted_share(said)[opened], cls=classes, head=head)
 
 
-class Counts(Protocol):
+class PredictionCounts(Protocol):
     """What can be counted of the predictions of R runs."""
 
     items: Sequence[EvaluationItems]
@@ -148,12 +155,16 @@ class Counts(Protocol):
     def predicted_share(self, said: npt.NDArray[Any]) -> head_views.Floats: ...
 
 
-def counting(items: Sequence[EvaluationItems], stage: int) -> Counts:
+def make_counts(items: Sequence[EvaluationItems], stage: int) -> PredictionCounts:
     """Counts of runs whose items are of one form."""
-    return _OneRun(items, stage) if form(items[0], stage) is None else _Stacked(items, stage)
+    return (
+        _CountsOfOneRun(items, stage)
+        if stacking_key(items[0], stage) is None
+        else _CountsOfRuns(items, stage)
+    )
 
 
-class _Base:
+class _CountsBase:
     def __init__(self, items: Sequence[EvaluationItems], stage: int) -> None:
         self.items, self.stage = items, stage
         self.number: Ints = np.empty((len(items), 0), np.int64)
@@ -161,14 +172,14 @@ class _Base:
     @functools.cached_property
     def cells(self) -> tuple[Any, dict[str, Any]]:
         runs, width = np.arange(len(self.items))[:, None], self.items[0].width
-        cells = _true(self.number > 0)  # [R, m]
+        cells = _true_places(self.number > 0)  # [R, m]
         task, column = np.divmod(cells, width)
         return (runs, cells), {"task": task, "cls": self._classes[runs, column]}
 
     @functools.cached_property
     def opened(self) -> tuple[Any, Ints]:
         runs = np.arange(len(self.items))[:, None]
-        columns = _true(np.stack([one.opening <= self.stage for one in self.items]))
+        columns = _true_places(np.stack([one.opening <= self.stage for one in self.items]))
         return (runs, columns), self._classes[runs, columns]
 
     @functools.cached_property
@@ -176,12 +187,12 @@ class _Base:
         return np.stack([one.classes for one in self.items])  # [R, C]
 
 
-def _true(mask: Bools) -> Ints:
+def _true_places(mask: Bools) -> Ints:
     """[R, k] places of the k true entries of each row, ascending."""
     return np.nonzero(mask)[1].reshape(len(mask), -1)
 
 
-class _OneRun(_Base):
+class _CountsOfOneRun(_CountsBase):
     """Label sets, items with several labels or none: one run at a time."""
 
     def __init__(self, items: Sequence[EvaluationItems], stage: int) -> None:
@@ -191,7 +202,7 @@ class _OneRun(_Base):
         self.number = head_views.class_table(nothing, self.one).number.reshape(1, -1)
 
     def decide(self, scores: npt.NDArray[Any], head: str) -> npt.NDArray[Any]:
-        return prediction_scoring.decide(scores, self.one, stage=self.stage, head=head)
+        return prediction_scoring.decide_predictions(scores, self.one, stage=self.stage, head=head)
 
     def class_accuracy(self, said: npt.NDArray[Any]) -> head_views.Floats:
         return head_views.class_table(said[0], self.one).accuracy[None]
@@ -209,7 +220,7 @@ class _OneRun(_Base):
         return head_views.predicted_share(said[0], self.one, stage=self.stage)[None]
 
 
-class _Stacked(_Base):
+class _CountsOfRuns(_CountsBase):
     """One label per item: the items of R runs, one axis more than those of one run."""
 
     def __init__(self, items: Sequence[EvaluationItems], stage: int) -> None:
@@ -234,11 +245,13 @@ class _Stacked(_Base):
             mask = visible[np.arange(self.runs)[:, None], self.task]  # [R, n, C]
         else:
             mask = np.stack([one.opening <= self.stage for one in self.items])[:, None, :]
-        return head_views.winners(scores, mask)
+        return head_views.best_open_columns(scores, mask)
 
     def class_accuracy(self, said: npt.NDArray[Any]) -> head_views.Floats:
         right = self._count(self._cell, said == self.target, self.tasks * self.width)
-        return head_views.shares(right, self.number).reshape(self.runs, self.tasks, self.width)
+        return head_views.divide_counts(right, self.number).reshape(
+            self.runs, self.tasks, self.width
+        )
 
     def task_figure(self, said: npt.NDArray[Any], figure: str) -> head_views.Floats:
         if figure != head_views.FIGURES[0]:
@@ -248,7 +261,9 @@ class _Stacked(_Base):
             return one[None]  # never: single labels have no other figure, which is said there
         everything = np.ones(self.task.shape, np.bool_)
         size = self._count(self.task, everything, self.tasks)
-        return head_views.shares(self._count(self.task, said == self.target, self.tasks), size)
+        return head_views.divide_counts(
+            self._count(self.task, said == self.target, self.tasks), size
+        )
 
     def overall(self, said: npt.NDArray[Any], score: str) -> head_views.Floats:
         found = head_views.overall_set_score(said, self.items[0], stage=self.stage, score=score)
@@ -290,7 +305,7 @@ class StageRows:
         step: Any = -1, head: str = "",
     ) -> None:  # fmt: skip
         """Values [R, k], or [R] for one row, with places that are broadcast to that shape."""
-        value = _array(value)
+        value = _as_array(value)
         value = value[:, None] if value.ndim == 1 else value
         if value.ndim != 2 or len(value) != self.runs:
             raise bad(
@@ -302,7 +317,7 @@ class StageRows:
         self._metric += names
         self._head += [head] * len(names)
         for name, one in (("value", value), ("task", task), ("cls", cls), ("step", step)):
-            self._numbers[name].append(np.broadcast_to(_array(one), value.shape))
+            self._numbers[name].append(np.broadcast_to(_as_array(one), value.shape))
 
     def extend(self, other: StageRows, prefix: str = "") -> None:
         """Add the rows of another collection, their metrics with a prefix."""
@@ -328,7 +343,7 @@ class StageRows:
         return len(self._metric)
 
 
-def _array(value: Any) -> Any:
+def _as_array(value: Any) -> Any:
     """Numbers of any kind as an array on the host."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()

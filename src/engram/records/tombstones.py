@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from engram.errors import read_as
-from engram.io import names, read_json, write_json
+from engram.errors import wrap_read_errors
+from engram.io import list_names, read_json, write_json
 
 Key = tuple[str, int, str]  # recipe, seed, order
-PREFIX = "superseded-"
+MARK_PREFIX = "superseded-"
 
 
-class Marks:
+class Tombstones:
     """The newest mark of each run of a directory, for all of it or for some metrics.
 
     Examples
     --------
-    >>> marks = Marks({("r", 0, ""): "0002"})
+    >>> marks = Tombstones({("r", 0, ""): "0002"})
     >>> marks.hides(("r", 0, ""), "0001"), marks.hides(("r", 0, ""), "0003")
     (True, False)
     """
@@ -41,14 +41,14 @@ class Marks:
         return {part for runs in every for part in runs.values()}
 
     @classmethod
-    def read(cls, folder: Path) -> Marks:
+    def read(cls, folder: Path) -> Tombstones:
         """The marks of a run directory; a mark that cannot be read is an error, not nothing."""
         newest: dict[Key, str] = {}
         metrics: dict[str, dict[Key, str]] = {}
         for path in mark_files(folder):
-            part = path.stem.removeprefix(PREFIX)
+            part = path.stem.removeprefix(MARK_PREFIX)
             content = read_json(path)
-            with read_as(path, "list of runs"):
+            with wrap_read_errors(path, "list of runs"):
                 prefix = content.get("metrics")
                 target = newest if prefix is None else metrics.setdefault(str(prefix), {})
                 for recipe, seed, order in content["runs"]:
@@ -70,7 +70,7 @@ class Marks:
 
 def mark_files(folder: Path) -> list[Path]:
     """The files with marks, oldest first."""
-    return [folder / name for name in names(folder, PREFIX, ".json")]
+    return [folder / name for name in list_names(folder, MARK_PREFIX, ".json")]
 
 
 def write_mark(folder: Path, part: str, runs: Iterable[Key], metrics: str = "") -> Path:
@@ -80,4 +80,4 @@ def write_mark(folder: Path, part: str, runs: Iterable[Key], metrics: str = "") 
     """
     only = {"metrics": metrics} if metrics else {}
     content = {"runs": [list(run) for run in runs], **only}
-    return write_json(folder / f"{PREFIX}{part}.json", content)
+    return write_json(folder / f"{MARK_PREFIX}{part}.json", content)

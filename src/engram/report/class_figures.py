@@ -1,4 +1,4 @@
-"""Class by class: accuracy after the last stage, and which classes are taken for which."""
+"""Figures by class: accuracies, confusion, calibration, and scores over sets of labels."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import plotly.graph_objects as go
 from engram.records.head_views import SET_SCORES
 from engram.records.label_tree import LABEL_VIEWS
 from engram.report import figures
-from engram.report.digest import RUN, Digest, Floats
-from engram.report.section import DrawnMethods, Panel, Section
-from engram.report.style import as_plot_text, shorten
-from engram.report.tables import Column, Table
+from engram.report.method_styles import as_plot_text, shorten
+from engram.report.report_data import RUN_COLUMNS, Floats, ReportData
+from engram.report.section_types import DrawnMethods, Panel, Section
+from engram.report.table import Column, Table
 
 MOST_COLUMNS = 20  # classes of the table
 MOST_TICKS = 30  # names along an axis
 COLUMNS = ["name", "head", "cls", "value", "std", "first"]
 
 
-def class_accuracies(digest: Digest) -> pd.DataFrame:
+def class_accuracies(digest: ReportData) -> pd.DataFrame:
     """Mean and std over finished runs by name, head and class; `first` is its earliest task.
 
     A class that several tasks test is pooled by its numbers of rows. Of label sets, which count a
@@ -30,17 +30,19 @@ def class_accuracies(digest: Digest) -> pd.DataFrame:
     done = digest.runs[digest.runs["finished"]] if len(digest.runs) else digest.runs
     if not len(rows) or not len(done):
         return pd.DataFrame(columns=COLUMNS)
-    last = done[[*RUN, "head", "tasks"]].assign(stage=done["tasks"] - 1)
-    keys = [*RUN, "head", "stage"]
+    last = done[[*RUN_COLUMNS, "head", "tasks"]].assign(stage=done["tasks"] - 1)
+    keys = [*RUN_COLUMNS, "head", "stage"]
     rows = rows.astype({"head": str}).merge(last[keys], on=keys)
-    whole = rows.groupby([*RUN, "head"])["task"].transform("min") < 0
+    whole = rows.groupby([*RUN_COLUMNS, "head"])["task"].transform("min") < 0
     rows = rows[~whole | (rows["task"] < 0)]
     counts = frame[frame["metric"] == "class_count"].astype({"name": str, "order": str})
-    counts = counts.drop_duplicates([*RUN, "task", "cls"])[[*RUN, "task", "cls", "value"]]
-    rows = rows.merge(counts, on=[*RUN, "task", "cls"], how="left", suffixes=("", "_count"))
+    counts = counts.drop_duplicates([*RUN_COLUMNS, "task", "cls"])[
+        [*RUN_COLUMNS, "task", "cls", "value"]
+    ]
+    rows = rows.merge(counts, on=[*RUN_COLUMNS, "task", "cls"], how="left", suffixes=("", "_count"))
     weight = rows["value_count"].fillna(1.0)
     rows = rows.assign(weight=weight, part=rows["value"] * weight)
-    each = rows.groupby([*RUN, "head", "cls"]).agg(
+    each = rows.groupby([*RUN_COLUMNS, "head", "cls"]).agg(
         part=("part", "sum"), weight=("weight", "sum"), first=("task", "min")
     )  # fmt: skip
     each = each.assign(value=each["part"] / each["weight"]).reset_index()
@@ -60,11 +62,11 @@ def class_order(table: pd.DataFrame) -> list[int]:
     return [int(str(number)) for number, _ in pairs]
 
 
-def _class_names(digest: Digest, order: list[int]) -> list[str]:
+def _class_names(digest: ReportData, order: list[int]) -> list[str]:
     return [digest.classes.get(number, str(number)) for number in order]
 
 
-def class_section(digest: Digest, cast: DrawnMethods) -> Section | None:
+def class_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     """One dot per method and class; None where accuracies of classes were not recorded."""
     table = class_accuracies(digest)
     table = table[table["name"].isin(cast.names)]
@@ -73,7 +75,7 @@ def class_section(digest: Digest, cast: DrawnMethods) -> Section | None:
     order = class_order(table)
     place = {number: i + 1 for i, number in enumerate(order)}
     table = table.assign(x=[place[int(c)] for c in table["cls"]]).sort_values("x")
-    figure = figures.lines(table, cast.looks, x="class", y="accuracy", height=340)
+    figure = figures.draw_lines(table, cast.looks, x="class", y="accuracy", height=340)
     figure.update_traces(mode="markers")
     _name_ticks(figure.update_xaxes, _class_names(digest, order), start=1)
     text = (
@@ -94,7 +96,7 @@ def _name_ticks(axis: object, names: list[str], *, start: int) -> None:
     )
 
 
-def class_table(digest: Digest) -> Table | None:
+def class_table(digest: ReportData) -> Table | None:
     """The same as numbers."""
     table = class_accuracies(digest)
     if not len(table):
@@ -123,7 +125,7 @@ def class_table(digest: Digest) -> Table | None:
     return Table("classes", "Accuracy per class", tuple(columns), wide, note)
 
 
-def confusion_section(digest: Digest, cast: DrawnMethods) -> Section | None:
+def confusion_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     """A heat map per method; None where no predictions were kept."""
     panels = []
     for number, name in enumerate(cast.names):
@@ -131,7 +133,7 @@ def confusion_section(digest: Digest, cast: DrawnMethods) -> Section | None:
         if mine:
             size = max(len(one.names) for one in mine)
             height = 150 + min(420, max(160, 22 * size))
-            drawn = figures.blank("predicted", "true", height=height)
+            drawn = figures.empty_figure("predicted", "true", height=height)
             for place, one in enumerate(mine):
                 _add_confusion(drawn, name, one.head, one.confusion, one.names, place == 0)
             panels.append(Panel(f"confusion-{number + 1}", name, drawn, label=name))
@@ -155,7 +157,7 @@ def _add_confusion(
     true = np.repeat(np.array(texts, object)[:, None], len(names), axis=1)
     drawn.add_trace(
         go.Heatmap(
-            z=shares.round(4), x=numbers, y=numbers, zmin=0, zmax=1, colorscale=figures.SCALE,
+            z=shares.round(4), x=numbers, y=numbers, zmin=0, zmax=1, colorscale=figures.COLOR_SCALE,
             showscale=False, xgap=1, ygap=1, hoverongaps=False, visible=visible,
             meta={"label": name, "head": head},
             customdata=np.stack([true, true.T], axis=-1).tolist(),
@@ -172,13 +174,13 @@ def _add_confusion(
 # How sure methods are, against how often they are right.
 
 
-def calibration_section(digest: Digest, cast: DrawnMethods) -> Section | None:
+def calibration_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     """Reliability curves after the last stage; None where no scores were kept."""
-    table = _curves(digest)
+    table = _reliability_curves(digest)
     table = table[table["name"].isin(cast.names)]
     if not len(table):
         return None
-    figure = figures.lines(table, cast.looks, x="confidence", y="accuracy", height=400)
+    figure = figures.draw_lines(table, cast.looks, x="confidence", y="accuracy", height=400)
     for (_, rows), trace in zip(table.groupby(["name", "head"], sort=False), figure.data,
                                 strict=True):  # fmt: skip
         trace.marker.size = (4 + 10 * np.sqrt(rows["share"])).round(1).to_numpy()
@@ -201,7 +203,7 @@ def calibration_section(digest: Digest, cast: DrawnMethods) -> Section | None:
     return Section("calibration", "Calibration", text, (Panel("calibration", "", figure),))
 
 
-def _curves(digest: Digest) -> pd.DataFrame:
+def _reliability_curves(digest: ReportData) -> pd.DataFrame:
     """By bin: name, head, x (mean confidence), value (share right), share (of all rows)."""
     rows = [
         (
@@ -218,7 +220,7 @@ def _curves(digest: Digest) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["name", "head", "x", "value", "share"])
 
 
-def calibration_table(digest: Digest) -> Table | None:
+def calibration_table(digest: ReportData) -> Table | None:
     """Expected calibration error, mean confidence and accuracy."""
     rows = []
     for one in digest.answers:
@@ -264,7 +266,7 @@ TITLES = {
 }  # fmt: skip
 
 
-def label_section(digest: Digest, cast: DrawnMethods) -> Section | None:
+def label_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     """Lines over stages; None where no rows carry sets of labels."""
     table = _label_curves(digest)
     table = table[table["name"].isin(cast.names)]
@@ -275,7 +277,9 @@ def label_section(digest: Digest, cast: DrawnMethods) -> Section | None:
         rows = table[table["metric"] == metric].dropna(subset=["value"])
         if len(rows):
             shares = bool(rows["value"].between(0, 1).all())
-            figure = figures.lines(rows, cast.looks, x="stage", y=title, shares=shares, height=280)
+            figure = figures.draw_lines(
+                rows, cast.looks, x="stage", y=title, shares=shares, height=280
+            )
             panels.append(Panel(f"labels-{metric.replace('_', '-')}", title, figure))
     text = (
         "Rows have sets of labels. R_j is the score over the distinct test rows of all tasks so "
@@ -286,7 +290,7 @@ def label_section(digest: Digest, cast: DrawnMethods) -> Section | None:
     return Section("labels", "Label sets over stages", text, tuple(panels))
 
 
-def _label_curves(digest: Digest) -> pd.DataFrame:
+def _label_curves(digest: ReportData) -> pd.DataFrame:
     """Columns name, head, metric, x, value, std: means over runs after every stage."""
     frame = digest.frame[digest.frame["step"] == -1]
     names = frame["metric"].astype(str)
@@ -297,6 +301,6 @@ def _label_curves(digest: Digest) -> pd.DataFrame:
     ])  # fmt: skip
     keys = ["name", "head", "metric", "stage"]
     rows = rows.astype({"name": str, "head": str})
-    rows = rows.drop_duplicates([*RUN, "head", "metric", "stage"], keep="last")
+    rows = rows.drop_duplicates([*RUN_COLUMNS, "head", "metric", "stage"], keep="last")
     found = rows.groupby(keys, sort=False)["value"].agg(["mean", "std"]).reset_index()
     return found.rename(columns={"mean": "value"}).assign(x=found["stage"] + 1)

@@ -1,4 +1,6 @@
-"""Signs that a run did not do what its author believes, read from the long table alone."""
+"""Diagnoses of the long table: signs that a run did not do what its author believes, such as
+silent loss terms or unbalanced memories.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from engram.records.label_tree import COUNTED
 
 
 UNBALANCED = 2.0  # largest class of the memory over the smallest
-HELD = {
+MEMORY_KINDS = {
     "state_bytes": "method state", "network_bytes": "further networks",
     "buffer_bytes": "buffers", "optimizer_bytes": "optimiser",
 }  # fmt: skip
@@ -27,15 +29,15 @@ HELD = {
 
 def memory_balance(table: pd.DataFrame) -> list[Finding]:
     """Memories that hold far more of one class than of another."""
-    rows = last_stage(of_metric(table, "memory_count"), RUN)
-    seen = of_metric(table, "class_accuracy")
+    rows = last_stage(select_metric(table, "memory_count"), RUN_COLUMNS)
+    seen = select_metric(table, "class_accuracy")
     later = seen[seen["task"] > seen["stage"]]  # classes of which nothing can be kept yet
-    keys = [*RUN, "stage", "cls"]
+    keys = [*RUN_COLUMNS, "stage", "cls"]
     unmet = pd.MultiIndex.from_frame(rows[keys]).isin(pd.MultiIndex.from_frame(later[keys]))
     rows = rows[~(unmet & (rows["value"] == 0).to_numpy())]
     if not len(rows):
         return []
-    per_run = rows.groupby(RUN, observed=True)["value"].agg(["min", "max"])
+    per_run = rows.groupby(RUN_COLUMNS, observed=True)["value"].agg(["min", "max"])
     runs = per_run.reset_index().groupby("name", observed=True).size()
     skewed = per_run[per_run["max"] > UNBALANCED * per_run["min"]]
     found = []
@@ -50,19 +52,19 @@ def memory_balance(table: pd.DataFrame) -> list[Finding]:
 
 def growth_outside_the_memory(table: pd.DataFrame) -> list[Finding]:
     """Methods without a memory that hold more after every task."""
-    rows = table[table["metric"].isin([*HELD, "memory_items"]) & (table["step"] == -1)]
+    rows = table[table["metric"].isin([*MEMORY_KINDS, "memory_items"]) & (table["step"] == -1)]
     found = []
     for name, group in rows.astype({"metric": str}).groupby("name", observed=True):
         sizes = group.pivot_table(index="stage", columns="metric", values="value")
-        sizes = sizes.reindex(columns=[*HELD, "memory_items"]).fillna(0.0).sort_index()
-        steps = sizes[list(HELD)].sum(axis=1).diff().iloc[1:]
+        sizes = sizes.reindex(columns=[*MEMORY_KINDS, "memory_items"]).fillna(0.0).sort_index()
+        steps = sizes[list(MEMORY_KINDS)].sum(axis=1).diff().iloc[1:]
         # what a method begins to keep after its first task is no growth
         if len(steps) < 2 or sizes["memory_items"].any() or not bool((steps > 0).all()):
             continue
         first, last = sizes.iloc[0], sizes.iloc[-1]
         grown = [
             f"{words} from {human_bytes(first[kind])} to {human_bytes(last[kind])}"
-            for kind, words in HELD.items()
+            for kind, words in MEMORY_KINDS.items()
             if last[kind] > first[kind]
         ]
         text = (
@@ -77,7 +79,7 @@ def growth_outside_the_memory(table: pd.DataFrame) -> list[Finding]:
 # A finding of the doctor, and what its checks read the long table with.
 
 
-RUN = ["name", "seed", "order"]
+RUN_COLUMNS = ["name", "seed", "order"]
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Finding:
     text: str
 
 
-def of_metric(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+def select_metric(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Rows of one metric."""
     return table[table["metric"] == metric]
 
@@ -100,7 +102,7 @@ def last_stage(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return rows[rows["stage"] == last]
 
 
-def listed(values: list[object], most: int = 8) -> str:
+def format_list(values: list[object], most: int = 8) -> str:
     """The first values, and how many more there are."""
     shown = ", ".join(str(v) for v in values[:most])
     return shown if len(values) <= most else f"{shown} and {len(values) - most} more"
@@ -108,16 +110,16 @@ def listed(values: list[object], most: int = 8) -> str:
 
 def run_counts(table: pd.DataFrame) -> pd.Series[int]:
     """How many runs each name has."""
-    return table.drop_duplicates(RUN).groupby("name", observed=True).size()
+    return table.drop_duplicates(RUN_COLUMNS).groupby("name", observed=True).size()
 
 
 SEVERITIES = ("error", "warning", "note")
 FEW_RUNS = 3
-MANY = 10  # methods with the same finding
-DWARFS = 100.0  # times the task loss
-DRIFT = 1.0  # shift of a BatchNorm mean in its own standard deviations
-NOTHING = 0.05  # labels per image below which a run over label sets says nothing
-EVERYTHING = 0.9  # share of the known labels above which it names them all
+MANY_METHODS = 10  # methods with the same finding
+LARGE_LOSS_RATIO = 100.0  # times the task loss
+LARGE_DRIFT = 1.0  # shift of a BatchNorm mean in its own standard deviations
+TOO_FEW_LABELS = 0.05  # labels per image below which a run over label sets says nothing
+TOO_MANY_LABELS = 0.9  # share of the known labels above which it names them all
 
 
 Check = Callable[[pd.DataFrame], list[Finding]]
@@ -135,8 +137,19 @@ def diagnose(frame: pd.DataFrame, classes: Mapping[int, str] | None = None) -> l
 
     Examples
     --------
-    >>> row = {"recipe": "0", "label": "EWC", "seed": 0, "order": "", "stage": 1, "step": -1,
-    ...        "task": -1, "cls": -1, "head": "", "metric": "diverged", "value": 1.0}
+    >>> row = {
+    ...     "recipe": "0",
+    ...     "label": "EWC",
+    ...     "seed": 0,
+    ...     "order": "",
+    ...     "stage": 1,
+    ...     "step": -1,
+    ...     "task": -1,
+    ...     "cls": -1,
+    ...     "head": "",
+    ...     "metric": "diverged",
+    ...     "value": 1.0,
+    ... }
     >>> [finding.text for finding in diagnose(pd.DataFrame([row]))]
     ['1 of 1 runs diverged (first at stage 2).', 'Averaged over only 1 run: ...']
     """
@@ -144,11 +157,11 @@ def diagnose(frame: pd.DataFrame, classes: Mapping[int, str] | None = None) -> l
     if len(table) == 0:
         return []
     silent: Check = partial(silent_classes, names=classes or {})
-    found = [one for check in (*CHECKS, silent) for one in _gathered(check(table))]
+    found = [one for check in (*CHECKS, silent) for one in _merge_findings(check(table))]
     return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.label))
 
 
-def _gathered(found: list[Finding]) -> list[Finding]:
+def _merge_findings(found: list[Finding]) -> list[Finding]:
     """What holds for many methods alike is said once."""
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in found:
@@ -157,19 +170,21 @@ def _gathered(found: list[Finding]) -> list[Finding]:
         finding
         for (severity, text), same in groups.items()
         for finding in (
-            same if len(same) <= MANY else [Finding(severity, f"{len(same):,} methods", text)]
+            same
+            if len(same) <= MANY_METHODS
+            else [Finding(severity, f"{len(same):,} methods", text)]
         )
     ]
 
 
 def diverged_runs(table: pd.DataFrame) -> list[Finding]:
     """Runs whose loss stopped being a number."""
-    rows = of_metric(table, "diverged")
+    rows = select_metric(table, "diverged")
     rows = rows[rows["value"] > 0]
     runs = run_counts(table)
     found = []
     for name, group in rows.groupby("name", observed=True):
-        count, first = len(group.drop_duplicates(RUN)), int(group["stage"].min()) + 1
+        count, first = len(group.drop_duplicates(RUN_COLUMNS)), int(group["stage"].min()) + 1
         text = f"{count} of {runs[name]} runs diverged (first at stage {first})."
         found.append(Finding("error", str(name), text))
     return found
@@ -214,7 +229,7 @@ def loss_terms(table: pd.DataFrame) -> list[Finding]:
         if mean == 0:
             text = f"The loss term “{term}” is zero after the first stage: it has no effect."
             found.append(Finding("warning", str(name), text))
-        elif task > 0 and mean / task > DWARFS:
+        elif task > 0 and mean / task > LARGE_LOSS_RATIO:
             text = f"The loss term “{term}” is {mean / task:,.0f} times the task loss on average."
             found.append(Finding("warning", str(name), text))
     return found
@@ -222,9 +237,9 @@ def loss_terms(table: pd.DataFrame) -> list[Finding]:
 
 def silent_classes(table: pd.DataFrame, names: Mapping[int, str]) -> list[Finding]:
     """Classes that were learnt but are never predicted after the last stage."""
-    keys = [*RUN, "head"]
-    rows = last_stage(of_metric(table, "predicted"), keys)
-    seen = last_stage(of_metric(table, "class_accuracy"), keys)
+    keys = [*RUN_COLUMNS, "head"]
+    rows = last_stage(select_metric(table, "predicted"), keys)
+    seen = last_stage(select_metric(table, "class_accuracy"), keys)
     if not len(rows) or not len(seen):
         return []
     learnt = seen[seen["task"] <= seen["stage"]][[*keys, "stage", "cls"]].drop_duplicates()
@@ -233,12 +248,12 @@ def silent_classes(table: pd.DataFrame, names: Mapping[int, str]) -> list[Findin
     silent = both[both["value"] == 0]
     found = []
     for (name, head), group in silent.groupby(["name", "head"], observed=True):
-        runs = len(group.drop_duplicates(RUN))
+        runs = len(group.drop_duplicates(RUN_COLUMNS))
         classes = sorted(int(c) for c in group["cls"].unique())
         view = f" ({head}-head view)" if head else ""
         text = (
             f"In {plural(runs, 'run')} some learnt classes are never predicted after the last stage"
-            f"{view}: {listed([names.get(c, c) for c in classes])}."
+            f"{view}: {format_list([names.get(c, c) for c in classes])}."
         )
         found.append(Finding("warning", str(name), text))
     return found
@@ -246,7 +261,7 @@ def silent_classes(table: pd.DataFrame, names: Mapping[int, str]) -> list[Findin
 
 def repeated_samples(table: pd.DataFrame) -> list[Finding]:
     """Test samples that are training samples as well."""
-    rows = of_metric(table, "repeated_samples")
+    rows = select_metric(table, "repeated_samples")
     worst = rows[rows["value"] > 0].groupby("name", observed=True)["value"].max()
     return [
         Finding("warning", str(name), f"{int(count):,} test rows have the same input as a "
@@ -257,8 +272,8 @@ def repeated_samples(table: pd.DataFrame) -> list[Finding]:
 
 def batchnorm_drift(table: pd.DataFrame) -> list[Finding]:
     """Running statistics that moved away from what older tasks were trained with."""
-    rows = of_metric(table, "bn_drift")
-    worst = rows[rows["value"] > DRIFT].groupby("name", observed=True)["value"].max()
+    rows = select_metric(table, "bn_drift")
+    worst = rows[rows["value"] > LARGE_DRIFT].groupby("name", observed=True)["value"].max()
     return [
         Finding("warning", str(name), f"BatchNorm statistics drifted by up to {value:.2g} standard "
                 "deviations: old tasks are evaluated with the statistics of new ones.")
@@ -269,10 +284,12 @@ def batchnorm_drift(table: pd.DataFrame) -> list[Finding]:
 def unfinished_runs(table: pd.DataFrame) -> list[Finding]:
     """Runs that have fewer stages than there are tasks, and did not diverge."""
     rows = table[table["metric"].isin(FIGURES) & (table["step"] == -1) & (table["task"] >= 0)]
-    spans = rows.groupby(RUN, observed=True).agg(stages=("stage", "max"), tasks=("task", "max"))
+    spans = rows.groupby(RUN_COLUMNS, observed=True).agg(
+        stages=("stage", "max"), tasks=("task", "max")
+    )
     spans["tasks"] = spans.groupby(level="name", observed=True)["tasks"].transform("max")
-    lost = of_metric(table, "diverged")
-    gone = lost[lost["value"] > 0].drop_duplicates(RUN).set_index(RUN).index
+    lost = select_metric(table, "diverged")
+    gone = lost[lost["value"] > 0].drop_duplicates(RUN_COLUMNS).set_index(RUN_COLUMNS).index
     short = spans[(spans["stages"] < spans["tasks"]) & ~spans.index.isin(gone)]
     return [
         Finding("warning", str(name), f"{plural(len(group), 'run')} stopped before the last stage "
@@ -283,17 +300,22 @@ def unfinished_runs(table: pd.DataFrame) -> list[Finding]:
 
 def label_counts(table: pd.DataFrame) -> list[Finding]:
     """Runs over label sets that predict nothing, or name every label."""
-    rows = last_stage(of_metric(table, COUNTED), RUN)
+    rows = last_stage(select_metric(table, COUNTED), RUN_COLUMNS)
     opened = (
-        last_stage(of_metric(table, "predicted"), RUN).groupby(RUN, observed=True)["cls"].nunique()
+        last_stage(select_metric(table, "predicted"), RUN_COLUMNS)
+        .groupby(RUN_COLUMNS, observed=True)["cls"]
+        .nunique()
     )
     found = []
     for name, group in rows.groupby("name", observed=True):
-        labels = opened.reindex(pd.MultiIndex.from_frame(group[RUN])).to_numpy()
+        labels = opened.reindex(pd.MultiIndex.from_frame(group[RUN_COLUMNS])).to_numpy()
         counts = group["value"].to_numpy()
         for many, what in (
-            (counts < NOTHING, "predict nothing: hardly any label is above the threshold"),
-            ((labels > 2) & (counts > EVERYTHING * labels), "predict every label for every image"),
+            (counts < TOO_FEW_LABELS, "predict nothing: hardly any label is above the threshold"),
+            (
+                (labels > 2) & (counts > TOO_MANY_LABELS * labels),
+                "predict every label for every image",
+            ),
         ):
             if many.any():
                 text = f"{plural(int(many.sum()), 'run')} {what} ({counts[many].mean():.2g} labels "

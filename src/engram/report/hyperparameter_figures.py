@@ -13,37 +13,44 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engram.records.summary import searched_on
+from engram.records.summary import search_facts
 from engram.report import figures
-from engram.report.digest import Digest
-from engram.report.section import DrawnMethods, Panel, Section
-from engram.report.style import as_plot_text, shorten, styles
+from engram.report.method_styles import as_plot_text, assign_styles, shorten
+from engram.report.report_data import ReportData
+from engram.report.section_types import DrawnMethods, Panel, Section
 
 MOST_PARAMETERS = 8
 MOST_TICKS = 8  # values that are all written down
-LOG_FROM = 20.0  # largest over smallest value from which an axis is logarithmic
-PARTS = ("method", "training", "model", "stream")  # of a recipe, in which numbers are looked for
+LOG_AXIS_RATIO = 20.0  # largest over smallest value from which an axis is logarithmic
+RECIPE_PARTS = (
+    "method",
+    "training",
+    "model",
+    "stream",
+)  # of a recipe, in which numbers are looked for
 COLUMNS = ["parameter", "line", "head", "x", "value", "std", "joined"]
 ON_TEST = "Results are on test rows: picking a value here means selecting on the test set."
 ON_VALID = "Results are on validation rows of the first tasks, so values may be picked here."
 MEASURES = {"average_accuracy": "", "forgetting/max": "Forgetting"}
 
 
-def settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
+def flatten_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """What a recipe sets, flat, with dots between the levels.
 
     Examples
     --------
-    >>> settings({"method": {"name": "ER", "memory": {"total": 50}}, "model": "mlp", "seeds": [0]})
+    >>> flatten_recipe(
+    ...     {"method": {"name": "ER", "memory": {"total": 50}}, "model": "mlp", "seeds": [0]}
+    ... )
     {'method.name': 'ER', 'method.memory.total': 50, 'model': 'mlp'}
     """
-    return dict(pair for part in PARTS for pair in _flat(part, recipe.get(part)))
+    return dict(pair for part in RECIPE_PARTS for pair in _flatten(part, recipe.get(part)))
 
 
-def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _flat(f"{path}.{key}", inner)
+            yield from _flatten(f"{path}.{key}", inner)
     elif value is not None:
         yield path, value
 
@@ -52,7 +59,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def varied(recipes: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+def find_varied_numbers(recipes: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Numbers that differ between recipes of one method: parameter, recipe, x, line, joined.
 
     Recipes that differ in the parameter alone lie on one line; `line` names the method and what
@@ -61,11 +68,11 @@ def varied(recipes: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     Examples
     --------
     >>> made = {str(i): {"method": {"name": "EWC", "strength": s}} for i, s in enumerate((1, 10))}
-    >>> varied(made)[["parameter", "x", "line"]].to_dict("records")
+    >>> find_varied_numbers(made)[["parameter", "x", "line"]].to_dict("records")
     [{'parameter': 'strength', 'x': 1.0, 'line': 'EWC'},
      {'parameter': 'strength', 'x': 10.0, 'line': 'EWC'}]
     """
-    flat = {key: settings(recipe) for key, recipe in recipes.items()}
+    flat = {key: flatten_recipe(recipe) for key, recipe in recipes.items()}
     groups: dict[str, list[str]] = {}
     for key, values in flat.items():
         method = values.get("method.name", values.get("method", ""))
@@ -78,11 +85,11 @@ def varied(recipes: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
             inside = [key for key in members if _is_number(flat[key].get(path))]
             if len({float(flat[key][path]) for key in inside}) > 1:
                 rest = [other for other in differ if other != path]
-                rows += _lines(method, path, rest, {key: flat[key] for key in inside})
+                rows += _split_into_lines(method, path, rest, {key: flat[key] for key in inside})
     return pd.DataFrame(rows, columns=["parameter", "recipe", "x", "line", "joined"])
 
 
-def _lines(
+def _split_into_lines(
     method: str, path: str, rest: list[str], flat: Mapping[str, Mapping[str, Any]]
 ) -> list[tuple[str, str, float, str, bool]]:
     """The recipes that vary a number, and the line on which each lies."""
@@ -101,9 +108,9 @@ def _lines(
     return [(name, key, float(values[path]), method, False) for key, values in flat.items()]
 
 
-def response_table(digest: Digest, measure: str = "average_accuracy") -> pd.DataFrame:
+def response_table(digest: ReportData, measure: str = "average_accuracy") -> pd.DataFrame:
     """Columns parameter, line, head, x, value, std, joined: what came out at each value."""
-    found = varied(digest.recipes)
+    found = find_varied_numbers(digest.recipes)
     known = digest.methods
     if not len(found) or not len(known):
         return pd.DataFrame(columns=COLUMNS)
@@ -127,8 +134,8 @@ def response_figure(table: pd.DataFrame, *, parameter: str, y: str) -> go.Figure
     >>> response_figure(points, parameter="strength", y="validation accuracy").layout.xaxis.type
     'log'
     """
-    looks = styles(list(dict.fromkeys(table["line"])))
-    figure = figures.blank(as_plot_text(parameter), y, height=320)
+    looks = assign_styles(list(dict.fromkeys(table["line"])))
+    figure = figures.empty_figure(as_plot_text(parameter), y, height=320)
     for (line, head), rows in table.sort_values("x").groupby(["line", "head"], sort=False):
         look, joined = looks[str(line)], bool(rows.get("joined", pd.Series([True])).all())
         spread = rows["std"] if "std" in rows and rows["std"].notna().any() else None
@@ -146,7 +153,7 @@ def response_figure(table: pd.DataFrame, *, parameter: str, y: str) -> go.Figure
             )
         )  # fmt: skip
     values = table["x"].to_numpy(np.float64)
-    if len(values) and values.min() > 0 and values.max() / values.min() >= LOG_FROM:
+    if len(values) and values.min() > 0 and values.max() / values.min() >= LOG_AXIS_RATIO:
         figure.update_xaxes(type="log", exponentformat="power", dtick=1)
     if len(ticks := np.unique(values)) <= MOST_TICKS:
         figure.update_xaxes(tickvals=ticks, ticktext=[f"{tick:.4g}" for tick in ticks])
@@ -156,11 +163,11 @@ def response_figure(table: pd.DataFrame, *, parameter: str, y: str) -> go.Figure
     return figure
 
 
-def response_section(digest: Digest, cast: DrawnMethods) -> Section | None:
+def response_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     """A pair of figures for each number that was varied; None where none was."""
     panels = []
-    found = varied(digest.recipes)
-    judged = {searched_on(digest.recipes[key]) for key in found["recipe"]}
+    found = find_varied_numbers(digest.recipes)
+    judged = {search_facts(digest.recipes[key]) for key in found["recipe"]}
     on_valid = bool(judged) and all(one is not None and one[0] == "valid" for one in judged)
     tables = {name: response_table(digest, name) for name in MEASURES}
     parameters = list(dict.fromkeys(tables["average_accuracy"]["parameter"]))[:MOST_PARAMETERS]

@@ -7,30 +7,30 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from engram.records.summary import is_probed, places_of, summed
+from engram.records.summary import describe_places, is_probe_row, summarise_runs
 from engram.report import figures
-from engram.report.digest import Digest
-from engram.report.novelty_figures import detectors_of
-from engram.report.section import DrawnMethods, Panel, Section
-from engram.report.tables import Column, Table
+from engram.report.novelty_figures import list_detectors
+from engram.report.report_data import ReportData
+from engram.report.section_types import DrawnMethods, Panel, Section
+from engram.report.table import Column, Table
 
 MOST_METRICS = 12  # figures
 MOST_STAGES = 20  # columns of the table
 
 
-def probed(digest: Digest) -> pd.DataFrame:
+def summarize_probes(digest: ReportData) -> pd.DataFrame:
     """Mean and std over runs by name, metric, place and stage; detectors are listed apart."""
-    frame = digest.frame[is_probed(digest.frame)]
-    known = set(detectors_of(digest))
+    frame = digest.frame[is_probe_row(digest.frame)]
+    known = set(list_detectors(digest))
     own = [str(metric).partition("/")[0] not in known for metric in frame["metric"]]
     frame = frame[np.array(own, np.bool_)]
     frame = frame.drop(columns="label").rename(columns={"name": "label"})
-    return summed(frame).rename(columns={"label": "name"})
+    return summarise_runs(frame).rename(columns={"label": "name"})
 
 
-def probe_section(digest: Digest, cast: DrawnMethods) -> Section | None:
+def probe_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     """Lines over stages; None where nobody named a probe."""
-    table = probed(digest)
+    table = summarize_probes(digest)
     if not len(table):
         return None
     whole = table[(table["task"] < 0) & (table["cls"] < 0) & table["name"].isin(cast.names)]
@@ -39,7 +39,7 @@ def probe_section(digest: Digest, cast: DrawnMethods) -> Section | None:
     for number, metric in enumerate(list(dict.fromkeys(rows["metric"]))[:MOST_METRICS]):
         own = rows[rows["metric"] == metric]
         shares = bool(own["value"].between(0, 1).all())
-        figure = figures.lines(
+        figure = figures.draw_lines(
             own, cast.looks, x="stage", y=metric.rpartition("/")[2], shares=shares, height=280
         )
         panels.append(Panel(f"probe-{number + 1}", metric, figure))
@@ -51,12 +51,12 @@ def probe_section(digest: Digest, cast: DrawnMethods) -> Section | None:
     return Section("probes", "Probes", text, tuple(panels), note)
 
 
-def probe_table(digest: Digest, classes: Mapping[int, str]) -> Table | None:
+def probe_table(digest: ReportData, classes: Mapping[int, str]) -> Table | None:
     """Metrics by stage, mean ± std over runs."""
-    table = probed(digest)
+    table = summarize_probes(digest)
     if not len(table):
         return None
-    places = places_of(table.assign(head=""), classes)
+    places = describe_places(table.assign(head=""), classes)
     names = [
         f"{metric} ({place})" if place else metric
         for metric, place in zip(table["metric"], places, strict=True)

@@ -1,4 +1,4 @@
-"""The figures of a report as pictures, drawn by the same plotly: kaleido, a headless Chromium."""
+"""Figures as SVG, PNG and PDF, drawn by plotly in a headless Chromium."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 
 from engram.errors import EngramError, check_choice, check_int
 from engram.io import write_bytes
-from engram.report.digest import digest
-from engram.report.figure_sections import all_sections, choose_cast
-from engram.report.inputs import ReportInput
-from engram.report.page import head_views, own_head
-from engram.report.section import Panel, Section
-from engram.report.style import as_plot_text, shorten
+from engram.report.method_styles import as_plot_text, shorten
+from engram.report.page import choose_head, head_views
+from engram.report.report_data import build_report_data
+from engram.report.report_inputs import ReportInput
+from engram.report.section_types import Panel, Section
+from engram.report.sections import build_sections, choose_methods
 
-KINDS = ("svg", "png", "pdf")
+IMAGE_FORMATS = ("svg", "png", "pdf")
 INK, LINE = "#1d2125", "#dfddd7"
 
 
-class NoChromium(EngramError):
+class ChromiumNotFound(EngramError):
     """kaleido or a Chromium for it is missing, or does not answer."""
 
 
@@ -32,14 +32,14 @@ def write_images(
     inputs: ReportInput,
     folder: str | os.PathLike[str],
     *,
-    formats: Sequence[str] = KINDS,
+    formats: Sequence[str] = IMAGE_FORMATS,
     width: int = 800,
     scale: int = 2,
 ) -> list[Path]:
     """Write every figure of a report as SVG, PNG and PDF; the paths of the files.
 
-    Needs the extra ``images`` and an installed Chrome or Chromium, and says so (`NoChromium`) where
-    there is none.
+    Needs the extra ``images`` and an installed Chrome or Chromium, and says so (`ChromiumNotFound`)
+    where there is none.
 
     Parameters
     ----------
@@ -49,18 +49,18 @@ def write_images(
         Pixels of a PNG per CSS pixel.
     """
     for form in formats:
-        check_choice("formats", form, KINDS)
+        check_choice("formats", form, IMAGE_FORMATS)
     check_int("width", width, low=100)
     check_int("scale", scale, low=1)
-    facts = digest(inputs)
-    sections = all_sections(facts, choose_cast(facts))
-    own = own_head(inputs.recipes, head_views(facts))
+    facts = build_report_data(inputs)
+    sections = build_sections(facts, choose_methods(facts))
+    own = choose_head(inputs.recipes, head_views(facts))
     with tempfile.TemporaryDirectory(prefix="engram-") as work:
         drawn: list[dict[str, Any]] = [
             {"fig": figure, "path": str(Path(work) / f"{name}.{form}"),
              "opts": {"format": form, "width": width, "height": figure["layout"]["height"],
                       "scale": scale if form == "png" else 1}}
-            for name, figure in _pictures(sections, own) for form in formats
+            for name, figure in _list_pictures(sections, own) for form in formats
         ]  # fmt: skip
         _draw(drawn)
         target = Path(folder)
@@ -69,17 +69,17 @@ def write_images(
         return [write_bytes(target / path.name, path.read_bytes()) for path in made]
 
 
-def _pictures(sections: Sequence[Section], own: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _list_pictures(sections: Sequence[Section], own: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name and figure of each panel and head view; the streams' own view bears no suffix."""
     for section in sections:
         for panel in section.panels:
             heads = {str(trace.meta["head"]) for trace in panel.figure.data} - {""}
             for head in sorted(heads) or [""]:
                 suffix = "" if head in ("", own) or len(heads) == 1 else f"-{head}"
-                yield f"{panel.name}{suffix}", standalone(section, panel, head)
+                yield f"{panel.name}{suffix}", standalone_figure(section, panel, head)
 
 
-def standalone(section: Section, panel: Panel, head: str) -> dict[str, Any]:
+def standalone_figure(section: Section, panel: Panel, head: str) -> dict[str, Any]:
     """A panel's figure on white with a title and a legend, in one head view."""
     figure: dict[str, Any] = json.loads(panel.figure.to_json())
     figure["data"] = [t for t in figure["data"] if t["meta"]["head"] in ("", head)]
@@ -106,7 +106,7 @@ def _draw(pictures: list[dict[str, Any]]) -> None:
     try:
         import kaleido
     except ImportError as problem:
-        raise NoChromium("Pictures need kaleido: pip install 'engram[images]'") from problem
+        raise ChromiumNotFound("Pictures need kaleido: pip install 'engram[images]'") from problem
     # When the browser closes, half a last message may remain, which is logged with a traceback.
     logging.getLogger("choreographer").setLevel(logging.CRITICAL)
     try:
@@ -114,6 +114,6 @@ def _draw(pictures: list[dict[str, Any]]) -> None:
         kaleido.write_fig_from_object_sync(pictures, kopts={"mathjax": False})
     except (Exception, asyncio.CancelledError) as problem:
         why = " ".join(str(problem).split())[:200] or "it ended before it answered"
-        raise NoChromium(
+        raise ChromiumNotFound(
             f"Pictures need Chrome or Chromium, installed or named by BROWSER_PATH: {why}"
         ) from problem

@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engram.reproduce.output import is_lines, read_lines
-from engram.reproduce.registry import paper_cells, paper_folders, paper_titles
+from engram.reproduce.result_tables import is_line_table, read_lines
+from engram.reproduce.table_registry import paper_cells, paper_folders, paper_titles
 from engram.reproduce.verdicts import AGREES, DIFFERS, NOT_COMPARABLE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = "reproduction.csv"
+REPRODUCTION_FILE = "reproduction.csv"
 VERDICTS = (AGREES, DIFFERS, NOT_COMPARABLE)
 
 
 @dataclass(frozen=True)
-class Tally:
+class TableCoverage:
     """Cells of one table, or of several that one call makes; a figure has none.
 
     `changed` counts those among the made ones that were made with another preset only; another
@@ -44,7 +44,9 @@ class Tally:
         return self.cells - self.made
 
 
-def tally(paper: str, folder: str | Path = "runs/reproduce", *, end: str = "") -> list[Tally]:
+def count_coverage(
+    paper: str, folder: str | Path = "runs/reproduce", *, end: str = ""
+) -> list[TableCoverage]:
     """One line per table, group and figure of a paper.
 
     Parameters
@@ -57,26 +59,26 @@ def tally(paper: str, folder: str | Path = "runs/reproduce", *, end: str = "") -
 
     Examples
     --------
-    >>> first = tally("rwalk", "nowhere")[0]
+    >>> first = count_coverage("rwalk", "nowhere")[0]
     >>> first.name, first.cells, first.made, first.not_run
     ('rwalk/1', 78, 0, 78)
     """
-    found, base = recorded(paper, folder, end=end), Path(folder)
+    found, base = read_recorded_lines(paper, folder, end=end), Path(folder)
     return [
-        replace(_counted(paper, name, title, found), drawn=_drawn(paper, name, base, end))
+        replace(_count_verdicts(paper, name, title, found), drawn=_is_drawn(paper, name, base, end))
         for name, title in paper_titles(paper).items()
     ]
 
 
-def _stems(paper: str, name: str, end: str) -> list[str]:
+def _file_stems(paper: str, name: str, end: str) -> list[str]:
     """Names of the run directories, and saved files, that a table or figure may be in."""
     stems = (paper_folders(paper).get(name, ""), f"{paper}-{name}")
     return [stem + end for stem in stems if stem]
 
 
-def _drawn(paper: str, name: str, base: Path, end: str) -> bool:
+def _is_drawn(paper: str, name: str, base: Path, end: str) -> bool:
     """Whether the numbers of a figure are there; one of several data sets has a file for each."""
-    stems = _stems(paper, name, end)
+    stems = _file_stems(paper, name, end)
     places = [base / "figures", *(base / stem / "figures" for stem in stems)]
     files = [base / f"{stem}.csv" for stem in stems if stem == f"{paper}-{name}{end}"]
     files += [
@@ -85,15 +87,17 @@ def _drawn(paper: str, name: str, base: Path, end: str) -> bool:
     return any(one.is_file() for one in files)
 
 
-def recorded(paper: str, folder: str | Path, *, end: str = "") -> pd.DataFrame:
+def read_recorded_lines(paper: str, folder: str | Path, *, end: str = "") -> pd.DataFrame:
     """The lines of a paper, one per cell: the preset's, or the last of other settings."""
     import pandas as pd
 
     base = Path(folder)
-    stems = dict.fromkeys(stem for name in paper_titles(paper) for stem in _stems(paper, name, end))
-    places = [base / FILE, *(base / stem / FILE for stem in stems)]
+    stems = dict.fromkeys(
+        stem for name in paper_titles(paper) for stem in _file_stems(paper, name, end)
+    )
+    places = [base / REPRODUCTION_FILE, *(base / stem / REPRODUCTION_FILE for stem in stems)]
     places += [base / f"{stem}.csv" for stem in stems]
-    parts = [_read(place) for place in places if is_lines(place)]
+    parts = [_read(place) for place in places if is_line_table(place)]
     if not parts:
         return pd.DataFrame(columns=["table", "verdict", "settings"])
     lines = pd.concat(parts, ignore_index=True)
@@ -122,17 +126,17 @@ def _read(path: Path) -> pd.DataFrame:
     return lines
 
 
-def _counted(paper: str, name: str, title: str, found: pd.DataFrame) -> Tally:
+def _count_verdicts(paper: str, name: str, title: str, found: pd.DataFrame) -> TableCoverage:
     cells = paper_cells(paper, name)
     own = found[found["table"].isin({cell.table for cell in cells})]
     counts = own["verdict"].value_counts()
     agrees, differs, other = (int(counts.get(verdict, 0)) for verdict in VERDICTS)
     changed = int((own["settings"].map(_nearness) == 0).sum())
-    return Tally(f"{paper}/{name}", title, len(cells), agrees, differs, other, changed)
+    return TableCoverage(f"{paper}/{name}", title, len(cells), agrees, differs, other, changed)
 
 
-def total(lines: Iterable[Tally]) -> Tally:
+def sum_coverage(lines: Iterable[TableCoverage]) -> TableCoverage:
     """The sum of several."""
     every = list(lines)
     names = ("cells", "agrees", "differs", "not_comparable", "changed")
-    return Tally("", "", *(sum(getattr(one, name) for one in every) for name in names))
+    return TableCoverage("", "", *(sum(getattr(one, name) for one in every) for name in names))

@@ -23,30 +23,36 @@ Floats = npt.NDArray[np.float64]
 Measure = Callable[["Result"], Floats]
 
 # Reasons that are known before anything runs.
-EPOCHS = "epochs unstated"
-VARIANT = "variant"  # the paper leaves details of the method open, or the authors' code differs
-SUBSET = "data subset"
+EPOCHS_UNSTATED = "epochs unstated"
+VARIANT_UNSTATED = (
+    "variant"  # the paper leaves details of the method open, or the authors' code differs
+)
+DATA_SUBSET = "data subset"
 OTHER_DATA = "other data"
-OUTSIDE = "outside set"  # a set that is not part of the protocol's own data
-SPLIT = "split unstated"  # which rows are tested matters where they are few
-COPIES = "copies unstated"  # how many samples an augmentation adds
-DOUBT = "doubtful cell"
-ORDER = ORDER_IN_DOUBT  # whether the paper's numbers were made with the order they stand under
+OOD_SET_UNSTATED = "outside set"  # a set that is not part of the protocol's own data
+SPLIT_UNSTATED = "split unstated"  # which rows are tested matters where they are few
+COPIES_UNSTATED = "copies unstated"  # how many samples an augmentation adds
+DOUBTFUL_CELL = "doubtful cell"
+DOUBTFUL_ORDER = (
+    ORDER_IN_DOUBT  # whether the paper's numbers were made with the order they stand under
+)
 REASONS = {
-    EPOCHS: "the paper does not say how long a task is trained",
-    VARIANT: "the paper leaves details of the method open, or its code differs from its text",
-    SUBSET: "rows of the official data set are missing here",
+    EPOCHS_UNSTATED: "the paper does not say how long a task is trained",
+    VARIANT_UNSTATED: (
+        "the paper leaves details of the method open, or its code differs from its text"
+    ),
+    DATA_SUBSET: "rows of the official data set are missing here",
     OTHER_DATA: "made on other data than the paper's",
-    OUTSIDE: "needs a set that is not part of the stream",
-    SPLIT: "the paper does not say which rows it tests on",
-    COPIES: "the paper does not say how many augmented copies of samples it adds",
-    DOUBT: "the printed number itself is in doubt",
-    ORDER: "the printed numbers look like those of another order of the classes",
+    OOD_SET_UNSTATED: "needs a set that is not part of the stream",
+    SPLIT_UNSTATED: "the paper does not say which rows it tests on",
+    COPIES_UNSTATED: "the paper does not say how many augmented copies of samples it adds",
+    DOUBTFUL_CELL: "the printed number itself is in doubt",
+    DOUBTFUL_ORDER: "the printed numbers look like those of another order of the classes",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CellEntry:
     """How the number of one cell is made.
 
     Parameters
@@ -71,7 +77,7 @@ class Entry:
 
     Examples
     --------
-    >>> Entry(missing="quoted from another paper").recipes
+    >>> CellEntry(missing="quoted from another paper").recipes
     ()
     """
 
@@ -84,12 +90,12 @@ class Entry:
     tasks: int = 0
 
 
-def stand_in(entry: Entry) -> str:
+def stand_in_data(entry: CellEntry) -> str:
     """The data that a number is made on where it is not the paper's, "" where it is.
 
     Examples
     --------
-    >>> stand_in(Entry(missing="quoted from another paper"))
+    >>> stand_in_data(CellEntry(missing="quoted from another paper"))
     ''
     """
     recipes = (*entry.recipes, *(entry.counted or ())[:1])
@@ -114,17 +120,17 @@ class PaperFigure:
     rows: tuple[Mapping[str, str], ...] = ()
 
 
-def _any_order(recipe: Recipe) -> int:
+def _rank_equally(recipe: Recipe) -> int:
     return 0
 
 
-def _no_entry(cell: Cell) -> Entry:
-    return Entry(missing="nothing is known about how to make it")
+def _unknown_entry(cell: Cell) -> CellEntry:
+    return CellEntry(missing="nothing is known about how to make it")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperTable:
-    """A table of a paper: its cells, and a function from a cell to its `Entry`.
+    """A table of a paper: its cells, and a function from a cell to its `CellEntry`.
 
     Parameters
     ----------
@@ -147,14 +153,14 @@ class PaperTable:
     name: str
     title: str = ""
     cells: tuple[Cell, ...] = ()
-    entry: Callable[[Cell], Entry] = _no_entry
+    entry: Callable[[Cell], CellEntry] = _unknown_entry
     figures: tuple[PaperFigure, ...] = ()
     preset: Any = None
     settings: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=())
     folder: str = ""
-    rank: Callable[[Recipe], int] = _any_order
+    rank: Callable[[Recipe], int] = _rank_equally
 
     def settings_of(self, cell: Cell) -> str:
         """The settings that a cell is made with, as text; those of other data sets do not matter.
@@ -167,7 +173,7 @@ class PaperTable:
         """
         owners = {key: self.parts.get(key.partition(".")[0]) for key in self.settings}
         own = {k: v for k, v in self.settings.items() if owners[k] in (None, cell["dataset"])}
-        return words(own)
+        return format_settings(own)
 
     @property
     def recipes(self) -> list[Recipe]:
@@ -182,12 +188,12 @@ def run_key(recipe: Recipe) -> tuple[str, str, tuple[int, ...]]:
     return recipe.key, recipe.order, recipe.seeds
 
 
-def words(settings: Mapping[str, str]) -> str:
+def format_settings(settings: Mapping[str, str]) -> str:
     """Settings as text.
 
     Examples
     --------
-    >>> words({"mnist.epochs": "1", "seeds": "3"})
+    >>> format_settings({"mnist.epochs": "1", "seeds": "3"})
     'mnist.epochs=1; seeds=3'
     """
     return "; ".join(f"{key}={value}" for key, value in settings.items())

@@ -9,21 +9,27 @@ import numpy as np
 
 from engram.metrics.statistics import std
 from engram.reproduce.cells import Cell
-from engram.reproduce.paper_table import DOUBT, ORDER, OTHER_DATA, Entry, Floats
+from engram.reproduce.paper_table import (
+    DOUBTFUL_CELL,
+    DOUBTFUL_ORDER,
+    OTHER_DATA,
+    CellEntry,
+    Floats,
+)
 
 AGREES, DIFFERS, NOT_RUN, NOT_COMPARABLE = "agrees", "differs", "not run", "not comparable"
 ILLEGIBLE = "printed value not legible"
-WIDE = "wide interval"  # nothing but the scatter of our repetitions lets a cell agree
+WIDE_INTERVAL = "wide interval"  # nothing but the scatter of our repetitions lets a cell agree
 LEVEL = 0.95
-ENOUGH = 3  # repetitions for an interval that says something
+ENOUGH_REPETITIONS = 3  # repetitions for an interval that says something
 
 
 @dataclass(frozen=True)
-class Line:
+class ReproductionLine:
     """One cell with our number beside it.
 
     `low` and `high` bound the mean over repetitions (t interval). They are NaN for fewer than
-    `ENOUGH`: two repetitions bound a mean so loosely that anything would lie between.
+    `ENOUGH_REPETITIONS`: two repetitions bound a mean so loosely that anything would lie between.
     """
 
     cell: Cell
@@ -42,7 +48,9 @@ class Line:
         Examples
         --------
         >>> cell = Cell("rwalk", "1", {"dataset": "MNIST", "method": "EWC"}, 0.08)
-        >>> Line(cell, np.empty(0), 0.0, 0.0, NOT_COMPARABLE, OTHER_DATA, data="digits").name
+        >>> ReproductionLine(
+        ...     cell, np.empty(0), 0.0, 0.0, NOT_COMPARABLE, OTHER_DATA, data="digits"
+        ... ).name
         'digits EWC'
         """
         return self.cell.name_on(self.data)
@@ -61,14 +69,14 @@ class Line:
         return self.ours - self.cell.value
 
 
-def interval(values: Floats, *, level: float = LEVEL) -> tuple[float, float]:
+def t_interval(values: Floats, *, level: float = LEVEL) -> tuple[float, float]:
     """The t interval of a mean; NaN for fewer than two values.
 
     With the handful of seeds of a reproduction a bootstrap interval would be far too narrow.
 
     Examples
     --------
-    >>> low, high = interval(np.array([1.0, 2.0, 3.0]))
+    >>> low, high = t_interval(np.array([1.0, 2.0, 3.0]))
     >>> round(low, 4), round(high, 4)
     (-0.4841, 4.4841)
     """
@@ -82,48 +90,50 @@ def interval(values: Floats, *, level: float = LEVEL) -> tuple[float, float]:
 
 
 def _bounds(values: Floats) -> tuple[float, float]:
-    return interval(values) if len(values) >= ENOUGH else (math.nan, math.nan)
+    return t_interval(values) if len(values) >= ENOUGH_REPETITIONS else (math.nan, math.nan)
 
 
-def allowed(cell: Cell, tolerance: float, values: Floats) -> float:
+def allowed_difference(cell: Cell, tolerance: float, values: Floats) -> float:
     """The largest difference that is none: tolerance, half of the interval, the paper's spread."""
     low, high = _bounds(values)
     candidates = (tolerance, (high - low) / 2, cell.std)
     return max(c for c in candidates if not math.isnan(c))
 
 
-def _doubts(cell: Cell) -> list[str]:
+def _list_doubts(cell: Cell) -> list[str]:
     """What there is to doubt about the printed number: its order has a reason of its own."""
     found = [one for one in cell.doubt.split("; ") if one]
-    order = [ORDER] if ORDER in found else []
-    return [*order, *([DOUBT] if len(found) > len(order) else [])]
+    order = [DOUBTFUL_ORDER] if DOUBTFUL_ORDER in found else []
+    return [*order, *([DOUBTFUL_CELL] if len(found) > len(order) else [])]
 
 
-def known_reasons(cell: Cell, entry: Entry) -> tuple[str, ...]:
+def known_reasons(cell: Cell, entry: CellEntry) -> tuple[str, ...]:
     """Reasons for a difference that are known before anything runs.
 
     Examples
     --------
     >>> cell = Cell("rwalk", "1", {"metric": "F"}, math.nan)
-    >>> known_reasons(cell, Entry(reasons=("variant",)))
+    >>> known_reasons(cell, CellEntry(reasons=("variant",)))
     ('printed value not legible', 'variant')
     """
     other = OTHER_DATA in entry.reasons  # then there is nothing to compare, legible or not
     illegible = [ILLEGIBLE] if math.isnan(cell.value) and not other else []
-    return (*illegible, *entry.reasons, *_doubts(cell))
+    return (*illegible, *entry.reasons, *_list_doubts(cell))
 
 
-def judge(cell: Cell, entry: Entry, values: Floats) -> Line:
+def judge_cell(cell: Cell, entry: CellEntry, values: Floats) -> ReproductionLine:
     """Compare our repetitions with the printed number.
 
     Examples
     --------
     >>> cell = Cell("rwalk", "1", {"metric": "F"}, 0.12)
-    >>> judge(cell, Entry(), np.array([0.10, 0.11])).verdict
+    >>> judge_cell(cell, CellEntry(), np.array([0.10, 0.11])).verdict
     'agrees'
-    >>> judge(cell, Entry(), np.array([0.40, 0.41])).reason
+    >>> judge_cell(cell, CellEntry(), np.array([0.40, 0.41])).reason
     'unexplained'
-    >>> loose = judge(cell, Entry(), np.array([0.02, 0.05, 0.17]))  # 0.08, from -0.12 to 0.28
+    >>> loose = judge_cell(
+    ...     cell, CellEntry(), np.array([0.02, 0.05, 0.17])
+    ... )  # 0.08, from -0.12 to 0.28
     >>> loose.verdict, loose.reason
     ('agrees', 'wide interval')
     """
@@ -131,20 +141,20 @@ def judge(cell: Cell, entry: Entry, values: Floats) -> Line:
     low, high = _bounds(known)
     line = (cell, known, low, high)
     if entry.missing:
-        return Line(*line, NOT_RUN, entry.missing)
+        return ReproductionLine(*line, NOT_RUN, entry.missing)
     if not len(known):
-        return Line(*line, NOT_RUN, "no finished run")
+        return ReproductionLine(*line, NOT_RUN, "no finished run")
     reasons = [*known_reasons(cell, entry)]
     if len(known) < len(values):
         reasons.append(f"{len(known)} of {len(values)} runs")
     if OTHER_DATA in entry.reasons:
-        return Line(*line, NOT_COMPARABLE, "; ".join(reasons))
+        return ReproductionLine(*line, NOT_COMPARABLE, "; ".join(reasons))
     if math.isnan(cell.value):
-        return Line(*line, NOT_COMPARABLE, "; ".join(reasons))
+        return ReproductionLine(*line, NOT_COMPARABLE, "; ".join(reasons))
     gap = abs(float(known.mean()) - cell.value)
     # 99.3 - 96.3 is a hair above 3 in binary
-    agrees = gap <= allowed(cell, entry.tolerance, known) + 1e-9
-    if agrees and gap > allowed(cell, entry.tolerance, known[:1]) + 1e-9:
-        reasons.append(WIDE)
+    agrees = gap <= allowed_difference(cell, entry.tolerance, known) + 1e-9
+    if agrees and gap > allowed_difference(cell, entry.tolerance, known[:1]) + 1e-9:
+        reasons.append(WIDE_INTERVAL)
     reason = "; ".join(reasons) or ("" if agrees else "unexplained")
-    return Line(*line, AGREES if agrees else DIFFERS, reason)
+    return ReproductionLine(*line, AGREES if agrees else DIFFERS, reason)

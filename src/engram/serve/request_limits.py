@@ -1,4 +1,6 @@
-"""What stands before the service: who may ask, how much, how slowly."""
+"""The gate before the service (host, token, size and time of requests), and the server that runs
+both.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from engram.errors import EngramError, check_float, check_int
-from engram.serve.service_metrics import Metrics
+from engram.serve.service_metrics import ServiceMetrics
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -24,12 +26,17 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OPEN = ("/health", "/", "/docs", "/openapi.json")  # without a token; they tell nothing of the model
+OPEN_PATHS = (
+    "/health",
+    "/",
+    "/docs",
+    "/openapi.json",
+)  # without a token; they tell nothing of the model
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class RequestLimits:
     """How much and how slowly one request may ask.
 
     Parameters
@@ -56,7 +63,7 @@ class Limits:
         check_float("answer_seconds", self.answer_seconds, open_low=True)
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that gets no further, with the status that says why."""
 
     def __init__(self, status: int, words: str) -> None:
@@ -64,11 +71,11 @@ class Refused(Exception):
         self.status = status
 
 
-class Gate:
+class RequestGate:
     """The outermost layer: host, token, size and time of every request, and a count of them."""
 
     def __init__(
-        self, app: App, *, limits: Limits, metrics: Metrics, token: str = "",
+        self, app: App, *, limits: RequestLimits, metrics: ServiceMetrics, token: str = "",
         hosts: Collection[str] = (), paths: Collection[str] = (),
     ) -> None:  # fmt: skip
         self.app, self.limits, self.metrics = app, limits, metrics
@@ -90,10 +97,12 @@ class Gate:
             self._admit(scope)
             body = await self._body(scope, receive)
             await self._answer(scope, body, receive, counted)
-        except Refused as problem:
+        except RequestRefused as problem:
             await _refuse(counted, problem)
         finally:
-            path = next((one for one in self.paths if _fits(scope["path"], one)), "other")
+            path = next(
+                (one for one in self.paths if _matches_template(scope["path"], one)), "other"
+            )
             self.metrics.request(path, status[0], time.perf_counter() - began)
 
     def _admit(self, scope: Scope) -> None:
@@ -101,33 +110,33 @@ class Gate:
         host = headers.get(b"host", b"").decode("latin-1")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if self.hosts and name not in self.hosts:
-            raise Refused(421, f"this service answers to {', '.join(self.hosts)}")
-        if not self.token or scope["path"] in OPEN:
+            raise RequestRefused(421, f"this service answers to {', '.join(self.hosts)}")
+        if not self.token or scope["path"] in OPEN_PATHS:
             return
         given = headers.get(b"authorization", b"")
         if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
-            raise Refused(401, "a token is required: Authorization: Bearer TOKEN")
+            raise RequestRefused(401, "a token is required: Authorization: Bearer TOKEN")
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         most, parts, size = self.limits.most_bytes, [], 0
         said = dict(scope["headers"]).get(b"content-length", b"0")
         if said.isdigit() and int(said) > most:
-            raise Refused(413, f"at most {most} bytes in a request")
+            raise RequestRefused(413, f"at most {most} bytes in a request")
         try:
             async with asyncio.timeout(self.limits.read_seconds):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise Refused(400, "the request ended before its body did")
+                        raise RequestRefused(400, "the request ended before its body did")
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
                     if size > most:
-                        raise Refused(413, f"at most {most} bytes in a request")
+                        raise RequestRefused(413, f"at most {most} bytes in a request")
                     if not message.get("more_body", False):
                         return b"".join(parts)
         except TimeoutError:
             words = f"the request took more than {self.limits.read_seconds:g} seconds to arrive"
-            raise Refused(408, words) from None
+            raise RequestRefused(408, words) from None
 
     async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         given = False
@@ -143,10 +152,10 @@ class Gate:
             async with asyncio.timeout(self.limits.answer_seconds):
                 await self.app(scope, replay, send)
         except TimeoutError:
-            raise Refused(503, "the answer took too long") from None
+            raise RequestRefused(503, "the answer took too long") from None
 
 
-async def _refuse(send: Send, problem: Refused) -> None:
+async def _refuse(send: Send, problem: RequestRefused) -> None:
     body = json.dumps({"error": str(problem)}).encode()
     headers = [(b"content-type", b"application/json"), (b"connection", b"close"),
                (b"content-length", str(len(body)).encode())]  # fmt: skip
@@ -156,12 +165,15 @@ async def _refuse(send: Send, problem: Refused) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _fits(path: str, template: str) -> bool:
+def _matches_template(path: str, template: str) -> bool:
     """Whether a path is of a template such as ``/jobs/{number}``.
 
     Examples
     --------
-    >>> _fits("/jobs/3", "/jobs/{check_float}"), _fits("/jobs", "/jobs/{check_float}")
+    >>> (
+    ...     _matches_template("/jobs/3", "/jobs/{check_float}"),
+    ...     _matches_template("/jobs", "/jobs/{check_float}"),
+    ... )
     (True, False)
     """
     own, wanted = path.split("/"), template.split("/")
@@ -173,7 +185,7 @@ def _fits(path: str, template: str) -> bool:
 # uvicorn with one thing more: who sends headers too slowly is cut off.
 
 
-def protocol(seconds: float) -> type[H11Protocol]:
+def make_protocol(seconds: float) -> type[H11Protocol]:
     """A protocol that gives every request's headers so many seconds to arrive."""
 
     class Impatient(H11Protocol):
@@ -215,13 +227,13 @@ def protocol(seconds: float) -> type[H11Protocol]:
     return Impatient
 
 
-def listening(host: str, port: int) -> socket.socket:
+def open_socket(host: str, port: int) -> socket.socket:
     """A socket at the address, or an error in words: nothing is loaded for a port in use.
 
     Examples
     --------
-    >>> with listening("127.0.0.1", 0) as one:
-    ...     listening("127.0.0.1", one.getsockname()[1])
+    >>> with open_socket("127.0.0.1", 0) as one:
+    ...     open_socket("127.0.0.1", one.getsockname()[1])
     Traceback (most recent call last):
     ...
     engram.errors.EngramError: 127.0.0.1:...: cannot be listened on (Address already in use)
@@ -235,10 +247,10 @@ def listening(host: str, port: int) -> socket.socket:
         raise EngramError(f"{host}:{port}: cannot be listened on ({why})") from problem
 
 
-def server(app: Any, *, host: str, port: int, limits: Limits) -> uvicorn.Server:
+def make_server(app: Any, *, host: str, port: int, limits: RequestLimits) -> uvicorn.Server:
     """A server that is ready to run."""
     config = uvicorn.Config(
-        app, host=host, port=port, http=protocol(limits.read_seconds), log_level="warning",
+        app, host=host, port=port, http=make_protocol(limits.read_seconds), log_level="warning",
         access_log=False, limit_concurrency=limits.connections, lifespan="on",
         timeout_graceful_shutdown=5, server_header=False, ws="none",
     )  # fmt: skip

@@ -1,4 +1,6 @@
-"""What is served: a learner that many may ask, while another process learns the next task."""
+"""The service behind the routes: a learner that answers, the process that trains it, and the
+queue of tasks.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from typing import Any
 from torch import Tensor
 
 from engram.deploy.deployed_learner import Learner
-from engram.deploy.extend import NewTask
+from engram.deploy.new_task import NewTask
 from engram.errors import EngramError, RecordError, bad, check_choice
 from engram.io import TensorFile, save_tensors, sync
 from engram.novelty import detectors
 from engram.records.locks import Claims
-from engram.serve.service_metrics import Metrics
+from engram.serve.service_metrics import ServiceMetrics
 
 
 class Service:
@@ -53,13 +55,13 @@ class Service:
         self._claims = Claims(folder)
         if not self._claims.take("serve"):
             raise RecordError(f"{self.path}: is served by another process")
-        self.jobs = Jobs(folder, int(self.learner.notes.get("job", 0)))
-        self.metrics = Metrics()
+        self.jobs = JobQueue(folder, int(self.learner.notes.get("job", 0)))
+        self.metrics = ServiceMetrics()
         # of this process alone: a learning process that outlived another service may still write
         self._next = folder / f"next-{os.getpid()}.engram"
         for left in folder.glob("next-*.engram"):
             left.unlink(missing_ok=True)
-        self._learning = Learning(learn_seconds)
+        self._learning = TrainingProcess(learn_seconds)
         self._wake, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._learn_all, name="learn", daemon=True)
 
@@ -99,7 +101,7 @@ class Service:
         self.metrics.rows("novelty", len(found))
         return {"novelty": found, "tasks": learner.tasks}
 
-    def learn(self, x: Any, y: list[Any]) -> Job:
+    def learn(self, x: Any, y: list[Any]) -> LearningJob:
         """Check a task as learning would, and keep it for later."""
         if len(self.jobs) >= self.queue:
             count = len(self.jobs)
@@ -144,7 +146,7 @@ class Service:
             self.jobs.done(job.number, error)
             self.metrics.job("failed" if error else "learnt")
 
-    def _learn(self, job: Job) -> str:
+    def _learn(self, job: LearningJob) -> str:
         """Let the other process learn a task and take over what it made; why not, in words."""
         error = self._learning.learn(
             model=str(self.path), task=str(self.jobs.path(job.number)), out=str(self._next),
@@ -154,7 +156,7 @@ class Service:
             self._take_over(job)
         return error
 
-    def _take_over(self, job: Job) -> None:
+    def _take_over(self, job: LearningJob) -> None:
         fresh = Learner.load(self._next, device=self.device, trust=self.trust)
         if fresh.notes.get("job") != job.number:
             raise EngramError("the process that learns has written another task's model")
@@ -168,7 +170,7 @@ class QueueFull(EngramError):
     """Too many tasks wait."""
 
 
-def need_model(path: Path) -> Path:
+def require_model_file(path: Path) -> Path:
     """A model file, or a complaint that says how to get one."""
     if path.is_dir():
         expected = "a model file (--label NAME --to model.engram saves one from a run directory)"
@@ -182,7 +184,7 @@ def need_model(path: Path) -> Path:
 # The process that learns, seen from the service: started when needed, and again if it dies.
 
 
-class Learning:
+class TrainingProcess:
     """One process for one task after the other.
 
     Parameters
@@ -214,7 +216,7 @@ class Learning:
             alarm.cancel()
         if line:
             return str(json.loads(line)["error"])
-        code, words = process.wait(), self._last_words()
+        code, words = process.wait(), self._read_last_line()
         self.close()
         if self._late.is_set():
             return f"learning took more than {self.seconds:g} seconds and was ended"
@@ -250,7 +252,7 @@ class Learning:
         self._late.set()
         self.stop()
 
-    def _last_words(self) -> str:
+    def _read_last_line(self) -> str:
         self._said.seek(0)
         lines: list[str] = self._said.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
@@ -260,12 +262,12 @@ class Learning:
 # Tasks that wait to be learnt, as files: accepted is kept, whatever happens to the process.
 
 
-STATES = ("queued", "learning", "learnt", "failed")
-REMEMBERED = 1000  # jobs whose end is still known
+JOB_STATES = ("queued", "learning", "learnt", "failed")
+MOST_REMEMBERED_JOBS = 1000  # jobs whose end is still known
 
 
 @dataclass
-class Job:
+class LearningJob:
     """One task: what became of it so far."""
 
     number: int
@@ -275,7 +277,7 @@ class Job:
     seconds: float = 0.0
 
 
-class Jobs:
+class JobQueue:
     """A queue in a folder: ``task-000001.safetensors`` until it is learnt.
 
     Numbers go on after the last one that the model has learnt, so a task that was learnt just
@@ -284,7 +286,7 @@ class Jobs:
     Examples
     --------
     >>> import tempfile, torch
-    >>> jobs = Jobs(Path(tempfile.mkdtemp()), learnt=4)
+    >>> jobs = JobQueue(Path(tempfile.mkdtemp()), learnt=4)
     >>> jobs.add(torch.zeros(2, 3), ["a", "b"]).number, len(jobs)
     (5, 1)
     >>> jobs.next().rows, jobs.read(5)[1]
@@ -298,7 +300,7 @@ class Jobs:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
-        self._known: dict[int, Job] = {}
+        self._known: dict[int, LearningJob] = {}
         self._waiting: list[int] = []
         self._last = learnt
         for path in sorted(folder.glob("task-*.safetensors*")):
@@ -309,7 +311,7 @@ class Jobs:
             if number <= learnt:
                 path.unlink()
                 continue
-            self._known[number] = Job(number, len(self.read(number)[0]))
+            self._known[number] = LearningJob(number, len(self.read(number)[0]))
             self._waiting.append(number)
 
     def __len__(self) -> int:
@@ -319,18 +321,18 @@ class Jobs:
         """The file of a task."""
         return self.folder / f"task-{number:06d}.safetensors"
 
-    def add(self, x: Tensor, y: list[Any]) -> Job:
+    def add(self, x: Tensor, y: list[Any]) -> LearningJob:
         """Keep a task; it is on the disk when this returns."""
         with self._lock:
             self._last += 1
             number = self._last
         save_tensors(self.path(number), {"x": x.contiguous()}, {"facts": json.dumps({"y": y})})
         with self._lock:
-            job = self._known[number] = Job(number, len(x))
+            job = self._known[number] = LearningJob(number, len(x))
             self._waiting.append(number)
             self._waiting.sort()
-            for old in sorted(self._known)[:-REMEMBERED]:
-                if self._known[old].state in STATES[2:]:
+            for old in sorted(self._known)[:-MOST_REMEMBERED_JOBS]:
+                if self._known[old].state in JOB_STATES[2:]:
                     del self._known[old]
         return job
 
@@ -338,11 +340,11 @@ class Jobs:
         """Inputs and labels of a task."""
         return read_task(self.path(number))
 
-    def get(self, number: int) -> Job | None:
+    def get(self, number: int) -> LearningJob | None:
         """What is known of a task."""
         return self._known.get(number)
 
-    def next(self) -> Job | None:
+    def next(self) -> LearningJob | None:
         """The task that has waited longest; it stays in the queue until it is done."""
         with self._lock:
             return self._known[self._waiting[0]] if self._waiting else None

@@ -7,12 +7,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Metrics:
+class ServiceMetrics:
     """What a service has done so far, in a registry of its own; any thread may count.
 
     Examples
     --------
-    >>> metrics = Metrics()
+    >>> metrics = ServiceMetrics()
     >>> metrics.request("/predict", 200, 0.004)
     >>> metrics.rows("predict", 3)
     >>> lines = metrics.text({"engram_tasks": 2}).splitlines()

@@ -21,11 +21,11 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed must not be taken for an answer
     for line in sys.stdin:
-        answers.write(json.dumps({"error": learn(**json.loads(line))}) + "\n")
+        answers.write(json.dumps({"error": learn_task(**json.loads(line))}) + "\n")
         answers.flush()
 
 
-def learn(model: str, task: str, out: str, number: int, **options: Any) -> str:
+def learn_task(model: str, task: str, out: str, number: int, **options: Any) -> str:
     """Load a model, let it learn a task, save what came out; why not, in words."""
     from engram.deploy.deployed_learner import Learner
     from engram.errors import EngramError

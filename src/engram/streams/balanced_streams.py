@@ -10,9 +10,9 @@ from torch import Tensor
 
 from engram import keys
 from engram.data.dataset import Data
-from engram.data.image_copies import Copies
+from engram.data.image_copies import ImageCopies
 from engram.errors import bad, check_int
-from engram.streams.rows import by_class
+from engram.streams.row_numbers import split_by_class
 from engram.streams.stream import Stream, Task, with_origin
 
 
@@ -56,7 +56,7 @@ def balance(
     options = {"flip": flip, "rotate": rotate, "degrees": degrees, "per_class": per_class,
                "seed": check_int("seed", seed)}  # fmt: skip
     rows = torch.cat([task.train.cpu() for task in stream]).unique()
-    data = _copied(stream.data, rows, options)
+    data = _add_copies(stream.data, rows, options)
     count = len(stream.data.x)
     source = data.copies.source if data.copies is not None else rows[:0]
     tasks = [_with_copies(task, source, count) for task in stream]
@@ -78,17 +78,17 @@ def _check(stream: Any) -> None:
         raise bad("stream", "one without copies", f"{len(stream.data.copies)} copies")
 
 
-def _copied(data: Data, rows: Tensor, options: dict[str, Any]) -> Data:
+def _add_copies(data: Data, rows: Tensor, options: dict[str, Any]) -> Data:
     """The data with its copies; the same object for the same rows and options."""
     # Runs train together only over one Data, and orders of classes all have the same rows.
     known: dict[Any, Data] = data.__dict__.setdefault("_copied", {})
     name = (rows.numpy().tobytes(), data.fingerprint(), *options.items())
     if name not in known:
         changes = {key: options[key] for key in ("flip", "rotate", "degrees")}
-        source, key = _sources(data, rows, options["per_class"], options["seed"])
+        source, key = _draw_sources(data, rows, options["per_class"], options["seed"])
         where = source.to(data.y.device)
         known[name] = replace(
-            data, copies=Copies(source=source, key=key, **changes),
+            data, copies=ImageCopies(source=source, key=key, **changes),
             y=torch.cat([data.y, data.y[where]]),
             attributes={k: torch.cat([v, v[source.to(v.device)]])
                         for k, v in data.attributes.items()},
@@ -97,9 +97,11 @@ def _copied(data: Data, rows: Tensor, options: dict[str, Any]) -> Data:
     return known[name]
 
 
-def _sources(data: Data, rows: Tensor, per_class: int | None, seed: int) -> tuple[Tensor, Tensor]:
+def _draw_sources(
+    data: Data, rows: Tensor, per_class: int | None, seed: int
+) -> tuple[Tensor, Tensor]:
     """The source and the key of each copy, class after class by their first rows."""
-    groups = by_class(data, rows)
+    groups = split_by_class(data, rows)
     largest = max(len(group) for group in groups)
     wanted = largest if per_class is None else check_int("per_class", per_class, low=1)
     sources, drawn = [rows[:0]], [rows[:0]]
@@ -107,7 +109,7 @@ def _sources(data: Data, rows: Tensor, per_class: int | None, seed: int) -> tupl
         missing = max(0, wanted - len(group))
         rounds = -(-missing // len(group))
         start = keys.fold(seed, "copies", int(group[0]))
-        each = [group[keys.order(keys.fold(start, k), len(group), len(group))]
+        each = [group[keys.permutation(keys.fold(start, k), len(group), len(group))]
                 for k in range(rounds)]  # fmt: skip
         number = torch.arange(rounds).repeat_interleave(len(group))[:missing]
         source = torch.cat(each)[:missing] if each else rows[:0]

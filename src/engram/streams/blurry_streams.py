@@ -15,11 +15,19 @@ from engram.streams.class_groups import (
     all_classes,
     check_seed,
     check_tasks,
-    cut,
-    domain_tasks,
-    ordered_classes,
+    make_domain_tasks,
+    order_classes,
+    split_by_sizes,
 )
-from engram.streams.rows import by_class, check_valid, deal, hold_out, part_of, rows_with, shuffled
+from engram.streams.row_numbers import (
+    check_valid,
+    count_fraction,
+    find_rows_with,
+    hold_out,
+    partition_rows,
+    shuffle_rows,
+    split_by_class,
+)
 from engram.streams.stream import Stream, scenario, with_origin
 
 
@@ -58,37 +66,39 @@ def blurry(
     """
     check_float("mix", mix, 0.0, 1.0)
     check_valid(data, valid)
-    ids = ordered_classes(data, order, seed)
+    ids = order_classes(data, order, seed)
     if check_int("tasks", tasks, low=2) > len(ids):
         raise bad("tasks", f"at most {len(ids)}, the number of classes", tasks)
     if data.y.shape[1] > 1:
         raise bad("data", "one label for each row", f"{data.y.shape[1]} labels")
     size, rest = divmod(len(ids), tasks)
-    homes = cut(ids, [size + (k < rest) for k in range(tasks)])
+    homes = split_by_sizes(ids, [size + (k < rest) for k in range(tasks)])
     train, held = hold_out(data, data.train, valid, check_seed(seed))
     held = held if valid else data.valid
-    rows = _spread(data, [rows_with(data, train, home) for home in homes], mix, check_seed(seed))
+    rows = _spread_rows(
+        data, [find_rows_with(data, train, home) for home in homes], mix, check_seed(seed)
+    )
     parts: list[dict[str, Any]] = [
-        {"train": rows[k], "valid": rows_with(data, held, home), "first": home,
-         "test": rows_with(data, data.test, home)} for k, home in enumerate(homes)
+        {"train": rows[k], "valid": find_rows_with(data, held, home), "first": home,
+         "test": find_rows_with(data, data.test, home)} for k, home in enumerate(homes)
     ]  # fmt: skip
-    made = domain_tasks(data, parts, ids)
+    made = make_domain_tasks(data, parts, ids)
     check_tasks(made, valid)
     return Stream(data=data, tasks=tuple(made), name="blurry")
 
 
-def _spread(data: Data, at_home: list[Tensor], mix: float, seed: int) -> list[Tensor]:
+def _spread_rows(data: Data, at_home: list[Tensor], mix: float, seed: int) -> list[Tensor]:
     """Send a share of each class to the other tasks, in turn."""
     parts: list[list[Tensor]] = [[] for _ in at_home]
     for home, rows in enumerate(at_home):
         others = [k for k in range(len(at_home)) if k != home]
         away = []
-        for group in by_class(data, rows):
-            mixed = shuffled(group, seed, "mix")
-            leaving = part_of(mix, len(group))
+        for group in split_by_class(data, rows):
+            mixed = shuffle_rows(group, seed, "mix")
+            leaving = count_fraction(mix, len(group))
             away.append(mixed[:leaving])
             parts[home].append(mixed[leaving:])
-        for k, guests in zip(others, deal(away, len(others), seed), strict=True):
+        for k, guests in zip(others, partition_rows(away, len(others), seed), strict=True):
             parts[k].append(guests)
     return [torch.cat(part).sort().values for part in parts]
 
@@ -110,18 +120,18 @@ def new_instances(data: Data, *, tasks: int, seed: int = 0, valid: float = 0.0) 
     check_int("tasks", tasks, low=1)
     check_valid(data, valid)
     seed = check_seed(seed)
-    groups = by_class(data, data.train.sort().values)
+    groups = split_by_class(data, data.train.sort().values)
     for group in groups:
         if len(group) < tasks:
             name = data.classes[int(data.labels[group[0]])]
             raise bad("tasks", f"at most {len(group)}, the training rows of class {name!r}", tasks)
-    train, test, own = (deal(by_class(data, rows.sort().values), tasks, seed)
+    train, test, own = (partition_rows(split_by_class(data, rows.sort().values), tasks, seed)
                         for rows in (data.train, data.test, data.valid))  # fmt: skip
     parts: list[dict[str, Any]] = []
     for k in range(tasks):
         rows, held = hold_out(data, train[k], valid, seed)
         parts.append({"train": rows, "valid": held if valid else own[k], "test": test[k]})
-    made = domain_tasks(data, parts, all_classes(data))
+    made = make_domain_tasks(data, parts, all_classes(data))
     check_tasks(made, valid)
     return Stream(data=data, tasks=tuple(made), name="new_instances")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from engram import keys
 from engram.data.dataset import Data
 from engram.errors import bad, check_int, unknown
-from engram.streams.rows import check_valid, classes_in, hold_out, rows_with
+from engram.streams.row_numbers import check_valid, find_classes_in, find_rows_with, hold_out
 from engram.streams.stream import Task
 
 
@@ -41,7 +41,7 @@ def check_seed(seed: int | None) -> int:
 
 def all_classes(data: Data, way_out: str = "label counts of existing classes only") -> list[int]:
     """Every class of the data; refused if one has no training rows, since results would not say."""
-    present = classes_in(data, data.train)
+    present = find_classes_in(data, data.train)
     empty = [name for i, name in enumerate(data.classes) if i not in present]
     if empty:
         ids = all(name == str(i) for i, name in enumerate(data.classes))
@@ -51,15 +51,18 @@ def all_classes(data: Data, way_out: str = "label counts of existing classes onl
     return sorted(present)
 
 
-def ordered_classes(data: Data, order: Sequence[Any] | None, seed: int | None) -> list[int]:
+def order_classes(data: Data, order: Sequence[Any] | None, seed: int | None) -> list[int]:
     """Classes of a stream: those asked for, or all, shuffled by the seed."""
     check_seed(seed)
     if order is None:
         ids = all_classes(data, "an `order` that names the classes to learn")
         if seed is None:
             return ids
-        return [ids[i] for i in keys.order(keys.fold(seed, "classes"), len(ids), len(ids)).tolist()]
-    present = classes_in(data, data.train)
+        return [
+            ids[i]
+            for i in keys.permutation(keys.fold(seed, "classes"), len(ids), len(ids)).tolist()
+        ]
+    present = find_classes_in(data, data.train)
     if isinstance(order, str) or not isinstance(order, (Sequence, Tensor)) or not len(order):
         raise bad("order", "a list of class ids or names", order)
     ids = [class_id(f"order[{i}]", wanted, data) for i, wanted in enumerate(order)]
@@ -90,13 +93,15 @@ def group_sizes(n: int, classes_per_task: int | Sequence[int], first: int | None
     return [start, *[step] * whole_steps, *[rest] * (rest > 0)]
 
 
-def cut(items: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+def split_by_sizes(items: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
     """Consecutive groups of the given sizes."""
     rest = iter(items)
     return [[next(rest) for _ in range(size)] for size in sizes]
 
 
-def class_tasks(data: Data, groups: Sequence[Sequence[int]], valid: float, seed: int) -> list[Task]:
+def make_class_tasks(
+    data: Data, groups: Sequence[Sequence[int]], valid: float, seed: int
+) -> list[Task]:
     """One task for each group of classes, with all rows that carry a label of the group."""
     check_valid(data, valid)
     # Split once for all tasks: a row with two labels must not be trained on in one task and
@@ -104,8 +109,8 @@ def class_tasks(data: Data, groups: Sequence[Sequence[int]], valid: float, seed:
     train, held = hold_out(data, data.train, valid, seed)
     held = held if valid else data.valid
     tasks = [
-        Task(train=rows_with(data, train, group), valid=rows_with(data, held, group),
-             test=rows_with(data, data.test, group), new=tuple(group), visible=tuple(group))
+        Task(train=find_rows_with(data, train, group), valid=find_rows_with(data, held, group),
+             test=find_rows_with(data, data.test, group), new=tuple(group), visible=tuple(group))
         for group in groups
     ]  # fmt: skip
     check_tasks(tasks, valid, data.classes)
@@ -130,21 +135,23 @@ def check_tasks(tasks: Sequence[Task], valid: float, names: Sequence[str] = ()) 
             raise bad("valid", f"a fraction that holds out at least one row of {what}", valid)
 
 
-def in_order(classes: set[int], order: Sequence[int]) -> tuple[int, ...]:
+def sort_like(classes: set[int], order: Sequence[int]) -> tuple[int, ...]:
     """These classes, sorted as in `order`."""
     return tuple(c for c in order if c in classes)
 
 
-def domain_tasks(data: Data, parts: Sequence[dict[str, Any]], order: Sequence[int]) -> list[Task]:
+def make_domain_tasks(
+    data: Data, parts: Sequence[dict[str, Any]], order: Sequence[int]
+) -> list[Task]:
     """Tasks from rows alone: classes are new in the first task that has them."""
     opened: set[int] = set()
     tasks = []
     for part in parts:
         held = part.get("valid", torch.empty(0, dtype=torch.long))
-        here = classes_in(data, part["train"], held)
+        here = find_classes_in(data, part["train"], held)
         first = part.pop("first", ())
         ranked = [*first, *(c for c in order if c not in set(first))]
-        new = in_order(here - opened, ranked)
+        new = sort_like(here - opened, ranked)
         opened |= here
-        tasks.append(Task(**part, new=new, visible=in_order(here, ranked)))
+        tasks.append(Task(**part, new=new, visible=sort_like(here, ranked)))
     return tasks

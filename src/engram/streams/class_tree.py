@@ -1,4 +1,6 @@
-"""Trees of classes: superclasses above the classes of the data, to any depth."""
+"""Trees of classes: superclasses above the classes of the data, from a mapping, a file or an
+attribute.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ from engram.data.dataset import Data
 from engram.errors import bad, unknown
 from engram.streams.class_groups import class_id
 
-SUPER, FINE = "superclass/", "fine/"
+SUPER_PREFIX, FINE_PREFIX = "superclass/", "fine/"
 Members = Sequence[str | int]
 Hierarchy = Mapping[str, Members] | str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class Tree:
+class ClassTree:
     """The classes of a data set, its superclasses after them, and the parent of each.
 
     Parameters
@@ -77,24 +79,27 @@ class Tree:
         return torch.tensor([path + [-1] * (deep - len(path)) for path in paths])
 
 
-def parents_in(data: Data) -> dict[int, int]:
+def find_parents(data: Data) -> dict[int, int]:
     """The superclass right above each class of data that `hierarchical_data` made; empty for other.
 
     Examples
     --------
-    >>> data = Data.from_arrays([[0.0]] * 4, [[1, 0], [1, 0], [2], [2]],
-    ...                         classes=["fine/cat", "superclass/pet", "fine/oak"])
-    >>> parents_in(data)
+    >>> data = Data.from_arrays(
+    ...     [[0.0]] * 4,
+    ...     [[1, 0], [1, 0], [2], [2]],
+    ...     classes=["fine/cat", "superclass/pet", "fine/oak"],
+    ... )
+    >>> find_parents(data)
     {0: 1}
     """
-    if not all(str(name).startswith((FINE, SUPER)) for name in data.classes):
+    if not all(str(name).startswith((FINE_PREFIX, SUPER_PREFIX)) for name in data.classes):
         return {}
     above, below = data.y[:, :-1].flatten(), data.y[:, 1:].flatten()
     pairs = (above * data.n_classes + below)[below >= 0].unique().tolist()
     return {pair % data.n_classes: pair // data.n_classes for pair in pairs}
 
 
-def read_tree(data: Data, hierarchy: Hierarchy) -> Tree:
+def read_tree(data: Data, hierarchy: Hierarchy) -> ClassTree:
     """The tree that a mapping, a file or an attribute of the data describes, checked.
 
     Examples
@@ -117,7 +122,7 @@ def read_tree(data: Data, hierarchy: Hierarchy) -> Tree:
         if isinstance(below, str) or not isinstance(below, Sequence) or not len(below):
             raise bad(argument, "a list of at least one subclass", below)
         for member in below:
-            child = _child(argument, member, name, data, list(members))
+            child = _find_child(argument, member, name, data, list(members))
             shown = data.classes[child] if child < data.n_classes else str(member)
             if child in parent:
                 first = list(members)[parent[child] - data.n_classes]
@@ -126,7 +131,7 @@ def read_tree(data: Data, hierarchy: Hierarchy) -> Tree:
             if child < data.n_classes and child not in present:
                 raise bad(argument, "classes with training rows", shown)
             parent[child] = data.n_classes + place
-    tree = Tree(data.n_classes, tuple(members), parent)
+    tree = ClassTree(data.n_classes, tuple(members), parent)
     _refuse_circles(tree)
     return tree
 
@@ -153,22 +158,25 @@ def _members(data: Data, hierarchy: Hierarchy) -> Mapping[str, Members]:
     if not isinstance(hierarchy, (str, os.PathLike)) or not str(hierarchy):
         raise bad("hierarchy", expected, hierarchy)
     if str(hierarchy).lower().endswith(".csv"):
-        return members_from_file(os.fspath(hierarchy), data.classes)
-    return members_by_attribute(data, str(hierarchy), expected)
+        return read_members(os.fspath(hierarchy), data.classes)
+    return group_members_by_attribute(data, str(hierarchy), expected)
 
 
-def _child(argument: str, member: str | int, own: str, data: Data, names: list[str]) -> int:
+def _find_child(argument: str, member: str | int, own: str, data: Data, names: list[str]) -> int:
     """The id of a class or superclass that stands beneath the superclass `own`."""
     if not isinstance(member, str):
         return class_id(argument, member, data)
-    known = [*(FINE + name for name in data.classes), *(SUPER + name for name in names)]
-    if member.startswith(FINE) and member in known:
-        return class_id(argument, member.removeprefix(FINE), data)
-    if member.startswith(SUPER) and member in known:
-        return data.n_classes + names.index(member.removeprefix(SUPER))
+    known = [
+        *(FINE_PREFIX + name for name in data.classes),
+        *(SUPER_PREFIX + name for name in names),
+    ]
+    if member.startswith(FINE_PREFIX) and member in known:
+        return class_id(argument, member.removeprefix(FINE_PREFIX), data)
+    if member.startswith(SUPER_PREFIX) and member in known:
+        return data.n_classes + names.index(member.removeprefix(SUPER_PREFIX))
     fine, higher = member in data.classes, member in names
     if fine and higher and member != own:
-        raise bad(argument, f"either {FINE + member!r} or {SUPER + member!r}", member)
+        raise bad(argument, f"either {FINE_PREFIX + member!r} or {SUPER_PREFIX + member!r}", member)
     if fine:
         return class_id(argument, member, data)
     if higher:
@@ -176,7 +184,7 @@ def _child(argument: str, member: str | int, own: str, data: Data, names: list[s
     raise unknown(argument, member, [*data.classes, *names])
 
 
-def _refuse_circles(tree: Tree) -> None:
+def _refuse_circles(tree: ClassTree) -> None:
     for start in tree.families:
         walk = [start]
         while walk[-1] in tree.parent:
@@ -195,7 +203,7 @@ def _refuse_circles(tree: Tree) -> None:
 COLUMNS = ("child", "parent")
 
 
-def members_from_file(path: str, classes: Sequence[str]) -> dict[str, list[str | int]]:
+def read_members(path: str, classes: Sequence[str]) -> dict[str, list[str | int]]:
     """Superclasses and what lies beneath each, from a file with the columns child and parent.
 
     An empty parent declares a class at the top: a superclass, or a class without one. A file that
@@ -257,7 +265,7 @@ def _check_tops(
                 raise unknown(f"{where}, parent", parent, known)
 
 
-def members_by_attribute(data: Data, name: str, expected: str) -> dict[str, list[str | int]]:
+def group_members_by_attribute(data: Data, name: str, expected: str) -> dict[str, list[str | int]]:
     """Superclasses by an attribute that has one value in each class; -1 means none."""
     if name not in data.attributes:
         if not data.attributes:
@@ -268,16 +276,16 @@ def members_by_attribute(data: Data, name: str, expected: str) -> dict[str, list
     for c, title in enumerate(data.classes):
         found = values[data.labels.cpu() == c].unique().tolist()
         if len(found) > 1:
-            shown = [_name(name, value, names) for value in found[:3]]
+            shown = [_name_superclass(name, value, names) for value in found[:3]]
             raise bad(f"hierarchy {name!r}", f"one parent for the class {title!r}", shown)
         if found and found[0] >= 0:
-            members.setdefault(_name(name, found[0], names), []).append(c)
+            members.setdefault(_name_superclass(name, found[0], names), []).append(c)
     if not members:
         raise bad(f"hierarchy {name!r}", "at least one class with a parent", "none")
     return members
 
 
-def _name(attribute: str, value: int, names: Sequence[str] | None) -> str:
+def _name_superclass(attribute: str, value: int, names: Sequence[str] | None) -> str:
     if names is None:
         return str(value)
     if not value < len(names):

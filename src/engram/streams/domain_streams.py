@@ -8,9 +8,9 @@ from typing import Any
 from engram import keys
 from engram.data.dataset import Data
 from engram.errors import bad, check_int, unknown
-from engram.streams.class_groups import all_classes, check_seed, check_tasks, domain_tasks
+from engram.streams.class_groups import all_classes, check_seed, check_tasks, make_domain_tasks
 from engram.streams.input_views import Permuted, Rotated, View
-from engram.streams.rows import check_valid, hold_out
+from engram.streams.row_numbers import check_valid, hold_out
 from engram.streams.stream import Stream, scenario
 
 
@@ -40,8 +40,7 @@ def domain_incremental(
     --------
     >>> import torch
     >>> camera = {"camera": torch.tensor([0] * 20 + [1] * 20)}
-    >>> data = Data.from_arrays(
-    ...     [[float(i)] for i in range(40)], [0, 1] * 20, attributes=camera)
+    >>> data = Data.from_arrays([[float(i)] for i in range(40)], [0, 1] * 20, attributes=camera)
     >>> print(domain_incremental(data, by="camera"))
     Stream('domain_incremental': 2 tasks, 2 classes, single head) over 'data'
     task  train  test  new classes
@@ -62,14 +61,14 @@ def domain_incremental(
         train, held = hold_out(data, train, valid, start)
         held = held if valid else own.sort().values
         parts.append({"train": train, "valid": held, "test": test.sort().values,
-                      "domain": f"{by}={_shown(data, by, value)}"})  # fmt: skip
+                      "domain": f"{by}={_name_value(data, by, value)}"})  # fmt: skip
         _check_domain(data, by, value, len(train), len(test))
-    tasks = domain_tasks(data, parts, all_classes(data))
+    tasks = make_domain_tasks(data, parts, all_classes(data))
     check_tasks(tasks, valid)
     return Stream(data=data, tasks=tuple(tasks), name="domain_incremental")
 
 
-def _shown(data: Data, by: str, value: int) -> str:
+def _name_value(data: Data, by: str, value: int) -> str:
     """A value of an attribute by its name, if it has one."""
     names = data.attribute_names.get(by, ())
     return names[value] if 0 <= value < len(names) else str(value)
@@ -81,9 +80,9 @@ def _values(data: Data, by: str, order: Sequence[int | str] | None, seed: int | 
     if order is None:
         if seed is None:
             return known
-        drawn = keys.order(keys.fold(seed, "domains"), len(known), len(known))
+        drawn = keys.permutation(keys.fold(seed, "domains"), len(known), len(known))
         return [known[i] for i in drawn.tolist()]
-    named = {_shown(data, by, value): value for value in known}
+    named = {_name_value(data, by, value): value for value in known}
     values: list[Any] = [named.get(one, one) if isinstance(one, str) else one for one in order]
     if not values or len(set(values)) < len(values) or set(values) - set(known):
         raise bad("order", f"different values of {by!r} among {list(named)}", list(order))
@@ -93,7 +92,7 @@ def _values(data: Data, by: str, order: Sequence[int | str] | None, seed: int | 
 def _check_domain(data: Data, by: str, value: int, train: int, test: int) -> None:
     if not train or not test:
         missing = "training" if not train else "test"
-        found = f"{by}={_shown(data, by, value)} has no {missing} rows"
+        found = f"{by}={_name_value(data, by, value)} has no {missing} rows"
         raise bad("by", "an attribute whose every value has training and test rows (or an `order` "
                   f"of values that do), {found}", by)  # fmt: skip
 
@@ -146,6 +145,6 @@ def _same_rows(
     held = held if valid else data.valid.sort().values
     test = data.test.sort().values
     parts = [{"train": train, "valid": held, "test": test, "domain": text} for text in names]
-    tasks = domain_tasks(data, parts, all_classes(data))
+    tasks = make_domain_tasks(data, parts, all_classes(data))
     check_tasks(tasks, valid)
     return Stream(data=data, tasks=tuple(tasks), name=name, view=view)

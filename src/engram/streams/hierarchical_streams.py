@@ -17,8 +17,14 @@ from engram import keys
 from engram.data.dataset import Data
 from engram.errors import bad, check_choice, check_float, check_int, unknown
 from engram.streams.class_groups import all_classes, check_seed, check_tasks, class_id
-from engram.streams.class_tree import FINE, SUPER, Hierarchy, Tree, read_tree
-from engram.streams.rows import by_class, exact, part_of, rows_with, shuffled
+from engram.streams.class_tree import FINE_PREFIX, SUPER_PREFIX, ClassTree, Hierarchy, read_tree
+from engram.streams.row_numbers import (
+    count_fraction,
+    exact_fraction,
+    find_rows_with,
+    shuffle_rows,
+    split_by_class,
+)
 from engram.streams.stream import Stream, Task, scenario
 
 
@@ -76,8 +82,7 @@ def hierarchical(
 
     Examples
     --------
-    >>> data = Data.from_arrays(
-    ...     [[float(i)] for i in range(100)], ["cat", "dog", "oak", "car"] * 25)
+    >>> data = Data.from_arrays([[float(i)] for i in range(100)], ["cat", "dog", "oak", "car"] * 25)
     >>> pets = {"pet": ["cat", "dog"]}
     >>> print(hierarchical(data, hierarchy=pets, tasks=[["pet"], ["dog", "car"]]))
     Stream('hierarchical': 2 tasks, 3 classes, single head, label sets) over 'data (hierarchical)'
@@ -94,13 +99,13 @@ def hierarchical(
     check_int("cap", cap, low=1)
     check_seed(seed)
     tree = read_tree(data, hierarchy)
-    labelled = _labelled(data, tree)
+    labelled = _label_once(data, tree)
     if tasks is None:
         every = all_classes(data, "`tasks` that name the classes to learn")
         groups = draw_schedule(tree.families, every, first, classes_per_task, seed)
     else:
-        groups = _given(labelled, tree, tasks, first)
-    rows = _Rows(data, tree, (valid, post_valid), (super_share, sub_share), cap,
+        groups = _check_given_tasks(labelled, tree, tasks, first)
+    rows = _ClassSplits(data, tree, (valid, post_valid), (super_share, sub_share), cap,
                  seed if shuffle else None)  # fmt: skip
     made = [rows.task(labelled, group) for group in groups]
     check_tasks(made, 0.0)
@@ -122,10 +127,10 @@ def hierarchical_data(data: Data, *, hierarchy: Hierarchy) -> Data:
     >>> both.y[:3].tolist()
     [[3, 0], [3, 1], [2, -1]]
     """
-    return _labelled(data, read_tree(data, hierarchy))
+    return _label_once(data, read_tree(data, hierarchy))
 
 
-def _labelled(data: Data, tree: Tree) -> Data:
+def _label_once(data: Data, tree: ClassTree) -> Data:
     """The data with the labels of the tree, one and the same for all streams over both.
 
     Runs train together only over one Data: configurations of a study may then do so.
@@ -137,12 +142,14 @@ def _labelled(data: Data, tree: Tree) -> Data:
     return known[key]
 
 
-def _label(data: Data, tree: Tree) -> Data:
+def _label(data: Data, tree: ClassTree) -> Data:
     fine = data.labels
     if bool((fine < 0).any()):
         raise bad("data", "a label for each row", "rows without one")
     nearest = torch.tensor([tree.parent.get(c, -1) for c in range(data.n_classes)])
-    names = [FINE + name for name in data.classes] + [SUPER + name for name in tree.names]
+    names = [FINE_PREFIX + name for name in data.classes] + [
+        SUPER_PREFIX + name for name in tree.names
+    ]
     columns = {
         **data.attributes, "fine": fine, "superclass": nearest.to(fine.device)[fine],
     }  # fmt: skip
@@ -151,38 +158,42 @@ def _label(data: Data, tree: Tree) -> Data:
                    attributes=columns)  # fmt: skip
 
 
-def super_count(n: int, subclasses: int, *, share: float = 0.4, cap: int = 8) -> int:
+def count_superclass_rows(n: int, subclasses: int, *, share: float = 0.4, cap: int = 8) -> int:
     """Rows that a superclass gets of n rows of one of its subclasses.
 
     Examples
     --------
-    >>> super_count(1196, 3), super_count(1196, 58), super_count(1196, 118)
+    >>> (
+    ...     count_superclass_rows(1196, 3),
+    ...     count_superclass_rows(1196, 58),
+    ...     count_superclass_rows(1196, 118),
+    ... )
     (478, 65, 32)
     """
-    part = exact(share)
-    return part_of(part * cap / subclasses if subclasses > cap else part, n)
+    part = exact_fraction(share)
+    return count_fraction(part * cap / subclasses if subclasses > cap else part, n)
 
 
-class _Rows:
+class _ClassSplits:
     """The splits of every class: who gets which rows."""
 
-    def __init__(self, data: Data, tree: Tree, held: tuple[float, float],
+    def __init__(self, data: Data, tree: ClassTree, held: tuple[float, float],
                  shares: tuple[float, float], cap: int, seed: int | None) -> None:  # fmt: skip
         self.data = data
         self.train: dict[int, list[Tensor]] = {}  # class id of the new data -> its parts
         self.valid: dict[int, list[Tensor]] = {}
         post = [torch.empty(0, dtype=torch.long)]
-        for rows in by_class(data, data.train):
+        for rows in split_by_class(data, data.train):
             label = int(data.labels[rows[0]])
-            mixed = rows if seed is None else shuffled(rows, seed, "share")
-            a, b = part_of(held[0], len(rows)), part_of(held[1], len(rows))
+            mixed = rows if seed is None else shuffle_rows(rows, seed, "share")
+            a, b = count_fraction(held[0], len(rows)), count_fraction(held[1], len(rows))
             post.append(mixed[a : a + b])
             for target, part in ((self.valid, mixed[:a]), (self.train, mixed[a + b :])):
                 for above in tree.above(label):
                     n = len(part)
-                    upper = super_count(n, tree.width[above], share=shares[0], cap=cap)
+                    upper = count_superclass_rows(n, tree.width[above], share=shares[0], cap=cap)
                     target.setdefault(above, []).append(part[:upper])
-                    part = part[n - part_of(shares[1], n) :]
+                    part = part[n - count_fraction(shares[1], n) :]
                 target[label] = [part]
         self.post = torch.cat(post)
 
@@ -195,12 +206,12 @@ class _Rows:
         rows: dict[str, Any] = {}
         for kind, parts in (("train", self.train), ("valid", self.valid)):
             rows[kind] = torch.cat([part for c in group for part in parts[c]]).sort().values
-        return Task(**rows, post_valid=rows_with(labelled, self.post, group),
-                    test=rows_with(labelled, self.data.test, group), new=tuple(group),
+        return Task(**rows, post_valid=find_rows_with(labelled, self.post, group),
+                    test=find_rows_with(labelled, self.data.test, group), new=tuple(group),
                     visible=tuple(group))  # fmt: skip
 
 
-def _given(data: Data, tree: Tree, tasks: Sequence[Sequence[str | int]],
+def _check_given_tasks(data: Data, tree: ClassTree, tasks: Sequence[Sequence[str | int]],
            first: int | None) -> list[list[int]]:  # fmt: skip
     """Ids of the classes of given tasks, checked: each once, superclasses strictly earlier."""
     if first is not None:
@@ -212,7 +223,7 @@ def _given(data: Data, tree: Tree, tasks: Sequence[Sequence[str | int]],
     for k, group in enumerate(tasks):
         if isinstance(group, str) or not isinstance(group, Sequence) or not len(group):
             raise bad(f"tasks[{k}]", "a list of classes", group)
-        groups.append([_either_id(f"tasks[{k}]", wanted, data) for wanted in group])
+        groups.append([_find_class_id(f"tasks[{k}]", wanted, data) for wanted in group])
         for c in groups[-1]:
             if c in met:
                 raise bad(
@@ -228,11 +239,11 @@ def _given(data: Data, tree: Tree, tasks: Sequence[Sequence[str | int]],
     return groups
 
 
-def _either_id(argument: str, wanted: str | int, data: Data) -> int:
+def _find_class_id(argument: str, wanted: str | int, data: Data) -> int:
     """The id of a class given by id, full name, or a bare name that only one class has."""
     if not isinstance(wanted, str) or wanted in data.classes:
         return class_id(argument, wanted, data)
-    found = [name for name in (FINE + wanted, SUPER + wanted) if name in data.classes]
+    found = [name for name in (FINE_PREFIX + wanted, SUPER_PREFIX + wanted) if name in data.classes]
     if len(found) == 2:
         raise bad(argument, f"either {found[0]!r} or {found[1]!r}", wanted)
     if not found:
@@ -293,7 +304,9 @@ def _draw(
 ) -> list[list[int]] | None:
     """The first of some draws in which all tasks but the last are full."""
     for attempt in range(_ATTEMPTS):
-        drawn = keys.order(keys.fold(seed, "schedule", attempt), len(everything), len(everything))
+        drawn = keys.permutation(
+            keys.fold(seed, "schedule", attempt), len(everything), len(everything)
+        )
         mixed = [everything[i] for i in drawn.tolist()]
         opening = [c for c in mixed if c in tops][:start]
         later = _fill([c for c in mixed if c not in opening], opening, parent, step)
@@ -320,8 +333,8 @@ def _fill(
 # The streams of IIRC as they were published: class trees, task configurations, splits.
 
 
-VARIANTS = ("cifar", "imagenet-full", "imagenet-lite")
-HELD = {"cifar": 0.1, "imagenet": 0.04}  # shares for in-task and for post-task validation
+IIRC_VARIANTS = ("cifar", "imagenet-full", "imagenet-lite")
+IIRC_HELD_OUT = {"cifar": 0.1, "imagenet": 0.04}  # shares for in-task and for post-task validation
 _KEYED = {"cifar": "name", "imagenet": "wnid"}
 _SHOWN = 5  # missing classes that an error names
 
@@ -350,8 +363,8 @@ def iirc(data: Data, variant: str = "cifar", *, configuration: int = 0,
 
     Examples
     --------
-    >>> names = [name for members in published("cifar")[0].values() for name in members]
-    >>> names += published("cifar")[1]
+    >>> names = [name for members in read_published_tasks("cifar")[0].values() for name in members]
+    >>> names += read_published_tasks("cifar")[1]
     >>> data = Data.from_arrays([[0.0]] * 5000, names * 50)
     >>> iirc(data, "cifar", configuration=3)
     Stream('iirc-cifar': 22 tasks, 115 classes, single head, label sets)
@@ -360,28 +373,37 @@ def iirc(data: Data, variant: str = "cifar", *, configuration: int = 0,
     ...
     engram.errors.BadArgument: configuration: expected a whole number from 0 to 9, got 10
     """
-    check_choice("variant", variant, VARIANTS)
-    superclasses, orphans, orders = published(variant)
+    check_choice("variant", variant, IIRC_VARIANTS)
+    superclasses, orphans, orders = read_published_tasks(variant)
     if check_int("configuration", configuration) >= len(orders):
         last = f"a whole number from 0 to {len(orders) - 1}"
         raise bad("configuration", last, configuration)
     family = variant.split("-")[0]
     _check_classes(data, [c for below in superclasses.values() for c in below] + orphans, family)
-    tree = {name: [FINE + c for c in below] for name, below in superclasses.items()}
-    tasks = [[(SUPER if c in tree else FINE) + c for c in group] for group in orders[configuration]]
+    tree = {name: [FINE_PREFIX + c for c in below] for name, below in superclasses.items()}
+    tasks = [
+        [(SUPER_PREFIX if c in tree else FINE_PREFIX) + c for c in group]
+        for group in orders[configuration]
+    ]
     stream = hierarchical(
-        data, hierarchy=tree, tasks=tasks, valid=HELD[family], post_valid=HELD[family],
+        data,
+        hierarchy=tree,
+        tasks=tasks,
+        valid=IIRC_HELD_OUT[family],
+        post_valid=IIRC_HELD_OUT[family],
         information=information,
-    )  # fmt: skip
+    )
     return replace(stream, name=f"iirc-{variant}")
 
 
-def published(variant: str) -> tuple[dict[str, list[str]], list[str], list[list[list[str]]]]:
+def read_published_tasks(
+    variant: str,
+) -> tuple[dict[str, list[str]], list[str], list[list[list[str]]]]:
     """(subclasses of each superclass, classes without one, tasks of each configuration).
 
     Examples
     --------
-    >>> superclasses, orphans, orders = published("imagenet-lite")
+    >>> superclasses, orphans, orders = read_published_tasks("imagenet-lite")
     >>> len(superclasses), len(superclasses["dog"]), len(orphans), [len(o) for o in orders]
     (85, 118, 210, [10, 10, 10, 10, 10])
     """

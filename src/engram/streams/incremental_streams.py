@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engram.data.dataset import Data
-from engram.streams.class_groups import check_seed, class_tasks, cut, group_sizes, ordered_classes
+from engram.streams.class_groups import (
+    check_seed,
+    group_sizes,
+    make_class_tasks,
+    order_classes,
+    split_by_sizes,
+)
 from engram.streams.stream import Stream, scenario
 
 
@@ -47,9 +53,9 @@ def class_incremental(
        1     12      4     4  c, b
        2      6      2     2  a
     """
-    ids = ordered_classes(data, order, seed)
-    groups = cut(ids, group_sizes(len(ids), classes_per_task, first))
-    tasks = class_tasks(data, groups, valid, check_seed(seed))
+    ids = order_classes(data, order, seed)
+    groups = split_by_sizes(ids, group_sizes(len(ids), classes_per_task, first))
+    tasks = make_class_tasks(data, groups, valid, check_seed(seed))
     return Stream(data=data, tasks=tuple(tasks), name="class_incremental")
 
 
@@ -73,9 +79,9 @@ def task_incremental(
     >>> task_incremental(data, classes_per_task=[1, 3])
     Stream('task_incremental': 2 tasks, 4 classes, multi head)
     """
-    ids = ordered_classes(data, order, seed)
-    groups = cut(ids, group_sizes(len(ids), classes_per_task, first))
-    tasks = class_tasks(data, groups, valid, check_seed(seed))
+    ids = order_classes(data, order, seed)
+    groups = split_by_sizes(ids, group_sizes(len(ids), classes_per_task, first))
+    tasks = make_class_tasks(data, groups, valid, check_seed(seed))
     return Stream(data=data, tasks=tuple(tasks), name="task_incremental", head="multi")
 
 
@@ -95,6 +101,6 @@ def joint(
     >>> joint(data)
     Stream('joint': 1 task, 4 classes, single head)
     """
-    ids = ordered_classes(data, order, None)
-    tasks = class_tasks(data, [ids], valid, check_seed(seed))
+    ids = order_classes(data, order, None)
+    tasks = make_class_tasks(data, [ids], valid, check_seed(seed))
     return Stream(data=data, tasks=tuple(tasks), name="joint")

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engram import keys
-from engram.data.image_copies import turned_grid
+from engram.data.image_copies import rotation_grid
 from engram.errors import bad, check_choice, check_float, check_int
 
 
@@ -50,7 +50,9 @@ class Permuted:
             check_int("pixels", pixels, low=1),
         )
         self.seed = check_int("seed", seed)
-        drawn = [keys.order(keys.fold(seed, "pixels", k), pixels, pixels) for k in range(1, tasks)]
+        drawn = [
+            keys.permutation(keys.fold(seed, "pixels", k), pixels, pixels) for k in range(1, tasks)
+        ]
         self.table = torch.stack([torch.arange(pixels), *drawn])  # [T, P]
 
     def __call__(self, x: Tensor, stage: Tensor) -> Tensor:
@@ -99,7 +101,7 @@ class Rotated:
         images = exact if x.ndim == 4 else exact.unsqueeze(1)  # [B, C, H, W]
         height, width = images.shape[-2:]
         cos, sin = self.table.to(x.device, exact.dtype)[stage].unbind(-1)  # [B] each
-        grid = turned_grid(cos, sin, height, width)
+        grid = rotation_grid(cos, sin, height, width)
         turned = F.grid_sample(images, grid, padding_mode="zeros", align_corners=False)
         still = ((cos == 1) & (sin == 0)).reshape(-1, *[1] * (x.ndim - 1))
         return torch.where(still, x, turned.reshape(x.shape).to(x.dtype))
@@ -135,7 +137,7 @@ class Restaged:
         return {"kind": "restaged", "stages": list(self.stages), "view": self.view.describe()}
 
 
-def base_of(view: View, tasks: int) -> tuple[View, tuple[int, ...]]:
+def find_base_view(view: View, tasks: int) -> tuple[View, tuple[int, ...]]:
     """The view underneath, and the number each of the `tasks` tasks has there."""
     if isinstance(view, Restaged):
         return view.view, view.stages
@@ -146,12 +148,12 @@ def restage(view: View | None, stages: Sequence[int], tasks: int) -> View | None
     """The view of a stream whose task k was task ``stages[k]`` of a stream of `tasks` tasks."""
     if view is None:
         return None
-    base, numbers = base_of(view, tasks)
+    base, numbers = find_base_view(view, tasks)
     picked = [numbers[stage] for stage in stages]
     return base if picked == list(range(len(picked))) else Restaged(base, picked)
 
 
-def view_from(description: Mapping[str, Any]) -> View | None:
+def view_from_description(description: Mapping[str, Any]) -> View | None:
     """The view that described itself so; None for an empty description."""
     if not description:
         return None
@@ -161,20 +163,20 @@ def view_from(description: Mapping[str, Any]) -> View | None:
         return Permuted(**options)
     if kind == "rotated":
         return Rotated(**options)
-    inner = view_from(options["view"])
+    inner = view_from_description(options["view"])
     if inner is None:
         raise bad("view", "a description of the inner view", options["view"])
     return Restaged(inner, options["stages"])
 
 
-def joined(first: View | None, tasks: int, second: View | None, more: int) -> View | None:
+def join_views(first: View | None, tasks: int, second: View | None, more: int) -> View | None:
     """The view of `tasks` tasks and, behind them, of `more` tasks: parts of one and the same."""
     if first is None and second is None:
         return None
     if first is None or second is None:
         raise bad("other", "a stream with the same view as the first", second)
-    base, stages = base_of(first, tasks)
-    other, others = base_of(second, more)
+    base, stages = find_base_view(first, tasks)
+    other, others = find_base_view(second, more)
     if base.describe() != other.describe():
         raise bad("other", f"a stream with the view {base.describe()}", other.describe())
     numbers = [*stages[:tasks], *others[:more]]

@@ -9,7 +9,7 @@ import torch
 
 from engram.data.dataset import Data
 from engram.errors import bad
-from engram.streams.class_groups import check_seed, class_tasks, cut, ordered_classes
+from engram.streams.class_groups import check_seed, make_class_tasks, order_classes, split_by_sizes
 from engram.streams.stream import Stream, scenario
 
 EIGHT = (
@@ -54,9 +54,9 @@ def tinyimagenet_seq(
     if data.n_classes != _TINY_CLASSES or not all(map(_WNID.fullmatch, data.classes)):
         expected = f"the {_TINY_CLASSES} classes of Tiny ImageNet, by WordNet id"
         raise bad("data", expected, f"{data.name!r} with {data.n_classes} classes")
-    ids = ordered_classes(data, None, check_seed(seed))
-    groups = cut(ids, [_TINY_STEP] * (_TINY_CLASSES // _TINY_STEP))
-    tasks = class_tasks(data, groups, valid, seed)
+    ids = order_classes(data, None, check_seed(seed))
+    groups = split_by_sizes(ids, [_TINY_STEP] * (_TINY_CLASSES // _TINY_STEP))
+    tasks = make_class_tasks(data, groups, valid, seed)
     head = "single" if shared_head else "multi"
     return Stream(data=data, tasks=tuple(tasks), name="tinyimagenet_seq", head=head)
 
@@ -83,21 +83,24 @@ def eight_task(data: Data, *, seed: int = 0, valid: float = 0.2) -> Stream:
     --------
     >>> names = {"domain": ("scenes", "flowers")}
     >>> data = Data.from_arrays(
-    ...     [[0.0]] * 40, ["bar", "rose", "tulip", "gym"] * 10, attribute_names=names,
-    ...     attributes={"domain": torch.tensor([0, 1, 1, 0] * 10)})
+    ...     [[0.0]] * 40,
+    ...     ["bar", "rose", "tulip", "gym"] * 10,
+    ...     attribute_names=names,
+    ...     attributes={"domain": torch.tensor([0, 1, 1, 0] * 10)},
+    ... )
     >>> print(eight_task(data))
     Stream('eight_task (stand-in: data)': 2 tasks, 4 classes, multi head) over 'data'
     task  train  valid  test  new classes
        0     14      2     4  rose, tulip  [stand-in for flowers]
        1     14      2     4  bar, gym  [stand-in for scenes]
     """
-    groups = {name: ids for name in EIGHT if (ids := _classes_of(data, name))}
+    groups = {name: ids for name in EIGHT if (ids := _find_classes(data, name))}
     unknown_ = sorted(set(data.attribute_names.get("domain", ())) - set(EIGHT))
     if len(groups) < 2 or unknown_:
         expected = f"two or more domains of {', '.join(EIGHT)} as the attribute domain"
         raise bad("data", expected, unknown_ or f"{data.name!r} with {list(groups) or 'none'}")
     stands_in = data.name != "eight_task"
-    tasks = class_tasks(data, list(groups.values()), valid, check_seed(seed))
+    tasks = make_class_tasks(data, list(groups.values()), valid, check_seed(seed))
     titles = [f"stand-in for {name}" if stands_in else name for name in groups]
     tasks = [replace(task, domain=title) for task, title in zip(tasks, titles, strict=True)]
     part = f"stand-in: {data.name}" if stands_in else f"{len(groups)} of {len(EIGHT)} sets"
@@ -105,7 +108,7 @@ def eight_task(data: Data, *, seed: int = 0, valid: float = 0.2) -> Stream:
     return Stream(data=data, tasks=tuple(tasks), name=name, head="multi")
 
 
-def _classes_of(data: Data, name: str) -> list[int]:
+def _find_classes(data: Data, name: str) -> list[int]:
     """The classes of one of the sets, which no other set has."""
     domains = data.attribute_names.get("domain", ())
     if name not in domains:

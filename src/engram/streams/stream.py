@@ -1,4 +1,6 @@
-"""How a stream was made: streams of scenarios know it, those put together by hand do not."""
+"""`Stream` and `Task`: row numbers and class masks over one `Data`, with their checks, JSON
+form, origin and tables.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from typing import Any, ParamSpec, overload
 import torch
 from torch import Tensor
 
-from engram.data.dataset import Data, Source
-from engram.data.standardization import fitted, unfitted
+from engram.data.dataset import Data, DataSource
+from engram.data.standardization import fit_standardization, undo_standardization
 from engram.errors import bad, check_choice, plural
-from engram.html_repr import block, escape, table
-from engram.streams.input_views import View, joined, restage, view_from
-from engram.streams.rows import ROWS, as_rows, pack, unpack
+from engram.html_repr import escape, html_table, join_blocks
+from engram.streams.input_views import View, join_views, restage, view_from_description
+from engram.streams.row_numbers import ROW_PARTS, check_rows, pack_rows, unpack_rows
 
 P = ParamSpec("P")
 
@@ -40,7 +42,7 @@ class Origin:
     kind: str
     options: Mapping[str, Any]
     data: str
-    source: Source | None = None
+    source: DataSource | None = None
 
     def change(self, **options: Any) -> Origin:
         """The origin with further options."""
@@ -94,7 +96,7 @@ JUDGED_ON = ("test", "valid", "post_valid")
 # of all tasks of a stream
 _SETTINGS = ("head", "online", "task_labels", "information", "judged_on")
 _NO_ROWS = torch.empty(0, dtype=torch.long)
-__all__ = ["HEADS", "ROWS", "Stream", "Task", "View"]
+__all__ = ["HEADS", "ROW_PARTS", "Stream", "Task", "View"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -123,8 +125,8 @@ class Task:
     domain: str = ""
 
     def __post_init__(self) -> None:
-        for kind in ROWS:
-            object.__setattr__(self, kind, as_rows(kind, getattr(self, kind)))
+        for kind in ROW_PARTS:
+            object.__setattr__(self, kind, check_rows(kind, getattr(self, kind)))
         object.__setattr__(self, "new", tuple(self.new))
         object.__setattr__(self, "visible", tuple(self.visible))
 
@@ -180,7 +182,7 @@ class Stream:
         check_choice("judged_on", self.judged_on, JUDGED_ON)
         object.__setattr__(self, "tasks", tuple(self.tasks))
         check_stream(self)
-        object.__setattr__(self, "data", fitted(self.data, self.tasks[0].train))
+        object.__setattr__(self, "data", fit_standardization(self.data, self.tasks[0].train))
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -211,9 +213,9 @@ class Stream:
 
         A class that a task shows and no earlier task has introduced becomes new there.
         """
-        tasks = renewed([self.tasks[stage] for stage in stages], self.order)
+        tasks = update_new_classes([self.tasks[stage] for stage in stages], self.order)
         view = restage(self.view, stages, len(self))
-        return replace(self, data=unfitted(self.data), tasks=tasks, view=view)
+        return replace(self, data=undo_standardization(self.data), tasks=tasks, view=view)
 
     def __add__(self, other: Stream) -> Stream:
         """The tasks of both streams, one after the other, over the same data."""
@@ -225,9 +227,9 @@ class Stream:
             if getattr(self, setting) != getattr(other, setting):
                 mine, theirs = getattr(self, setting), getattr(other, setting)
                 raise bad("other", f"a stream with {setting}={mine!r}, like the first one", theirs)
-        tasks = renewed([*self.tasks, *other.tasks], [*self.order, *other.order])
-        view = joined(self.view, len(self), other.view, len(other))
-        return replace(self, data=unfitted(self.data), tasks=tasks, view=view)
+        tasks = update_new_classes([*self.tasks, *other.tasks], [*self.order, *other.order])
+        view = join_views(self.view, len(self), other.view, len(other))
+        return replace(self, data=undo_standardization(self.data), tasks=tasks, view=view)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Stream):
@@ -244,10 +246,10 @@ class Stream:
         return f"Stream({self.name!r}: {counts}, {self.head} head{sets}{once})"
 
     def _repr_html_(self) -> str:
-        return html_of(self)
+        return stream_html(self)
 
     def __str__(self) -> str:
-        return table_of(self)
+        return stream_table(self)
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -337,7 +339,7 @@ class Stream:
 
     @cached_property
     def _fingerprint(self) -> str:
-        return fingerprint_of(self)
+        return stream_fingerprint(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The whole stream but its data, as values that JSON can hold."""
@@ -345,7 +347,7 @@ class Stream:
             "name": self.name, "head": self.head, "online": self.online,
             "task_labels": self.task_labels, "data": self.data.fingerprint(),
             "view": self.view.describe() if self.view else {},
-            "tasks": [plain_task(task) for task in self.tasks], **self._more(),
+            "tasks": [task_to_dict(task) for task in self.tasks], **self._more(),
         }  # fmt: skip
 
     @classmethod
@@ -354,17 +356,19 @@ class Stream:
 
         `view` is needed only for views that this package does not know.
         """
-        check_plain(data, plain, view)
-        tasks = [Task(**fields_of_task(k, task)) for k, task in enumerate(plain["tasks"])]
+        check_stream_dict(data, plain, view)
+        tasks = [Task(**task_fields_from_dict(k, task)) for k, task in enumerate(plain["tasks"])]
         rest = {key: plain[key] for key in ("name", *_SETTINGS) if key in plain}
-        return cls(data=data, tasks=tuple(tasks), view=view or view_from(plain["view"]), **rest)
+        return cls(
+            data=data, tasks=tuple(tasks), view=view or view_from_description(plain["view"]), **rest
+        )
 
 
 # ------------------------------------------------------------------------------------------------
 # What every stream must satisfy, whoever built it: rows exist, nothing leaks, labels are shown.
 
 
-_APART = (
+_DISJOINT_PARTS = (
     ("train", "test"), ("train", "valid"), ("train", "post_valid"),
     ("valid", "test"), ("post_valid", "test"),
 )  # fmt: skip
@@ -409,7 +413,7 @@ def _check_rows(stream: Stream) -> None:
                 raise bad(f"tasks[{k}].{kind}", f"rows from 0 to {len(stream.data) - 1}", wrong)
             masks[kind][rows.cpu()] = True
     _check_copies(stream, masks)
-    for a, b in _APART:
+    for a, b in _DISJOINT_PARTS:
         if (a, b) == (stream.judged_on, "test"):
             continue  # they take the place of test rows
         both = (masks[a] & masks[b]).nonzero()
@@ -450,7 +454,7 @@ def _check_labels(stream: Stream) -> None:
 # Which classes are new in a task, when tasks are met in another sequence.
 
 
-def renewed(tasks: Sequence[Task], order: Sequence[int]) -> tuple[Task, ...]:
+def update_new_classes(tasks: Sequence[Task], order: Sequence[int]) -> tuple[Task, ...]:
     """Tasks with `new` as it is when they are met in this sequence."""
     place = {c: i for i, c in reversed(list(enumerate(order)))}
     seen: set[int] = set()
@@ -468,23 +472,23 @@ def renewed(tasks: Sequence[Task], order: Sequence[int]) -> tuple[Task, ...]:
 # A stream as values that JSON can hold, and back.
 
 
-def plain_task(task: Task) -> dict[str, Any]:
+def task_to_dict(task: Task) -> dict[str, Any]:
     """A task as plain values."""
-    return {**{kind: pack(getattr(task, kind)) for kind in ROWS}, "new": list(task.new),
+    return {**{kind: pack_rows(getattr(task, kind)) for kind in ROW_PARTS}, "new": list(task.new),
             "visible": list(task.visible), "domain": task.domain}  # fmt: skip
 
 
-def fields_of_task(k: int, plain: Any) -> dict[str, Any]:
+def task_fields_from_dict(k: int, plain: Any) -> dict[str, Any]:
     """The fields of the task that was written as `plain`."""
-    needed = {*ROWS, "new", "visible", "domain"}
+    needed = {*ROW_PARTS, "new", "visible", "domain"}
     if not isinstance(plain, Mapping) or set(plain) != needed:
         got = sorted(plain) if isinstance(plain, Mapping) else plain
         raise bad(f"tasks[{k}]", f"a mapping with the keys {sorted(needed)}", got)
-    rows = {kind: unpack(f"tasks[{k}].{kind}", plain[kind]) for kind in ROWS}
+    rows = {kind: unpack_rows(f"tasks[{k}].{kind}", plain[kind]) for kind in ROW_PARTS}
     return {**plain, **rows}
 
 
-def fingerprint_of(stream: Stream) -> str:
+def stream_fingerprint(stream: Stream) -> str:
     """See `Stream.fingerprint`."""
     plain = {**stream.describe(), "name": "", "task_labels": stream.task_labels,
              "visible": [sorted(t.shown) for t in stream.tasks]}  # fmt: skip
@@ -492,12 +496,12 @@ def fingerprint_of(stream: Stream) -> str:
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode())
     digest.update(stream.data.fingerprint().encode())
     for task in stream.tasks:
-        for kind in ROWS:
+        for kind in ROW_PARTS:
             digest.update(getattr(task, kind).cpu().numpy().tobytes() + b"|")
     return digest.hexdigest()[:16]
 
 
-def check_plain(data: Data, plain: Any, view: View | None) -> None:
+def check_stream_dict(data: Data, plain: Any, view: View | None) -> None:
     """Complain about what is no stream, or one over other data or with another view."""
     needed = {"name", "head", "online", "task_labels", "data", "view", "tasks"}
     if not isinstance(plain, Mapping) or set(plain) - {"information", "judged_on"} != needed:
@@ -513,30 +517,31 @@ def check_plain(data: Data, plain: Any, view: View | None) -> None:
 # Streams as text.
 
 
-MOST_TASKS = 30  # lines of a table in a notebook
+MAX_TASKS_SHOWN = 30  # lines of a table in a notebook
 
 
 def _cells(stream: Stream) -> tuple[list[list[str]], list[int]]:
     """Titles and one row per task, and the columns that say something."""
-    rows = [[str(k), *(str(len(getattr(t, kind))) for kind in ROWS), _names(stream, t)]
+    rows = [[str(k), *(str(len(getattr(t, kind))) for kind in ROW_PARTS), _names(stream, t)]
             for k, t in enumerate(stream.tasks)]  # fmt: skip
-    titles = ["task", *(kind.replace("_", "-") for kind in ROWS), "new classes"]
+    titles = ["task", *(kind.replace("_", "-") for kind in ROW_PARTS), "new classes"]
     used = [i for i in range(6) if i in (0, 1, 5) or any(row[i] != "0" for row in rows)]
     return [titles, *rows], used
 
 
-def html_of(stream: Stream) -> str:
-    """The same as `table_of` for notebooks, in the first `MOST_TASKS` tasks."""
+def stream_html(stream: Stream) -> str:
+    """The same as `stream_table` for notebooks, in the first `MAX_TASKS_SHOWN` tasks."""
     (titles, *rows), used = _cells(stream)
-    shown = [[row[i] for i in used] for row in rows[:MOST_TASKS]]
+    shown = [[row[i] for i in used] for row in rows[:MAX_TASKS_SHOWN]]
     more = len(rows) - len(shown)
-    return block(
+    return join_blocks(
         f"<p>{escape(repr(stream))} over {escape(repr(stream.data.name))}</p>",
-        table([titles[i] for i in used], shown), f"<p>and {more} more tasks</p>" if more else "",
-    )  # fmt: skip
+        html_table([titles[i] for i in used], shown),
+        f"<p>and {more} more tasks</p>" if more else "",
+    )
 
 
-def table_of(stream: Stream) -> str:
+def stream_table(stream: Stream) -> str:
     """One line per task: its rows of each kind, and its new classes."""
     (titles, *rows), used = _cells(stream)
     wide = [max(len(row[i]) for row in [titles, *rows]) for i in range(6)]

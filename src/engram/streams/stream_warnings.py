@@ -1,4 +1,4 @@
-"""Test samples of a stream that are training samples as well."""
+"""Warnings about a stream: test rows that are also training rows, and features on wild scales."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from engram.data.duplicates import repeats, said
-from engram.data.inspection import wild_scales
+from engram.data.duplicates import describe_count, find_repeats
+from engram.data.inspection import describe_wild_scales
 from engram.streams.stream import Stream
 
 
-def repeated_test_rows(stream: Stream) -> int:
+def count_repeated_test_rows(stream: Stream) -> int:
     """How many test rows have the same input as a training row, in whatever tasks.
 
     Examples
@@ -19,7 +19,7 @@ def repeated_test_rows(stream: Stream) -> int:
     >>> from engram.data.dataset import Data
     >>> from engram.streams import class_incremental
     >>> x, y = torch.rand(8, 3), [0, 1, 2, 3] * 2
-    >>> repeated_test_rows(class_incremental(Data.from_arrays(x, y, test=(x[:3], y[:3]))))
+    >>> count_repeated_test_rows(class_incremental(Data.from_arrays(x, y, test=(x[:3], y[:3]))))
     3
     """
     if "_repeated" not in stream.__dict__:
@@ -32,24 +32,24 @@ def repeated_test_rows(stream: Stream) -> int:
         known: dict[Any, int] = stream.data.__dict__.setdefault("_repeated", {})
         key = tuple(mask.numpy().tobytes() for mask in masks)
         if key not in known:
-            known[key] = len(repeats(stream.data, *(mask.nonzero()[:, 0] for mask in masks)))
+            known[key] = len(find_repeats(stream.data, *(mask.nonzero()[:, 0] for mask in masks)))
         stream.__dict__["_repeated"] = known[key]
     found: int = stream.__dict__["_repeated"]
     return found
 
 
-def repeats_in_words(stream: Stream) -> str:
+def describe_repeats(stream: Stream) -> str:
     """What to say of a stream's repeated samples; nothing where there are none."""
-    count = repeated_test_rows(stream)
+    count = count_repeated_test_rows(stream)
     tests = len(torch.cat([task.test for task in stream.tasks]).unique())
-    return said(count, tests) if count else ""
+    return describe_count(count, tests) if count else ""
 
 
 # ------------------------------------------------------------------------------------------------
 # Features of a stream on scales that networks do not learn from.
 
 
-def scales_in_words(stream: Stream) -> str:
+def describe_scales(stream: Stream) -> str:
     """What to say of the scales of the first task's features; nothing where all is well.
 
     Examples
@@ -57,13 +57,13 @@ def scales_in_words(stream: Stream) -> str:
     >>> from engram.data.dataset import Data
     >>> from engram.streams import class_incremental
     >>> x = [[i, 1e5 * i] for i in range(20)]
-    >>> scales_in_words(class_incremental(Data.from_arrays(x, [0, 1] * 10)))
+    >>> describe_scales(class_incremental(Data.from_arrays(x, [0, 1] * 10)))
     'features with extreme scales: 1 (root mean square 1...e+06); standardize=True, on the ...
     """
     known = stream.data.__dict__.setdefault("_scales", {})
     rows = stream.tasks[0].train
     key = rows.cpu().numpy().tobytes()
     if key not in known:
-        known[key] = wild_scales(stream.data, rows)
+        known[key] = describe_wild_scales(stream.data, rows)
     found: str = known[key]
     return found

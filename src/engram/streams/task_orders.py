@@ -12,10 +12,10 @@ import torch
 
 from engram import keys
 from engram.errors import bad, check_int
-from engram.streams.class_groups import class_id, cut
-from engram.streams.class_tree import parents_in
-from engram.streams.rows import rows_with
-from engram.streams.stream import ROWS, Stream, Task
+from engram.streams.class_groups import class_id, split_by_sizes
+from engram.streams.class_tree import find_parents
+from engram.streams.row_numbers import find_rows_with
+from engram.streams.stream import ROW_PARTS, Stream, Task
 
 Order = tuple[int, ...]
 _MOST_TASKS = 9  # 362,880 orders
@@ -72,12 +72,12 @@ def random_class_orders(n_classes: int, count: int, seed: int = 0) -> list[Order
         raise bad("count", f"at most {math.factorial(n_classes)}, the number of orders", count)
     if n_classes <= _ENUMERATED:
         every = list(itertools.permutations(range(n_classes)))
-        drawn = keys.order(keys.fold(seed, "class orders"), len(every), len(every))
+        drawn = keys.permutation(keys.fold(seed, "class orders"), len(every), len(every))
         return [every[i] for i in drawn[:count].tolist()]
     found: dict[Order, None] = {}
     for attempt in itertools.count():
         key = keys.fold(seed, "class orders", attempt)
-        found[tuple(keys.order(key, n_classes, n_classes).tolist())] = None
+        found[tuple(keys.permutation(key, n_classes, n_classes).tolist())] = None
         if len(found) == count:
             break
     return list(found)
@@ -168,24 +168,24 @@ def reorder(
         raise bad("task_order", "either a task_order or a class_order", (task_order, class_order))
     if task_order is not None:
         _permutation("task_order", task_order, list(range(len(stream))))
-        return _superclasses_first("task_order", stream.pick(task_order))
+        return _check_superclasses_first("task_order", stream.pick(task_order))
     wanted = [class_id("class_order", c, stream.data) for c in class_order or ()]
     _permutation("class_order", wanted, list(stream.order))
     if stream.view is not None or any(set(task.shown) != set(task.new) for task in stream):
         raise bad("class_order", "None, since classes of this stream are not tied to one task "
                   "(use task_order)", class_order)  # fmt: skip
-    groups = cut(wanted, [len(task.new) for task in stream])
-    moved = replace(stream, tasks=tuple(_rebuilt(stream, group) for group in groups))
-    return _superclasses_first("class_order", moved)
+    groups = split_by_sizes(wanted, [len(task.new) for task in stream])
+    moved = replace(stream, tasks=tuple(_rebuild_task(stream, group) for group in groups))
+    return _check_superclasses_first("class_order", moved)
 
 
-def _superclasses_first(argument: str, stream: Stream) -> Stream:
+def _check_superclasses_first(argument: str, stream: Stream) -> Stream:
     """The stream, refused where a superclass comes no sooner than its subclass.
 
     Rows were shared out between the two for that order: in any other they would tell labels twice.
     """
     name = stream.data.classes
-    for child, above in parents_in(stream.data).items():
+    for child, above in find_parents(stream.data).items():
         first, then = (stream.position[c] for c in (above, child))
         if min(first, then) >= 0 and stream.opening[first] >= stream.opening[then]:
             expected = f"{name[above]!r} in an earlier task than its subclass {name[child]!r}"
@@ -194,14 +194,16 @@ def _superclasses_first(argument: str, stream: Stream) -> Stream:
     return stream
 
 
-def _rebuilt(stream: Stream, group: Sequence[int]) -> Task:
+def _rebuild_task(stream: Stream, group: Sequence[int]) -> Task:
     """The task of these classes, each with the rows it has where the stream introduces it."""
     homes: dict[int, list[int]] = {}
     for c in group:
         homes.setdefault(int(stream.opening[stream.position[c]]), []).append(c)
     rows: dict[str, Any] = {}
-    for kind in ROWS:
-        parts = [rows_with(stream.data, getattr(stream[k], kind), cs) for k, cs in homes.items()]
+    for kind in ROW_PARTS:
+        parts = [
+            find_rows_with(stream.data, getattr(stream[k], kind), cs) for k, cs in homes.items()
+        ]
         rows[kind] = torch.cat(parts).unique()  # ascending; a row with two labels counts once
     return Task(**rows, new=tuple(group), visible=tuple(group))
 

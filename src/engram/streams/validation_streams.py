@@ -9,13 +9,15 @@ import torch
 from engram import keys
 from engram.data.dataset import Data
 from engram.errors import bad, check_choice, check_float, check_int
-from engram.streams.rows import hold_out, part_of
+from engram.streams.row_numbers import count_fraction, hold_out
 from engram.streams.stream import Stream, with_origin
 
 SEARCH_ON = ("valid", "test")
 
 
-def for_tuning(data: Data, *, share: float = 0.0, by: str | None = None, seed: int = 0) -> Data:
+def make_tuning_data(
+    data: Data, *, share: float = 0.0, by: str | None = None, seed: int = 0
+) -> Data:
     """The data with its test rows out of reach and validation rows in their place.
 
     Parameters
@@ -33,7 +35,7 @@ def for_tuning(data: Data, *, share: float = 0.0, by: str | None = None, seed: i
     >>> data = Data.from_arrays([[float(i)] for i in range(40)], [0, 1] * 20)
     >>> data
     Data('data': 32 train, 8 test rows of (1,), 2 classes)
-    >>> tuning = for_tuning(data, share=0.25)
+    >>> tuning = make_tuning_data(data, share=0.25)
     >>> tuning, {*tuning.test.tolist()} <= {*data.train.tolist()}
     (Data('data': 24 train, 8 test rows of (1,), 2 classes), True)
     """
@@ -50,13 +52,13 @@ def for_tuning(data: Data, *, share: float = 0.0, by: str | None = None, seed: i
     if by is None:
         kept, held = hold_out(data, data.train, share, seed)
     else:
-        kept, held = _apart(data, share, by, seed)
+        kept, held = _split_by_attribute(data, share, by, seed)
     if not len(kept) or not len(held):
         raise bad("share", "one that leaves rows on both sides", share)
     return replace(data, train=kept, test=held)
 
 
-def for_search(stream: Stream, *, tasks: int = 3, on: str = "valid") -> Stream:
+def make_search_stream(stream: Stream, *, tasks: int = 3, on: str = "valid") -> Stream:
     """The first tasks of a stream, judged on their validation rows: no test row, no later task.
 
     Parameters
@@ -71,7 +73,7 @@ def for_search(stream: Stream, *, tasks: int = 3, on: str = "valid") -> Stream:
     --------
     >>> from engram.streams.incremental_streams import class_incremental
     >>> data = Data.from_arrays([[float(i)] for i in range(80)], [0, 1, 2, 3, 4, 5, 6, 7] * 10)
-    >>> short = for_search(class_incremental(data, valid=0.25), tasks=2)
+    >>> short = make_search_stream(class_incremental(data, valid=0.25), tasks=2)
     >>> short, short.judged_on, bool(torch.isin(short[0].test, data.test).any())
     (Stream('class_incremental': 2 tasks, 4 classes, single head), 'valid', False)
     """
@@ -84,13 +86,13 @@ def for_search(stream: Stream, *, tasks: int = 3, on: str = "valid") -> Stream:
         raise bad("tasks", f"at most {len(stream)}, the number of tasks of the stream", tasks)
     first = stream[:tasks]
     if on == "valid":
-        first = _judged_on(first)
+        first = _use_validation_rows(first)
     if stream.origin is None:
         return first
     return with_origin(first, stream.origin.change(search={"tasks": tasks, "on": on}))
 
 
-def _judged_on(stream: Stream) -> Stream:
+def _use_validation_rows(stream: Stream) -> Stream:
     """The stream with validation rows in the place of its test rows."""
     for kind in ("post_valid", "valid"):
         rows = [getattr(task, kind) for task in stream]
@@ -102,11 +104,13 @@ def _judged_on(stream: Stream) -> Stream:
     raise bad("stream", f"{expected}; on='test' (--on test) selects on test rows", "none")
 
 
-def _apart(data: Data, share: float, by: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _split_by_attribute(
+    data: Data, share: float, by: str, seed: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Training rows (kept, held out) such that no value of an attribute is on both sides."""
     check_choice("by", by, list(data.attributes))
     value = data.attributes[by][data.train]
     values = value.unique()
-    drawn = keys.order(keys.fold(seed, "tuning"), len(values), len(values))
-    held = torch.isin(value, values[drawn[: part_of(share, len(values))]])
+    drawn = keys.permutation(keys.fold(seed, "tuning"), len(values), len(values))
+    held = torch.isin(value, values[drawn[: count_fraction(share, len(values))]])
     return data.train[~held], data.train[held]

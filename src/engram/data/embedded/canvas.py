@@ -53,7 +53,7 @@ class Canvas:
         edge = self.pixel  # smooth edges reach half a pixel further
         inside = (self.x > x0 - edge) & (self.x < x1 + edge)
         inside &= (self.y > y0 - edge) & (self.y < y1 + edge)
-        at = (..., _reach(inside.any(0).any(1)), _reach(inside.any(0).any(0)))
+        at = (..., _true_range(inside.any(0).any(1)), _true_range(inside.any(0).any(0)))
         within = self.within if self.within is None else self.within[at]
         return Canvas(self.image[at], self.x[at], self.y[at], self.pixel, within)
 
@@ -111,7 +111,7 @@ class Canvas:
         return (down * down + across * across).sqrt_() - half
 
 
-def _reach(inside: Tensor) -> slice:
+def _true_range(inside: Tensor) -> slice:
     """From the first to the last place that is True."""
     places = inside.nonzero()
     return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0)

@@ -1,4 +1,6 @@
-"""Drawn faces: eight expressions of subjects with looks of their own, without files."""
+"""Drawn faces without files: eight expressions as mixtures of action units, on subjects with
+looks of their own.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +71,9 @@ def faces(
     check_float("strength", strength, 0.0, 1.5)
     check_float("noise", noise, 0.0, 1.0)
     key = keys.fold(check_int("seed", seed), "faces")
-    people = _people(keys.fold(key, "people"), subjects)
-    clips = _clips(key, people, samples)
-    x, shown, frame = _pictures(clips, people.looks, size, frames, strength, noise)
+    people = _draw_people(keys.fold(key, "people"), subjects)
+    clips = _draw_clips(key, people, samples)
+    x, shown, frame = _draw_pictures(clips, people.looks, size, frames, strength, noise)
     clip = torch.arange(samples).repeat_interleave(frames)
     who, held = clips.subject[clip], clips.tested[clip]
     attributes = {"subject": who, **{kind: people.groups[kind][who] for kind in GROUPS}}
@@ -97,41 +99,41 @@ class _Clips(NamedTuple):
     tested: Tensor
 
 
-def _people(key: keys.Key, subjects: int) -> _People:
+def _draw_people(key: keys.Key, subjects: int) -> _People:
     """Groups have their shares among the trained and among the tested subjects."""
     trained = subjects - round(_TESTED * subjects)
-    first = groups_of(keys.fold(key, "trained"), trained)
-    last = groups_of(keys.fold(key, "tested"), subjects - trained)
+    first = draw_groups(keys.fold(key, "trained"), trained)
+    last = draw_groups(keys.fold(key, "tested"), subjects - trained)
     groups = {kind: torch.cat([first[kind], last[kind]]) for kind in GROUPS}
-    own = _each(keys.fold(key, "looks"), subjects)
-    return _People(looks_of(own, groups), groups, trained)
+    own = _fold_each(keys.fold(key, "looks"), subjects)
+    return _People(draw_looks(own, groups), groups, trained)
 
 
-def _clips(key: keys.Key, people: _People, samples: int) -> _Clips:
+def _draw_clips(key: keys.Key, people: _People, samples: int) -> _Clips:
     tested, all_people = round(_TESTED * samples), len(people.looks.width)
     parts = (("train", samples - tested, 0, people.trained),
              ("test", tested, people.trained, all_people))  # fmt: skip
-    label = [_labels(keys.fold(key, name), count) for name, count, *_ in parts]
-    subject = [_subjects(keys.fold(key, name), *rest) for name, *rest in parts]
+    label = [_draw_labels(keys.fold(key, name), count) for name, count, *_ in parts]
+    subject = [_draw_subjects(keys.fold(key, name), *rest) for name, *rest in parts]
     return _Clips(
-        _each(keys.fold(key, "clips"), samples), torch.cat(label), torch.cat(subject),
+        _fold_each(keys.fold(key, "clips"), samples), torch.cat(label), torch.cat(subject),
         torch.arange(samples) >= samples - tested,
     )  # fmt: skip
 
 
-def _each(key: keys.Key, count: int) -> Tensor:
+def _fold_each(key: keys.Key, count: int) -> Tensor:
     """A key for each of `count`."""
     return torch.as_tensor(keys.fold(key, torch.arange(count)))
 
 
-def _labels(key: keys.Key, count: int) -> Tensor:
+def _draw_labels(key: keys.Key, count: int) -> Tensor:
     """Expressions in exact shares, shuffled."""
     edges = (torch.tensor(_SHARES, dtype=torch.float64).cumsum(0) * count).round()
     ordered = torch.bucketize(torch.arange(count), edges, right=True)
-    return ordered[keys.order(keys.fold(key, "labels"), count, count)]
+    return ordered[keys.permutation(keys.fold(key, "labels"), count, count)]
 
 
-def _subjects(key: keys.Key, count: int, first: int, last: int) -> Tensor:
+def _draw_subjects(key: keys.Key, count: int, first: int, last: int) -> Tensor:
     """Subjects `first` to `last` - 1, some of them up to three times as often as others."""
     weight = 0.5 + keys.uniform(keys.fold(key, "often"), last - first)
     edges = weight.cumsum(0) / weight.sum()
@@ -139,7 +141,7 @@ def _subjects(key: keys.Key, count: int, first: int, last: int) -> Tensor:
     return first + drawn.clamp(max=last - first - 1)
 
 
-def _pictures(
+def _draw_pictures(
     clips: _Clips, looks: Looks, size: int, frames: int, strength: float, noise: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Pictures, labels and frame numbers, clip by clip."""
@@ -156,16 +158,17 @@ def _pictures(
         key, time = clips.key[clip], 1.0 - left / max(1, frames - 1)
         risen = time * (2.0 - time)  # quickly at first, as faces do
         units = {
-            unit: risen * size_ for unit, size_ in mix(key, clips.label[clip], strength).items()
+            unit: risen * size_
+            for unit, size_ in mix_units(key, clips.label[clip], strength).items()
         }
-        image = draw(units, take(looks, clips.subject[clip]), _drifted(key, time), size)
-        x[start : start + step] = _grainy(keys.fold(key, "grain", left), image, noise)
+        image = draw_faces(units, take_rows(looks, clips.subject[clip]), _drift(key, time), size)
+        x[start : start + step] = _add_grain(keys.fold(key, "grain", left), image, noise)
     return x, label, frame
 
 
-def _drifted(key: Tensor, time: Tensor) -> Scene:
+def _drift(key: Tensor, time: Tensor) -> Scene:
     """The scene of a clip: the head moves a little until the apex."""
-    scene, move = scenes_of(key), Draw(key)
+    scene, move = draw_scenes(key), RowDraws(key)
     rest = 1.0 - time
     return replace(
         scene,
@@ -175,7 +178,7 @@ def _drifted(key: Tensor, time: Tensor) -> Scene:
     )
 
 
-def _grainy(key: keys.Key, image: Tensor, noise: float) -> Tensor:
+def _add_grain(key: keys.Key, image: Tensor, noise: float) -> Tensor:
     """uint8 pictures with grain, of each pixel and channel its own: nearly normal, and exact."""
     drawn = keys.bits(key, *image.shape[1:])
     low = 2**15 - 1
@@ -215,7 +218,7 @@ MIXTURES: dict[str, dict[int, tuple[float, float]]] = {
 }  # fmt: skip
 
 
-def mix(key: Tensor, label: Tensor, strength: float) -> dict[int, Tensor]:
+def mix_units(key: Tensor, label: Tensor, strength: float) -> dict[int, Tensor]:
     """[N] strength of every unit at the apex, for rows with keys [N] and expressions [N].
 
     A face shows its expression more or less (by a factor that its units share, and one for each),
@@ -232,7 +235,7 @@ def mix(key: Tensor, label: Tensor, strength: float) -> dict[int, Tensor]:
     own = 0.7 + 0.5 * keys.uniform(keys.fold(key, "own"), count)  # [N, units]
     taking_part = keys.uniform(keys.fold(key, "part"), count) < often[label]
     drawn = strength * usual[label] * shared * own * taking_part
-    stray = keys.below(keys.fold(key, "stray"), count, 1) == torch.arange(count)
+    stray = keys.randint(keys.fold(key, "stray"), count, 1) == torch.arange(count)
     drawn = drawn + stray * 0.3 * keys.uniform(keys.fold(key, "weak"), 1)
     return {unit: drawn[:, column] for column, unit in enumerate(_NUMBERS)}
 
@@ -311,7 +314,7 @@ class Scene:
     cover: Tensor  # [N, 4] the ends of it
 
 
-class Draw:
+class RowDraws:
     """Numbers of each row by name, from the rows' keys."""
 
     def __init__(self, key: Tensor) -> None:
@@ -322,7 +325,7 @@ class Draw:
         return low + (high - low) * keys.uniform(keys.fold(self.key, name), *shape)
 
     def about(self, name: str, spread: float, *shape: int) -> Tensor:
-        """Numbers around 0: the sum of three uniform ones, within 3 times `spread`."""
+        """Numbers around 0: the sum of three uniform ones, within 3 times `spread_over_pixels`."""
         drawn = keys.uniform(keys.fold(self.key, name), *shape, 3)
         return spread * 2.0 * (drawn.sum(-1) - 1.5)
 
@@ -331,36 +334,36 @@ class Draw:
         return (keys.uniform(keys.fold(self.key, name)) < share).double()
 
 
-def take(values: _T, rows: Tensor) -> _T:
+def take_rows(values: _T, rows: Tensor) -> _T:
     """The looks, or scenes, of some rows."""
     return replace(values, **{one.name: getattr(values, one.name)[rows] for one in fields(values)})
 
 
-def spread(values: _T) -> _T:
+def spread_over_pixels(values: _T) -> _T:
     """The same as float32, ready to meet pixels."""
-    ready = {one.name: over_pixels(getattr(values, one.name)) for one in fields(values)}
+    ready = {one.name: broadcast_to_pixels(getattr(values, one.name)) for one in fields(values)}
     return replace(values, **ready)
 
 
-def over_pixels(value: Tensor) -> Tensor:
+def broadcast_to_pixels(value: Tensor) -> Tensor:
     """float32 of [N, 1, 1] where one number is given per row; others keep their shape."""
     value = value.float()
     return value[:, None, None] if value.ndim == 1 else value
 
 
-def groups_of(key: keys.Key, count: int) -> dict[str, Tensor]:
+def draw_groups(key: keys.Key, count: int) -> dict[str, Tensor]:
     """[count] group of each subject, for every kind of groups, in fixed shares."""
     out = {}
     for kind, shares in GROUPS.items():
-        place = (keys.order(keys.fold(key, kind), count, count).double() + 0.5) / count
+        place = (keys.permutation(keys.fold(key, kind), count, count).double() + 0.5) / count
         edges = torch.tensor(list(shares.values()), dtype=torch.float64).cumsum(0)[:-1]
         out[kind] = (place[:, None] > edges).sum(1)
     return out
 
 
-def looks_of(key: Tensor, groups: dict[str, Tensor]) -> Looks:
+def draw_looks(key: Tensor, groups: dict[str, Tensor]) -> Looks:
     """Looks of subjects with keys [subjects] in their groups."""
-    draw = Draw(key)
+    draw = RowDraws(key)
     male, age, tone = (groups[kind].double() for kind in ("gender", "age", "tone"))
     old = (age / 2.0).clamp(0.0, 1.0)
     lines = 0.5 * old * draw.between("lines", 0.5, 1.2)
@@ -400,7 +403,7 @@ def looks_of(key: Tensor, groups: dict[str, Tensor]) -> Looks:
     )  # fmt: skip
 
 
-def _hair(draw: Draw, old: Tensor, tone: Tensor) -> Tensor:
+def _hair(draw: RowDraws, old: Tensor, tone: Tensor) -> Tensor:
     kinds = torch.tensor(_HAIR, dtype=torch.float64)
     place = draw.between("hair", 0.0, 1.0) * (len(_HAIR) - tone)  # darker skin, darker hair
     colour = kinds[place.long().clamp(max=len(_HAIR) - 1)] * draw.between("shade", 0.85, 1.1, 1)
@@ -408,9 +411,9 @@ def _hair(draw: Draw, old: Tensor, tone: Tensor) -> Tensor:
     return colour + grey * (torch.tensor(_GREY, dtype=torch.float64) - colour)
 
 
-def scenes_of(key: Tensor) -> Scene:
+def draw_scenes(key: Tensor) -> Scene:
     """Scenes of clips with keys [N]."""
-    draw = Draw(key)
+    draw = RowDraws(key)
     ground = draw.between("ground", 0.05, 0.95, 2, 3)
     middle = ground.mean(-1, keepdim=True)
     shapes = draw.between("shapes", -1.0, 1.0, _CLUTTER, 5)
@@ -446,7 +449,7 @@ _MOUTH = (0.22, 0.06, 0.07)
 _WHITE = (0.93, 0.92, 0.90)
 
 
-class Features:
+class FacialFeatures:
     """Some faces at once. Places are in units of half a picture, around the middle of the head.
 
     `page` measures the picture, `head` the head however it is held, and `front` its front, which a
@@ -454,8 +457,8 @@ class Features:
     """
 
     def __init__(self, units: dict[int, Tensor], looks: Looks, scene: Scene, size: int) -> None:
-        units = {unit: over_pixels(value) for unit, value in units.items()}
-        looks, scene = spread(looks), spread(scene)
+        units = {unit: broadcast_to_pixels(value) for unit, value in units.items()}
+        looks, scene = spread_over_pixels(looks), spread_over_pixels(scene)
         self.au, self.looks, self.scene = units, looks, scene
         self.page = Canvas.blank(len(scene.gain), size)
         shift_x, shift_y = (scene.shift[:, i, None, None] for i in range(2))
@@ -623,12 +626,12 @@ def _sides(side: float, near: float, far: float) -> tuple[float, float]:
 # A face from its units, looks and scene, painted back to front.
 
 
-def draw(units: dict[int, Tensor], looks: Looks, scene: Scene, size: int) -> Tensor:
+def draw_faces(units: dict[int, Tensor], looks: Looks, scene: Scene, size: int) -> Tensor:
     """[N, 3, size, size] brightness, 0 to about 1, of faces given row by row."""
     return _Face(units, looks, scene, size).drawn()
 
 
-class _Face(Features):
+class _Face(FacialFeatures):
     """Faces with all that does not move: head, hair, glasses, what is behind and before them."""
 
     def drawn(self) -> Tensor:

@@ -61,16 +61,16 @@ def glyphs(
     check_int("per_class", per_class, low=5)  # four rows to train, one to test
     check_float("noise", noise)
     key = keys.fold(check_int("seed", seed), "glyphs")
-    x = torch.cat([_written(keys.fold(key, sign), per_class, size, channels, noise)
+    x = torch.cat([_write_sign(keys.fold(key, sign), per_class, size, channels, noise)
                    for sign in range(classes)])  # fmt: skip
     names = [f"glyph {sign}" for sign in range(classes)]
     y = torch.arange(classes).repeat_interleave(per_class)
     return Data.from_arrays(x, y, classes=names, name="glyphs")
 
 
-def _sign(key: keys.Key) -> Tensor:
+def _draw_sign(key: keys.Key) -> Tensor:
     """[S, 3, 2] begin, bend and end (x, y) of every stroke, each coordinate in [-1, 1]."""
-    count = _FEWEST + int(keys.below(keys.fold(key, "count"), _STROKES - _FEWEST + 1, 1))
+    count = _FEWEST + int(keys.randint(keys.fold(key, "count"), _STROKES - _FEWEST + 1, 1))
     drawn = 2 * keys.uniform(keys.fold(key, "points"), _STROKES, 3, 2) - 1
     joined = keys.uniform(keys.fold(key, "joined"), _STROKES) < _JOINED
     strokes: list[Tensor] = []
@@ -83,30 +83,30 @@ def _sign(key: keys.Key) -> Tensor:
     return torch.stack(strokes)
 
 
-def _written(key: keys.Key, rows: int, size: int, channels: int, noise: float) -> Tensor:
+def _write_sign(key: keys.Key, rows: int, size: int, channels: int, noise: float) -> Tensor:
     """uint8 [rows, channels, size, size]: one sign, written `rows` times."""
-    strokes = _sign(keys.fold(key, "sign"))
+    strokes = _draw_sign(keys.fold(key, "sign"))
     waver = 2 * keys.uniform(keys.fold(key, "waver"), rows, *strokes.shape) - 1
-    lines = _lines((strokes + 0.12 * waver) * torch.tensor([_WIDE, _HIGH]))
+    lines = _stroke_points((strokes + 0.12 * waver) * torch.tensor([_WIDE, _HIGH]))
     hand = 2 * keys.uniform(keys.fold(key, "hand"), rows, 7) - 1
-    lines, pen = _bent(lines, hand).float(), (0.105 + 0.035 * hand[:, 6]).float()[:, None, None]
-    ink, ground = _paints(keys.fold(key, "paints"), rows, channels)
+    lines, pen = _bend(lines, hand).float(), (0.105 + 0.035 * hand[:, 6]).float()[:, None, None]
+    ink, ground = _draw_colours(keys.fold(key, "paints"), rows, channels)
     step = max(1, _CHUNK // size**2)
     parts = [slice(i, i + step) for i in range(0, rows, step)]
-    image = torch.cat([_drawn(lines[at], pen[at], ink[at], ground[at], size) for at in parts])
+    image = torch.cat([_render(lines[at], pen[at], ink[at], ground[at], size) for at in parts])
     grain = keys.uniform(keys.fold(key, "grain"), rows, channels, size, size) - 0.5
     grain = (grain * (12**0.5 * noise)).float()  # uniform numbers have a deviation of 1 / root 12
     return (255 * (image[:, :channels] + grain).clamp(0, 1)).round().to(torch.uint8)
 
 
-def _lines(strokes: Tensor) -> Tensor:
+def _stroke_points(strokes: Tensor) -> Tensor:
     """[N, S, P + 1, 2] points along the parabolas of strokes [N, S, 3, 2]."""
     t = (torch.arange(_PIECES + 1) / _PIECES)[:, None].double()
     begin, bend, end = (strokes[:, :, i, None] for i in range(3))
     return (1 - t) ** 2 * begin + 2 * t * (1 - t) * bend + t**2 * end
 
 
-def _bent(lines: Tensor, hand: Tensor) -> Tensor:
+def _bend(lines: Tensor, hand: Tensor) -> Tensor:
     """Points turned, slanted, stretched and shifted, as the row's hand writes."""
     half, slant = 0.1 * hand[:, 0, None, None], 0.2 * hand[:, 1, None, None]
     x = lines[..., 0] * (1 + 0.15 * hand[:, 2, None, None])
@@ -118,7 +118,7 @@ def _bent(lines: Tensor, hand: Tensor) -> Tensor:
     return torch.stack([cos * x - sin * y + right, sin * x + cos * y + down], dim=-1)
 
 
-def _paints(key: keys.Key, rows: int, channels: int) -> tuple[Tensor, Tensor]:
+def _draw_colours(key: keys.Key, rows: int, channels: int) -> tuple[Tensor, Tensor]:
     """[rows, 3] of ink and of ground; colours are dark on light as often as light on dark."""
     drawn = keys.uniform(key, rows, 7).float()
     if channels == 1:
@@ -128,7 +128,7 @@ def _paints(key: keys.Key, rows: int, channels: int) -> tuple[Tensor, Tensor]:
     return torch.where(swap, dark, light), torch.where(swap, light, dark)
 
 
-def _drawn(lines: Tensor, pen: Tensor, ink: Tensor, ground: Tensor, size: int) -> Tensor:
+def _render(lines: Tensor, pen: Tensor, ink: Tensor, ground: Tensor, size: int) -> Tensor:
     """[N, 3, size, size] brightness of lines [N, S, P + 1, 2], `pen` half as thick."""
     page = Canvas.blank(len(lines), size)
     page.image += ground[:, :, None, None]

@@ -127,9 +127,9 @@ def shapes(
     >>> data
     Data('shapes': 20 train, 5 test rows of (3, 16, 16), 5 classes)
     """
-    _at_most("kinds", kinds, 1, len(KINDS))
-    _at_most("variations", variations, 1, len(VARIATIONS))
-    _at_most("orphans", orphans, 0, len(ORPHANS))
+    _check_between("kinds", kinds, 1, len(KINDS))
+    _check_between("variations", variations, 1, len(VARIATIONS))
+    _check_between("orphans", orphans, 0, len(ORPHANS))
     check_int("per_class", per_class, low=5)  # four rows to train, one to test
     check_int("size", size, low=8)
     check_float("noise", noise)
@@ -138,14 +138,14 @@ def shapes(
     for k, kind in enumerate(list(KINDS)[:kinds]):
         for variation in list(VARIATIONS)[:variations]:
             names.append(f"{variation} {kind}")
-            u, v = _points(keys.fold(key, names[-1]), per_class, size)
+            u, v = _place_points(keys.fold(key, names[-1]), per_class, size)
             drawn.append(VARIATIONS[variation](u, v, KINDS[kind](u, v)))
             above.append(k)
     for pattern in list(ORPHANS)[:orphans]:
         names.append(pattern)
-        drawn.append(ORPHANS[pattern](*_points(keys.fold(key, pattern), per_class, size)))
+        drawn.append(ORPHANS[pattern](*_place_points(keys.fold(key, pattern), per_class, size)))
         above.append(-1)
-    x = _coloured(keys.fold(key, "colours"), torch.cat(drawn), noise)
+    x = _colour(keys.fold(key, "colours"), torch.cat(drawn), noise)
     y = torch.arange(len(names)).repeat_interleave(per_class)
     return Data.from_arrays(
         x, y, classes=names, name="shapes",
@@ -154,12 +154,12 @@ def shapes(
     )  # fmt: skip
 
 
-def _at_most(argument: str, value: int, low: int, high: int) -> None:
+def _check_between(argument: str, value: int, low: int, high: int) -> None:
     if check_int(argument, value, low=low) > high:
         raise bad(argument, f"a whole number from {low} to {high}", value)
 
 
-def _points(key: keys.Key, rows: int, size: int) -> tuple[Tensor, Tensor]:
+def _place_points(key: keys.Key, rows: int, size: int) -> tuple[Tensor, Tensor]:
     """[rows, size, size] where each pixel lies in the own frame of a row's shape."""
     drawn = 2 * keys.uniform(key, rows, 4)[..., None, None] - 1
     turn, scale = _TURN * drawn[:, 0], 0.8 + 0.15 * drawn[:, 1]
@@ -169,7 +169,7 @@ def _points(key: keys.Key, rows: int, size: int) -> tuple[Tensor, Tensor]:
     return x * turn.cos() + y * turn.sin(), y * turn.cos() - x * turn.sin()
 
 
-def _coloured(key: keys.Key, level: Tensor, noise: float) -> Tensor:
+def _colour(key: keys.Key, level: Tensor, noise: float) -> Tensor:
     """[N, 3, H, W] bytes: a light colour inside, a dark one outside, and noise."""
     ink = (-_SOFT * level).sigmoid()[:, None]
     colour = keys.uniform(keys.fold(key, "both"), len(level), 2, 3)[..., None, None]

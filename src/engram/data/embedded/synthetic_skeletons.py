@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engram import keys
 from engram.data.dataset import Data
-from engram.data.skeletons.skeleton_data import UCLA, Sequences, build
+from engram.data.skeletons.skeleton_data import UCLA_BONES, Sequences, build_skeleton_data
 from engram.errors import check_float, check_int
 
 JOINTS, SUBJECTS = 20, 10
@@ -136,7 +136,7 @@ def skeletons(
     place = torch.arange(per_class)
     subject, view = place % SUBJECTS, (place // SUBJECTS) % len(VIEWS)
     joints = torch.cat([
-        _act(keys.fold(key, name), act, subject, view, frames, noise)
+        _perform(keys.fold(key, name), act, subject, view, frames, noise)
         for name, act in ACTIONS.items()
     ])  # [N, T, V, 3]  # fmt: skip
     count = len(ACTIONS)
@@ -147,10 +147,10 @@ def skeletons(
         classes=tuple(ACTIONS),
         attributes={"subject": subject.repeat(count).numpy(), "view": view.repeat(count).numpy()},
     )
-    return build(sequences, name="skeletons", frames=frames, split=split, seed=seed)
+    return build_skeleton_data(sequences, name="skeletons", frames=frames, split=split, seed=seed)
 
 
-def _act(
+def _perform(
     key: keys.Key, act: Callable[[Pose], None], subject: Tensor, view: Tensor, frames: int,
     noise: float,
 ) -> Tensor:  # fmt: skip
@@ -186,7 +186,7 @@ def _place_joints(angles: Tensor, size: Tensor) -> Tensor:
     turns = about[0] @ about[1] @ about[2]  # [N, T, V, 3, 3]
     facing = {_HIP: turns[..., _HIP, :, :]}
     place = {_HIP: torch.zeros_like(angles[..., 0, :])}
-    for joint, parent in _hanging():
+    for joint, parent in _joint_parents():
         x, y, z = _BONES[_MIRROR.get(joint, joint)]
         bone = torch.tensor([-x if joint in _MIRROR else x, y, z], dtype=angles.dtype)
         place[joint] = place[parent] + (facing[parent] @ bone) * size[..., 0]
@@ -194,12 +194,12 @@ def _place_joints(angles: Tensor, size: Tensor) -> Tensor:
     return torch.stack([place[joint] for joint in range(JOINTS)], dim=-2)
 
 
-def _hanging() -> list[tuple[int, int]]:
+def _joint_parents() -> list[tuple[int, int]]:
     """(joint, the joint it hangs from) of the UCLA skeleton, outwards from the hip."""
     out: list[tuple[int, int]] = []
     reached = {_HIP}
     while len(reached) < JOINTS:
-        for a, b in (*UCLA, *((b, a) for a, b in UCLA)):
+        for a, b in (*UCLA_BONES, *((b, a) for a, b in UCLA_BONES)):
             if b in reached and a not in reached:
                 out.append((a, b))
                 reached.add(a)

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from engram import keys
+from engram.data.checked_files import check_npy, find_below, name_file_in_errors, path_inside
 from engram.data.dataset import Data
 from engram.data.faces.face_images import Face, FaceOptions, Frame, read_faces
-from engram.data.files import below, check_npy, inside, readable
-from engram.data.image_folder import IMAGE_SUFFIXES, images_in, is_hidden
+from engram.data.image_folder import IMAGE_SUFFIXES, is_hidden, list_images
 from engram.errors import bad, check_int, plural
 
 _LABELS = (
@@ -76,20 +76,20 @@ def load_affectnet(
         raise bad(str(path), f"{_FILES['train']} and {_FILES['test']}, or train_set and val_set "
                   "with images and annotations", "others")  # fmt: skip
     others: Counter[str] = Counter()
-    found = _listed(path, lists, others) if lists else _annotated(sets or {}, others)
+    found = _read_lists(path, lists, others) if lists else _read_annotations(sets or {}, others)
     faces = list(found)
     alone = others.pop(_ALONE, 0)
     notes = [f"{plural(count, 'image')} labelled {kind} left out" for kind, count in others.items()]
     notes += [f"{plural(alone, 'annotation')} without an image"] if alone else []
     if per_class is not None:
-        faces, left = _fewer(faces, check_int("per_class", per_class, low=1), seed)
+        faces, left = _limit_per_class(faces, check_int("per_class", per_class, low=1), seed)
         notes.append(f"at most {per_class:,} training images per class, {left:,} left out")
     return read_faces(name, faces, options, notes=notes)
 
 
 def _lists(path: Path) -> dict[str, Path] | None:
     for folder in _LISTS:
-        files = {part: below(path, f"{folder}/{file}") for part, file in _FILES.items()}
+        files = {part: find_below(path, f"{folder}/{file}") for part, file in _FILES.items()}
         if all(file.is_file() for file in files.values()) and _is_list(files["train"]):
             return files
     return None
@@ -110,7 +110,11 @@ def _is_head(name: str) -> bool:
 def _sets(path: Path) -> dict[str, Path] | None:
     sets = {
         part: next(
-            (place for one in names if below(place := below(path, one), "annotations").is_dir()),
+            (
+                place
+                for one in names
+                if find_below(place := find_below(path, one), "annotations").is_dir()
+            ),
             None,
         )
         for part, names in _SETS.items()
@@ -118,10 +122,10 @@ def _sets(path: Path) -> dict[str, Path] | None:
     return None if None in sets.values() else {k: v for k, v in sets.items() if v is not None}
 
 
-def _listed(path: Path, lists: dict[str, Path], others: Counter[str]) -> Iterator[Face]:
-    base = next(place for one in _PICTURES if (place := below(path, one)).is_dir())
+def _read_lists(path: Path, lists: dict[str, Path], others: Counter[str]) -> Iterator[Face]:
+    base = next(place for one in _PICTURES if (place := find_below(path, one)).is_dir())
     for part, file in lists.items():
-        with file.open(encoding="utf-8-sig", newline="") as stream, readable(file):
+        with file.open(encoding="utf-8-sig", newline="") as stream, name_file_in_errors(file):
             for number, row in enumerate(csv.reader(stream), 1):
                 if not row or _is_head(row[0]):
                     continue
@@ -130,7 +134,7 @@ def _listed(path: Path, lists: dict[str, Path], others: Counter[str]) -> Iterato
                     raise bad(where, f"the columns {', '.join(_COLUMNS)}", ",".join(row)[:80])
                 label = _label(where, row[_COLUMNS.index("expression")], others)
                 if label is not None:
-                    place = base / inside(where, row[0])
+                    place = base / path_inside(where, row[0])
                     yield Face(place, label, part, Frame(box=_box(where, row[1:5])))
 
 
@@ -145,10 +149,10 @@ def _box(where: str, words: list[str]) -> tuple[float, float, float, float] | No
     return (left, top, left + width, top + height) if width > 0 and height > 0 else None
 
 
-def _annotated(sets: dict[str, Path], others: Counter[str]) -> Iterator[Face]:
+def _read_annotations(sets: dict[str, Path], others: Counter[str]) -> Iterator[Face]:
     for part, folder in sets.items():
-        images, annotations = below(folder, "images"), below(folder, "annotations")
-        pictures = images_in(images) if images.is_dir() else []
+        images, annotations = find_below(folder, "images"), find_below(folder, "annotations")
+        pictures = list_images(images) if images.is_dir() else []
         if not pictures:
             raise bad(str(images), "images", "none")
         pictures.sort(key=lambda one: (len(one.stem), one.stem))  # 2 before 10
@@ -159,12 +163,12 @@ def _annotated(sets: dict[str, Path], others: Counter[str]) -> Iterator[Face]:
         others[_ALONE] += max(0, sum(not is_hidden(one) for one in told) - len(pictures))
         for picture in pictures:
             file = annotations / f"{picture.stem}_exp.npy"
-            label = _label(str(file), _from_npy(file), others)
+            label = _label(str(file), _read_npy_scalar(file), others)
             if label is not None:
                 yield Face(picture, label, part)
 
 
-def _from_npy(file: Path) -> str:
+def _read_npy_scalar(file: Path) -> str:
     """The one number or text of a file; pickled objects are never unpickled."""
     if not file.is_file():
         raise bad(str(file), "an annotation for each image", "no such file")
@@ -196,12 +200,12 @@ def _label(where: str, text: str, others: Counter[str]) -> str | None:
     return word
 
 
-def _fewer(faces: list[Face], limit: int, seed: int) -> tuple[list[Face], int]:
+def _limit_per_class(faces: list[Face], limit: int, seed: int) -> tuple[list[Face], int]:
     """At most `limit` training faces of each class, in the order in which they were."""
     keep: set[int] = set()
     for k, label in enumerate(_LABELS):
         mine = [i for i, face in enumerate(faces) if face.part == "train" and face.label == label]
         key = keys.fold(check_int("seed", seed), "per class", k)
-        keep.update(mine[j] for j in keys.order(key, len(mine), len(mine))[:limit].tolist())
+        keep.update(mine[j] for j in keys.permutation(key, len(mine), len(mine))[:limit].tolist())
     kept = [face for i, face in enumerate(faces) if face.part != "train" or i in keep]
     return kept, len(faces) - len(kept)

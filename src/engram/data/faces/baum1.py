@@ -1,4 +1,4 @@
-"""BAUM-1: clips of spontaneous expressions, as folders of frames and a list of clips."""
+"""BAUM-1: clips of spontaneous expressions as folders of frames, and the frames of a video."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engram.data.attributes import held_units
+from engram.data.attributes import draw_held_out_units
+from engram.data.checked_files import name_file_in_errors, read_text_file
 from engram.data.dataset import Data
-from engram.data.faces.expressions import expression
+from engram.data.faces.expressions import find_expression
 from engram.data.faces.face_images import Face, FaceOptions, read_faces
-from engram.data.files import readable, text_of
-from engram.data.image_folder import images_in
+from engram.data.image_folder import list_images
 from engram.errors import BadArgument, bad, check_choice, check_int, plural
 
 # States of the spontaneous part by their code, from 1; what is no expression is left out.
@@ -24,7 +24,7 @@ _STATES = (
     "anger", "boredom", "bothered", "concentrating", "contempt", "disgust", "fear", "happiness",
     "neutral", "sadness", "surprise", "thinking", "unsure",
 )  # fmt: skip
-_MEANT = {
+_STATE_OF_WORD = {
     **{state: state for state in _STATES}, "angry": "anger", "disgusted": "disgust",
     "fearful": "fear", "happy": "happiness", "sad": "sadness", "surprised": "surprise",
 }  # fmt: skip
@@ -93,7 +93,7 @@ def load_baum1(
     notes += [f"{plural(absent, 'clip')} without frames left out"] if absent else []
     units = [_unit(split, clip, file) for clip, file in rows]
     labels = [clip.label for clip, _ in rows]
-    held = held_units(units, labels, test_share, seed=seed)
+    held = draw_held_out_units(units, labels, test_share, seed=seed)
     faces = [
         Face(file, clip.label, "test" if unit in held else "train", facts=clip.facts)
         for (clip, file), unit in zip(rows, units, strict=True)
@@ -122,9 +122,9 @@ def _list(path: Path) -> Path | None:
 def _read(file: Path) -> tuple[list[_Clip], list[str]]:
     if file.suffix.lower() not in (".csv", ".tsv", ".txt"):
         raise bad(str(file), "the list saved as text (.csv, .tsv or .txt)", file.name)
-    text = text_of(file)
+    text = read_text_file(file)
     comma = next((one for one in "\t;," if one in text.split("\n")[0]), ",")
-    with readable(file):
+    with name_file_in_errors(file):
         rows = list(csv.reader(text.splitlines(), delimiter=comma))
     lines = [[cell.strip() for cell in row] for row in rows]
     head = next((row for row in lines if any("emotion" in cell.lower() for cell in row)), [])
@@ -144,11 +144,11 @@ def _read(file: Path) -> tuple[list[_Clip], list[str]]:
         state = _state(f"{file}, line {number}", row, head)
         if state is None:
             unclear += 1
-        elif expression(state) is None:
+        elif find_expression(state) is None:
             others[state] += 1
         else:
             facts = {"subject": clip.upper().split("_")[0], "clip": clip.upper(), **_gender(row)}
-            clips[clip.upper()] = _Clip(clip.upper(), expression(state) or "", facts)
+            clips[clip.upper()] = _Clip(clip.upper(), find_expression(state) or "", facts)
     notes = []
     if others:
         states = ", ".join(sorted(others))
@@ -162,7 +162,7 @@ def _read(file: Path) -> tuple[list[_Clip], list[str]]:
 
 def _state(where: str, row: list[str], head: list[str]) -> str | None:
     """The state of a clip by its name or code; None where the two contradict each other."""
-    words = {_MEANT[cell.lower()] for cell in row if cell.lower() in _MEANT}
+    words = {_STATE_OF_WORD[cell.lower()] for cell in row if cell.lower() in _STATE_OF_WORD}
     columns = [i for i, cell in enumerate(head) if "code" in cell.lower()]
     codes = [row[i] for i in columns if i < len(row) and row[i].isdecimal()]
     if not columns and not words:  # no head line: the code is the last whole number
@@ -186,7 +186,7 @@ def _frames(path: Path, clips: list[_Clip], unpacked: Path | None) -> dict[str, 
     found: dict[str, list[Path]] = {}
     for base in (path, *([unpacked] if unpacked is not None and unpacked.is_dir() else [])):
         for folder in sorted(one for one in base.rglob("*") if one.is_dir()):
-            pictures = images_in(folder) if folder.name.upper() in wanted else []
+            pictures = list_images(folder) if folder.name.upper() in wanted else []
             before = found.get(folder.name.upper(), [folder])[0]
             if pictures and before.resolve() not in (folder.resolve(), pictures[0].resolve()):
                 raise bad(str(path), f"one folder of frames for the clip {folder.name}",
@@ -202,7 +202,7 @@ def _frames(path: Path, clips: list[_Clip], unpacked: Path | None) -> dict[str, 
                   f"{len(videos)} videos without frames, first {videos[0].name}")  # fmt: skip
     for video in videos:
         folder = extract_frames(video, Path(unpacked or path) / video.stem)
-        found[video.stem.upper()] = sorted(images_in(folder), key=_number)
+        found[video.stem.upper()] = sorted(list_images(folder), key=_number)
     if not found:
         raise bad(str(path), "folders of frames named as the clips", "none")
     return found

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from engram.data.attributes import held_units
+from engram.data.attributes import draw_held_out_units
+from engram.data.checked_files import find_below, read_text_file
 from engram.data.conversion import Array
 from engram.data.dataset import Data
 from engram.data.faces.expressions import EXPRESSIONS
 from engram.data.faces.face_images import Face, FaceOptions, Frame, read_faces
-from engram.data.files import below, text_of
-from engram.data.image_folder import images_in, is_hidden
+from engram.data.image_folder import is_hidden, list_images
 from engram.errors import bad, check_int, plural
 
 # The Emotion files count the expressions as EXPRESSIONS does: 0 neutral, 1 anger, 2 contempt, ...
@@ -65,8 +65,8 @@ def load_ck_plus(
     unlabelled = short = told = 0
     for subject in subjects:
         for session in _folders(subject):
-            label, last = _label(below(emotions, f"{subject.name}/{session.name}"))
-            frames = _in_order(session)
+            label, last = _label(find_below(emotions, f"{subject.name}/{session.name}"))
+            frames = _sort_frames(session)
             told += label is not None
             if label is None:
                 unlabelled += 1
@@ -82,7 +82,7 @@ def load_ck_plus(
         raise bad(str(emotions), "files *_emotion.txt of the sequences", "none")
     units, labels = [one[2] for one in found], [one[1] for one in found]
     everyone = [subject.name for subject in subjects]
-    held = held_units(units, labels, test_share, seed=seed, everyone=everyone)
+    held = draw_held_out_units(units, labels, test_share, seed=seed, everyone=everyone)
     landmarks = _inside(path, _LANDMARKS)
     faces = [
         Face(file, label, "test" if subject in held else "train", _frame(file, images, landmarks),
@@ -98,7 +98,7 @@ def load_ck_plus(
 
 
 def _inside(path: Path, names: tuple[str, ...]) -> Path | None:
-    return next((place for one in names if (place := below(path, one)).is_dir()), None)
+    return next((place for one in names if (place := find_below(path, one)).is_dir()), None)
 
 
 def _folders(path: Path) -> list[Path]:
@@ -110,9 +110,9 @@ def _frame_number(file: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _in_order(session: Path) -> list[Path]:
+def _sort_frames(session: Path) -> list[Path]:
     """The frames of a sequence by their numbers, which no two may share."""
-    frames = sorted(images_in(session), key=_frame_number)
+    frames = sorted(list_images(session), key=_frame_number)
     for one, other in pairwise(frames):
         if _frame_number(one) == _frame_number(other):
             raise bad(str(session), "each frame once", [one.name, other.name])
@@ -126,7 +126,7 @@ def _label(folder: Path) -> tuple[str | None, int]:
         return None, 0
     if len(files) > 1:
         raise bad(str(folder), "one emotion file", [one.name for one in files])
-    text = text_of(files[0]).split()
+    text = read_text_file(files[0]).split()
     try:
         number = float(text[0]) if len(text) == 1 else -1.0
     except ValueError:

@@ -29,12 +29,12 @@ _WORDS = {
 _BY_WORD = {word: name for name, words in _WORDS.items() for word in words}
 
 
-def expression(word: str) -> str | None:
+def find_expression(word: str) -> str | None:
     """The expression that a word means, None for a word that means none of the eight.
 
     Examples
     --------
-    >>> expression("Happy"), expression("FEAR "), expression("boredom")
+    >>> find_expression("Happy"), find_expression("FEAR "), find_expression("boredom")
     ('Happiness', 'Fearful', None)
     """
     return _BY_WORD.get(word.strip().lower())
@@ -49,7 +49,7 @@ def expression_ids(where: str, names: Sequence[str]) -> tuple[tuple[str, ...], A
     >>> classes, ids.tolist()
     (('Neutral', 'Anger', 'Sadness'), [2, 1, 0])
     """
-    meant = [expression(name) for name in names]
+    meant = [find_expression(name) for name in names]
     strange = [name for name, one in zip(names, meant, strict=True) if one is None]
     if strange:
         raise bad(where, f"names of expressions ({', '.join(EXPRESSIONS)})", strange)

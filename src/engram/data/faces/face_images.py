@@ -1,4 +1,6 @@
-"""Sets of faces: a list of pictures with labels, parts and facts becomes Data of one size."""
+"""Sets of faces from lists of pictures: each face is cropped (landmarks, box or centre) and
+resized to one size.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engram.data.checked_files import check_regular
 from engram.data.conversion import Array
 from engram.data.dataset import Data
 from engram.data.faces.expressions import EXPRESSIONS
-from engram.data.files import check_regular
-from engram.data.images import kinds_in_words
+from engram.data.images import describe_kinds
 from engram.data.memory_maps import MappedWriter, is_mapped, read_mapped
-from engram.data.packed import arrays_of, load_packed, with_suffix
+from engram.data.packed import add_npz_suffix, load_packed, pack_arrays
 from engram.errors import BadArgument, bad, check_choice, check_int, plural
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ class _Counts:
     kinds: Counter[str] = field(default_factory=Counter)
     broken: list[int] = field(default_factory=list)
 
-    def add(self, row: int, cut: Cut | None) -> None:
+    def add(self, row: int, cut: CroppedFace | None) -> None:
         if cut is None:
             self.broken.append(row)
             return
@@ -95,7 +97,7 @@ class _Counts:
         crops = [f"{self.crops[one]:,} {words[one]}" for one in CROPS if self.crops[one]]
         found = [f"{self.noun}: {', '.join(crops)}"] if crops else []
         kinds = self.kinds
-        found += kinds_in_words(
+        found += describe_kinds(
             grey=kinds["grey"], clear=kinds["transparent"], blank=kinds["blank"]
         )
         if kinds["lost"]:
@@ -124,16 +126,16 @@ def read_faces(
     if not faces:
         raise bad(name, "at least one picture with a label", "none")
     facts = _facts(name, faces, options.size, names or {}, classes)
-    notes = (*notes, *_shared_subjects(faces), *_listed_twice(faces))
+    notes = (*notes, *_check_shared_subjects(faces), *_check_listed_twice(faces))
     if options.packed is None:
         refuse_too_many(name, noun, len(faces), options.size)
         x = np.zeros((len(faces), 3, options.size, options.size), np.uint8)
         counts = _Counts(noun)
         for start, chunk in _chunks(faces, options, counts):
             x[start : start + len(chunk)] = chunk
-        data = _data(torch.from_numpy(x), facts, counts.broken, (*notes, *counts.notes()))
+        data = _build_data(torch.from_numpy(x), facts, counts.broken, (*notes, *counts.notes()))
     else:
-        data = _mapped(Path(options.packed), faces, options, facts, notes, noun)
+        data = _write_mapped(Path(options.packed), faces, options, facts, notes, noun)
     if not len(data.train):
         raise bad(
             name, f"{noun} to train on", f"none of {len(faces):,}, see {'; '.join(data.notes)}"
@@ -193,7 +195,7 @@ def _stamp(faces: Sequence[Face], size: int) -> str:
     return digest.hexdigest()
 
 
-def _data(x: Tensor, facts: _Facts, broken: Sequence[int], notes: Sequence[str]) -> Data:
+def _build_data(x: Tensor, facts: _Facts, broken: Sequence[int], notes: Sequence[str]) -> Data:
     part = torch.from_numpy(facts.part.astype(np.int64))
     part[list(broken)] = 255
     train, test, valid = ((part == code).nonzero()[:, 0] for code in range(3))
@@ -205,7 +207,7 @@ def _data(x: Tensor, facts: _Facts, broken: Sequence[int], notes: Sequence[str])
     )  # fmt: skip
 
 
-def _mapped(
+def _write_mapped(
     path: Path,
     faces: Sequence[Face],
     options: FaceOptions,
@@ -213,16 +215,16 @@ def _mapped(
     notes: Sequence[str],
     noun: str,
 ) -> Data:
-    path = with_suffix(path)
+    path = add_npz_suffix(path)
     if not path.exists():
         counts = _Counts(noun)
         shape = (len(faces), 3, options.size, options.size)
         nothing = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(shape)
-        with MappedWriter(path, shape, _data(nothing, facts, (), ()).facts()) as writer:
+        with MappedWriter(path, shape, _build_data(nothing, facts, (), ()).facts()) as writer:
             for _, chunk in _chunks(faces, options, counts):
                 writer.write(chunk)
-            whole_set = _data(nothing, facts, counts.broken, (*notes, *counts.notes()))
-            writer.finish(whole_set, stamp=np.array(facts.stamp), **arrays_of(whole_set))
+            whole_set = _build_data(nothing, facts, counts.broken, (*notes, *counts.notes()))
+            writer.finish(whole_set, stamp=np.array(facts.stamp), **pack_arrays(whole_set))
     if not is_mapped(path) or str(read_mapped(path)[1].get("stamp")) != facts.stamp:
         raise bad("packed", f"a new file, or one with these {noun} of {facts.name} at this size",
                   f"{path}, which holds others")  # fmt: skip
@@ -234,9 +236,9 @@ def _chunks(
 ) -> Iterator[tuple[int, Array]]:
     """(first row, uint8 [n, 3, size, size]) of all faces; decoded by some threads, in order."""
 
-    def cut(face: Face) -> Cut | None:
+    def cut(face: Face) -> CroppedFace | None:
         try:
-            return cut_face(face.file, options.size, face.frame)
+            return crop_face(face.file, options.size, face.frame)
         except BadArgument as problem:
             if options.broken == "drop" and problem.kind == "broken":
                 return None
@@ -264,7 +266,7 @@ def refuse_too_many(name: str, noun: str, count: int, size: int) -> None:
                   'packed="FILE.npz", and they are kept there)', f"{needed:,} bytes")  # fmt: skip
 
 
-def _listed_twice(faces: Sequence[Face]) -> tuple[str, ...]:
+def _check_listed_twice(faces: Sequence[Face]) -> tuple[str, ...]:
     """Complains of faces with two labels, and counts those that are there twice with one."""
     known: dict[object, str] = {}
     for face in faces:
@@ -275,7 +277,7 @@ def _listed_twice(faces: Sequence[Face]) -> tuple[str, ...]:
     return (f"{plural(twice, 'image')} listed more than once",) if twice else ()
 
 
-def _shared_subjects(faces: Sequence[Face]) -> tuple[str, ...]:
+def _check_shared_subjects(faces: Sequence[Face]) -> tuple[str, ...]:
     parts: dict[str, set[str]] = {"train": set(), "valid": set(), "test": set()}
     for face in faces:
         if "subject" in face.facts:
@@ -295,7 +297,7 @@ _GREY = ("1", "L", "LA", "I", "I;16", "F")
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
-class Cut(NamedTuple):
+class CroppedFace(NamedTuple):
     """A face: uint8 [3, size, size], and what is to be counted about it."""
 
     pixels: Array
@@ -321,7 +323,9 @@ class Frame:
     bottom: int = 0
 
 
-def cut_face(source: bytes | Path, size: int, frame: Frame | None = None, label: str = "") -> Cut:
+def crop_face(
+    source: bytes | Path, size: int, frame: Frame | None = None, label: str = ""
+) -> CroppedFace:
     """The face in a picture as RGB; a broken picture is a `BadArgument` of the kind "broken".
 
     Examples
@@ -329,7 +333,7 @@ def cut_face(source: bytes | Path, size: int, frame: Frame | None = None, label:
     >>> from PIL import Image
     >>> stream = io.BytesIO()
     >>> Image.new("L", (30, 20), 7).save(stream, "png")
-    >>> cut = cut_face(stream.getvalue(), 8)
+    >>> cut = crop_face(stream.getvalue(), 8)
     >>> cut.pixels.shape, cut.crop, cut.grey, cut.blank
     ((3, 8, 8), 'centre', True, True)
     """
@@ -341,12 +345,12 @@ def cut_face(source: bytes | Path, size: int, frame: Frame | None = None, label:
             check_regular(source)
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
             image.load()
-            return cut_image(image, size, frame or Frame())
+            return crop_image(image, size, frame or Frame())
     except (OSError, SyntaxError, Image.DecompressionBombError) as problem:
-        raise bad(where, "a readable, complete image", str(problem)).of_kind("broken") from None
+        raise bad(where, "a readable, complete image", str(problem)).with_kind("broken") from None
 
 
-def cut_image(image: Image, size: int, frame: Frame) -> Cut:
+def crop_image(image: Image, size: int, frame: Frame) -> CroppedFace:
     """The face in an open picture."""
     from PIL import Image as Pillow
 
@@ -354,19 +358,19 @@ def cut_image(image: Image, size: int, frame: Frame) -> Cut:
         image = image.crop((0, 0, image.width, max(1, image.height - frame.bottom)))
     transparent = image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
     grey = image.mode in _GREY
-    crop, area = square(image.width, image.height, frame)
+    crop, area = crop_square(image.width, image.height, frame)
     lost = crop not in ("landmarks", "box") and not (frame.points is None and frame.box is None)
-    plain = _eight_bits(image).convert("L" if grey else "RGB")  # a third of the work where grey
+    plain = _to_eight_bits(image).convert("L" if grey else "RGB")  # a third of the work where grey
     if crop != "whole" or image.size != (size, size):
         plain = plain.resize((size, size), Pillow.Resampling.BILINEAR, box=area)
     pixels = np.asarray(plain)
     pixels = np.stack([pixels] * 3) if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
     grey = grey or bool((pixels[0] == pixels[1:]).all())
     blank = bool((pixels[0] == pixels[0, 0, 0]).all()) and bool((pixels == pixels[:, :1, :1]).all())
-    return Cut(pixels, crop, grey, transparent, blank, lost)
+    return CroppedFace(pixels, crop, grey, transparent, blank, lost)
 
 
-def _eight_bits(image: Image) -> Image:
+def _to_eight_bits(image: Image) -> Image:
     """Sixteen bits to eight: Pillow would cut off what lies above 255."""
     from PIL import Image as Pillow
 
@@ -376,22 +380,22 @@ def _eight_bits(image: Image) -> Image:
     return Pillow.fromarray((deep >> 8 if deep.max(initial=0) > 255 else deep).astype(np.uint8))
 
 
-def square(width: int, height: int, frame: Frame) -> tuple[str, Box]:
+def crop_square(width: int, height: int, frame: Frame) -> tuple[str, Box]:
     """What is cut out, inside the picture, and by what.
 
     Landmarks or a box that lie outside of it, or are smaller than a pixel, tell nothing: the
     picture is cut as without them.
     """
-    crop, (x, y), side = _meant(frame)
+    crop, (x, y), side = _crop_hint(frame)
     far = side / 2
     if crop and side >= 1 and -far < x < width + far and -far < y < height + far:
-        return crop, _around((x, y), side, width, height)
+        return crop, _fit_square((x, y), side, width, height)
     if width == height:
         return "whole", (0.0, 0.0, float(width), float(height))
-    return "centre", _around((width / 2, height / 2), min(width, height), width, height)
+    return "centre", _fit_square((width / 2, height / 2), min(width, height), width, height)
 
 
-def _meant(frame: Frame) -> tuple[str, tuple[float, float], float]:
+def _crop_hint(frame: Frame) -> tuple[str, tuple[float, float], float]:
     """By what a face is cut out, its middle and its side; "" where nothing is known."""
     if frame.points is not None:
         low, high = frame.points.min(0), frame.points.max(0)
@@ -404,7 +408,7 @@ def _meant(frame: Frame) -> tuple[str, tuple[float, float], float]:
     return "", (0.0, 0.0), 0.0
 
 
-def _around(middle: Sequence[float] | Array, side: float, width: int, height: int) -> Box:
+def _fit_square(middle: Sequence[float] | Array, side: float, width: int, height: int) -> Box:
     """A square moved into the picture, no larger than it."""
     side = min(side, width, height)
     left = min(max(float(middle[0]) - side / 2, 0.0), width - side)

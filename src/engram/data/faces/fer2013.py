@@ -1,4 +1,4 @@
-"""FER-2013 in its official forms: one CSV file with a picture per line, or folders of pictures."""
+"""FER-2013 as one CSV file or as folders, and its pictures resized to faces of one size."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from engram.data.checked_files import name_file_in_errors
 from engram.data.conversion import Array
 from engram.data.dataset import Data
-from engram.data.faces.expressions import expression, expression_ids
-from engram.data.faces.face_images import BROKEN, Frame, cut_image, square
-from engram.data.files import readable
-from engram.data.image_folder import class_folders, images_in, is_hidden
-from engram.data.images import decode, kinds_in_words, refuse_broken, told
+from engram.data.faces.expressions import expression_ids, find_expression
+from engram.data.faces.face_images import BROKEN, Frame, crop_image, crop_square
+from engram.data.image_folder import is_hidden, list_class_folders, list_images
+from engram.data.images import decode, describe_images, describe_kinds, refuse_broken
 from engram.data.packed import load_packed
 from engram.errors import BadArgument, bad, check_choice, check_int, plural, unknown
 
@@ -46,7 +46,9 @@ def is_fer_folder(path: Path) -> bool:
     Those that are none, misspelt ones say, are refused by name when the set is loaded.
     """
     parts = _parts(path) if path.is_dir() else {}
-    inside = [name for folder, part in parts.items() if part == 0 for name in class_folders(folder)]
+    inside = [
+        name for folder, part in parts.items() if part == 0 for name in list_class_folders(folder)
+    ]
     known = sum(_class(name) is not None for name in inside)
     return known > 1 and 2 * known > len(inside)
 
@@ -61,21 +63,21 @@ def load_fer(
     other sets of faces have them.
     """
     x, y, usage = [], [], []
-    with path.open(encoding="utf-8-sig", newline="") as stream, readable(path):
+    with path.open(encoding="utf-8-sig", newline="") as stream, name_file_in_errors(path):
         reader = csv.DictReader(stream, skipinitialspace=True)
         reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
         for line, row in enumerate(reader, start=2):
-            picture, emotion, part = _line(f"{path}, line {line}", row)
+            picture, emotion, part = _read_line(f"{path}, line {line}", row)
             x.append(picture)
             y.append(_EMOTION[emotion])
             usage.append(part)
     if not x:
         raise bad(str(path), "at least one picture", "none")
     pixels = torch.from_numpy(np.stack(x).reshape(-1, 1, _SIDE, _SIDE))
-    return as_faces(with_test_part(_data(pixels, y, usage, name), test), size)
+    return convert_to_faces(choose_test_part(_build_data(pixels, y, usage, name), test), size)
 
 
-def _line(where: str, row: Mapping[str, str | None]) -> tuple[Array, int, int]:
+def _read_line(where: str, row: Mapping[str, str | None]) -> tuple[Array, int, int]:
     """The picture, the emotion as the file counts it, and the part of a line."""
     texts = {key: (row.get(key) or "").strip() for key in ("emotion", "pixels", "usage")}
     if texts["emotion"] not in map(str, range(len(_EMOTION))):
@@ -102,7 +104,7 @@ def load_fer_folder(
     ``broken="drop"`` leaves images out that cannot be read, and counts them.
     """
     check_choice("broken", broken, BROKEN)
-    files, y, usage = _listed(path)
+    files, y, usage = _list_files(path)
     problems: dict[int, BadArgument] = {}
     x = decode(files, label=lambda i: str(files[i]), broken=problems)
     if broken == "error":
@@ -111,7 +113,7 @@ def load_fer_folder(
     if not kept:
         raise bad(str(path), "at least one image that can be read", "none")
     part = np.array(usage)[kept]
-    notes = list(told([files[i] for i in kept], x[kept]))
+    notes = list(describe_images([files[i] for i in kept], x[kept]))
     if size is not None:
         notes = [one for one in notes if "blank" not in one]  # those are told of below
     if problems:
@@ -119,11 +121,11 @@ def load_fer_folder(
     if 2 not in part and 1 in part:
         part = np.where(part == 1, 2, part)
         notes.append("images for validation are for testing, because there are no others")
-    data = _data(torch.from_numpy(x[kept]), [y[i] for i in kept], part.tolist(), name)
-    return as_faces(with_test_part(replace(data, notes=tuple(notes)), test), size)
+    data = _build_data(torch.from_numpy(x[kept]), [y[i] for i in kept], part.tolist(), name)
+    return convert_to_faces(choose_test_part(replace(data, notes=tuple(notes)), test), size)
 
 
-def _listed(path: Path) -> tuple[list[Path], list[int], list[int]]:
+def _list_files(path: Path) -> tuple[list[Path], list[int], list[int]]:
     """All files, with the number of their class and of their part."""
     files: list[Path] = []
     y: list[int] = []
@@ -140,7 +142,7 @@ def _listed(path: Path) -> tuple[list[Path], list[int], list[int]]:
             if number in known:
                 raise bad(str(folder), "one folder for each expression", [known[number], label])
             known[number] = label
-            found = images_in(folder / label)
+            found = list_images(folder / label)
             if not found:
                 raise bad(str(folder / label), "images", "none")
             files += found
@@ -158,17 +160,17 @@ def load_packed_faces(
 
     With `test` ``public``, validation rows take the place of test rows: FER-2013's PublicTest.
     """
-    return as_faces(with_test_part(load_packed(files, name=name), test), size)
+    return convert_to_faces(choose_test_part(load_packed(files, name=name), test), size)
 
 
-def with_test_part(data: Data, test: str) -> Data:
+def choose_test_part(data: Data, test: str) -> Data:
     """The same rows, tested on the ``private`` or the ``public`` part of the challenge.
 
     Examples
     --------
     >>> parts = {"test": ([[3.0]], [0]), "valid": ([[4.0]], [0])}
     >>> data = Data.from_arrays([[1.0], [2.0]], [0, 1], **parts)
-    >>> with_test_part(data, "public").test.equal(data.valid)
+    >>> choose_test_part(data, "public").test.equal(data.valid)
     True
     """
     if check_choice("test", test, TESTS) == "private":
@@ -193,12 +195,12 @@ def _class(folder: str) -> int | None:
     """The class of a folder, named by a word or by the number that the CSV uses."""
     if folder.isdecimal():
         return _EMOTION[int(folder)] if int(folder) < len(_EMOTION) else None
-    meant = {expression(word): i for i, word in enumerate(CLASSES)}
-    found = expression(folder)
+    meant = {find_expression(word): i for i, word in enumerate(CLASSES)}
+    found = find_expression(folder)
     return None if found is None else meant.get(found)
 
 
-def _data(x: torch.Tensor, y: list[int], usage: list[int], name: str) -> Data:
+def _build_data(x: torch.Tensor, y: list[int], usage: list[int], name: str) -> Data:
     part = torch.tensor(usage)
     train, valid, test = ((part == i).nonzero()[:, 0] for i in range(3))
     return Data(
@@ -214,13 +216,13 @@ def _data(x: torch.Tensor, y: list[int], usage: list[int], name: str) -> Data:
 _CHUNK = 256  # pictures smoothed at once: more would leave the caches of a processor
 
 
-def as_faces(data: Data, size: int | None) -> Data:
+def convert_to_faces(data: Data, size: int | None) -> Data:
     """The same rows as uint8 [N, 3, size, size] with `EXPRESSIONS` as classes; None: as they are.
 
     Examples
     --------
     >>> x = torch.arange(5 * 16, dtype=torch.uint8).reshape(5, 1, 4, 4)
-    >>> data = as_faces(Data.from_arrays(x, ["sad", "neutral", "sad", "sad", "sad"]), 8)
+    >>> data = convert_to_faces(Data.from_arrays(x, ["sad", "neutral", "sad", "sad", "sad"]), 8)
     >>> data.sample_shape, data.classes, data.labels.tolist()
     ((3, 8, 8), ('Neutral', 'Sadness'), [1, 0, 1, 1, 1])
     """
@@ -236,53 +238,55 @@ def as_faces(data: Data, size: int | None) -> Data:
     x = np.empty((len(data), 3, size, size), np.uint8)
     blank = 0
     for start in range(0, len(data), _CHUNK):
-        faces = resized(np.asarray(data.x[start : start + _CHUNK]), size)
+        faces = resize_like_pillow(np.asarray(data.x[start : start + _CHUNK]), size)
         x[start : start + len(faces)] = faces  # grey ones thrice
         blank += int((faces == faces[..., :1, :1]).all((1, 2, 3)).sum())
-    notes = (*data.notes, *kinds_in_words(blank=blank))
+    notes = (*data.notes, *describe_kinds(blank=blank))
     return replace(data, x=torch.from_numpy(x), y=y, classes=classes, notes=notes)
 
 
-def resized(pictures: Array, size: int) -> Array:
+def resize_like_pillow(pictures: Array, size: int) -> Array:
     """uint8 [N, C, size, size] of pictures [N, C, H, W], cut to a square in the middle.
 
-    As `cut_image` does it, bit by bit, but all pictures at once where that can be.
+    As `crop_image` does it, bit by bit, but all pictures at once where that can be.
 
     Examples
     --------
-    >>> resized(np.full((2, 1, 4, 6), 7, np.uint8), 8).shape
+    >>> resize_like_pillow(np.full((2, 1, 4, 6), 7, np.uint8), 8).shape
     (2, 1, 8, 8)
     """
     high, wide = pictures.shape[2:]
     if _rows_first(high, wide, size):
-        return _together(pictures, size)
+        return _resize_all(pictures, size)
     flat = pictures.reshape(-1, high, wide)
-    return np.stack([_alone(one, size) for one in flat]).reshape(*pictures.shape[:2], size, size)
+    return np.stack([_resize_one(one, size) for one in flat]).reshape(
+        *pictures.shape[:2], size, size
+    )
 
 
 @lru_cache
 def _rows_first(high: int, wide: int, size: int) -> bool:
     """Whether Pillow smooths such pictures along rows before columns; it does what is cheaper."""
     noise = np.random.default_rng(0).integers(0, 256, (1, 1, high, wide), np.uint8)
-    return bool((_together(noise, size)[0, 0] == _alone(noise[0, 0], size)).all())
+    return bool((_resize_all(noise, size)[0, 0] == _resize_one(noise[0, 0], size)).all())
 
 
-def _alone(picture: Array, size: int) -> Array:
+def _resize_one(picture: Array, size: int) -> Array:
     from PIL import Image
 
-    found: Array = cut_image(Image.fromarray(picture), size, Frame()).pixels[0]
+    found: Array = crop_image(Image.fromarray(picture), size, Frame()).pixels[0]
     return found
 
 
-def _together(pictures: Array, size: int) -> Array:
+def _resize_all(pictures: Array, size: int) -> Array:
     """Along rows, then along columns: those of all pictures, as one tall picture."""
-    _, (left, top, right, bottom) = square(pictures.shape[3], pictures.shape[2], Frame())
-    wide = _along_rows(pictures, size, left, right)  # [N, C, H, size]
-    lying = _along_rows(wide.swapaxes(2, 3), size, top, bottom)
+    _, (left, top, right, bottom) = crop_square(pictures.shape[3], pictures.shape[2], Frame())
+    wide = _resize_rows(pictures, size, left, right)  # [N, C, H, size]
+    lying = _resize_rows(wide.swapaxes(2, 3), size, top, bottom)
     return np.ascontiguousarray(lying.swapaxes(2, 3))
 
 
-def _along_rows(pictures: Array, size: int, first: float, last: float) -> Array:
+def _resize_rows(pictures: Array, size: int, first: float, last: float) -> Array:
     """[N, C, H, size] what lies between two columns of pictures [N, C, H, W]."""
     from PIL import Image
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from engram.data.checked_files import find_below, path_inside, read_text_file
 from engram.data.dataset import Data
 from engram.data.faces.face_images import Face, FaceOptions, read_faces
-from engram.data.files import below, inside, text_of
 from engram.data.image_folder import IMAGE_SUFFIXES, is_hidden
 from engram.errors import bad
 
@@ -69,17 +69,19 @@ def load_icv_mefed(
 def _entries(path: Path) -> Iterator[tuple[str, Path, tuple[str, str]]]:
     """(part, image, label) of all images, part by part."""
     for part, names in _PARTS.items():
-        lists = (below(path, f"{one}{end}") for one in names for end in (".txt", ".csv"))
+        lists = (find_below(path, f"{one}{end}") for one in names for end in (".txt", ".csv"))
         listed = next((file for file in lists if file.is_file()), None)
-        folder = next((place for one in names if (place := below(path, one)).is_dir()), None)
+        folder = next((place for one in names if (place := find_below(path, one)).is_dir()), None)
         if listed is not None:
-            yield from ((part, *entry) for entry in _listed(path, listed, folder))
+            yield from ((part, *entry) for entry in _read_list(path, listed, folder))
         elif folder is not None:
-            yield from ((part, *entry) for entry in _walked(folder))
+            yield from ((part, *entry) for entry in _walk_folders(folder))
 
 
-def _listed(path: Path, file: Path, folder: Path | None) -> Iterator[tuple[Path, tuple[str, str]]]:
-    for number, line in enumerate(text_of(file).splitlines(), 1):
+def _read_list(
+    path: Path, file: Path, folder: Path | None
+) -> Iterator[tuple[Path, tuple[str, str]]]:
+    for number, line in enumerate(read_text_file(file).splitlines(), 1):
         if not line.strip():
             continue
         entry = _ENTRY.fullmatch(line.strip())  # names of images may have blanks
@@ -88,12 +90,12 @@ def _listed(path: Path, file: Path, folder: Path | None) -> Iterator[tuple[Path,
             if number == 1 and not any(one in line.lower() for one in IMAGE_SUFFIXES):
                 continue  # a head line
             raise bad(f"{file}, line {number}", "an image and a label such as 1_7 or N_N", line)
-        image = inside(f"{file}, line {number}", entry[1])
+        image = path_inside(f"{file}, line {number}", entry[1])
         places = [path / image, *([folder / image] if folder else [])]
         yield next((one for one in places if one.is_file()), places[-1]), (label[1], label[2])
 
 
-def _walked(folder: Path) -> Iterator[tuple[Path, tuple[str, str]]]:
+def _walk_folders(folder: Path) -> Iterator[tuple[Path, tuple[str, str]]]:
     for file in sorted(folder.rglob("*")):
         below = file.relative_to(folder)
         hidden = any(map(is_hidden, below.parts))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from engram.data.checked_files import find_below, path_inside, read_text_file
 from engram.data.dataset import Data
 from engram.data.faces.face_images import Face, FaceOptions, Frame, read_faces
-from engram.data.files import below, inside, text_of
 from engram.errors import bad, check_choice, plural
 
 _LISTS = tuple(
@@ -57,14 +57,14 @@ def load_raf_db(
     if listed is None:
         raise bad(str(path), "EmoLabel/list_patition_label.txt", "no such file")
     base = listed.parent.parent
-    pictures, manual = below(base, f"Image/{images}"), below(base, "Annotation/manual")
-    boxes = below(base, "Annotation/boundingbox")
+    pictures, manual = find_below(base, f"Image/{images}"), find_below(base, "Annotation/manual")
+    boxes = find_below(base, "Annotation/boundingbox")
     faces, without = [], 0
-    for number, line in enumerate(text_of(listed).splitlines(), 1):
+    for number, line in enumerate(read_text_file(listed).splitlines(), 1):
         if not line.strip():
             continue
         stem, label, part = _entry(listed, number, line)
-        points, facts = _manual(manual / f"{stem}_manu_attri.txt")
+        points, facts = _read_manual(manual / f"{stem}_manu_attri.txt")
         without += not facts
         faces.append(Face(_picture(pictures, stem, images), label, part,
                           _frame(boxes, stem, points) if images == "original" else None,
@@ -78,7 +78,7 @@ def load_raf_db(
 
 def _list(path: Path) -> Path | None:
     """The list of labels, in the folder or in its folder basic."""
-    return next((file for one in _LISTS if (file := below(path, one)).is_file()), None)
+    return next((file for one in _LISTS if (file := find_below(path, one)).is_file()), None)
 
 
 def _entry(file: Path, number: int, line: str) -> tuple[str, str, str]:
@@ -90,7 +90,7 @@ def _entry(file: Path, number: int, line: str) -> tuple[str, str, str]:
         wanted = f"train_NUMBER.jpg or test_NUMBER.jpg and a label from 1 to {len(_LABELS)}"
         raise bad(f"{file}, line {number}", wanted, line)
     return (
-        inside(f"{file}, line {number}", words[0]).rsplit(".", 1)[0],
+        path_inside(f"{file}, line {number}", words[0]).rsplit(".", 1)[0],
         _LABELS[int(words[1]) - 1],
         part,
     )
@@ -104,11 +104,11 @@ def _picture(folder: Path, stem: str, images: str) -> Path:
     return folder / f"{stem}{end}.jpg"  # missing: refused or counted where pictures are read
 
 
-def _manual(file: Path) -> tuple[np.ndarray | None, dict[str, str]]:
+def _read_manual(file: Path) -> tuple[np.ndarray | None, dict[str, str]]:
     """The five landmarks and gender, race and age; nothing where the file is missing."""
     if not file.is_file():
         return None, {}
-    words = text_of(file).split()
+    words = read_text_file(file).split()
     try:
         points = np.array(words[: 2 * _EYES_TO_MOUTH], np.float64).reshape(_EYES_TO_MOUTH, 2)
         codes = [int(word) for word in words[2 * _EYES_TO_MOUTH :]]
@@ -124,7 +124,7 @@ def _frame(folder: Path, stem: str, points: np.ndarray | None) -> Frame:
     file = folder / f"{stem}_boundingbox.txt"
     if not file.is_file():
         return Frame(points=points, margin=_MARGIN)
-    words = text_of(file).split()
+    words = read_text_file(file).split()
     try:
         left, top, right, bottom = map(float, words)
     except ValueError:

@@ -13,12 +13,12 @@ import torch
 from engram.data import checksums
 from engram.data.conversion import Array
 from engram.data.dataset import Data
-from engram.data.label_checks import checked_labels
+from engram.data.label_checks import check_labels
 from engram.data.pickles import read_pickle
 from engram.errors import bad
 
 _PIXELS = 3 * 32 * 32
-MOST = 1 << 30  # bytes in an archive; the published ones have 180 MB
+MAX_ARCHIVE = 1 << 30  # bytes in an archive; the published ones have 180 MB
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ def load_cifar(path: Path, *, name: str | None = None, verify: bool = True) -> D
     contents = _contents(path, layout)
     if verify:
         if path.is_file():
-            checksums.check(layout.archive, path, _SUMS[name], str(path))
+            checksums.check_md5(layout.archive, path, _SUMS[name], str(path))
         else:
             for file, content in contents.items():
-                checksums.check(file, content, _SUMS[name], str(path / file))
+                checksums.check_md5(file, content, _SUMS[name], str(path / file))
     batches = {file: read_pickle(content, f"{path}: {file}") for file, content in contents.items()}
     for file in layout.files:
         if not isinstance(batches[file], dict):
@@ -94,8 +94,10 @@ def _contents(path: Path, layout: _Layout) -> dict[str, bytes]:
         with tarfile.open(path, "r:*") as archive:
             for member in archive:  # read in memory: nothing is ever unpacked to disk
                 total += member.size  # before it is read or passed over
-                if total > MOST:
-                    raise bad(str(path), f"an archive of at most {MOST} bytes", f"{total} or more")
+                if total > MAX_ARCHIVE:
+                    raise bad(
+                        str(path), f"an archive of at most {MAX_ARCHIVE} bytes", f"{total} or more"
+                    )
                 file = member.name.rsplit("/", 1)[-1]
                 stream = archive.extractfile(member) if file in layout.files else None
                 if stream is not None:
@@ -129,7 +131,7 @@ def _assemble(path: Path, layout: _Layout, batches: dict[str, dict[bytes, Any]])
 
 def _labels(path: Path, file: str, batch: dict[bytes, Any], key: bytes, classes: int) -> Array:
     where = f"{path}: {file}: {key.decode()}"
-    return checked_labels(where, batch.get(key, ()), len(batch[b"data"]), classes)
+    return check_labels(where, batch.get(key, ()), len(batch[b"data"]), classes)
 
 
 def _check_batch(label: str, batch: dict[bytes, Any], key: bytes) -> None:

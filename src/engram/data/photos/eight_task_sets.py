@@ -1,4 +1,6 @@
-"""The eight sets of the Eight-Task sequence as one: every picture of one size, classes apart."""
+"""The eight sets of the Eight-Task sequence (flowers, scenes, birds, cars, aircraft, actions,
+letters, digits), each alone and all as one.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,21 @@ from xml.etree import ElementTree
 import numpy as np
 import torch
 
+from engram.data.checked_files import check_numbers, read_matlab
 from engram.data.conversion import Array
 from engram.data.dataset import Data
 from engram.data.faces.face_images import Face, Frame, refuse_too_many
-from engram.data.files import numbers, read_matlab
-from engram.data.image_folder import images_in
+from engram.data.image_folder import list_images
 from engram.data.memory_maps import MappedWriter, is_mapped, read_mapped
-from engram.data.named_sets import KNOWN
-from engram.data.packed import arrays_of, load_packed, with_suffix
-from engram.data.photos.photo_lists import SIZE, lines, numbered, photo, read_photos
+from engram.data.named_sets import NAMED_SETS
+from engram.data.packed import add_npz_suffix, load_packed, pack_arrays
+from engram.data.photos.photo_lists import (
+    SIZE,
+    make_photo,
+    read_lines,
+    read_numbered_lines,
+    read_photos,
+)
 from engram.data.resized_images import resized
 from engram.errors import bad, check_choice, check_int, plural
 
@@ -57,11 +65,11 @@ def load_aircraft(
     """
     check_choice("level", level, _LEVELS)
     base = _aircraft_folder(path)
-    listed = [" ".join(words) for _, words in lines(base / _LEVELS[level])]
+    listed = [" ".join(words) for _, words in read_lines(base / _LEVELS[level])]
     photos, seen = [], set()
     for word, part in _AIRCRAFT_PARTS.items():
         file = base / f"images_{level}_{word}.txt"
-        for number, (image, *words) in lines(file):
+        for number, (image, *words) in read_lines(file):
             title = " ".join(words)  # of several words: "Cessna 172"
             if title not in listed:
                 raise bad(f"{file}, line {number}", f"an image and a {level} of "
@@ -70,7 +78,7 @@ def load_aircraft(
                 raise bad(f"{file}, line {number}", "images of one part only", image)
             seen.add(image)
             picture = base / "images" / f"{image}.jpg"
-            photos.append(photo(picture, title, part, Frame(bottom=_BANNER)))
+            photos.append(make_photo(picture, title, part, Frame(bottom=_BANNER)))
     return read_photos(name, photos, listed, size=size, broken=broken, packed=packed)
 
 
@@ -131,14 +139,14 @@ def load_chars74k(
         if symbol not in wanted:
             continue
         inside = [base / folder / f"Sample{number:03d}" for folder in folders]
-        files = [file for folder in inside if folder.is_dir() for file in images_in(folder)]
+        files = [file for folder in inside if folder.is_dir() for file in list_images(folder)]
         if not files:
             raise bad(str(inside[0]), f"pictures of {symbol!r}", "none")
         # case tells letters apart, also where file systems and readers do not
         title = f"{'small' if symbol.islower() else 'capital'} {symbol}"
         title = symbol if symbol.isdecimal() else title
         photos += [
-            photo(file, title, "test" if i % _TESTED == _TESTED - 1 else "train")
+            make_photo(file, title, "test" if i % _TESTED == _TESTED - 1 else "train")
             for i, file in enumerate(files)
         ]
     classes = list(dict.fromkeys(one.label for one in photos))
@@ -178,10 +186,10 @@ def load_cub200(
     `read_photos`.
     """
     images, kinds, labels, parts = (
-        numbered(path / file, "a number and a value", 2) for file in _BIRD_LISTS
+        read_numbered_lines(path / file, "a number and a value", 2) for file in _BIRD_LISTS
     )
     wanted = "a number, left, top, width, height"
-    boxes = numbered(path / "bounding_boxes.txt", wanted, 5) if box else {}
+    boxes = read_numbered_lines(path / "bounding_boxes.txt", wanted, 5) if box else {}
     titles = {str(kind): words[0] for kind, words in kinds.items()}
     photos = []
     for one, (file,) in images.items():
@@ -191,7 +199,7 @@ def load_cub200(
         if part not in _BIRD_PARTS:
             raise bad(str(path / _BIRD_LISTS[3]), f"1 (train) or 0 (test) for image {one}", part)
         frame = _frame(path, one, boxes.get(one)) if box else None
-        photos.append(photo(path / "images" / file, titles[kind], _BIRD_PARTS[part], frame))
+        photos.append(make_photo(path / "images" / file, titles[kind], _BIRD_PARTS[part], frame))
     classes = [titles[kind] for kind in sorted(titles, key=int)]
     return read_photos(name, photos, classes, size=size, broken=broken, packed=packed)
 
@@ -232,16 +240,16 @@ def load_flowers(
     `read_photos`.
     """
     (given,) = read_matlab(path / "imagelabels.mat", "labels")
-    kinds = numbers(path / "imagelabels.mat", "labels", given, 1, _KINDS)
+    kinds = check_numbers(path / "imagelabels.mat", "labels", given, 1, _KINDS)
     parts: dict[int, str] = {}
     split = read_matlab(path / "setid.mat", *_FLOWER_PARTS)
     for key, ids in zip(_FLOWER_PARTS, split, strict=True):
-        for one in numbers(path / "setid.mat", key, ids, 1, len(kinds)):
+        for one in check_numbers(path / "setid.mat", key, ids, 1, len(kinds)):
             if one in parts:
                 raise bad(f"{path / 'setid.mat'}: {key}", "images of one part only", one)
             parts[one] = _FLOWER_PARTS[key]
     photos = [
-        photo(path / "jpg" / f"image_{one:05d}.jpg", _title(kinds[one - 1]), parts[one])
+        make_photo(path / "jpg" / f"image_{one:05d}.jpg", _title(kinds[one - 1]), parts[one])
         for one in sorted(parts)
     ]
     left = len(kinds) - len(parts)
@@ -292,7 +300,7 @@ def load_mit67(
             if entry in seen:
                 raise bad(f"{path / file}, line {number}", "images of one part only", entry)
             seen.add(entry)
-            photos.append(photo(path / "Images" / scene / picture, scene, part))
+            photos.append(make_photo(path / "Images" / scene / picture, scene, part))
     classes = sorted({one.label for one in photos})
     return read_photos(name, photos, classes, size=size, broken=broken, packed=packed)
 
@@ -346,13 +354,13 @@ def _photos(file: Path, folder: Path, part: str, classes: list[str], box: bool) 
     if missing:
         raise bad(f"{file}: annotations", f"the fields {sorted(missing)}", rows.dtype.names)
     for row in rows:
-        (kind,) = numbers(file, "class", int(row["class"]), 1, len(classes))
+        (kind,) = check_numbers(file, "class", int(row["class"]), 1, len(classes))
         # pixels are counted from 1, and both sides belong to the box
         left, top, right, bottom = (
             (float(row[side]) for side in _CAR_SIDES) if box else (0, 0, 0, 0)
         )
         frame = Frame(box=(left - 1, top - 1, right, bottom)) if box else None
-        yield photo(folder / str(row["fname"]), classes[kind - 1], part, frame)
+        yield make_photo(folder / str(row["fname"]), classes[kind - 1], part, frame)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -384,7 +392,7 @@ def load_svhn(path: Path, *, extra: bool = False, name: str = "svhn") -> Data:
 
 def _part(file: Path) -> tuple[Array, Array]:
     x, y = read_matlab(file, "X", "y")
-    labels = np.array(numbers(file, "y", y, 0, _TEN)) % _TEN
+    labels = np.array(check_numbers(file, "y", y, 0, _TEN)) % _TEN
     x = x[..., None] if x.ndim == 3 else x  # of a single picture
     if x.shape != (_SIDE, _SIDE, 3, len(labels)) or x.dtype != np.uint8:
         wanted = f"bytes [{_SIDE}, {_SIDE}, 3, {len(labels)}], a picture for each label"
@@ -429,14 +437,14 @@ def load_voc_actions(
     photos, more, none = [], 0, 0
     for word, part in _ACTION_PARTS.items():
         file = path / _SETS / f"{word}.txt"
-        for number, words in lines(file):
+        for number, words in read_lines(file):
             if len(words) != 2 or not words[1].isdecimal():
                 raise bad(f"{file}, line {number}", "an image and a person", " ".join(words))
             done, frame = _person(path / "Annotations" / f"{words[0]}.xml", int(words[1]))
             more, none = more + (len(done) > 1), none + (not done)
             if done and (len(done) == 1 or several == "first"):
                 picture = path / "JPEGImages" / f"{words[0]}.jpg"
-                photos.append(photo(picture, done[0], part, frame))
+                photos.append(make_photo(picture, done[0], part, frame))
     told = {"drop": "left out", "first": "with the first of them"}[several]
     notes = [f"{plural(more, 'person')} with several actions, {told}"] if more else []
     notes += [f"{plural(none, 'person')} without an action left out"] if none else []
@@ -531,7 +539,7 @@ def load_eight_sets(
             chunks += parts.read(kind, places[kind], size, broken)
             refuse_too_many(name, "pictures", parts.rows, size)
         return parts.data(torch.from_numpy(np.concatenate(chunks)))
-    file = with_suffix(Path(packed))
+    file = add_npz_suffix(Path(packed))
     stamp = _stamp(places, size)
     if not file.exists():
         _write(file, places, parts, size, broken, stamp)
@@ -604,14 +612,14 @@ def _write(
             pixels = np.memmap(raw, np.uint8, "r", shape=shape)
             for start in range(0, parts.rows, _CHUNK):
                 writer.write(pixels[start : start + _CHUNK])
-            writer.finish(data, stamp=np.array(stamp), **arrays_of(data))
+            writer.finish(data, stamp=np.array(stamp), **pack_arrays(data))
 
 
 def _places(path: Path) -> dict[str, Path]:
     """Where each of the sets lies that are under a folder."""
     found = {}
     for kind, one in SETS.items():
-        here = [path / place for place in KNOWN[one.name].places if one.fits(path / place)]
+        here = [path / place for place in NAMED_SETS[one.name].places if one.fits(path / place)]
         if here:
             found[kind] = here[0]
     return found

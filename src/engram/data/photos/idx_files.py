@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from engram.data import checksums
+from engram.data.checked_files import check_size
 from engram.data.conversion import Array
 from engram.data.dataset import Data
-from engram.data.files import check_size
-from engram.data.label_checks import checked_labels
+from engram.data.label_checks import check_labels
 from engram.errors import bad
 
 FILES = {
@@ -52,7 +52,7 @@ def read_idx(file: Path) -> Array:
     """The uint8 array of one idx file."""
     content = file.read_bytes()
     if content[:2] == b"\x1f\x8b":
-        content = _unpacked(file, content)
+        content = _unpack(file, content)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UINT8:
         raise bad(str(file), "an idx file of bytes (00 00 08 ..)", content[:4].hex(" "))
     axes = content[3]
@@ -65,7 +65,7 @@ def read_idx(file: Path) -> Array:
     return np.frombuffer(content, np.uint8, offset=offset).reshape(shape).copy()
 
 
-def _unpacked(file: Path, packed: bytes) -> bytes:
+def _unpack(file: Path, packed: bytes) -> bytes:
     """What a gzip file holds: as much as its header announces, and one byte to notice more."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
@@ -90,18 +90,18 @@ def load_idx(path: Path, *, name: str | None = None, verify: bool = True) -> Dat
         wanted = ", ".join(stem + "[.gz]" for stem in FILES.values())
         raise bad("path", f"a folder with {wanted}", str(path))
     known = {"mnist": checksums.MNIST, "fashion_mnist": checksums.FASHION_MNIST}
-    name = name or _recognise(files["test_y"], known) or path.resolve().name
+    name = name or _check_known(files["test_y"], known) or path.resolve().name
     if verify:
         for role, file in files.items():
             official = FILES[role] + (".gz" if file.suffix == ".gz" else "")
-            checksums.check(official, file, known.get(name, {}), str(file))
+            checksums.check_md5(official, file, known.get(name, {}), str(file))
     arrays = {role: read_idx(file) for role, file in files.items()}
     for part in ("train", "test"):
         if len(arrays[f"{part}_x"]) != len(arrays[f"{part}_y"]):
             labels = f"{len(arrays[f'{part}_x'])} labels, one per image"
             raise bad(str(files[f"{part}_y"]), labels, len(arrays[f"{part}_y"]))
         where, rows = str(files[f"{part}_y"]), len(arrays[f"{part}_x"])
-        checked_labels(where, arrays[f"{part}_y"], rows, DIGITS if name in known else None)
+        check_labels(where, arrays[f"{part}_y"], rows, DIGITS if name in known else None)
     return Data.from_arrays(
         arrays["train_x"][:, None], arrays["train_y"],
         test=(arrays["test_x"][:, None], arrays["test_y"]),
@@ -109,6 +109,6 @@ def load_idx(path: Path, *, name: str | None = None, verify: bool = True) -> Dat
     )  # fmt: skip
 
 
-def _recognise(file: Path, known: Mapping[str, Mapping[str, str]]) -> str | None:
+def _check_known(file: Path, known: Mapping[str, Mapping[str, str]]) -> str | None:
     found = checksums.md5(file)  # the smallest of the four files is enough to tell sets apart
     return next((name for name, sums in known.items() if found in sums.values()), None)

@@ -1,4 +1,6 @@
-"""ImageNet (ILSVRC 2012) as class folders by wnid: an index, pictures in one file, or as needed."""
+"""ImageNet (ILSVRC 2012) and Tiny ImageNet: class folders by wnid, packed, left on disk, or
+indexed only.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import torch
 
 from engram.data.conversion import Array
 from engram.data.dataset import Data
-from engram.data.image_files import ImageFiles, indexed, known_by, lazy_options
+from engram.data.image_files import ImageFiles, identity_note, lazy_options, read_image_index
 from engram.data.image_folder import IMAGE_SUFFIXES, Listing
 from engram.data.images import decode
 from engram.data.memory_maps import MappedWriter, read_mapped
@@ -22,11 +24,11 @@ from engram.errors import bad, check_int
 _WNID = re.compile(r"n\d{8}")
 _PARTS = ("train", "val")
 _LARGER = 256 / 224  # the shorter side before the middle is cut out
-PLANS = "an index: pictures are not read, plans only; lazy=True or packed=FILE reads them"
+INDEX_NOTE = "an index: pictures are not read, plans only; lazy=True or packed=FILE reads them"
 _CHUNK = 64  # pictures decoded at a time
 
 
-class Unread(np.ndarray[Any, Any]):
+class UnreadInputs(np.ndarray[Any, Any]):
     """Inputs of the right shape that were not read: enough to plan with, not to train on."""
 
 
@@ -66,28 +68,28 @@ def load_imagenet(
     options = lazy_options(lazy, cache, threads, index)
     if options is not None and packed is not None:
         raise bad("lazy", "False where packed names a file for the pictures", True)
-    listing = _listed(path)
+    listing = _list_files(path)
     classes = sorted(set(listing.labels))
     shape = (len(listing.names), 3, side, side)
     blank = np.zeros((1, 3, side, side), np.uint8)
     ids = {wnid: place for place, wnid in enumerate(classes)}
     data = Data(
-        x=np.broadcast_to(blank, shape).view(Unread), name=name, classes=tuple(classes),
-        y=torch.tensor([ids[wnid] for wnid in listing.labels])[:, None], notes=(PLANS,),
+        x=np.broadcast_to(blank, shape).view(UnreadInputs), name=name, classes=tuple(classes),
+        y=torch.tensor([ids[wnid] for wnid in listing.labels])[:, None], notes=(INDEX_NOTE,),
         train=torch.arange(*listing.spans["train"]), test=torch.arange(*listing.spans["val"]),
     )  # fmt: skip
     if packed is not None:
-        return replace(data, x=_packed(Path(packed), listing, data), notes=())
+        return replace(data, x=_write_packed(Path(packed), listing, data), notes=())
     if options is None:
         return data
-    files = indexed(listing.index(), options, heads=False)
+    files = read_image_index(listing.index(), options, heads=False)
     x = ImageFiles(files, shape[1:], Middle(side), options)
-    return replace(data, x=x, notes=known_by(x))
+    return replace(data, x=x, notes=identity_note(x))
 
 
 def is_unread(data: Data) -> bool:
     """Whether only the index of a data set is known."""
-    return isinstance(data.x, Unread)
+    return isinstance(data.x, UnreadInputs)
 
 
 def _wnids(folder: Path) -> list[str]:
@@ -96,7 +98,7 @@ def _wnids(folder: Path) -> list[str]:
     return sorted(one.name for one in folder.iterdir() if _WNID.fullmatch(one.name))
 
 
-def _listed(path: Path) -> Listing:
+def _list_files(path: Path) -> Listing:
     listing, known = Listing(path), _wnids(path / _PARTS[0])
     for part in _PARTS:
         inside = _wnids(path / part)
@@ -107,7 +109,7 @@ def _listed(path: Path) -> Listing:
     return listing
 
 
-def _packed(file: Path, listing: Listing, data: Data) -> Any:
+def _write_packed(file: Path, listing: Listing, data: Data) -> Any:
     shape = data.x.shape
     decode = Middle(shape[-1])
     if not file.exists():

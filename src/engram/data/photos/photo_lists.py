@@ -13,7 +13,7 @@ from engram.errors import bad
 SIZE = 64  # the benchmark of eight sets takes 256, and cuts 224 out of that
 
 
-def photo(file: Path, label: str, part: str, frame: Frame | None = None) -> Face:
+def make_photo(file: Path, label: str, part: str, frame: Frame | None = None) -> Face:
     """One photograph; `part` is train, valid or test."""
     return Face(file, label, part, frame)
 
@@ -37,7 +37,7 @@ def read_photos(
     return read_faces(name, photos, options, classes=classes, notes=notes, noun="pictures")
 
 
-def lines(file: Path) -> list[tuple[int, list[str]]]:
+def read_lines(file: Path) -> list[tuple[int, list[str]]]:
     r"""(line number, words) of all lines of a list that are not blank.
 
     Examples
@@ -46,7 +46,7 @@ def lines(file: Path) -> list[tuple[int, list[str]]]:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "list.txt"
     ...     _ = file.write_bytes(b"1 a b\r\n\r\n2 c\r\n")
-    ...     lines(file)
+    ...     read_lines(file)
     [(1, ['1', 'a', 'b']), (3, ['2', 'c'])]
     """
     if not file.is_file():
@@ -55,10 +55,10 @@ def lines(file: Path) -> list[tuple[int, list[str]]]:
     return [(number, words) for number, line in enumerate(text, 1) if (words := line.split())]
 
 
-def numbered(file: Path, wanted: str, columns: int) -> dict[int, list[str]]:
+def read_numbered_lines(file: Path, wanted: str, columns: int) -> dict[int, list[str]]:
     """The rest of each line by the whole number that it begins with, each number once."""
     found: dict[int, list[str]] = {}
-    for number, words in lines(file):
+    for number, words in read_lines(file):
         if len(words) != columns or not words[0].isdecimal():
             raise bad(f"{file}, line {number}", wanted, " ".join(words))
         if int(words[0]) in found:

@@ -65,10 +65,10 @@ def _stack(argument: str, graphs: Sequence[Any]) -> tuple[Tensor, Tensor]:
                       tuple(graph.x.shape))  # fmt: skip
     x = torch.stack([graph.x for graph in graphs])  # [N, V, C * T]
     folded = x.reshape(len(x), nodes, axes, width // axes).permute(0, 2, 3, 1).contiguous()
-    return folded, torch.stack([_label(argument, i, one.y) for i, one in enumerate(graphs)])
+    return folded, torch.stack([_check_label(argument, i, one.y) for i, one in enumerate(graphs)])
 
 
-def _label(argument: str, place: int, y: Any) -> Tensor:
+def _check_label(argument: str, place: int, y: Any) -> Tensor:
     if not isinstance(y, Tensor) or y.numel() != 1:
         got = tuple(y.shape) if isinstance(y, Tensor) else y
         raise bad(f"{argument}[{place}].y", "one label", got)

@@ -11,13 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from engram.data.checked_files import read_npz
 from engram.data.conversion import Array
 from engram.data.dataset import Data
-from engram.data.files import read_npz
-from engram.data.label_checks import checked_labels
-from engram.data.packed import one_hot
+from engram.data.label_checks import check_labels
+from engram.data.packed import is_one_hot
 from engram.data.pickles import read_pickle
-from engram.data.skeletons.skeleton_data import SPLITS, Sequences, build, filled
+from engram.data.skeletons.skeleton_data import (
+    SPLITS,
+    Sequences,
+    build_skeleton_data,
+    trim_empty_frames,
+)
 from engram.errors import BadArgument, bad, check_choice, check_int
 
 JOINTS, AXES, PERSONS, FRAMES = 25, 3, 2, 300
@@ -80,7 +85,7 @@ def load_ntu(
         same, tested on its validation rows; ``official``: cross-subject training and test parts.
     """
     check_choice("persons", persons, ("concat", "apart", "first"))
-    chosen = _chosen(classes)
+    chosen = _choose_classes(classes)
     check_int("frames", frames, low=1)
     wanted = check_choice("split", split, SPLITS) == "official"
     parts = list(_parts(path, chosen, wanted))
@@ -92,7 +97,7 @@ def load_ntu(
     axes = AXES if persons == "first" else AXES * PERSONS
     sequences = replace(
         first,
-        joints=[one[: filled(one), :, :axes] for part in parts for one in part.joints],
+        joints=[one[: trim_empty_frames(one), :, :axes] for part in parts for one in part.joints],
         label=np.concatenate([part.label for part in parts]),
         names=[name for part in parts for name in part.names],
         classes=tuple(CLASSES[c] for c in chosen),
@@ -103,14 +108,14 @@ def load_ntu(
     notes: tuple[str, ...] = ()
     if not wanted and chosen == list(range(10)) and len(sequences) != CIL_SEQUENCES:
         notes = (f"{len(sequences)} sequences, the published count is {CIL_SEQUENCES}",)
-    data = build(
+    data = build_skeleton_data(
         sequences, name=name, frames=frames, padded=frames == FRAMES, longest=FRAMES,
         normalised=False, repair=repair, split=split, seed=seed, notes=notes,
     )  # fmt: skip
-    return _bodies_apart(data) if persons == "apart" else data
+    return _separate_bodies(data) if persons == "apart" else data
 
 
-def _chosen(classes: Any) -> list[int]:
+def _choose_classes(classes: Any) -> list[int]:
     """Ids of the classes to read, in the order of their new labels."""
     if classes is None:
         return list(range(len(CLASSES)))
@@ -131,7 +136,7 @@ def _chosen(classes: Any) -> list[int]:
     return ids
 
 
-def _bodies_apart(data: Data) -> Data:
+def _separate_bodies(data: Data) -> Data:
     """[N, 6, T, V] to [N, 3, T, V, 2]."""
     x = torch.as_tensor(data.x).unflatten(1, (PERSONS, AXES)).permute(0, 2, 3, 4, 1)
     return replace(data, x=x.contiguous())
@@ -140,13 +145,13 @@ def _bodies_apart(data: Data) -> Data:
 def _parts(path: Path, chosen: list[int], both: bool) -> Iterator[Sequences]:
     """The training part, then the test part if asked for; joints [T, 25, 6]."""
     if path.is_file():
-        yield from _prepared(path, chosen, both)
+        yield from _read_prepared(path, chosen, both)
     elif (path / _PADDLE["train"][0]).is_file():
         for part in ("train", "val") if both else ("train",):
-            yield _paddle(path, part, chosen)
+            yield _read_paddle(path, part, chosen)
     else:
         for train in (True, False) if both else (True,):
-            yield _raw(path, chosen, train)
+            yield _read_raw(path, chosen, train)
 
 
 def _sequences(rows: Array, label: Array, names: list[str], chosen: list[int]) -> Sequences:
@@ -169,7 +174,7 @@ def _facts(names: list[str]) -> dict[str, Array]:
     return dict(zip(keys, facts.T, strict=True))
 
 
-def _paddle(folder: Path, part: str, chosen: list[int]) -> Sequences:
+def _read_paddle(folder: Path, part: str, chosen: list[int]) -> Sequences:
     data, labels = (folder / one for one in _PADDLE[part])
     for file in (data, labels):
         if not file.is_file():
@@ -185,11 +190,11 @@ def _paddle(folder: Path, part: str, chosen: list[int]) -> Sequences:
         got = len(titles) if hasattr(titles, "__len__") else type(titles).__name__
         raise bad(f"{labels}: names", f"a list of {len(rows)} names, one per row", got)
     names = [one.decode() if isinstance(one, bytes) else str(one) for one in titles]
-    label = checked_labels(f"{labels}: labels", content[1], len(rows), len(CLASSES))
+    label = check_labels(f"{labels}: labels", content[1], len(rows), len(CLASSES))
     return _sequences(rows, label, names, chosen)
 
 
-def _prepared(file: Path, chosen: list[int], both: bool) -> Iterator[Sequences]:
+def _read_prepared(file: Path, chosen: list[int], both: bool) -> Iterator[Sequences]:
     arrays = read_npz(file)
     for part in ("train", "test") if both else ("train",):
         x, y = arrays.get(f"x_{part}"), arrays.get(f"y_{part}")
@@ -199,12 +204,12 @@ def _prepared(file: Path, chosen: list[int], both: bool) -> Iterator[Sequences]:
             wanted = f"[N, {FRAMES}, {PERSONS * JOINTS * AXES}]"
             raise bad(f"{file}: x_{part}", wanted, x.shape)
         rows = x.reshape(-1, FRAMES, PERSONS, JOINTS, AXES).transpose(0, 4, 1, 3, 2)
-        ids = y.argmax(1) if one_hot(y) else y
-        label = checked_labels(f"{file}: y_{part}", ids, len(x), len(CLASSES))
+        ids = y.argmax(1) if is_one_hot(y) else y
+        label = check_labels(f"{file}: y_{part}", ids, len(x), len(CLASSES))
         yield _sequences(rows, label, [f"{part} row {i}" for i in range(len(x))], chosen)
 
 
-def _raw(folder: Path, chosen: list[int], train: bool) -> Sequences:
+def _read_raw(folder: Path, chosen: list[int], train: bool) -> Sequences:
     files, labels = [], []
     for file in sorted(folder.glob("*.skeleton")):
         match = _NAME.fullmatch(file.stem)
@@ -253,7 +258,7 @@ def read_skeleton(file: Path) -> Array:
         raise
     except ValueError as problem:
         raise bad(str(file), "the numbers of a .skeleton file", str(problem)) from None
-    ranked = sorted(bodies.values(), key=_motion, reverse=True)[:PERSONS]
+    ranked = sorted(bodies.values(), key=_measure_motion, reverse=True)[:PERSONS]
     out = np.zeros((length, JOINTS, PERSONS * AXES), np.float32)
     for person, track in enumerate(ranked):
         out[..., person * AXES :][..., :AXES] = track
@@ -267,7 +272,7 @@ def _count(file: Path, what: str, word: str) -> int:
     return number
 
 
-def _motion(track: Array) -> float:
+def _measure_motion(track: Array) -> float:
     """Spread of the joints over the frames in which the body is there."""
     there = track[(track != 0).any((1, 2))]
     return float(there.std(0).sum()) if len(there) else 0.0

@@ -12,7 +12,11 @@ import numpy as np
 
 from engram.data.conversion import Array
 from engram.data.dataset import Data
-from engram.data.skeletons.skeleton_data import Sequences, build, read_packed_sequences
+from engram.data.skeletons.skeleton_data import (
+    Sequences,
+    build_skeleton_data,
+    read_packed_sequences,
+)
 from engram.errors import bad, check_int
 
 JOINTS, AXES, FRAMES, SEQUENCES = 20, 3, 52, 1484
@@ -91,7 +95,7 @@ def load_nw_ucla(
     count = len(sequences)
     notes = (f"{count} of {SEQUENCES} sequences",) if count != SEQUENCES else ()
     options: dict[str, Any] = {"repair": repair, "split": split, "held": held, "seed": seed}
-    return build(
+    return build_skeleton_data(
         sequences, name=name, frames=check_int("frames", frames, low=1), normalised=normalised,
         notes=notes, **options,
     )  # fmt: skip

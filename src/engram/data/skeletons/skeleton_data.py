@@ -1,4 +1,6 @@
-"""Skeleton sequences as data: repaired, normalised, resampled, split."""
+"""Skeleton sequences as data: reading, repair, normalisation, resampling, splits, and the bones
+of the sensors.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ import torch
 from torch import Tensor
 
 from engram import keys
+from engram.data.checked_files import read_npz
 from engram.data.conversion import Array
 from engram.data.dataset import Data
-from engram.data.files import read_npz
-from engram.data.label_checks import checked_labels
+from engram.data.label_checks import check_labels
 from engram.data.packed import NAME_KEYS, RESERVED
 from engram.errors import bad, check_choice, check_int, plural
 
@@ -24,7 +26,7 @@ SPLITS = ("cil", "tuning", "official")
 HELD = ("drawn", "stored")
 
 
-def build(
+def build_skeleton_data(
     sequences: Sequences,
     *,
     name: str,
@@ -51,7 +53,7 @@ def build(
     normalised
         Apply `normalise` to each sequence.
     repair
-        What happens to damaged sequences, see `mend`.
+        What happens to damaged sequences, see `repair_sequences`.
     split
         ``cil``: 8:1:1 within each class; ``tuning``: the same, with the validation rows to test on
         and the test rows left out; ``official``: the source's.
@@ -63,7 +65,7 @@ def build(
     check_choice("held", held, HELD)
     if held == "stored" and split == "official":
         raise bad("held", "'drawn', the official split holds out no share of a class", held)
-    sequences, told = mend(sequences, repair, longest)
+    sequences, told = repair_sequences(sequences, repair, longest)
     fit = pad if padded else resample
     x = np.stack([
         fit(normalise(one) if normalised else one, frames or len(one))
@@ -144,7 +146,7 @@ def read_packed_sequences(file: Path, *, classes: tuple[str, ...] = ()) -> Seque
         raise bad(f"{file}: offsets", wanted, (len(offsets), offsets[-1]))
     titles = next((tuple(map(str, arrays[key])) for key in NAME_KEYS if key in arrays), ())
     known = len(titles or classes) or None
-    label = checked_labels(f"{file}: label", label, len(offsets) - 1, known)
+    label = check_labels(f"{file}: label", label, len(offsets) - 1, known)
     count = int(label.max(initial=0)) + 1
     names = arrays.get("name", np.array([]))
     return Sequences(
@@ -158,7 +160,7 @@ def read_packed_sequences(file: Path, *, classes: tuple[str, ...] = ()) -> Seque
     )  # fmt: skip
 
 
-def packed_arrays(sequences: Sequences) -> dict[str, Any]:
+def pack_sequences(sequences: Sequences) -> dict[str, Any]:
     """The arrays of a packed file that holds these sequences unprepared."""
     lengths = [len(one) for one in sequences.joints]
     return {
@@ -215,12 +217,12 @@ def pad(sequence: Array, frames: int) -> Array:
         frames - len(sequence), *sequence.shape[1:]))])  # fmt: skip
 
 
-def filled(sequence: Array) -> int:
+def trim_empty_frames(sequence: Array) -> int:
     """Frames up to the last one with a body.
 
     Examples
     --------
-    >>> filled(np.array([0.0, 1.0, 0.0, 2.0, 0.0])[:, None, None])
+    >>> trim_empty_frames(np.array([0.0, 1.0, 0.0, 2.0, 0.0])[:, None, None])
     4
     """
     there = np.flatnonzero((sequence != 0).any((1, 2)))
@@ -236,7 +238,7 @@ MIN_FRAMES = 3
 _SHOWN = 5
 
 
-def mend(
+def repair_sequences(
     sequences: Sequences, repair: str = "interpolate", longest: int | None = None
 ) -> tuple[Sequences, tuple[str, ...]]:
     """Repair damaged sequences and say what was done.
@@ -296,7 +298,7 @@ def _not_finite(one: Array) -> bool:
 
 
 def _has_gaps(one: Array) -> bool:
-    return not bool((one[: filled(one)] != 0).any((1, 2)).all())
+    return not bool((one[: trim_empty_frames(one)] != 0).any((1, 2)).all())
 
 
 def _fill(one: Array) -> Array | None:
@@ -390,7 +392,7 @@ def _mixed_classes(label: Tensor, seed: int) -> Iterator[Tensor]:
     for value in label.unique().tolist():
         rows = (label == value).nonzero()[:, 0]
         key = keys.fold(check_int("seed", seed), "skeleton split", value)
-        yield rows[keys.order(key, len(rows), len(rows))]
+        yield rows[keys.permutation(key, len(rows), len(rows))]
 
 
 def _sorted_parts(chosen: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
@@ -410,14 +412,14 @@ def _bones(text: str) -> Edges:
     return tuple((int(child) - 1, int(parent) - 1) for child, parent in pairs)
 
 
-UCLA: Edges = _bones(
+UCLA_BONES: Edges = _bones(
     "1-2 2-3 4-3 5-3 6-5 7-6 8-7 9-3 10-9 11-10 12-11 13-1 14-13 15-14 16-15 17-1 18-17 19-18 20-19"
 )
-NTU: Edges = _bones(
+NTU_BONES: Edges = _bones(
     "1-2 2-21 3-21 4-3 5-21 6-5 7-6 8-7 9-21 10-9 11-10 12-11 13-1 14-13 15-14 16-15 17-1 18-17 "
     "19-18 20-19 22-23 23-8 24-25 25-12"
 )
-BY_JOINTS = {20: UCLA, 25: NTU}
+BONES_BY_JOINTS = {20: UCLA_BONES, 25: NTU_BONES}
 
 
 def bones(joints: int) -> Edges:
@@ -428,9 +430,9 @@ def bones(joints: int) -> Edges:
     >>> bones(20)[:3]
     ((0, 1), (1, 2), (3, 2))
     """
-    if joints not in BY_JOINTS:
-        raise bad("joints", f"one of {sorted(BY_JOINTS)}", joints)
-    return BY_JOINTS[joints]
+    if joints not in BONES_BY_JOINTS:
+        raise bad("joints", f"one of {sorted(BONES_BY_JOINTS)}", joints)
+    return BONES_BY_JOINTS[joints]
 
 
 def adjacency(edges: Sequence[tuple[int, int]], joints: int) -> Tensor:
@@ -447,12 +449,12 @@ def adjacency(edges: Sequence[tuple[int, int]], joints: int) -> Tensor:
     return out
 
 
-def distance(edges: Edges, start: int, end: int) -> int:
+def count_bones_between(edges: Edges, start: int, end: int) -> int:
     """Number of bones on the shortest way between two joints, -1 if there is none.
 
     Examples
     --------
-    >>> distance(UCLA, 7, 15)
+    >>> count_bones_between(UCLA_BONES, 7, 15)
     10
     """
     reached, frontier, steps = {start}, {start}, 0

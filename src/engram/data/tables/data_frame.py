@@ -1,4 +1,6 @@
-"""A table of features with a column of classes."""
+"""Tables with a column of classes: features as numbers, labels, and what is done about missing
+values.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from engram.data.attributes import with_numbers
+from engram.data.attributes import number_attributes
 from engram.data.conversion import Array
-from engram.data.tables.time_series import PADS, padded
+from engram.data.tables.time_series import PADS, pad_series
 from engram.errors import bad, check_choice, check_float, plural, unknown
 
 if TYPE_CHECKING:
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
 PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test",
          "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid"}  # fmt: skip
-FEW_CODES = 10  # numbers that may be codes, beside words such as "3+"
-MOST_VALUES = 100  # of a column of text: more are no categories, unless it is said
+MAX_CODES = 10  # numbers that may be codes, beside words such as "3+"
+MAX_TEXT_VALUES = 100  # of a column of text: more are no categories, unless it is said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +43,10 @@ class TableOptions:
     @property
     def labels(self) -> list[str]:
         """Names of all columns with labels."""
-        return names_of("label", self.label)
+        return column_names("label", self.label)
 
 
-def names_of(argument: str, value: Any) -> list[str]:
+def column_names(argument: str, value: Any) -> list[str]:
     """Names of columns from one name or several."""
     if value is None:
         return []
@@ -63,10 +65,10 @@ def read_frame(
     options: dict[str, Any],
 ) -> Data:
     """The work behind `Data.from_frame`."""
-    frame, part = _joined(parts, chosen, name)
-    left = names_of("drop", chosen.drop)
+    frame, part = _join_parts(parts, chosen, name)
+    left = column_names("drop", chosen.drop)
     special = [one for one in (chosen.split, chosen.series, chosen.time) if one is not None]
-    others = {"drop": left, "categories": names_of("categories", chosen.categories)}
+    others = {"drop": left, "categories": column_names("categories", chosen.categories)}
     for argument, names in {"label": chosen.labels, "column": special, **others}.items():
         for one in names:
             if one not in frame.columns:
@@ -80,8 +82,8 @@ def read_frame(
     features = frame[[one for one in frame.columns if one not in away]]
     if not features.shape[1]:
         raise bad(name, "at least one feature column besides the label", list(frame.columns))
-    table = _numbers(features, others["categories"], name)
-    whole = repaired(table, frame[chosen.labels], chosen.missing, name)
+    table = _number_columns(features, others["categories"], name)
+    whole = repair_missing(table, frame[chosen.labels], chosen.missing, name)
     frame, part = frame[whole.kept], part[whole.kept]
     y, classes = table_labels(frame[chosen.labels], chosen.separator, name)
     fields: dict[str, Any] = {"columns": whole.columns, **options}
@@ -89,15 +91,15 @@ def read_frame(
     if whole.fill:
         fields["fill"] = True
     if chosen.series is not None:
-        return _grouped(kind, whole.x, y, classes, frame, part, chosen, name, fields)
-    return split_up(kind, whole.x, y, part, classes=classes, name=name, **fields)
+        return _group_series(kind, whole.x, y, classes, frame, part, chosen, name, fields)
+    return split_by_part(kind, whole.x, y, part, classes=classes, name=name, **fields)
 
 
-def split_up(
+def split_by_part(
     kind: type[Data], x: Array, y: list[Any], part: Array, *, name: str, **fields: Any
 ) -> Data:
     """Data from rows of which each knows its part; without test rows, every fifth is held out."""
-    fields = with_numbers(fields, len(part))
+    fields = number_attributes(fields, len(part))
     rows = {one: np.flatnonzero(part == one) for one in ("train", "valid", "test")}
     order = np.concatenate([rows["train"], rows["valid"], rows["test"]])
     if fields.get("attributes"):
@@ -113,7 +115,7 @@ def split_up(
     return kind.from_arrays(first, labels, name=name, **pairs, **fields)
 
 
-def _joined(parts: Mapping[str, Any], chosen: TableOptions, name: str) -> tuple[Any, Array]:
+def _join_parts(parts: Mapping[str, Any], chosen: TableOptions, name: str) -> tuple[Any, Array]:
     """All rows as one table, and the part that each belongs to."""
     frames = {}
     for part, one in parts.items():
@@ -141,19 +143,19 @@ def _joined(parts: Mapping[str, Any], chosen: TableOptions, name: str) -> tuple[
     return joined, said.to_numpy()
 
 
-def _numbers(features: Any, categories: list[str], name: str) -> list[Missing]:
+def _number_columns(features: Any, categories: list[str], name: str) -> list[NumericColumn]:
     """Each column as numbers: itself, or one column of 0 and 1 for each of its values."""
     found = []
     for column in features.columns:
         values = features[column]
         gaps = values.isna().to_numpy()
         if pd.api.types.is_bool_dtype(values) and column not in categories:
-            found.append(Missing(column, (column,), values.to_numpy()[:, None], gaps))
+            found.append(NumericColumn(column, (column,), values.to_numpy()[:, None], gaps))
         elif pd.api.types.is_numeric_dtype(values) and column not in categories:
             if pd.api.types.is_complex_dtype(values):
                 raise bad(f"column {column!r} of {name}", "real numbers", str(values.dtype))
             numbers = values.to_numpy(np.float64, na_value=np.nan)[:, None]
-            found.append(Missing(column, (column,), numbers, gaps))
+            found.append(NumericColumn(column, (column,), numbers, gaps))
         elif pd.api.types.is_datetime64_any_dtype(values):
             expected = f"numbers or names (drop=[{column!r}] leaves it out)"
             raise bad(f"column {column!r} of {name}", expected, "points in time")
@@ -162,30 +164,30 @@ def _numbers(features: Any, categories: list[str], name: str) -> list[Missing]:
     return found
 
 
-def _one_hot(column: str, values: Any, gaps: Array, said: bool, name: str) -> Missing:
+def _one_hot(column: str, values: Any, gaps: Array, said: bool, name: str) -> NumericColumn:
     whole = pd.api.types.is_numeric_dtype(values)
     kinds = sorted(values[~gaps].unique()) if whole else sorted(set(values[~gaps].map(str)))
-    if len(kinds) > MOST_VALUES and not said:
+    if len(kinds) > MAX_TEXT_VALUES and not said:
         expected = (
-            f"numbers, or at most {MOST_VALUES} categories (drop=[{column!r}] leaves it out, "
+            f"numbers, or at most {MAX_TEXT_VALUES} categories (drop=[{column!r}] leaves it out, "
             f"categories=[{column!r}] takes it as it is)"
         )
         got = f"text with {len(kinds):,} different values in {len(values):,} rows"
         raise bad(f"column {column!r} of {name}", expected, got)
     if not whole and not said:
-        _refuse_spoilt(column, values, kinds, name)
+        _refuse_mixed_column(column, values, kinds, name)
     texts = values.map(str).to_numpy() if not whole else values.to_numpy()
     table = np.stack([(texts == one) & ~gaps for one in kinds], 1) if kinds \
         else np.zeros((len(values), 0))  # fmt: skip
     shown = [f"{column}={one:g}" if isinstance(one, float) else f"{column}={one}" for one in kinds]
-    return Missing(column, tuple(shown), table.astype(np.float64), gaps, names=True)
+    return NumericColumn(column, tuple(shown), table.astype(np.float64), gaps, names=True)
 
 
-def _refuse_spoilt(column: str, values: Any, kinds: list[str], name: str) -> None:
+def _refuse_mixed_column(column: str, values: Any, kinds: list[str], name: str) -> None:
     """Many numbers and a few words are a column of numbers in which some cells are wrong."""
     wrong = pd.to_numeric(pd.Series(kinds, dtype=object), errors="coerce").isna().to_numpy()
     words, numbers = np.array(kinds, dtype=object)[wrong], int((~wrong).sum())
-    if not len(words) or numbers <= FEW_CODES or len(words) > numbers / 2:
+    if not len(words) or numbers <= MAX_CODES or len(words) > numbers / 2:
         return
     first = int(np.flatnonzero(values.map(str).isin(words).to_numpy())[0])
     expected = (
@@ -196,7 +198,7 @@ def _refuse_spoilt(column: str, values: Any, kinds: list[str], name: str) -> Non
     raise bad(f"column {column!r} of {name}", expected, got)
 
 
-def _grouped(
+def _group_series(
     kind: type[Data], x: Array, y: list[Any], classes: Any, frame: Any, part: Array,
     chosen: TableOptions, name: str, fields: dict[str, Any],
 ) -> Data:  # fmt: skip
@@ -219,8 +221,8 @@ def _grouped(
     series = [x[rows] for rows in groups.values()]
     steps = [len(one) for one in series]
     fields["attributes"] = {"length": torch.tensor(steps)}
-    return split_up(
-        kind, padded(series, max(steps), chosen.pad), [y[row] for row in first], part[first],
+    return split_by_part(
+        kind, pad_series(series, max(steps), chosen.pad), [y[row] for row in first], part[first],
         classes=classes, name=name, **fields,
     )  # fmt: skip
 
@@ -229,7 +231,9 @@ def _grouped(
 # Classes of the rows of a table.
 
 
-FEW = 20  # different values that any column of classes may have, however short the table
+MIN_ROWS_PER_LABEL = (
+    20  # different values that any column of classes may have, however short the table
+)
 
 
 def table_labels(labels: Any, separator: str | None, name: str) -> tuple[list[Any], list[str]]:
@@ -247,7 +251,7 @@ def table_labels(labels: Any, separator: str | None, name: str) -> tuple[list[An
     ([['wet', 'cold'], ['cold']], ['wet', 'cold'])
     """
     if len(labels.columns) > 1:
-        return _marked(labels, name)
+        return _indicator_columns(labels, name)
     column = labels.columns[0]
     values = labels[column]
     if separator is not None:
@@ -266,13 +270,13 @@ def table_labels(labels: Any, separator: str | None, name: str) -> tuple[list[An
         values = values.astype(np.int64)
     kinds = sorted(values.unique().tolist()) if pd.api.types.is_numeric_dtype(values) \
         else sorted(values.map(str).unique())  # fmt: skip
-    if len(kinds) > max(FEW, len(values) // 2):
+    if len(kinds) > max(MIN_ROWS_PER_LABEL, len(values) // 2):
         got = f"{len(kinds):,} different values in {len(values):,} rows"
         raise bad(f"column {column!r} of {name}", "a column of classes, each with rows", got)
     return [str(one) for one in values], [str(one) for one in kinds]
 
 
-def _marked(labels: Any, name: str) -> tuple[list[Any], list[str]]:
+def _indicator_columns(labels: Any, name: str) -> tuple[list[Any], list[str]]:
     """One column of yes and no for each class."""
     for column in labels.columns:
         values = labels[column]
@@ -294,12 +298,12 @@ def _marked(labels: Any, name: str) -> tuple[list[Any], list[str]]:
 # Values that are not there: counted by column, and what is done about them.
 
 
-WAYS = ("error", "drop", "flag", "mean")
+MISSING_CHOICES = ("error", "drop", "flag", "mean")
 _SHOWN = 12  # columns in a message
 
 
 @dataclass(frozen=True, eq=False)
-class Missing:
+class NumericColumn:
     """A column of a table as numbers, and where it has none."""
 
     column: str
@@ -310,7 +314,7 @@ class Missing:
 
 
 @dataclass(frozen=True, eq=False)
-class Whole:
+class CompleteTable:
     """All features as one array without gaps, or with gaps that streams are to fill."""
 
     x: Array
@@ -320,24 +324,26 @@ class Whole:
     fill: bool = False
 
 
-def counted(gaps: dict[str, int]) -> str:
+def describe_gaps(gaps: dict[str, int]) -> str:
     """How many values each column misses, in words.
 
     Examples
     --------
-    >>> counted({"age": 3, "hue": 1})
+    >>> describe_gaps({"age": 3, "hue": 1})
     'age 3, hue 1'
     """
     shown = ", ".join(f"{column} {count:,}" for column, count in list(gaps.items())[:_SHOWN])
     return shown + (f", ... ({len(gaps)} columns)" if len(gaps) > _SHOWN else "")
 
 
-def repaired(table: Sequence[Missing], labels: Any, missing: Any, name: str) -> Whole:
+def repair_missing(
+    table: Sequence[NumericColumn], labels: Any, missing: Any, name: str
+) -> CompleteTable:
     """The features, after the remedy that `missing` names."""
     if isinstance(missing, bool) or not isinstance(missing, (int, float, str)):
-        raise bad("missing", f"{', '.join(WAYS)} or a number", missing)
-    if isinstance(missing, str) and missing not in WAYS:
-        raise bad("missing", f"{', '.join(WAYS)} or a number", missing)
+        raise bad("missing", f"{', '.join(MISSING_CHOICES)} or a number", missing)
+    if isinstance(missing, str) and missing not in MISSING_CHOICES:
+        raise bad("missing", f"{', '.join(MISSING_CHOICES)} or a number", missing)
     rows = len(labels)
     gaps = {one.column: int(one.gaps.sum()) for one in table if one.gaps.any()}
     bare = labels.isna()
@@ -347,23 +353,23 @@ def repaired(table: Sequence[Missing], labels: Any, missing: Any, name: str) -> 
         kept = ~(bare.any(axis=1).to_numpy() | np.any([one.gaps for one in table], axis=0))
         if not kept.any():
             raise bad("missing", f"another way than 'drop': every row of {name} misses a value",
-                      counted({**without, **gaps}))  # fmt: skip
+                      describe_gaps({**without, **gaps}))  # fmt: skip
     elif without:
         expected = f"a label in every row of {name} (missing='drop' leaves the others out)"
-        raise bad("label", expected, f"missing values: {counted(without)} of {rows:,} rows")
+        raise bad("label", expected, f"missing values: {describe_gaps(without)} of {rows:,} rows")
     if gaps and missing == "error":
         expected = (
             f"'drop' (skip these rows), 'flag' (0, plus an indicator column), 'mean' (of the first "
             f"task) or a number, because {name} has missing values; on the command line --set "
             "missing=drop"
         )
-        raise bad("missing", expected, f"{counted(gaps)} of {rows:,} rows")
-    parts = [_filled(one, missing) for one in table]
+        raise bad("missing", expected, f"{describe_gaps(gaps)} of {rows:,} rows")
+    parts = [_fill_gaps(one, missing) for one in table]
     x = np.concatenate([one.x for one in parts], 1)[kept].astype(np.float32)
     columns = tuple(column for one in parts for column in one.columns)
     lost = rows - int(kept.sum())
     notes = _notes(lost, {**without, **gaps}, missing)
-    return Whole(x, columns, kept, notes, fill=bool(gaps) and missing == "mean")
+    return CompleteTable(x, columns, kept, notes, fill=bool(gaps) and missing == "mean")
 
 
 def _notes(lost: int, gaps: dict[str, int], missing: Any) -> tuple[str, ...]:
@@ -374,12 +380,11 @@ def _notes(lost: int, gaps: dict[str, int], missing: Any) -> tuple[str, ...]:
         "flag": "replaced by 0, marked in an extra column",
         "mean": "replaced by the mean of the first task",
     }
-    return (
-        f"missing values ({counted(gaps)}): {ways.get(str(missing), f'replaced by {missing}')}",
-    )
+    way = ways.get(str(missing), f"replaced by {missing}")
+    return (f"missing values ({describe_gaps(gaps)}): {way}",)
 
 
-def _filled(one: Missing, missing: Any) -> Missing:
+def _fill_gaps(one: NumericColumn, missing: Any) -> NumericColumn:
     """A column after the remedy; names that are missing are none of the known ones."""
     if not one.gaps.any() or missing in ("drop", "error"):
         return one
@@ -387,7 +392,7 @@ def _filled(one: Missing, missing: Any) -> Missing:
     if missing == "flag":
         x[one.gaps] = 0
         flagged = np.concatenate([x, one.gaps[:, None].astype(np.float64)], 1)
-        return Missing(one.column, (*one.columns, f"{one.column} missing"), flagged, one.gaps)
+        return NumericColumn(one.column, (*one.columns, f"{one.column} missing"), flagged, one.gaps)
     if not one.names:
         x[one.gaps] = np.nan if missing == "mean" else check_float("missing", missing, -np.inf)
-    return Missing(one.column, one.columns, x, one.gaps)
+    return NumericColumn(one.column, one.columns, x, one.gaps)

@@ -1,4 +1,4 @@
-"""Tables in text files: CSV, TSV."""
+"""Tables in files: CSV, TSV and Parquet."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
+from engram.data.checked_files import check_size
 from engram.data.dataset import Data
-from engram.data.files import check_size
 from engram.errors import EngramError, bad
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -46,7 +46,7 @@ def load_csv(
     Without a `header` the columns are called 0, 1, ... For the others see `Data.from_frame`.
     """
     read = partial(read_csv, delimiter=delimiter, header=header)
-    more = further(path, read, test=test, valid=valid)
+    more = read_further_files(path, read, test=test, valid=valid)
     return Data.from_frame(
         read(path), **more, label=label, split=split, categories=categories, missing=missing,
         drop=drop, separator=separator, series=series, time=time, pad=pad,
@@ -54,14 +54,18 @@ def load_csv(
     )  # fmt: skip
 
 
-def further(path: Path, read: Callable[[Path], Any], **names: str | None) -> dict[str, Any]:
+def read_further_files(
+    path: Path, read: Callable[[Path], Any], **names: str | None
+) -> dict[str, Any]:
     """Tables of further files, by argument, of those that are given."""
     return {
-        part: read(beside(path, part, name)) for part, name in names.items() if name is not None
+        part: read(find_beside(path, part, name))
+        for part, name in names.items()
+        if name is not None
     }
 
 
-def beside(path: Path, argument: str, other: str) -> Path:
+def find_beside(path: Path, argument: str, other: str) -> Path:
     """A further file: as it is written, or in the folder of the first one."""
     for one in (Path(other).expanduser(), path.parent / other):
         if one.is_file():
@@ -73,7 +77,7 @@ def read_csv(path: Path, delimiter: str | None = None, header: bool = True) -> A
     """The table of a text file, or the reason why it is none."""
     try:
         if delimiter is None:
-            delimiter = _between(path)
+            delimiter = _guess_delimiter(path)
         found = pd.read_csv(
             path,
             sep=delimiter,
@@ -89,7 +93,7 @@ def read_csv(path: Path, delimiter: str | None = None, header: bool = True) -> A
     return found.set_axis([str(column).strip() for column in found.columns], axis=1)
 
 
-def _between(path: Path) -> str:
+def _guess_delimiter(path: Path) -> str:
     """What stands between columns, by the first line."""
     opened = gzip.open if path.suffix.lower() == ".gz" else open
     with opened(path, "rt", encoding="utf-8") as stream:
@@ -126,7 +130,7 @@ def load_parquet(
     name: str | None = None,
 ) -> Data:
     """A table from a Parquet file; `test` and `valid` are further files. See `Data.from_frame`."""
-    more = further(path, read_parquet, test=test, valid=valid)
+    more = read_further_files(path, read_parquet, test=test, valid=valid)
     return Data.from_frame(
         read_parquet(path), **more, label=label, split=split, categories=categories,
         missing=missing, drop=drop, separator=separator, series=series, time=time, pad=pad,

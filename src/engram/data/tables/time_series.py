@@ -33,7 +33,7 @@ def read_series(
     for part, pair in parts.items():
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise bad(part, "a pair (series, y)", type(pair).__name__)
-    found = {part: [_one(part, i, one) for i, one in enumerate(pair[0])]
+    found = {part: [_check_series(part, i, one) for i, one in enumerate(pair[0])]
              for part, pair in parts.items()}  # fmt: skip
     everything = [one for series in found.values() for one in series]
     if not everything:
@@ -47,7 +47,7 @@ def read_series(
                 )
     steps = [len(one) for one in everything]
     longest = max(steps) if length is None else length
-    pairs: dict[str, Any] = {part: (padded(series, longest, pad), parts[part][1])
+    pairs: dict[str, Any] = {part: (pad_series(series, longest, pad), parts[part][1])
              for part, series in found.items()}  # fmt: skip
     cut = sum(one > longest for one in steps)
     notes = (f"{cut} series are longer than {longest} steps and were cut",) if cut else ()
@@ -57,12 +57,14 @@ def read_series(
     return kind.from_arrays(x, y, name=name, attributes=attributes, notes=notes, **pairs, **options)
 
 
-def padded(series: Sequence[Array], length: int, pad: str = "back") -> Array:
+def pad_series(series: Sequence[Array], length: int, pad: str = "back") -> Array:
     """[N, length, F] float32; longer ones are cut where shorter ones are padded.
 
     Examples
     --------
-    >>> padded([np.array([[1.0], [2.0], [3.0]]), np.array([[4.0]])], 2, "front")[:, :, 0].tolist()
+    >>> pad_series([np.array([[1.0], [2.0], [3.0]]), np.array([[4.0]])], 2, "front")[
+    ...     :, :, 0
+    ... ].tolist()
     [[2.0, 3.0], [0.0, 4.0]]
     """
     out = np.zeros((len(series), length, series[0].shape[1]), np.float32)
@@ -73,7 +75,7 @@ def padded(series: Sequence[Array], length: int, pad: str = "back") -> Array:
     return out
 
 
-def _one(part: str, i: int, series: Any) -> Array:
+def _check_series(part: str, i: int, series: Any) -> Array:
     """[T, F] one series of numbers."""
     try:
         array = np.asarray(series.detach().cpu() if hasattr(series, "detach") else series)

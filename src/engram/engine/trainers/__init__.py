@@ -1,4 +1,9 @@
-"""Trainers: the same optimiser step for one run or many, eager, captured or compiled."""
+"""Trainers take the optimiser steps of a phase: for one run (single, captured) or for many at
+once (lockstep, compiled).
+
+Not here: which rows a step sees (engine.sampler), how many epochs there are (engine.loop). Begin
+with trainer.Trainer, the protocol, then single; make_trainer chooses one.
+"""
 
 from __future__ import annotations
 

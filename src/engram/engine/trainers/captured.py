@@ -15,10 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.backend import unsearched
-from engram.engine.batches import Minibatch, Upcoming, at_step, fit, lay_, on_host, one_step
+from engram.engine.backend import without_cudnn_benchmark
+from engram.engine.batches import (
+    Minibatch,
+    RowAnnouncer,
+    copy_into_,
+    move_rows_to_host,
+    select_step,
+    select_step_unpadded,
+    shapes_fit,
+)
 from engram.engine.sampler import Minibatches
-from engram.engine.trainers.cuda_graph import Captured
+from engram.engine.trainers.cuda_graph import CapturedStep
 from engram.engine.trainers.single import SingleTrainer
 from engram.engine.training import Training
 from engram.learner.batch import Batch
@@ -39,7 +47,7 @@ class CapturedTrainer(SingleTrainer):
         vector = learner.vector
         self._lr = torch.zeros((), device=vector.device, dtype=vector.dtype)
         self._number = torch.zeros(1, dtype=torch.long, device=vector.device)  # of the step
-        self._recorded: dict[int, Captured] = {}
+        self._recorded: dict[int, CapturedStep] = {}
         self._laid: dict[int, Batch] = {}  # batches that the host fetched, by their length
         self._host: Minibatches | None = None
         self._usual = 0  # the length of most batches; an epoch's last one may be shorter
@@ -47,22 +55,22 @@ class CapturedTrainer(SingleTrainer):
 
     def load(self, rows: Minibatches, fixed: bool) -> None:
         self._prepare(rows)
-        known, new = list(leaves(_tensors(self._rows))), list(leaves(_tensors(rows)))
-        if not known or not fit(new, known):
-            self._rows = rows._replace(**tree_map(torch.clone, _tensors(rows)))
+        known, new = list(leaves(_row_tensors(self._rows))), list(leaves(_row_tensors(rows)))
+        if not known or not shapes_fit(new, known):
+            self._rows = rows._replace(**tree_map(torch.clone, _row_tensors(rows)))
             self._forget()
         else:
-            lay_(known, new)
+            copy_into_(known, new)
             self._rows = self._rows._replace(lengths=rows.lengths)  # type: ignore[union-attr]
         self._usual = Counter(rows.lengths).most_common(1)[0][0]
         self._announce_all(rows)
 
     def _announce_all(self, rows: Minibatches) -> None:
         if self._fetches:  # outside of what is recorded, which reads a batch at a fixed address
-            self._host = on_host(rows)
-            self._upcoming = Upcoming(self.collate.feed, self._host, cut=True)
+            self._host = move_rows_to_host(rows)
+            self._upcoming = RowAnnouncer(self.collate.feed, self._host, cut=True)
 
-    def rekey(self, key: Tensor) -> None:
+    def reseed(self, key: Tensor) -> None:
         if self._rows is not None:
             self._rows.key.copy_(key)
         if self._host is not None:
@@ -77,14 +85,16 @@ class CapturedTrainer(SingleTrainer):
             length = self._rows.lengths[number]
             if self._host is not None and self._upcoming is not None:
                 self._upcoming(number)
-                self._lay(length, self.collate(one_step(self._host, number)))
+                self._copy_batch(length, self.collate(select_step_unpadded(self._host, number)))
             if length not in self._recorded:
-                self._recorded[length] = Captured(partial(self._captured_step, length), self._pool)
-            with contextlib.nullcontext() if length == self._usual else unsearched():
+                self._recorded[length] = CapturedStep(
+                    partial(self._captured_step, length), self._pool
+                )
+            with contextlib.nullcontext() if length == self._usual else without_cudnn_benchmark():
                 self._recorded[length]()
             self._count()
 
-    def _lay(self, length: int, batch: Batch) -> None:
+    def _copy_batch(self, length: int, batch: Batch) -> None:
         """Put a batch that the host fetched where the step of its length reads it."""
         if length not in self._laid:
             self._laid[length] = tree_map(torch.clone, batch)
@@ -93,7 +103,7 @@ class CapturedTrainer(SingleTrainer):
             place.copy_(value)
 
     def _captured_step(self, length: int) -> None:
-        rows = at_step(self._rows, self._number)  # type: ignore[arg-type]
+        rows = select_step(self._rows, self._number)  # type: ignore[arg-type]
         main, key, apart, into = tree_map(lambda leaf: leaf[0], rows)
         main, into = tree_map(lambda leaf: leaf[:length], (main, into))
         rows = Minibatch(main, key, apart, into)
@@ -147,9 +157,9 @@ class CapturedTrainer(SingleTrainer):
         # recordings share memory, for they never run side by side; once the last of them is gone,
         # CUDA takes no further one into its pool
         self._pool = torch.cuda.graph_pool_handle()
-        self._recorded_interval = Captured(super()._interval, self._pool)
+        self._recorded_interval = CapturedStep(super()._interval, self._pool)
 
 
-def _tensors(rows: Minibatches | None) -> dict[str, Any]:
+def _row_tensors(rows: Minibatches | None) -> dict[str, Any]:
     names = ("main", "apart", "key", "into")
     return {} if rows is None else {name: getattr(rows, name) for name in names}

@@ -1,4 +1,5 @@
-"""Runs in lockstep with a compiled step.
+"""Runs in lockstep whose step is traced, fused by torch.compile and called as one function of
+its tensors.
 
 A trace holds for all stages, seeds and groups whose tensors have the same shapes. So everything
 whose shape would change from stage to stage stays out of it.
@@ -18,18 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from engram.engine.batches import Minibatch, at_step
+from engram.engine.batches import Minibatch, select_step
 from engram.engine.sampler import Minibatches
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.training import Training
 from engram.errors import bad
 from engram.learner.learner import RunLearner
-from engram.learner.structural_key import ByIdentity, likeness
-from engram.learner.tensor_tree import leaves, shapes, tree_map
+from engram.learner.structural_key import ByIdentity, structural_key
+from engram.learner.tensor_tree import leaves, tree_map, tree_shapes
 from engram.methods.method import Method
 from engram.models.forward_pass import PLAIN
 
-OPTIONAL = ("fixed_batch", "_now", "_free", "_restore_all", "whole")
+OPTIONAL_FIELDS = ("fixed_batch", "_now", "_free", "_restore_all", "whole")
 
 
 class CompiledTrainer(LockstepTrainer):
@@ -56,8 +57,8 @@ class CompiledTrainer(LockstepTrainer):
         self._now: Minibatch | None = None  # the rows of one step, at fixed addresses
         self._fetches = not learners[0].feed.on_device
         traces = self.networks.traces
-        self._compiled = Compiled(self._step_on, self._places, self._decides, traces)
-        self._compiled_interval = Compiled(
+        self._compiled = CompiledStep(self._step_on, self._places, self._decides, traces)
+        self._compiled_interval = CompiledStep(
             self._interval_on, self._interval_places, self._interval_decides, traces
         )
 
@@ -69,7 +70,7 @@ class CompiledTrainer(LockstepTrainer):
         if (
             self.fixed_batch is not None and not self._fetches
         ):  # read by address, so no leaf may be a broadcast view
-            self.fixed_batch = tree_map(_dense, self.fixed_batch)
+            self.fixed_batch = tree_map(_make_dense, self.fixed_batch)
 
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
         rates = torch.as_tensor(lr, dtype=self.lr.dtype, device=self.lr.device)
@@ -88,7 +89,7 @@ class CompiledTrainer(LockstepTrainer):
     def _one(self) -> None:
         """Rows are looked up outside: the number of steps of an epoch is no business of a trace."""
         if (self.fixed_batch is None or self.verbs.remembers) and self._now is not None:
-            found = at_step(self._rows, self.step_number)  # type: ignore[arg-type]
+            found = select_step(self._rows, self.step_number)  # type: ignore[arg-type]
             for place, value in zip(leaves(self._now), leaves(found), strict=True):
                 place.copy_(value)
         self._compiled()
@@ -114,7 +115,7 @@ class CompiledTrainer(LockstepTrainer):
     # -- the step as a function of tensors -------------------------------------------------------
     def _tensors(self) -> dict[str, Any]:
         """Everything that may differ from step to step, stage to stage, or group to group."""
-        found = {name: getattr(self, name) for name in OPTIONAL}
+        found = {name: getattr(self, name) for name in OPTIONAL_FIELDS}
         return {
             "vector": self.vector, "buffers": self.buffers, "state": self.state, "opt": self.opt,
             "lr": self.lr, "live": self.live, "step_number": self.step_number, "sums": self.sums,
@@ -129,7 +130,7 @@ class CompiledTrainer(LockstepTrainer):
     def _decides(self) -> tuple[Any, ...]:
         """What the trace of a step depends on besides shapes; the networks own the traces."""
         return (
-            likeness(self.method), self.training, shapes(self._tensors()),
+            structural_key(self.method), self.training, tree_shapes(self._tensors()),
             ByIdentity(self.collate.feed),
             self.collate.alone, self.verbs.padded, self._uniform, self.verbs.touches,
             self.verbs.phase, tuple(self.moving.names),
@@ -162,13 +163,13 @@ class CompiledTrainer(LockstepTrainer):
     def _interval_decides(self) -> tuple[Any, ...]:
         """The first word keeps these traces apart from those of steps."""
         found = self._interval_tensors()
-        return "interval", likeness(self.method), shapes(found), self._uniform
+        return "interval", structural_key(self.method), tree_shapes(found), self._uniform
 
     def _interval_on(self, *tensors: Tensor) -> None:
         self._twin(self._interval_tensors(), tensors)._interval()
 
 
-def _dense(leaf: Tensor) -> Tensor:
+def _make_dense(leaf: Tensor) -> Tensor:
     return leaf.clone()  # keeps a dense order of axes, makes others contiguous
 
 
@@ -184,7 +185,7 @@ COMPILERS = ("g++", "clang++", "c++", "cl")
 _KNOWN: dict[Any, Callable[..., Any]] = {}
 
 
-def need_compiler(device: torch.device) -> None:
+def check_compiler(device: torch.device) -> None:
     """Refuse to compile where nothing can: Triton for CUDA, a C++ compiler for the CPU."""
     if device.type == "cuda":
         found = importlib.util.find_spec("triton") is not None
@@ -196,7 +197,7 @@ def need_compiler(device: torch.device) -> None:
         raise bad("compile", wanted, True)
 
 
-class Compiled:
+class CompiledStep:
     """Calls `step` eagerly once, then traces and compiles it.
 
     Parameters
@@ -254,7 +255,7 @@ class Compiled:
         self._run, self._inputs, self._warm = None, [], False
 
     def _key(self, places: Sequence[Tensor]) -> tuple[Any, ...]:
-        return self._decides(), tuple(map(_kind, places)), _settings()
+        return self._decides(), tuple(map(_tensor_kind, places)), _torch_settings()
 
     def _compile(self) -> tuple[Callable[..., Any], list[Tensor]]:
         places, known = list(self._places()), self._traces
@@ -268,8 +269,8 @@ class Compiled:
                 graph = make_fx(self._step)(*(place.clone() for place in places))
             finally:
                 PLAIN.reset(token)
-            constants = _lift(graph)
-            known[key] = _compiled(graph, [*places, *constants]), constants
+            constants = _lift_constants(graph)
+            known[key] = _compile_graph(graph, [*places, *constants]), constants
         found = known[key]
         return (self._step, places) if found is None else (found[0], [*places, *found[1]])
 
@@ -281,14 +282,14 @@ def _compiler_errors() -> tuple[type[Exception], ...]:
     return TorchDynamoException, InductorError
 
 
-def _compiled(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
-    key = (graph.code, tuple(map(_kind, inputs)), _settings())
+def _compile_graph(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    key = (graph.code, tuple(map(_tensor_kind, inputs)), _torch_settings())
     if key not in _KNOWN:
         _KNOWN[key] = torch.compile(graph.forward, fullgraph=True, dynamic=False)
     return _KNOWN[key]
 
 
-def _lift(graph: fx.GraphModule) -> list[Tensor]:
+def _lift_constants(graph: fx.GraphModule) -> list[Tensor]:
     """Make every constant of a traced graph an argument; returns their values in order."""
     found: dict[str, fx.Node] = {}
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
@@ -307,11 +308,11 @@ def _lift(graph: fx.GraphModule) -> list[Tensor]:
     return values
 
 
-def _kind(one: Tensor) -> tuple[Any, ...]:
+def _tensor_kind(one: Tensor) -> tuple[Any, ...]:
     return tuple(one.shape), one.stride(), one.dtype, one.device
 
 
-def _settings() -> tuple[Any, ...]:
+def _torch_settings() -> tuple[Any, ...]:
     """Settings of torch that compiled code depends on."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     exact = torch.are_deterministic_algorithms_enabled()

@@ -1,4 +1,5 @@
-"""Many runs at once: rows come in, a mapped step serves all runs, learners get their weights.
+"""Many runs at once: the verbs of a method mapped over stacked runs, one optimiser step of all,
+and the trainer that loops over steps.
 
 Everything a step reads or writes has a fixed address, so on CUDA the step is captured once as a
 graph and replayed; on the CPU the same function runs eagerly.
@@ -20,32 +21,45 @@ from torch.func import vmap
 
 from engram import keys
 from engram.engine.batches import (
-    Collate,
+    Collator,
     Minibatch,
-    Upcoming,
-    at_host,
-    at_step,
-    copied,
-    fit,
-    lay_,
-    no_padding,
-    on_host,
-    only_own_rows,
-    row_leaves,
+    RowAnnouncer,
+    clone_rows,
+    copy_into_,
+    has_no_padding,
+    move_rows_to_host,
+    row_tensors,
+    select_step,
+    select_step_on_host,
+    shapes_fit,
+    uses_only_task_rows,
 )
-from engram.engine.hyperparameters import as_tensors, varying, with_values
-from engram.engine.optim import Optimizer, optimizer_of
+from engram.engine.hyperparameters import make_tensors, replace_values, varying_values
+from engram.engine.optim import Optimizer, make_optimizer
 from engram.engine.sampler import Minibatches
-from engram.engine.stored_values import empty_tables, stacked, still_root, tables_of, write_
-from engram.engine.trainers.cuda_graph import Captured
+from engram.engine.stored_values import (
+    frozen_root_names,
+    make_empty_tables,
+    stack_latents,
+    stack_value_tables,
+    write_slots_,
+)
+from engram.engine.trainers.cuda_graph import CapturedStep
 from engram.engine.training import Training
 from engram.learner.batch import Batch
-from engram.learner.layout import Moving, Networks
 from engram.learner.learner import RunLearner
-from engram.learner.networks import FunctionalNet, KeptAnswers
-from engram.learner.objectives import competing
+from engram.learner.networks import FunctionalNet, TeacherCache
+from engram.learner.objectives import competing_classes
+from engram.learner.parameter_layout import Networks, TrainableSlices
 from engram.learner.tensor_tree import leaves, pick, stack, tree_map
-from engram.methods.method import Gradient, Method, direction, named_terms, next_state, pace_of
+from engram.methods.method import (
+    Gradient,
+    Method,
+    check_every_n_steps,
+    check_loss_terms,
+    check_state,
+    check_update_direction,
+)
 
 # ------------------------------------------------------------------------------------------------
 # One optimiser step of R runs: mapped, in place, on tensors at fixed addresses.
@@ -63,11 +77,11 @@ class MappedStep:
         self, learners: Sequence[RunLearner], methods: Sequence[Method], training: Training, *,
         slots: int = 0, phase: str = "task",
     ) -> None:  # fmt: skip
-        first, found = learners[0], varying(methods)
+        first, found = learners[0], varying_values(methods)
         if found is None:
             raise ValueError("methods of one lockstep group may differ in float fields only")
         self.learners, self.method, self.training = list(learners), methods[0], training
-        self.networks, self.optimizer = first.networks, optimizer_of(training, first.networks)
+        self.networks, self.optimizer = first.networks, make_optimizer(training, first.networks)
         self._follows, self._clip = self.method.implements("step"), training.clip
         self.moving = self._movable()
         self.whole: Tensor | None = None  # [R, P] where `vector` holds the moving part of it only
@@ -80,9 +94,9 @@ class MappedStep:
             self.whole, take = self.vector, self.moving.take
             self.vector = take(self.whole)  # [R, M]
             self.opt = {k: v.clone() if k == "t" else take(v) for k, v in self.opt.items()}
-        self.hyper = as_tensors(found, self.vector)
+        self.hyper = make_tensors(found, self.vector)
         self.collate = self._collate()
-        self.collate.values = tables_of(learners, slots) if first.values else {}
+        self.collate.values = stack_value_tables(learners, slots) if first.values else {}
         self.verbs = MappedVerbs(
             self.method, self.networks, self.moving, phase=phase,
             remembers=bool(slots) and self.method.implements("remember"),
@@ -100,29 +114,32 @@ class MappedStep:
         self._fused = True  # with one rate, after one number of steps
         self._freeze(training)
 
-    def _movable(self) -> Moving:
+    def _movable(self) -> TrainableSlices:
         """What may move: not a root that stands still, unless verbs speak of the whole vector."""
         whole = (
             self.method.implements("gradient")
             or self._follows
             or not isinstance(self.optimizer, Optimizer)
         )
-        return Moving(self.networks.layout, [] if whole else still_root(self.learners))
+        return TrainableSlices(
+            self.networks.layout, [] if whole else frozen_root_names(self.learners)
+        )
 
-    def _collate(self) -> Collate:
+    def _collate(self) -> Collator:
         """From rows to batches of all runs."""
         learners, first = self.learners, self.learners[0]
         device = first.device
         opened = torch.stack([one.opened for one in learners])
         scopes = [  # per run on the host, and moved once
-            competing(first.scope, one.opened, one.stream.visible, first.stage) for one in learners
+            competing_classes(first.scope, one.opened, one.stream.visible, first.stage)
+            for one in learners
         ]
         now = torch.full((len(learners),), first.stage, device=device)
-        made = Collate(
+        made = Collator(
             first.feed, opened=opened.to(device), scopes=torch.stack(scopes).to(device), now=now,
-            stage=first.stage, alone=only_own_rows(self.method, first.stage),
+            stage=first.stage, alone=uses_only_task_rows(self.method, first.stage),
         )  # fmt: skip
-        made.latents = stacked(learners)
+        made.latents = stack_latents(learners)
         return made
 
     @torch.no_grad()
@@ -157,12 +174,12 @@ class MappedStep:
         self._assign(self.buffers, buffers)
         if rows is not None and isinstance(rows.into, Tensor):
             for name, value in found.items():
-                write_(self.collate.values[name], rows.into, value)
+                write_slots_(self.collate.values[name], rows.into, value)
         self._log(terms)
         self.step_number.add_(1)
 
     def _step_rows(self) -> Minibatch:
-        return at_step(self._rows, self.step_number)  # type: ignore[arg-type]
+        return select_step(self._rows, self.step_number)  # type: ignore[arg-type]
 
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
         return self.verbs.arguments(
@@ -186,7 +203,7 @@ class MappedStep:
         frozen = (~free[0]).nonzero()[:, 0]
         self._free = None if same else free
         self._frozen = frozen if same and len(frozen) else None
-        moves = self.optimizer.moves_still(training.optim_reset)
+        moves = self.optimizer.moves_without_gradient(training.optim_reset)
         back = self._frozen is not None and moves
         self._restore = self.vector[:, frozen].clone() if back else None
         self._restore_all = self.vector.clone() if self._free is not None and moves else None
@@ -220,7 +237,7 @@ class MappedStep:
         alive = self.live
         self.vector.copy_(torch.where(alive[:, None], self.vector, before))
         for new, before_step in zip(leaves(self.opt), leaves(old), strict=True):
-            new.copy_(torch.where(_spread(alive, new), new, before_step))
+            new.copy_(torch.where(_broadcast_like(alive, new), new, before_step))
 
     def _assign(self, target: Any, value: Any) -> None:
         """Write a new tree into the old one's places, for runs that are live."""
@@ -229,7 +246,9 @@ class MappedStep:
             if new is old:  # handed through: a masked write would still pass over it
                 return
             new = new.to(old.dtype)
-            old.copy_(new if self._uniform else torch.where(_spread(self.live, old), new, old))
+            old.copy_(
+                new if self._uniform else torch.where(_broadcast_like(self.live, old), new, old)
+            )
 
         tree_map(write, target, value)
 
@@ -241,7 +260,7 @@ class MappedStep:
             self.sums[name].add_(value)
 
 
-def _spread(live: Tensor, like: Tensor) -> Tensor:
+def _broadcast_like(live: Tensor, like: Tensor) -> Tensor:
     return live.reshape(-1, *[1] * (like.ndim - 1))
 
 
@@ -267,50 +286,50 @@ class LockstepTrainer(MappedStep):
         self.first: dict[str, Tensor] | None = None  # [R] terms of the phase's first step
         self.steps = np.zeros(len(learners), dtype=int)  # [R] of each run in this phase
         self._taken = self.opt["t"].cpu().numpy().copy()  # [R] steps of each run's optimiser
-        self._pace = math.gcd(*map(pace_of, methods))
+        self._pace = math.gcd(*map(check_every_n_steps, methods))
         # rows that the host holds cannot be fetched inside a captured or compiled step
         self._fetches = capture and not learners[0].feed.on_device
         self._host: Minibatches | None = None  # the same rows, their numbers on the host
-        self._upcoming: Upcoming | None = None
+        self._upcoming: RowAnnouncer | None = None
         step, interval = self._repeated()
-        self._captured = Captured(step) if capture else None
-        self._captured_interval = Captured(interval) if capture else None
+        self._captured = CapturedStep(step) if capture else None
+        self._captured_interval = CapturedStep(interval) if capture else None
 
     # -- rows -------------------------------------------------------------------------------------
     def load(self, rows: Minibatches, fixed: bool) -> None:
         """Take the rows of the next steps; fixed addresses where a graph was captured."""
         if self.verbs.remembers and not self.collate.values:
-            first = empty_tables(self.learners[0], self.method, rows, self._slots)
+            first = make_empty_tables(self.learners[0], self.method, rows, self._slots)
             runs = len(self.learners)
             self.collate.values = {k: v.repeat(runs, *[1] * v.ndim) for k, v in first.items()}
         self._answers, self.verbs.stays = (), False
-        places, new = row_leaves(self._rows), row_leaves(rows)
+        places, new = row_tensors(self._rows), row_tensors(rows)
         # the last stretch of steps may be shorter: what was recorded holds for it, too
-        if not fit(new, places) or not (self.verbs.padded or no_padding(rows)):
-            self._rows = copied(rows)
-            self.verbs.padded = not no_padding(rows)
+        if not shapes_fit(new, places) or not (self.verbs.padded or has_no_padding(rows)):
+            self._rows = clone_rows(rows)
+            self.verbs.padded = not has_no_padding(rows)
             self.fixed_batch = None
             self._forget()
         else:
-            lay_(places, new)
+            copy_into_(places, new)
         if fixed and not self.collate.feed.augment:
             self.step_number.zero_()
-            self.fixed_batch = self.collate(at_step(self._rows, self.step_number))  # type: ignore[arg-type]
+            self.fixed_batch = self.collate(select_step(self._rows, self.step_number))  # type: ignore[arg-type]
             self._fetches = False
             # the state, with older networks in it, is that of the beginning as well
             self.verbs.stays = self.keeps_answers and not self._follows and not self._pace
         elif not self.collate.feed.on_device and not self.collate.latents:
-            self._announce_all(on_host(rows))
+            self._announce_all(move_rows_to_host(rows))
 
     def _announce_all(self, rows: Minibatches) -> None:
         """Where rows stay on disk, they are announced step by step."""
-        self._host, self._upcoming = rows, Upcoming(self.collate.feed, rows, cut=False)
+        self._host, self._upcoming = rows, RowAnnouncer(self.collate.feed, rows, cut=False)
 
     def _fetch(self, number: int) -> None:
         """Lay the rows of the step to come at fixed addresses."""
-        rows = at_step(self._rows, self.step_number)  # type: ignore[arg-type]
+        rows = select_step(self._rows, self.step_number)  # type: ignore[arg-type]
         if self._host is not None:
-            rows = at_host(rows, self._host, number)
+            rows = select_step_on_host(rows, self._host, number)
         batch = self.collate(rows)
         if self.fixed_batch is None:
             self.fixed_batch = tree_map(torch.clone, batch)
@@ -318,7 +337,7 @@ class LockstepTrainer(MappedStep):
             for place, value in zip(leaves(self.fixed_batch), leaves(batch), strict=True):
                 place.copy_(value)
 
-    def rekey(self, key: Tensor) -> None:
+    def reseed(self, key: Tensor) -> None:
         """Take the keys [R, 1] of another epoch over the loaded rows."""
         if self._rows is not None:
             self._rows.key.copy_(key)
@@ -441,7 +460,7 @@ class LockstepTrainer(MappedStep):
 
 
 # update, gradient through the networks, loss terms, buffers, what is remembered, kept answers
-Gradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor], tuple[Any, ...]]
+MappedGradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor], tuple[Any, ...]]
 
 
 class MappedVerbs:
@@ -460,9 +479,15 @@ class MappedVerbs:
     """
 
     def __init__(
-        self, method: Method, networks: Networks, moving: Moving, *, phase: str, remembers: bool,
+        self,
+        method: Method,
+        networks: Networks,
+        moving: TrainableSlices,
+        *,
+        phase: str,
+        remembers: bool,
         latents: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.method, self.networks, self.moving = method, networks, moving
         self.phase, self.remembers, self.latents = phase, remembers, latents
         self.projects = method.implements("gradient")
@@ -496,7 +521,7 @@ class MappedVerbs:
         beside: Any = vector if self._apart and not self.projects else ()
         return vector, beside if whole is None else whole, buffers, state, batch, hyper, answers
 
-    def results(self, found: Any) -> Gradients:
+    def results(self, found: Any) -> MappedGradients:
         """Update, gradient through the networks, loss terms, buffers, what is remembered, kept."""
         if self.projects:
             return found  # type: ignore[no-any-return]
@@ -510,7 +535,7 @@ class MappedVerbs:
         answers: tuple[Any, ...] = (), names: tuple[str, ...] = (), remembers: bool | None = None,
     ) -> tuple[Tensor, Any]:  # fmt: skip
         """The loss of one run, or some of its terms, and what comes with it."""
-        method = with_values(self.method, hyper)
+        method = replace_values(self.method, hyper)
         net = FunctionalNet(
             self.networks, weights, buffers, key=batch.key,
             penalty=weights.detach() if isinstance(beside, tuple) else beside,
@@ -518,10 +543,10 @@ class MappedVerbs:
             real=() if self.padded else batch.row_weights,
         )  # fmt: skip
         net.phase = self.phase
-        net.kept = KeptAnswers(batch.x, state, answers) if self.stays else None
+        net.kept = TeacherCache(batch.x, state, answers) if self.stays else None
         if self.latents:
             net.main = "net.top"
-        terms = named_terms(method, method.loss(net, batch, state))
+        terms = check_loss_terms(method, method.loss(net, batch, state))
         if self.touches is None or net.touched:
             self.touches = net.touched
         total = sum(t for name, t in terms.items() if not names or name in names)
@@ -534,7 +559,7 @@ class MappedVerbs:
     def _projected_of_one(
         self, vector: Tensor, _: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
         answers: tuple[Any, ...] = (),
-    ) -> Gradients:  # fmt: skip
+    ) -> MappedGradients:  # fmt: skip
         """What a method makes of gradients of its choice."""
         own: dict[str, Any] = {"buffers": buffers}
 
@@ -559,8 +584,8 @@ class MappedVerbs:
             return torch.as_tensor(data if penalty is None else data + penalty)
 
         grad = Gradient(of, vector, self.networks.layout)
-        total = with_values(self.method, hyper).gradient(grad, batch, state)
-        total = direction(self.method, total, vector, "terms" in own)
+        total = replace_values(self.method, hyper).gradient(grad, batch, state)
+        total = check_update_direction(self.method, total, vector, "terms" in own)
         return total, own["data"], own["terms"], own["buffers"], own["found"], ()
 
     # -- what follows a step ----------------------------------------------------------------------
@@ -573,13 +598,13 @@ class MappedVerbs:
     def _step_of_one(
         self, before: Tensor, after: Tensor, data: Tensor, state: Any, hyper: Any
     ) -> Any:
-        found = with_values(self.method, hyper).step(before, after, data, state)
-        return next_state(self.method, "step", found)
+        found = replace_values(self.method, hyper).step(before, after, data, state)
+        return check_state(self.method, "step", found)
 
     def after_interval(self, after: Tensor, state: Any, hyper: Any) -> Any:
         """The states of all runs after its ``interval``; those not at its end stay as they are."""
         return vmap(self._interval_of_one)(after, state, hyper)
 
     def _interval_of_one(self, after: Tensor, state: Any, hyper: Any) -> Any:
-        found = with_values(self.method, hyper).interval(after, state)
-        return next_state(self.method, "interval", found)
+        found = replace_values(self.method, hyper).interval(after, state)
+        return check_state(self.method, "interval", found)

@@ -29,7 +29,7 @@ class Trainer(Protocol):
         """Take the rows of the next steps; `fixed` says that all epochs have the same."""
         ...
 
-    def rekey(self, key: Tensor) -> None:
+    def reseed(self, key: Tensor) -> None:
         """Take the keys [R, 1] of another epoch over the same rows."""
         ...
 

@@ -1,7 +1,8 @@
-"""Pools: how the runs of many recipes share a machine.
+"""Pools: how the runs of many recipes share a machine or a cluster; `POOLS` has them by name.
 
-A pool is a function ``train(work) -> Result`` (see `pool`) with a line in `POOLS`; `engram.sweep`
-and ``engram sweep --pool`` know it by its name. Which runs go together is decided in `planner`.
+One group of runs in lockstep is the engine's; recipes and plans are in `experiments`. Begin with
+`pool` (`Work`, `Pool`, and the pools of one process), then `process_pool`, the shortest one with
+workers.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from engram.errors import bad, check_choice
-from engram.process import launched
+from engram.process import is_torchrun
 
 if TYPE_CHECKING:
     from engram.experiments.pools.pool import Pool
@@ -30,7 +31,7 @@ _TRAIN = {
     "processes": ("process_pool", "train"),
     "ray": ("ray_pool", "train"),
 }
-HERE = ("together", "auto", "serial")  # pools that start no processes
+IN_PROCESS_POOLS = ("together", "auto", "serial")  # pools that start no processes
 
 
 def find_pool(name: str, argument: str = "pool") -> Pool:
@@ -42,8 +43,8 @@ def find_pool(name: str, argument: str = "pool") -> Pool:
     'train_serial'
     """
     check_choice(argument, name, POOLS)
-    if launched() and name not in HERE:
-        wanted = f"one of {', '.join(HERE)} where torchrun has started the processes"
+    if is_torchrun() and name not in IN_PROCESS_POOLS:
+        wanted = f"one of {', '.join(IN_PROCESS_POOLS)} where torchrun has started the processes"
         raise bad(argument, wanted, name)
     module, function = _TRAIN[name]
     return cast("Pool", getattr(import_module(f"engram.experiments.pools.{module}"), function))

@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 import torch
 
-from engram.engine.backend import device_of
+from engram.engine.backend import resolve_device
 from engram.engine.engine import Engine
 from engram.engine.run_definition import Run
 
-STEPS = 3  # of which the memory is measured
+MEASURED_STEPS = 3  # of which the memory is measured
 SAFETY = 1.5  # evaluation, importances and later tasks take more than the first steps
 
 
-class Need(NamedTuple):
+class MemoryNeed(NamedTuple):
     """Bytes that runs take: `base` whatever their number, `each` more for every one of them.
 
     `room` is what the device has in all.
@@ -36,42 +36,42 @@ class Need(NamedTuple):
 
         Examples
         --------
-        >>> Need(base=100, each=10, room=1000).most(300)
+        >>> MemoryNeed(base=100, each=10, room=1000).most(300)
         10
         """
         return max(1, int((room / SAFETY - self.base) // max(self.each, 1)))
 
 
-class _Enough(Exception):
+class _StopMeasuring(Exception):
     """As many steps as were wanted are done."""
 
 
-def measure(runs: Sequence[Run], device: str) -> Need:
+def measure_memory(runs: Sequence[Run], device: str) -> MemoryNeed:
     """What runs that train together need, from the first steps of one and of two of them."""
-    where = device_of(device)
+    where = resolve_device(device)
     one = _peak(runs[:1], where)
     parameters = 4 * Engine(runs[:1], device="cpu").parameters(runs[0])
     least = 4 * parameters  # weights, gradient and two moments of the optimiser
     each = max(_peak(runs[:2], where) - one, least) if len(runs) > 1 else max(one, least)
-    return Need(base=max(one - each, 0), each=each, room=_room(where))
+    return MemoryNeed(base=max(one - each, 0), each=each, room=_device_memory(where))
 
 
 def _peak(runs: Sequence[Run], device: torch.device) -> int:
     """Bytes at most while some runs take their first steps."""
     engine = Engine(runs, device=device, together=True if len(runs) > 1 else None)
     peak = _cuda_peak(device) if device.type == "cuda" else _host_peak()
-    left = STEPS
+    left = MEASURED_STEPS
 
     def count(done: int, total: int) -> None:
         nonlocal left
         left -= 1
         if left <= 0:
-            raise _Enough
+            raise _StopMeasuring
 
     try:
         for _ in engine.stages(progress=lambda places, stage: count):
             break
-    except _Enough:
+    except _StopMeasuring:
         pass
     return peak()
 
@@ -96,7 +96,7 @@ def _host_peak() -> Callable[[], int]:
     return peak
 
 
-def _room(device: torch.device) -> int:
+def _device_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     import os

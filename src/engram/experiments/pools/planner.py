@@ -1,4 +1,6 @@
-"""Which runs one worker trains at one go, and in which order: those that take longest first."""
+"""Which runs one worker trains at once, in which order, and what is tried again when a worker is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from engram.experiments import Plan
 
 
 @dataclass(frozen=True)
-class Group:
+class WorkerGroup:
     """Runs that one worker trains at one go: in lockstep, or one alone.
 
     `cost` is about how many multiply-adds they take; nothing is known of runs that cannot be built,
@@ -30,11 +32,12 @@ class Group:
     def __len__(self) -> int:
         return len(self.plans)
 
-    def halves(self) -> list[Group]:
+    def halves(self) -> list[WorkerGroup]:
         """Two groups in place of one that is too large, or fails as a whole."""
         half, share = len(self) // 2, self.cost / 2
         return [
-            Group(part, share, self.lockstep) for part in (self.plans[:half], self.plans[half:])
+            WorkerGroup(part, share, self.lockstep)
+            for part in (self.plans[:half], self.plans[half:])
         ]
 
     @property
@@ -45,9 +48,9 @@ class Group:
         return first if len(self) == 1 else f"{first} ({len(self)} runs)"
 
 
-def groups_of(
+def group_plans(
     plans: Sequence[Plan], *, device: str = "cpu", compile: bool = False
-) -> list[Group]:  # fmt: skip
+) -> list[WorkerGroup]:  # fmt: skip
     """Runs by whom they would train with on a kind of device, as large as can be.
 
     Runs that do not train in lockstep are groups of one.
@@ -55,22 +58,22 @@ def groups_of(
     Examples
     --------
     >>> from engram.experiments import Recipe
-    >>> from engram.experiments.plan import plans_of
+    >>> from engram.experiments.plan import make_plans
     >>> base = {"stream": {"data": "blobs"}, "method": "ER", "seeds": 2}
     >>> sizes = ([8], [512, 512])  # of hidden layers
     >>> recipes = [Recipe.of(base | {"model": {"name": "mlp", "hidden": one}}) for one in sizes]
-    >>> [len(group) for group in groups_of(plans_of(recipes))]
+    >>> [len(group) for group in group_plans(plans_of(recipes))]
     [2, 1, 1]
     """
     costs: dict[Plan, float] = {}
     engine = Engine([plan.run for plan in plans], device="cpu", compile=compile, plan_for=device)
     for plan in plans:
         try:
-            engine.kin(plan.run)
-            costs[plan] = cost_of(plan.run, engine.parameters(plan.run))
+            engine.compatibility_key(plan.run)
+            costs[plan] = estimate_work(plan.run, engine.parameters(plan.run))
         except Exception:  # whoever trains it says what is wrong, and the others are trained
             continue
-    sound, found = list(costs), [Group((plan,)) for plan in plans if plan not in costs]
+    sound, found = list(costs), [WorkerGroup((plan,)) for plan in plans if plan not in costs]
     if not sound:
         return found
     if found:
@@ -82,32 +85,32 @@ def groups_of(
             members = [sound[place] for place in places]
             parts = [members] if engine.lockstep(places) else [[one] for one in members]
             found += [
-                Group(tuple(some), sum(costs[one] for one in some), len(some) > 1)
+                WorkerGroup(tuple(some), sum(costs[one] for one in some), len(some) > 1)
                 for some in parts
             ]  # fmt: skip
     return found
 
 
-def shared_out(
-    groups: Sequence[Group], workers: int, most: Callable[[Group], int] | None = None
-) -> list[Group]:
+def divide_groups(
+    groups: Sequence[WorkerGroup], workers: int, most: Callable[[WorkerGroup], int] | None = None
+) -> list[WorkerGroup]:
     """Groups for so many workers, the costliest first: whoever is free takes the next.
 
     A group in lockstep that is more than a worker's part of the whole cost is divided, and so is
     one of more runs than a worker has room for, which `most` says.
     """
     part = sum(group.cost for group in groups if group.cost < math.inf) / max(workers, 1)
-    found: list[Group] = []
+    found: list[WorkerGroup] = []
     for group in groups:
         count = 1
         if group.lockstep and part > 0:
             count = min(len(group), math.ceil(group.cost / part - 1e-9))
             count = max(count, math.ceil(len(group) / max(1, most(group))) if most else 1)
-        found += _divided(group, count)
+        found += _split_group(group, count)
     return sorted(found, key=lambda group: -group.cost)
 
 
-def unfinished(groups: Sequence[Group], plans: Sequence[Plan]) -> list[Group]:
+def select_unfinished(groups: Sequence[WorkerGroup], plans: Sequence[Plan]) -> list[WorkerGroup]:
     """Groups of which some plan is still to be trained, with those plans.
 
     A sweep that goes on has the groups that it had when it began, however much of it is done: the
@@ -116,11 +119,14 @@ def unfinished(groups: Sequence[Group], plans: Sequence[Plan]) -> list[Group]:
     Examples
     --------
     >>> from engram.experiments import Recipe
-    >>> from engram.experiments.plan import plans_of
+    >>> from engram.experiments.plan import make_plans
     >>> base = {"stream": {"data": "blobs"}, "method": "ER", "seeds": 6}
     >>> plans = plans_of([Recipe.of(base | {"model": {"name": "mlp", "hidden": [8]}})])
-    >>> groups = shared_out(groups_of(plans), 3)
-    >>> [len(group) for group in groups], [len(group) for group in unfinished(groups, plans[2:])]
+    >>> groups = divide_groups(group_plans(plans), 3)
+    >>> (
+    ...     [len(group) for group in groups],
+    ...     [len(group) for group in select_unfinished(groups, plans[2:])],
+    ... )
     ([2, 2, 2], [2, 2])
     """
     left, found = {plan.key for plan in plans}, []
@@ -128,22 +134,22 @@ def unfinished(groups: Sequence[Group], plans: Sequence[Plan]) -> list[Group]:
         some = tuple(plan for plan in group.plans if plan.key in left)
         if some:
             cost = group.cost * len(some) / len(group)
-            found.append(Group(some, cost, group.lockstep and len(some) > 1))
+            found.append(WorkerGroup(some, cost, group.lockstep and len(some) > 1))
     return found
 
 
-def _divided(group: Group, count: int) -> list[Group]:
+def _split_group(group: WorkerGroup, count: int) -> list[WorkerGroup]:
     """A group in parts that differ by one run at most."""
     if count <= 1:
         return [group]
     bounds = [len(group) * k // count for k in range(count + 1)]
     return [
-        Group(group.plans[a:b], group.cost * (b - a) / len(group), b - a > 1)
+        WorkerGroup(group.plans[a:b], group.cost * (b - a) / len(group), b - a > 1)
         for a, b in itertools.pairwise(bounds)
     ]
 
 
-def cost_of(run: Run, parameters: int) -> float:
+def estimate_work(run: Run, parameters: int) -> float:
     """About how many multiply-adds a run takes: rows that pass the network, there and back.
 
     Examples
@@ -151,9 +157,11 @@ def cost_of(run: Run, parameters: int) -> float:
     >>> from engram import class_incremental, load, methods
     >>> stream = class_incremental(load("blobs"))
     >>> from engram.engine.training import Training
-    >>> one, two = (Run(stream=stream, method=methods.Finetune(), training=t)
-    ...             for t in (Training(epochs=3), Training(epochs=6)))
-    >>> cost_of(one, 100) < cost_of(two, 100) < 2 * cost_of(one, 100)
+    >>> one, two = (
+    ...     Run(stream=stream, method=methods.Finetune(), training=t)
+    ...     for t in (Training(epochs=3), Training(epochs=6))
+    ... )
+    >>> estimate_work(one, 100) < estimate_work(two, 100) < 2 * estimate_work(one, 100)
     True
     """
     rows, batch = 0.0, run.training.batch_size
@@ -175,16 +183,16 @@ def cost_of(run: Run, parameters: int) -> float:
 # What becomes of groups of runs that were lost or failed, whoever trained them.
 
 
-TRIES = 2  # workers that may die of a group before it is divided, or given up
-NODES = 8  # nodes that may: they seldom die of what they train
-TOLD = 5  # failures that are said one by one
+MOST_TRIES = 2  # workers that may die of a group before it is divided, or given up
+MOST_NODES = 8  # nodes that may: they seldom die of what they train
+MOST_FAILURES_SHOWN = 5  # failures that are said one by one
 
 
 @dataclass
 class Attempt:
     """A group that is with a worker, or waits for one."""
 
-    group: Group
+    group: WorkerGroup
     tries: int = 1
     nodes: int = 1  # tries that nodes took with them count apart
     whole: bool = False  # a GPU of its own
@@ -192,10 +200,10 @@ class Attempt:
     node: str = ""
 
 
-class Retries:
+class RetryQueue:
     """Groups that wait to be trained; those that were lost come again, in parts if need be."""
 
-    def __init__(self, groups: Sequence[Group], note: Callable[[str], None]) -> None:
+    def __init__(self, groups: Sequence[WorkerGroup], note: Callable[[str], None]) -> None:
         self.waiting = deque(Attempt(group) for group in groups)
         self.failures: list[str] = []
         self._note = note
@@ -215,27 +223,27 @@ class Retries:
         """A worker or its node has died: another one tries, unless that is what kills them."""
         group, words = attempt.group, f"{attempt.group.words}: {how}"
         tries, nodes = attempt.tries + (not node), attempt.nodes + node
-        if tries <= TRIES and nodes <= NODES:
+        if tries <= MOST_TRIES and nodes <= MOST_NODES:
             self._note(f"{words}; another one continues it")
             self.again(replace(attempt, tries=tries, nodes=nodes, begun=False, node=""))
         elif len(group) > 1:
-            self._note(f"{words}{_repeated()}; its runs are retried separately")
+            self._note(f"{words}{_again_text()}; its runs are retried separately")
             self._apart(attempt)
         else:
             kept = "what it recorded is kept; repeat the call to continue"
-            self.failures.append(f"{words}{_repeated()}; {kept}")
+            self.failures.append(f"{words}{_again_text()}; {kept}")
 
     def _apart(self, attempt: Attempt) -> None:
         self.waiting.extendleft(Attempt(half) for half in reversed(attempt.group.halves()))
 
-    def complain(self) -> None:
+    def raise_failures(self) -> None:
         """Raise what went wrong, if anything did."""
         if not self.failures:
             return
-        said = self.failures[:TOLD]
+        said = self.failures[:MOST_FAILURES_SHOWN]
         more = len(self.failures) - len(said)
         raise EngramError("; ".join([*said, *([f"and {more} more"] if more else [])]))
 
 
-def _repeated() -> str:
-    return ", again" if TRIES > 1 else ""
+def _again_text() -> str:
+    return ", again" if MOST_TRIES > 1 else ""

@@ -1,4 +1,6 @@
-"""What a pool is given, and what it must do."""
+"""What a pool is given and must return, and the three pools that stay in this process: auto,
+serial, together.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from typing import Any, Protocol
 
 from engram.errors import check_int
 from engram.experiments import Callback, Plan, Recipe, execute
-from engram.experiments.plan import plans_by_recipe
+from engram.experiments.plan import make_plans_by_recipe
 from engram.experiments.recorder import Recorder
 from engram.records import Result
 
-Key = tuple[str, int, str]  # of a run: recipe, seed, order
+PlanKey = tuple[str, int, str]  # of a run: recipe, seed, order
 
 
 @dataclass(kw_only=True)
@@ -61,14 +63,14 @@ class Work:
     @cached_property
     def by_recipe(self) -> Sequence[Sequence[Plan]]:
         """One plan per run of each recipe."""
-        return self.planned or plans_by_recipe(self.recipes, self.data)
+        return self.planned or make_plans_by_recipe(self.recipes, self.data)
 
     @property
     def plans(self) -> list[Plan]:
         """One plan per run."""
         return [plan for plans in self.by_recipe for plan in plans]
 
-    def here(self, *, together: bool | None) -> Result:
+    def run_here(self, *, together: bool | None) -> Result:
         """Everything in this process; see `engram.run` for `together`."""
         return execute(
             self.plans, out=self.out, device=self.device, together=together,
@@ -77,10 +79,10 @@ class Work:
         ).result()  # fmt: skip
 
 
-def contents_by_run(work: Work, recorder: Recorder) -> dict[Key, dict[str, Any]]:
+def contents_by_run(work: Work, recorder: Recorder) -> dict[PlanKey, dict[str, Any]]:
     """Recipes as plain values, by their runs that are not finished."""
     unfinished = {plan.key: plan for plan in recorder.open}
-    found: dict[Key, dict[str, Any]] = {}
+    found: dict[PlanKey, dict[str, Any]] = {}
     for recipe, plans in zip(work.recipes, work.by_recipe, strict=True):
         keys = [plan.key for plan in plans if plan.key in unfinished]
         if keys:
@@ -93,8 +95,8 @@ def contents_by_run(work: Work, recorder: Recorder) -> dict[Key, dict[str, Any]]
     return found
 
 
-def recipes_of(
-    keys: Sequence[Key], contents: Mapping[Key, dict[str, Any]]
+def unique_recipes(
+    keys: Sequence[PlanKey], contents: Mapping[PlanKey, dict[str, Any]]
 ) -> tuple[dict[str, Any], ...]:
     """The recipes of some runs, each once; one id may stand for several with other seeds."""
     return tuple({id(contents[key]): contents[key] for key in keys}.values())
@@ -115,7 +117,7 @@ class Pool(Protocol):
 
 def train_auto(work: Work) -> Result:
     """See `engram.experiments.pools.pool.Pool`."""
-    return work.here(together=None)
+    return work.run_here(together=None)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -124,7 +126,7 @@ def train_auto(work: Work) -> Result:
 
 def train_serial(work: Work) -> Result:
     """See `engram.experiments.pools.pool.Pool`."""
-    return work.here(together=False)
+    return work.run_here(together=False)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -133,4 +135,4 @@ def train_serial(work: Work) -> Result:
 
 def train_together(work: Work) -> Result:
     """See `engram.experiments.pools.pool.Pool`."""
-    return work.here(together=True if len(work.plans) > 1 else None)
+    return work.run_here(together=True if len(work.plans) > 1 else None)

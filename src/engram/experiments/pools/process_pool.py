@@ -14,29 +14,29 @@ from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from typing import Any
 
-from engram.engine.backend import device_of
-from engram.engine.trainers.compiled import need_compiler
-from engram.errors import bad, in_own_code
+from engram.engine.backend import resolve_device
+from engram.engine.trainers.compiled import check_compiler
+from engram.errors import bad, describe_user_error
 from engram.experiments import Callback, Recipe, execute
-from engram.experiments.changes import distinct
-from engram.experiments.plain_values import seconds
+from engram.experiments.changed_recipes import merge_equal_plans
+from engram.experiments.plain_values import parse_duration
 from engram.experiments.plan import RecipePlanner
 from engram.experiments.pools.planner import (
     Attempt,
-    Group,
-    Retries,
-    groups_of,
-    shared_out,
-    unfinished,
+    RetryQueue,
+    WorkerGroup,
+    divide_groups,
+    group_plans,
+    select_unfinished,
 )
-from engram.experiments.pools.pool import Key, Work, contents_by_run, recipes_of
-from engram.experiments.pools.worker_events import Hearing, Telling
+from engram.experiments.pools.pool import PlanKey, Work, contents_by_run, unique_recipes
+from engram.experiments.pools.worker_messages import EventReceiver, EventSender
 from engram.experiments.recorder import Recorder
-from engram.process import end, on_ending
+from engram.process import exit_now, handle_end_signals
 from engram.records import Result, RunDirectory
 
-STEP_EVERY = 0.1  # seconds between the steps of one worker that are passed on
-GRACE = 120.0  # seconds in which a worker that is told to end may save what is going on
+PROGRESS_SECONDS = 0.1  # seconds between the steps of one worker that are passed on
+GRACE_SECONDS = 120.0  # seconds in which a worker that is told to end may save what is going on
 # What a worker needs, imported once for all of them.
 IMPORTS = [
     "engram.experiments.pools.process_pool",
@@ -48,7 +48,7 @@ IMPORTS = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ProcessJob:
     """What a worker needs to know besides the recipe; all of it can be sent."""
 
     out: str
@@ -66,52 +66,58 @@ def train(work: Work) -> Result:
     """See `engram.experiments.pools.pool.Pool`; needs a run directory."""
     if work.out is None:
         raise bad("out", "a run directory, through which the processes exchange results", work.out)
-    seconds(work.checkpoint_every, "checkpoint_every")  # complains here, not in every process
-    device = device_of(work.device)
+    parse_duration(
+        work.checkpoint_every, "checkpoint_every"
+    )  # complains here, not in every process
+    device = resolve_device(work.device)
     if work.compile:
-        need_compiler(device)
+        check_compiler(device)
     recorder = Recorder(
-        distinct(work.plans), work.out, device=device, callback=work.callback, again=work.again
+        merge_equal_plans(work.plans),
+        work.out,
+        device=device,
+        callback=work.callback,
+        again=work.again,
     )
     late = work.deadline is not None and time.monotonic() >= work.deadline
     if recorder.open and not late and recorder.folder is not None:
-        context = context_for(str(device))
+        context = worker_context(str(device))
         recorder.folder.tidy()
         recorder.folder.list_recipes(plan.recipe for plan in recorder.plans)
         cores = os.cpu_count() or 1
-        groups = groups_of(recorder.plans, device=device.type, compile=work.compile)
-        groups = unfinished(shared_out(groups, work.workers or cores), recorder.open)
+        groups = group_plans(recorder.plans, device=device.type, compile=work.compile)
+        groups = select_unfinished(divide_groups(groups, work.workers or cores), recorder.open)
         count = min(work.workers or cores, len(groups))
         until = None if work.deadline is None else time.time() + work.deadline - time.monotonic()
-        job = Job(
+        job = ProcessJob(
             out=str(work.out), device=str(work.device), data=work.data, compile=work.compile,
             deterministic=work.deterministic, checkpoint_every=work.checkpoint_every,
             until=until, threads=max(1, cores // count), environ=dict(os.environ),
         )  # fmt: skip
-        team = Team(groups, contents_by_run(work, recorder), job, recorder, context)
-        _spread(team, count)
+        team = WorkerTeam(groups, contents_by_run(work, recorder), job, recorder, context)
+        _train_groups(team, count)
         recorder.folder.tidy()  # after workers that were killed
-        recorder.say_left()
+        recorder.report_skipped_runs()
     return recorder.result()
 
 
-def _spread(team: Team, count: int) -> None:
+def _train_groups(team: WorkerTeam, count: int) -> None:
     """Train every group in one of `count` processes; complains when all have been tried."""
     try:
-        with on_ending(end):  # as Ctrl-C does, so that the workers end, too
+        with handle_end_signals(exit_now):  # as Ctrl-C does, so that the workers end, too
             team.work(count)
     finally:
         team.dismiss()
-    team.retries.complain()
+    team.retries.raise_failures()
 
 
-def context_for(device: str) -> Any:
+def worker_context(device: str) -> Any:
     """How workers begin: on the CPU as forks of a process that has imported all they need.
 
     That takes a tenth of a second, importing it takes two. CUDA wants a process of its own.
     """
     forks = "forkserver" in multiprocessing.get_all_start_methods()
-    if not forks or device_of(device).type != "cpu":
+    if not forks or resolve_device(device).type != "cpu":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTS)
@@ -119,16 +125,20 @@ def context_for(device: str) -> Any:
     return context
 
 
-class Team:
+class WorkerTeam:
     """Worker processes, each on a pipe of its own: one that dies leaves no other waiting."""
 
     def __init__(
-        self, groups: Sequence[Group], contents: Mapping[Key, dict[str, Any]], job: Job,
-        recorder: Recorder, context: Any,
-    ) -> None:  # fmt: skip
+        self,
+        groups: Sequence[WorkerGroup],
+        contents: Mapping[PlanKey, dict[str, Any]],
+        job: ProcessJob,
+        recorder: Recorder,
+        context: Any,
+    ) -> None:
         self.job, self.contents = job, contents
-        self.retries = Retries(groups, recorder.callback.note)
-        self._hearing = Hearing(recorder.callback, recorder.plans)
+        self.retries = RetryQueue(groups, recorder.callback.note)
+        self._hearing = EventReceiver(recorder.callback, recorder.plans)
         self._busy: dict[Any, tuple[Any, Attempt]] = {}  # by pipe: process, what it does
         self._context = context
 
@@ -139,7 +149,7 @@ class Team:
             self._start()
         while self._busy:
             for pipe in wait([*self._busy]):
-                self._hear(pipe)
+                self._receive(pipe)
 
     def _start(self) -> None:
         ours, theirs = self._context.Pipe()
@@ -161,9 +171,9 @@ class Team:
         self._busy[pipe] = process, attempt
         keys = [plan.key for plan in attempt.group.plans]
         with suppress(OSError):  # then the pipe has ended, which is heard next
-            pipe.send((recipes_of(keys, self.contents), keys))
+            pipe.send((unique_recipes(keys, self.contents), keys))
 
-    def _hear(self, pipe: Any) -> None:
+    def _receive(self, pipe: Any) -> None:
         """Pass on what a worker tells."""
         process, attempt = self._busy[pipe]
         try:
@@ -176,7 +186,7 @@ class Team:
                 self.retries.failed(attempt, *told)
             self._give(pipe, process)
         else:
-            self._hearing.hear(kind, *told)
+            self._hearing.receive(kind, *told)
 
     def _lost(self, pipe: Any, process: Any, attempt: Attempt) -> None:
         """A worker has died: another one tries its group, unless that is what kills them."""
@@ -195,7 +205,7 @@ class Team:
             pipe.close()  # nobody listens: a worker that has something to say must not wait
         for process in left:
             process.terminate()
-        until = time.monotonic() + GRACE
+        until = time.monotonic() + GRACE_SECONDS
         for process in left:
             process.join(max(0.0, until - time.monotonic()))
             if process.exitcode is None:
@@ -203,7 +213,7 @@ class Team:
                 process.join()
 
 
-def _worker(pipe: Any, job: Job) -> None:
+def _worker(pipe: Any, job: ProcessJob) -> None:
     """Run recipes until there are no more."""
     import torch
 
@@ -213,7 +223,7 @@ def _worker(pipe: Any, job: Job) -> None:
     torch.set_num_threads(job.threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it answers, with SIGTERM
     deadline = None if job.until is None else time.monotonic() + job.until - time.time()
-    desk = _Desk(job, deadline)
+    desk = _WorkerState(job, deadline)
 
     def send(words: tuple[Any, ...]) -> None:
         with suppress(OSError):  # nobody listens any more: SIGTERM is on its way
@@ -222,7 +232,7 @@ def _worker(pipe: Any, job: Job) -> None:
     try:
         while (given := pipe.recv()) is not None:
             late = deadline is not None and time.monotonic() >= deadline
-            failure = [] if late else desk.failure(given, Telling(send, STEP_EVERY))
+            failure = [] if late else desk.failure(given, EventSender(send, PROGRESS_SECONDS))
             pipe.send(("end", *failure))
     except (KeyboardInterrupt, EOFError, OSError):  # told to end; nobody listens any more
         pass
@@ -236,16 +246,16 @@ def _end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-class _Desk:
+class _WorkerState:
     """What a worker keeps from one group to the next: data it has read, and what is recorded."""
 
-    def __init__(self, job: Job, deadline: float | None) -> None:
+    def __init__(self, job: ProcessJob, deadline: float | None) -> None:
         self.job, self.deadline = job, deadline
         self.planner = RecipePlanner(job.data)
         self.folder = RunDirectory(job.out)
 
     def failure(
-        self, given: tuple[Sequence[dict[str, Any]], Sequence[Key]], callback: Callback
+        self, given: tuple[Sequence[dict[str, Any]], Sequence[PlanKey]], callback: Callback
     ) -> list[str]:
         """Train one group, given its recipes and the keys of its runs; what went wrong."""
         job, (contents, keys) = self.job, given
@@ -258,5 +268,5 @@ class _Desk:
                 checkpoint_every=job.checkpoint_every, callback=callback, deadline=self.deadline,
             )  # fmt: skip
         except Exception as error:
-            return [in_own_code(error) or f"{type(error).__name__}: {error}"]
+            return [describe_user_error(error) or f"{type(error).__name__}: {error}"]
         return []

@@ -1,4 +1,6 @@
-"""Groups of runs spread over the nodes of a Ray cluster."""
+"""The pool ``ray``: connects to a cluster, measures memory, and hands groups of runs to its
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -19,90 +21,94 @@ from pathlib import Path
 from typing import Any
 
 from engram.errors import BadArgument, EngramError, bad, check_choice
-from engram.experiments.changes import distinct
-from engram.experiments.model_file import KeptModel, load_model
-from engram.experiments.plain_values import seconds
-from engram.experiments.pools.memory_use import Need
+from engram.experiments.changed_recipes import merge_equal_plans
+from engram.experiments.model_file import UnsavedModel, load_model
+from engram.experiments.plain_values import parse_duration
+from engram.experiments.pools.memory_use import MemoryNeed
 from engram.experiments.pools.planner import (
     Attempt,
-    Group,
-    Retries,
-    groups_of,
-    shared_out,
-    unfinished,
+    RetryQueue,
+    WorkerGroup,
+    divide_groups,
+    group_plans,
+    select_unfinished,
 )
-from engram.experiments.pools.pool import Key, Work, contents_by_run, recipes_of
+from engram.experiments.pools.pool import PlanKey, Work, contents_by_run, unique_recipes
 from engram.experiments.pools.ray_worker import (
-    Job,
     Mailbox,
-    Order,
-    marker,
+    RayJob,
+    WorkOrder,
+    marker_name,
     measure_runs,
-    pack,
+    pack_files,
     train_group,
-    unpack,
+    unpack_files,
 )
-from engram.experiments.pools.worker_events import Hearing
+from engram.experiments.pools.worker_messages import EventReceiver
 from engram.experiments.recorder import Recorder
-from engram.process import end, on_ending
+from engram.process import exit_now, handle_end_signals
 from engram.records import Result, run_id
-from engram.records.reading import loaded
+from engram.records.reading import load_into_memory
 from engram.records.run_arrays import RunKey
-from engram.records.saved_models import Kept
+from engram.records.saved_models import ModelLocation
 
-MEASURED = 120.0  # seconds for all measurements; what is unknown by then stays so
+MEASURING_SECONDS = 120.0  # seconds for all measurements; what is unknown by then stays so
 
 
 def train(work: Work) -> Result:
     """See `engram.experiments.pools.pool.Pool`; a cluster at ``work.address``, or on this machine."""
-    seconds(work.checkpoint_every, "checkpoint_every")  # complains here, not in every worker
+    parse_duration(work.checkpoint_every, "checkpoint_every")  # complains here, not in every worker
     check_choice("device", str(work.device).split(":")[0], ("auto", "cpu", "cuda"))
     if work.out is not None:
-        return _train(work, Path(work.out).absolute())
+        return _train_into(work, Path(work.out).absolute())
     with tempfile.TemporaryDirectory(prefix="engram-") as folder:
-        result = _train(work, Path(folder))
-        return loaded(result, _models(result, work))
+        result = _train_into(work, Path(folder))
+        return load_into_memory(result, _load_models(result, work))
 
 
-def _models(result: Result, work: Work) -> dict[RunKey, Kept]:
+def _load_models(result: Result, work: Work) -> dict[RunKey, ModelLocation]:
     """What runs have learnt, out of the files that they left."""
-    found: dict[RunKey, Kept] = {}
+    found: dict[RunKey, ModelLocation] = {}
     for plan in work.plans:
         key = RunKey(*plan.key)
         path = result.kept_model(key)
         if isinstance(path, Path):
             learnt, made = load_model(path)
-            found[key] = KeptModel(found=learnt, run=plan.run, made=made)
+            found[key] = UnsavedModel(found=learnt, run=plan.run, made=made)
     return found
 
 
-def _train(work: Work, folder: Path) -> Result:
+def _train_into(work: Work, folder: Path) -> Result:
     """Into a directory, which is given back as a Result."""
     recorder = Recorder(
-        distinct(work.plans), folder, device="cpu", callback=work.callback, again=work.again
+        merge_equal_plans(work.plans),
+        folder,
+        device="cpu",
+        callback=work.callback,
+        again=work.again,
     )
     late = work.deadline is not None and time.monotonic() >= work.deadline
     if recorder.open and not late and recorder.folder is not None:
         recorder.prepare()
         try:
-            with connected(work.address, work.workers) as room, on_ending(end):
-                _spread(work, recorder, room)
+            with connect_ray(work.address, work.workers) as room, handle_end_signals(exit_now):
+                _train_groups(work, recorder, room)
             recorder.close()
         finally:
-            recorder.let_go()
-        recorder.say_left()
+            recorder.release()
+        recorder.report_skipped_runs()
     return recorder.result()
 
 
-def _spread(work: Work, recorder: Recorder, room: Room) -> None:
+def _train_groups(work: Work, recorder: Recorder, room: ClusterResources) -> None:
     """Plan, measure, hand out; complains when all has been tried."""
     import ray
 
     assert recorder.folder is not None
-    device = _device(str(work.device), room)
+    device = _choose_device(str(work.device), room)
     contents = contents_by_run(work, recorder)
-    with _marked(recorder.folder.path) as token:
-        job = Job(
+    with _mark_directory(recorder.folder.path) as token:
+        job = RayJob(
             token=token, out=None if work.out is None else str(recorder.folder.path), device=device,
             data=work.data, compile=work.compile, deterministic=work.deterministic,
             checkpoint_every=work.checkpoint_every, folder=os.getcwd(),
@@ -110,23 +116,23 @@ def _spread(work: Work, recorder: Recorder, room: Room) -> None:
             environ={k: v for k, v in os.environ.items() if k.startswith("ENGRAM_")},
         )  # fmt: skip
         places = work.workers or (max(1, int(room.gpus)) if device == "cuda" else room.cpus)
-        large = groups_of(recorder.plans, device=device, compile=work.compile)
-        needs = Needs(job, contents, room)
-        there = unfinished(large, recorder.open)
+        large = group_plans(recorder.plans, device=device, compile=work.compile)
+        needs = MemoryNeeds(job, contents, room)
+        there = select_unfinished(large, recorder.open)
         needs.measure([one for one in there if one.lockstep or device == "cuda"])
-        groups = unfinished(shared_out(large, places, needs.most), recorder.open)
+        groups = select_unfinished(divide_groups(large, places, needs.most), recorder.open)
         left = None if work.deadline is None else work.deadline - time.monotonic()
-        mailbox = ray.remote(Mailbox).options(num_cpus=0, **_here()).remote(left)
+        mailbox = ray.remote(Mailbox).options(num_cpus=0, **_driver_node_options()).remote(left)
         team = Dispatcher(
             groups, job, recorder, room, contents, needs.of, workers=work.workers,
             shared=work.out is not None, deadline=work.deadline,
         )  # fmt: skip
         team.work(mailbox)
         ray.kill(mailbox)
-    team.retries.complain()
+    team.retries.raise_failures()
 
 
-def _device(asked: str, room: Room) -> str:
+def _choose_device(asked: str, room: ClusterResources) -> str:
     """Where groups train: the nodes decide, the driver's own may have no GPU."""
     if asked.startswith("cuda") and not room.gpus:
         raise bad("device", "cpu or auto, because no node of the cluster has a GPU", asked)
@@ -135,7 +141,7 @@ def _device(asked: str, room: Room) -> str:
     return asked.split(":")[0]
 
 
-def _here() -> dict[str, Any]:
+def _driver_node_options() -> dict[str, Any]:
     """On the driver's node: a mailbox that dies with another one would take all news with it."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -145,10 +151,10 @@ def _here() -> dict[str, Any]:
 
 
 @contextmanager
-def _marked(folder: Path) -> Iterator[str]:
+def _mark_directory(folder: Path) -> Iterator[str]:
     """A token, and a file by which workers see whether a directory is the one that is meant."""
     token = secrets.token_hex(8)
-    path = folder / marker(token)
+    path = folder / marker_name(token)
     path.touch()
     try:
         yield token
@@ -156,48 +162,52 @@ def _marked(folder: Path) -> Iterator[str]:
         path.unlink(missing_ok=True)
 
 
-class Needs:
+class MemoryNeeds:
     """Measured memory of groups; those of one method, model and batch are measured once."""
 
-    def __init__(self, job: Job, contents: dict[Key, dict[str, Any]], room: Room) -> None:
+    def __init__(
+        self, job: RayJob, contents: dict[PlanKey, dict[str, Any]], room: ClusterResources
+    ) -> None:
         self.job, self.contents, self.room = job, contents, room
-        self._found: dict[Any, Need] = {}
+        self._found: dict[Any, MemoryNeed] = {}
 
-    def measure(self, groups: Sequence[Group]) -> None:
+    def measure(self, groups: Sequence[WorkerGroup]) -> None:
         """Train a few steps of each kind on some node."""
         import ray
 
         gpus = {"num_gpus": 1} if self.job.device == "cuda" else {}
         task, asked = ray.remote(measure_runs), {}
         for group in groups:
-            if _alike(group) not in asked:
+            if _memory_key(group) not in asked:
                 keys = tuple(plan.key for plan in group.plans[:2])
-                order = Order(
+                order = WorkOrder(
                     attempt=0, tries=1, threads=1, shared=False, keys=keys,
-                    contents=recipes_of(keys, self.contents),
+                    contents=unique_recipes(keys, self.contents),
                 )  # fmt: skip
-                asked[_alike(group)] = task.options(**gpus).remote(self.job, order)
-        ray.wait([*asked.values()], num_returns=len(asked), timeout=MEASURED) if asked else None
+                asked[_memory_key(group)] = task.options(**gpus).remote(self.job, order)
+        ray.wait(
+            [*asked.values()], num_returns=len(asked), timeout=MEASURING_SECONDS
+        ) if asked else None
         for kind, found in asked.items():
             try:
                 self._found[kind] = ray.get(found, timeout=0)
             except ray.exceptions.RayError:  # whoever trains it says what is wrong with it
                 ray.cancel(found)
 
-    def of(self, group: Group) -> Need | None:
+    def of(self, group: WorkerGroup) -> MemoryNeed | None:
         """What a group needs, if that is known."""
-        return self._found.get(_alike(group))
+        return self._found.get(_memory_key(group))
 
-    def most(self, group: Group) -> int:
+    def most(self, group: WorkerGroup) -> int:
         """Runs that a worker has room for."""
         need = self.of(group)
         if need is None:
             return len(group)
         cuda = self.job.device == "cuda"
-        return need.most(FILLED * need.room if cuda else self.room.memory_per_cpu)
+        return need.most(MOST_GPU_MEMORY_SHARE * need.room if cuda else self.room.memory_per_cpu)
 
 
-def _alike(group: Group) -> Any:
+def _memory_key(group: WorkerGroup) -> Any:
     run = group.plans[0].run
     model = repr(run.model) if isinstance(run.model, (str, dict)) else id(run.model)
     return type(run.method), model, run.training.batch_size, id(run.stream.data), group.lockstep
@@ -207,12 +217,12 @@ def _alike(group: Group) -> Any:
 # A cluster of Ray: connecting to it, and what it has room for.
 
 
-KNOCK = 5.0  # seconds for an address to answer
+CONNECT_SECONDS = 5.0  # seconds for an address to answer
 INSTALL = "pip install 'engram[ray]'"
 
 
 @dataclass(frozen=True)
-class Room:
+class ClusterResources:
     """What the nodes of a cluster have in all."""
 
     cpus: int
@@ -236,7 +246,7 @@ class Room:
         return int(min((one["CPU"] for one in self.nodes if one.get("CPU", 0) >= 1), default=1))
 
 
-def need_ray() -> Any:
+def import_ray() -> Any:
     """The package, or where to get it."""
     # tasks without a GPU are told to train on the CPU: no need to hide devices, and to warn of it
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -248,7 +258,7 @@ def need_ray() -> Any:
 
 
 @contextmanager
-def connected(address: str | None = None, cores: int = 0) -> Iterator[Room]:
+def connect_ray(address: str | None = None, cores: int = 0) -> Iterator[ClusterResources]:
     """A connection to the cluster at an address, or to one on this machine while this lasts.
 
     Without an address, that of the environment (RAY_ADDRESS); without that, a cluster is started
@@ -257,29 +267,29 @@ def connected(address: str | None = None, cores: int = 0) -> Iterator[Room]:
     for one that is there, RAY_AUTH_MODE says whether a token is sent, and RAY_AUTH_TOKEN,
     RAY_AUTH_TOKEN_PATH or ``~/.ray/auth_token`` which.
     """
-    ray = need_ray()
+    ray = import_ray()
     named = address or os.environ.get("RAY_ADDRESS") or "local"
     if ray.is_initialized():
-        _check_same(ray, address)
-        yield _room(ray)
+        _check_same_cluster(ray, address)
+        yield _read_resources(ray)
         return
-    before = _handlers()
-    _knock(named)
-    _begin(ray, named, cores)
-    _restore(before)  # Ray ends the process at SIGTERM; who called has reasons of its own
+    before = _signal_handlers()
+    _check_address(named)
+    _start_ray(ray, named, cores)
+    _restore_handlers(before)  # Ray ends the process at SIGTERM; who called has reasons of its own
     try:
-        yield _room(ray)
+        yield _read_resources(ray)
     finally:
         ray.shutdown()
-        _restore(before)
+        _restore_handlers(before)
 
 
-def _begin(ray: Any, address: str, cores: int) -> None:
+def _start_ray(ray: Any, address: str, cores: int) -> None:
     here: dict[str, Any] = {}
     if address == "local":
         here = {"num_cpus": cores or None, "include_dashboard": False}
     else:  # it answers, so that it need not be waited for
-        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", f"{KNOCK:.0f}")
+        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", f"{CONNECT_SECONDS:.0f}")
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **here)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as problem:
@@ -295,7 +305,7 @@ def _begin(ray: Any, address: str, cores: int) -> None:
         raise EngramError(f"address: no connection to {address}: {said}") from problem
 
 
-def _knock(address: str) -> None:
+def _check_address(address: str) -> None:
     """Complain of an address that is none, or that nobody answers; Ray would try for minutes."""
     if address in ("local", "auto"):
         return
@@ -306,12 +316,12 @@ def _knock(address: str) -> None:
     if not host or not port.isdigit():
         raise bad("address", "HOST:PORT of a cluster, auto or local", address)
     try:
-        socket.create_connection((host.strip("[]"), int(port)), KNOCK).close()
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as problem:
         raise EngramError(f"address: no answer from {address} ({problem})") from problem
 
 
-def _check_same(ray: Any, address: str | None) -> None:
+def _check_same_cluster(ray: Any, address: str | None) -> None:
     """Complain if Ray is connected to another cluster already."""
     there = ray.get_runtime_context().gcs_address
     if address not in (None, "auto", "local", there):
@@ -319,31 +329,31 @@ def _check_same(ray: Any, address: str | None) -> None:
         raise bad("address", expected, address)
 
 
-def _room(ray: Any) -> Room:
+def _read_resources(ray: Any) -> ClusterResources:
     nodes = tuple(one["Resources"] for one in ray.nodes() if one["Alive"])
     whole = ray.cluster_resources()
     if not whole.get("CPU"):
         raise BadArgument("address: expected a cluster with at least one core for tasks")
-    return Room(int(whole["CPU"]), float(whole.get("GPU", 0.0)), nodes)
+    return ClusterResources(int(whole["CPU"]), float(whole.get("GPU", 0.0)), nodes)
 
 
-def look(before: Room) -> Room:
+def refresh_resources(before: ClusterResources) -> ClusterResources:
     """What the cluster has now; as before, where it has nothing at the moment."""
     import ray
 
     try:
-        return _room(ray)
+        return _read_resources(ray)
     except BadArgument:
         return before
 
 
-def _handlers() -> dict[int, Any]:
+def _signal_handlers() -> dict[int, Any]:
     if threading.current_thread() is not threading.main_thread():
         return {}
     return {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
 
-def _restore(handlers: Mapping[int, Any]) -> None:
+def _restore_handlers(handlers: Mapping[int, Any]) -> None:
     for number, handler in handlers.items():
         if handler is not None:
             signal.signal(number, handler)
@@ -353,11 +363,11 @@ def _restore(handlers: Mapping[int, Any]) -> None:
 # Groups of runs, handed out to the workers of a cluster until all are through.
 
 
-LOOK_EVERY = 2.0  # seconds between looks at what the cluster has: nodes come and go
-GRACE = 120.0  # seconds in which workers that are told to end may save what is going on
-WAITING = 60.0  # seconds without a free place before it is said
-SIXTEENTHS = 16  # in which GPUs are divided
-FILLED = 0.8  # of a GPU's memory that groups may take
+REFRESH_SECONDS = 2.0  # seconds between looks at what the cluster has: nodes come and go
+GRACE_SECONDS = 120.0  # seconds in which workers that are told to end may save what is going on
+WAITING_NOTE_SECONDS = 60.0  # seconds without a free place before it is said
+GPU_PARTS = 16  # in which GPUs are divided
+MOST_GPU_MEMORY_SHARE = 0.8  # of a GPU's memory that groups may take
 
 
 @dataclass
@@ -376,22 +386,22 @@ class Dispatcher:
         How many groups go on at once; 0: as many as there is room for.
     """
 
-    groups: Sequence[Group]
-    job: Job
+    groups: Sequence[WorkerGroup]
+    job: RayJob
     recorder: Recorder
-    room: Room
-    contents: Mapping[Key, dict[str, Any]]
-    needs: Callable[[Group], Need | None]
+    room: ClusterResources
+    contents: Mapping[PlanKey, dict[str, Any]]
+    needs: Callable[[WorkerGroup], MemoryNeed | None]
     workers: int = 0
     shared: bool = True
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        self.retries = Retries(self.groups, self.recorder.callback.note)
+        self.retries = RetryQueue(self.groups, self.recorder.callback.note)
         self._busy: dict[Any, tuple[int, Attempt]] = {}  # by task
         self._open: dict[int, Attempt] = {}  # by number: those whose letters count
         self._numbers = itertools.count(1)
-        self._hearing = Hearing(self.recorder.callback, self.recorder.plans)
+        self._hearing = EventReceiver(self.recorder.callback, self.recorder.plans)
         self._last, self._said = time.monotonic(), False
         self._looked = time.monotonic()
         slots = self.workers or max(self.room.cpus, 1)
@@ -438,8 +448,8 @@ class Dispatcher:
         """
         if self.workers:
             return self.workers
-        if time.monotonic() - self._looked > LOOK_EVERY:
-            self._looked, self.room = time.monotonic(), look(self.room)
+        if time.monotonic() - self._looked > REFRESH_SECONDS:
+            self._looked, self.room = time.monotonic(), refresh_resources(self.room)
         if self.job.device != "cuda" or not self.retries.waiting:
             return max(1, self.room.cpus // self.cpus)
         part = self.resources(self.retries.waiting[0])["num_gpus"]
@@ -454,15 +464,15 @@ class Dispatcher:
         number, plans = next(self._numbers), attempt.group.plans
         files = None
         if not self.shared and self.recorder.folder is not None:
-            packed = pack(self.recorder.folder, plans)
+            packed = pack_files(self.recorder.folder, plans)
             files = ray.put(packed) if packed else None
             for plan in plans:  # for the worker, which cannot
                 assert self.recorder.claims is not None
                 self.recorder.claims.take(run_id(*plan.key))
         keys = tuple(plan.key for plan in plans)
-        order = Order(
+        order = WorkOrder(
             attempt=number, tries=attempt.tries + attempt.nodes - 1, threads=self.cpus,
-            contents=recipes_of(keys, self.contents), keys=keys, shared=self.shared,
+            contents=unique_recipes(keys, self.contents), keys=keys, shared=self.shared,
             files=None if files is None else [files],
         )  # fmt: skip
         attempt.begun, self._open[number] = False, attempt
@@ -478,10 +488,14 @@ class Dispatcher:
             if need is not None:
                 found["memory"] = int(min(need.of(runs), self.room.largest_memory))
             return found
-        part = 1.0 if need is None or attempt.whole else need.of(runs) / (FILLED * need.room)
+        part = (
+            1.0
+            if need is None or attempt.whole
+            else need.of(runs) / (MOST_GPU_MEMORY_SHARE * need.room)
+        )
         if self.workers:
             part = max(part, min(1.0, self.room.gpus / self.workers))
-        gpus = min(1.0, math.ceil(part * SIXTEENTHS) / SIXTEENTHS)
+        gpus = min(1.0, math.ceil(part * GPU_PARTS) / GPU_PARTS)
         return {"num_cpus": 1, "num_gpus": gpus}
 
     # -- letters ---------------------------------------------------------------------------------
@@ -493,18 +507,18 @@ class Dispatcher:
         for number, words in letters:
             attempt = self._open.get(number)
             if attempt is not None:  # else it was given up, and another one does its work
-                self._hear(attempt, *words)
+                self._receive(attempt, *words)
 
-    def _hear(self, attempt: Attempt, kind: str, *told: Any) -> None:
+    def _receive(self, attempt: Attempt, kind: str, *told: Any) -> None:
         if kind == "begun":
             attempt.begun, attempt.node = True, told[0]
             self._last = time.monotonic()
         elif kind == "files":
             assert self.recorder.folder is not None
             self.recorder.folder.check_there()
-            unpack(self.recorder.folder.path, *told)
+            unpack_files(self.recorder.folder.path, *told)
         else:
-            self._hearing.hear(kind, *told)
+            self._hearing.receive(kind, *told)
 
     # -- ends ------------------------------------------------------------------------------------
     def _end(self, task: Any) -> None:
@@ -518,7 +532,7 @@ class Dispatcher:
         self._last = time.monotonic()
         if not self.shared and self.recorder.claims is not None:
             for plan in attempt.group.plans:
-                self.recorder.claims.let_go(run_id(*plan.key))
+                self.recorder.claims.release(run_id(*plan.key))
         try:
             kind, words = ray.get(task)
         except ray.exceptions.TaskCancelledError:
@@ -558,7 +572,7 @@ class Dispatcher:
     # -- stopping --------------------------------------------------------------------------------
     def _say_waiting(self) -> None:
         """Once: that the cluster has no place for what waits."""
-        idle = time.monotonic() - self._last > WAITING
+        idle = time.monotonic() - self._last > WAITING_NOTE_SECONDS
         if idle and not self._said and not any(one.begun for _, one in self._busy.values()):
             self._said = True
             asked = ", ".join(f"{k} {v:g}" for k, v in self.resources(self._first()).items())
@@ -579,16 +593,16 @@ class Dispatcher:
         import ray
 
         self.retries.waiting.clear()
-        until = time.monotonic() + GRACE
+        until = time.monotonic() + GRACE_SECONDS
         with suppress(ray.exceptions.RayError):  # the cluster may be what went
-            ray.get(self._mailbox.stop.remote(), timeout=GRACE)
+            ray.get(self._mailbox.stop.remote(), timeout=GRACE_SECONDS)
             self._cancel_queued()
             while self._busy and time.monotonic() < until:
                 ready, _ = ray.wait([self._reading, *self._busy], num_returns=1, timeout=1.0)
                 if self._reading in ready:
                     self._read()
                 for task in [one for one in ready if one in self._busy]:
-                    ray.get(self._mailbox.wake.remote(), timeout=GRACE)
+                    ray.get(self._mailbox.wake.remote(), timeout=GRACE_SECONDS)
                     self._read()
                     del self._open[self._busy.pop(task)[0]]
             for task in self._busy:

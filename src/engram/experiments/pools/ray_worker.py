@@ -1,4 +1,6 @@
-"""What a worker somewhere in a cluster does: measure runs, or train a group of them."""
+"""What a worker of the ray pool does: train a group of runs, send messages and files to the
+driver.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ import torch
 
 from engram import __version__
 from engram.engine import checkpoints as checkpoint
-from engram.errors import EngramError, RecordError, in_own_code, is_memory
+from engram.errors import EngramError, RecordError, describe_user_error, is_out_of_memory
 from engram.experiments import Plan, Recipe, execute
 from engram.experiments.plan import RecipePlanner
-from engram.experiments.pools.memory_use import Need, measure
-from engram.experiments.pools.pool import Key
-from engram.experiments.pools.worker_events import Telling
+from engram.experiments.pools.memory_use import MemoryNeed, measure_memory
+from engram.experiments.pools.pool import PlanKey
+from engram.experiments.pools.worker_messages import EventSender
 from engram.io import TensorFile, make_folder, read_bytes, write_bytes, write_json
 from engram.records import Rows, RunDirectory, run_id
 from engram.records.locks import Claims
@@ -33,12 +35,12 @@ from engram.records.predictions import write_predictions
 from engram.records.run_directory import new_part
 from engram.records.table_parts import read_parts, write_part
 
-STEP_EVERY = 0.5  # seconds between the steps that are told
-PATIENCE = 30.0  # seconds for a dead worker's locks to go with it
+PROGRESS_SECONDS = 0.5  # seconds between the steps that are told
+LOCK_WAIT_SECONDS = 30.0  # seconds for a dead worker's locks to go with it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class RayJob:
     """What all workers need to know besides their runs."""
 
     token: str  # of this sweep
@@ -55,19 +57,19 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class WorkOrder:
     """One group for one worker."""
 
     attempt: int
     tries: int
     contents: tuple[dict[str, Any], ...]  # recipes
-    keys: tuple[Key, ...]  # of their runs
+    keys: tuple[PlanKey, ...]  # of their runs
     threads: int
     shared: bool  # whether workers write into the run directory themselves
     files: list[Any] | None = None  # else what that knows of these runs, by reference
 
 
-class Stopped(Exception):
+class WorkStopped(Exception):
     """There is nothing to go on with here; `kind` and `words` are for whoever asked."""
 
     def __init__(self, kind: str, words: str = "") -> None:
@@ -78,18 +80,18 @@ class Stopped(Exception):
 _PLANNERS: dict[str, RecipePlanner] = {}  # by sweep: data is read once by a worker
 
 
-def marker(token: str) -> str:
+def marker_name(token: str) -> str:
     """The name of the file by which workers know a directory as the one that is meant."""
     return f".ray-{token}"
 
 
-def measure_runs(job: Job, order: Order) -> Need:
+def measure_runs(job: RayJob, order: WorkOrder) -> MemoryNeed:
     """A task: how much memory runs of a group take."""
-    _settle(job, order.threads)
-    return measure([plan.run for plan in _plans(job, order)], job.device)
+    _enter_environment(job, order.threads)
+    return measure_memory([plan.run for plan in _make_order_plans(job, order)], job.device)
 
 
-class Post:
+class MailSender:
     """Letters of one attempt; where the answer is to end, or nobody listens, the worker is told."""
 
     def __init__(self, mailbox: Any, attempt: int) -> None:
@@ -116,34 +118,36 @@ class Post:
         return left
 
 
-def train_group(job: Job, order: Order, mailbox: Any) -> tuple[str, str]:
+def train_group(job: RayJob, order: WorkOrder, mailbox: Any) -> tuple[str, str]:
     """A task: train a group. Returns how it ended, and words for what went wrong."""
     import ray
 
-    post = Post(mailbox, order.attempt)
+    post = MailSender(mailbox, order.attempt)
     try:
         post.send(("begun", ray.util.get_node_ip_address()))
-        _settle(job, order.threads)
+        _enter_environment(job, order.threads)
         left = post.seconds_left()
         if left is not None and left <= 0:
             return "done", ""
-        _Worker(job, order, post.send).train(None if left is None else time.monotonic() + left)
-    except Stopped as found:
+        _OrderTrainer(job, order, post.send).train(
+            None if left is None else time.monotonic() + left
+        )
+    except WorkStopped as found:
         return found.kind, found.words
     except (KeyboardInterrupt, SystemExit):  # told to end: by us, or by a node that goes
         return "ended", ""
     except Exception as error:
-        if is_memory(error):
+        if is_out_of_memory(error):
             return "memory", f"{type(error).__name__}: {error}".splitlines()[0]
-        return "failed", in_own_code(error) or f"{type(error).__name__}: {error}"
+        return "failed", describe_user_error(error) or f"{type(error).__name__}: {error}"
     return "done", ""
 
 
-def _settle(job: Job, threads: int) -> None:
+def _enter_environment(job: RayJob, threads: int) -> None:
     """Be where the driver is, as far as this machine has such a place."""
     if job.version != __version__:
         here = f"Engram {__version__} is installed on this node, the driver has {job.version}"
-        raise Stopped("fatal", here)
+        raise WorkStopped("fatal", here)
     torch.set_num_threads(threads)
     sys.path += [one for one in job.path if one not in sys.path and os.path.isdir(one)]
     if os.path.isdir(job.folder):
@@ -152,7 +156,7 @@ def _settle(job: Job, threads: int) -> None:
         os.environ.setdefault(name, value)
 
 
-def _plans(job: Job, order: Order) -> list[Plan]:
+def _make_order_plans(job: RayJob, order: WorkOrder) -> list[Plan]:
     """The plans of a group, in its order; they must be what the driver planned."""
     if job.token not in _PLANNERS:
         _PLANNERS.clear()
@@ -169,30 +173,30 @@ def _plans(job: Job, order: Order) -> list[Plan]:
     return [found[key] for key in order.keys]
 
 
-class _Worker:
+class _OrderTrainer:
     """Trains the runs of one order, in the run directory or in one of its own."""
 
-    def __init__(self, job: Job, order: Order, send: Any) -> None:
+    def __init__(self, job: RayJob, order: WorkOrder, send: Any) -> None:
         self.job, self.order, self.send = job, order, send
 
     def train(self, deadline: float | None) -> None:
         if self.order.shared:
-            self._train_in(self._shared(), deadline, Telling(self.send, STEP_EVERY))
+            self._train_in(self._shared(), deadline, EventSender(self.send, PROGRESS_SECONDS))
             return
         own = Path(tempfile.mkdtemp(prefix="engram-"))
         try:
-            unpack(own, self._files())
+            unpack_files(own, self._files())
             outbox = Outbox(own)
             (own / "recipes").mkdir(exist_ok=True)
             try:
-                self._train_in(own, deadline, _Shipping(self.send, outbox))
+                self._train_in(own, deadline, _FileSender(self.send, outbox))
             finally:
                 self._ship(outbox)
         finally:
             shutil.rmtree(own, ignore_errors=True)
 
     def _ship(self, outbox: Outbox) -> None:
-        files, gone = outbox.news()
+        files, gone = outbox.collect_changes()
         if files or gone:
             self.send(("files", files, gone))
 
@@ -204,34 +208,34 @@ class _Worker:
     def _shared(self) -> Path:
         """The run directory, if this machine sees it."""
         folder = Path(str(self.job.out))
-        if not (folder / marker(self.job.token)).is_file():
-            raise Stopped("absent")
+        if not (folder / marker_name(self.job.token)).is_file():
+            raise WorkStopped("absent")
         if self.order.tries > 1:
             self._wait_for_locks(folder)
         return folder
 
     def _wait_for_locks(self, folder: Path) -> None:
         """Those of a worker that died go with it, but a moment later than the news of its death."""
-        claims, until = Claims(folder), time.monotonic() + PATIENCE
+        claims, until = Claims(folder), time.monotonic() + LOCK_WAIT_SECONDS
         names = [run_id(*key) for key in self.order.keys]
         while not all(claims.free(name) for name in names) and time.monotonic() < until:
             time.sleep(0.2)
         claims.close()
 
-    def _train_in(self, folder: Path, deadline: float | None, callback: Telling) -> None:
+    def _train_in(self, folder: Path, deadline: float | None, callback: EventSender) -> None:
         job = self.job
         execute(
-            _plans(job, self.order), out=folder, device=job.device, compile=job.compile,
+            _make_order_plans(job, self.order), out=folder, device=job.device, compile=job.compile,
             deterministic=job.deterministic, checkpoint_every=job.checkpoint_every,
             callback=callback, deadline=deadline,
         )  # fmt: skip
 
 
-class _Shipping(Telling):
+class _FileSender(EventSender):
     """Sends files before it tells of what they hold."""
 
     def __init__(self, send: Any, outbox: Outbox) -> None:
-        super().__init__(send, STEP_EVERY)
+        super().__init__(send, PROGRESS_SECONDS)
         self.outbox = outbox
         self._looked = time.monotonic()
 
@@ -246,7 +250,7 @@ class _Shipping(Telling):
         super().stage(plan, stage, rows)
 
     def _ship(self) -> None:
-        files, gone = self.outbox.news()
+        files, gone = self.outbox.collect_changes()
         if files or gone:
             self.send(("files", files, gone))
 
@@ -257,7 +261,7 @@ class _Shipping(Telling):
 # It imports nothing of the package, so that it begins at once.
 
 
-MAIL_PATIENCE = 2.0  # seconds for which a reader waits for letters that do not come
+MAIL_WAIT_SECONDS = 2.0  # seconds for which a reader waits for letters that do not come
 
 
 class Mailbox:
@@ -285,7 +289,7 @@ class Mailbox:
     async def read(self) -> list[tuple[int, tuple[Any, ...]]]:
         """The letters since the last reading; waits a while for the first."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._awake.wait(), MAIL_PATIENCE)
+            await asyncio.wait_for(self._awake.wait(), MAIL_WAIT_SECONDS)
         self._awake.clear()
         found, self._letters = self._letters, []
         return found
@@ -321,7 +325,7 @@ class Outbox:
         self.folder = folder
         self._sent = self._look()
 
-    def news(self) -> tuple[Files, list[str]]:
+    def collect_changes(self) -> tuple[Files, list[str]]:
         """Files that are new or have changed, and the names of those that are gone."""
         now = self._look()
         changed = [name for name, stamp in now.items() if self._sent.get(name) != stamp]
@@ -339,10 +343,10 @@ class Outbox:
         return found
 
 
-def unpack(folder: Path, files: Mapping[str, bytes], gone: Sequence[str] = ()) -> None:
+def unpack_files(folder: Path, files: Mapping[str, bytes], gone: Sequence[str] = ()) -> None:
     """Put files into a directory; results come last, because they make a stage a finished one."""
     for name in [*files, *gone]:
-        _check(name)
+        _check_path(name)
     for name in sorted(files, key=lambda name: (name.startswith("results-"), name)):
         path = folder / name
         make_folder(path.parent, inside=folder)
@@ -351,14 +355,14 @@ def unpack(folder: Path, files: Mapping[str, bytes], gone: Sequence[str] = ()) -
         (folder / name).unlink(missing_ok=True)
 
 
-def _check(name: str) -> None:
+def _check_path(name: str) -> None:
     """Refuse a path that leads out of the directory."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise RecordError(f"{name}: is no path inside a run directory")
 
 
-def pack(folder: RunDirectory, plans: Sequence[Plan]) -> Files:
+def pack_files(folder: RunDirectory, plans: Sequence[Plan]) -> Files:
     """All that a worker needs to go on with runs: finished stages, checkpoints, their recipes."""
     names = {folder.checkpoint_path(*plan.key).name for plan in plans}
     shelf = folder.path / "checkpoint"
@@ -368,18 +372,18 @@ def pack(folder: RunDirectory, plans: Sequence[Plan]) -> Files:
         chosen += [path for path in files if names & _runs_in(path)]
     found = {path.relative_to(folder.path).as_posix(): read_bytes(path) for path in chosen}
     begun = [plan for plan in plans if folder.finished(*plan.key)]
-    return {**found, **_finished(folder, begun)} if begun else found
+    return {**found, **_pack_results(folder, begun)} if begun else found
 
 
 def _runs_in(path: Path) -> set[str]:
     """Names of the runs in a checkpoint of many; none where it is damaged or gone."""
     try:
-        return set(checkpoint.facts_of(TensorFile(path, what="checkpoint", framework="pt")))
+        return set(checkpoint.read_facts(TensorFile(path, what="checkpoint", framework="pt")))
     except RecordError:
         return set()
 
 
-def _finished(folder: RunDirectory, plans: Sequence[Plan]) -> Files:
+def _pack_results(folder: RunDirectory, plans: Sequence[Plan]) -> Files:
     """What is recorded of some runs, as one part."""
     table = read_parts(folder.result_files()).table
     keys = {plan.key for plan in plans}
@@ -390,15 +394,15 @@ def _finished(folder: RunDirectory, plans: Sequence[Plan]) -> Files:
         target = Path(name)
         measured = [plan for plan in plans if plan.probes]
         if measured:
-            write_json(target / f"probes-{part}.json", {"runs": _probed(folder, measured)})
-            kept = _predictions(folder, measured)
+            write_json(target / f"probes-{part}.json", {"runs": _list_probed(folder, measured)})
+            kept = _list_predictions(folder, measured)
             if kept:
                 write_predictions(target / f"predictions-{part}.safetensors", kept)
         write_part(target / f"results-{part}.parquet", table.take(np.array(own, np.int64)))
         return {path.name: path.read_bytes() for path in target.iterdir()}
 
 
-def _probed(folder: RunDirectory, plans: Sequence[Plan]) -> list[dict[str, Any]]:
+def _list_probed(folder: RunDirectory, plans: Sequence[Plan]) -> list[dict[str, Any]]:
     return [
         {"recipe": plan.recipe, "seed": plan.run.seed, "order": plan.order, "stage": stage,
          "probes": list(plan.probes)}
@@ -406,7 +410,7 @@ def _probed(folder: RunDirectory, plans: Sequence[Plan]) -> list[dict[str, Any]]
     ]  # fmt: skip
 
 
-def _predictions(folder: RunDirectory, plans: Sequence[Plan]) -> list[Any]:
+def _list_predictions(folder: RunDirectory, plans: Sequence[Plan]) -> list[Any]:
     stored = folder.predictions()
     every = [
         stored.get(*plan.key, stage) for plan in plans for stage in folder.finished(*plan.key)

@@ -22,7 +22,7 @@ PROGRAMS = 4096  # about as many as keep every processor of a large GPU busy
 
 
 @triton.jit
-def _activated(near, far, bias, shift, at, ok):
+def _activate(near, far, bias, shift, at, ok):
     a = tl.load(near + at, mask=ok, other=0.0) + bias[None, :]
     b = tl.load(far + at, mask=ok, other=0.0) + shift[None, :]
     return a, b, tl.maximum(a, 0.0) + tl.maximum(b, 0.0)
@@ -50,7 +50,7 @@ def _moments(
         counts_here = tl.load(real + run * (N // V) + rows // V, mask=valid, other=0.0)
         ok = valid[:, None] & inside[None, :]
         at = (run * N + rows)[:, None] * W + w[None, :]
-        _, _, h = _activated(near, far, b, c, at, ok)
+        _, _, h = _activate(near, far, b, c, at, ok)
         keep = (counts_here[:, None] > 0) & ok
         some = tl.sum(counts_here, 0)
         new = tl.sum(tl.where(keep, h, 0.0), 0) / tl.maximum(some, 1.0)
@@ -82,7 +82,7 @@ def _normalise(
     rows = block * ROWS + tl.arange(0, ROWS)
     ok = (rows < N)[:, None] & inside[None, :]
     at = (run * N + rows)[:, None] * W + w[None, :]
-    _, _, h = _activated(near, far, b, c, at, ok)
+    _, _, h = _activate(near, far, b, c, at, ok)
     tl.store(y + at, (h - m[None, :]) * s[None, :] + t[None, :], mask=ok)
 
 
@@ -107,7 +107,7 @@ def _products(
         rows = start + tl.arange(0, ROWS)
         ok = (rows < end)[:, None] & inside[None, :]
         at = (run * N + rows)[:, None] * W + w[None, :]
-        _, _, h = _activated(near, far, b, c, at, ok)
+        _, _, h = _activate(near, far, b, c, at, ok)
         g = tl.load(dy + at, mask=ok, other=0.0)
         total += tl.sum(g, 0)
         product += tl.sum(g * (h - m[None, :]), 0)
@@ -117,7 +117,7 @@ def _products(
 
 
 @triton.jit
-def _pull(
+def _mix_backward(
     dy, near, far, bias, shift, real, mean, level, slope, scale, dnear, dfar, dbias, dshift,
     N, V, W, CHUNK, ROWS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -142,7 +142,7 @@ def _pull(
         counts_here = tl.load(real + run * (N // V) + rows // V, mask=valid, other=0.0)
         ok = valid[:, None] & inside[None, :]
         at = (run * N + rows)[:, None] * W + w[None, :]
-        one, two, h = _activated(near, far, b, c, at, ok)
+        one, two, h = _activate(near, far, b, c, at, ok)
         g = tl.load(dy + at, mask=ok, other=0.0)
         through = counts_here[:, None] * (u[None, :] + (h - m[None, :]) * v[None, :])
         d = through + g * s[None, :]
@@ -173,7 +173,7 @@ def _read(z, weight, offset, total, top, B, V, W, JOINTS: tl.constexpr, WIDE: tl
 
 
 @triton.jit
-def _unread(
+def _read_backward(
     dtotal, dtop, z, weight, offset, dz, dweight, doffset, B, V, W,
     JOINTS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -257,7 +257,7 @@ def mix_back(
     slope = (2 * dvar - product * weight * rstd**3) / count
     dnear, dfar = torch.empty_like(near), torch.empty_like(far)
     dbias, dshift = cut.partial(near), cut.partial(near)
-    _pull[cut.grid](
+    _mix_backward[cut.grid](
         dy, near, far, bias, shift, real, mean, level, slope, rstd * weight, dnear, dfar, dbias,
         dshift, cut.N, cut.V, cut.W, cut.chunk, **cut.tile,
     )  # fmt: skip
@@ -278,7 +278,7 @@ def read_back(
     """See ``graph_ops.plain_read_back``."""
     R, B, V, W = z.shape
     dz, dweight, doffset = torch.empty_like(z), z.new_empty(R, B, W), z.new_empty(R, B)
-    _unread[(R * B,)](
+    _read_backward[(R * B,)](
         dtotal, dtop, z, weight, offset, dz, dweight, doffset, B, V, W, **_joints(V, W)
     )
     return dz, dweight.sum(1), doffset.sum(1)

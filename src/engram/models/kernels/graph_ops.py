@@ -21,12 +21,12 @@ from torch import Tensor
 
 from engram.models.forward_pass import PLAIN
 
-WIDEST = 1024  # channels that one program of a kernel can hold
+MAX_WIDTH = 1024  # channels that one program of a kernel can hold
 
 
 def applies(x: Tensor) -> bool:
     """Whether the kernels can be used for activations like x [..., W]."""
-    fits = x.is_cuda and x.dtype == torch.float32 and x.shape[-1] <= WIDEST
+    fits = x.is_cuda and x.dtype == torch.float32 and x.shape[-1] <= MAX_WIDTH
     return fits and not PLAIN.get() and not torch.is_autocast_enabled("cuda") and _has_triton()
 
 
@@ -44,7 +44,7 @@ def plain_mix(
 
     near and far are [R, B, V, W], real [R, B], the others [R, W]. Returns y, mean, biased variance.
     """
-    h = _both(near, far, bias, shift)
+    h = _activate(near, far, bias, shift)
     count, mask = _count(near, real), real[..., None, None] > 0
     mean = torch.where(mask, h, 0.0).sum((1, 2)) / count
     centred = h - _spread(mean)
@@ -58,7 +58,7 @@ def plain_mix_back(
     shift: Tensor, real: Tensor, weight: Tensor, mean: Tensor, var: Tensor, eps: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Gradients of near, far, bias, shift, weight and beta."""
-    centred = _both(near, far, bias, shift) - _spread(mean)
+    centred = _activate(near, far, bias, shift) - _spread(mean)
     count, rstd = _count(near, real), (var + eps).rsqrt()
     dbeta, product = dy.sum((1, 2)), (dy * centred).sum((1, 2))
     level = (dmean - rstd * weight * dbeta) / count
@@ -91,7 +91,7 @@ def plain_read_back(
     return dz, (into[..., None] * z).sum((1, 2)), into.sum((1, 2))
 
 
-def _both(near: Tensor, far: Tensor, bias: Tensor, shift: Tensor) -> Tensor:
+def _activate(near: Tensor, far: Tensor, bias: Tensor, shift: Tensor) -> Tensor:
     return torch.relu(near + _spread(bias)) + torch.relu(far + _spread(shift))
 
 
@@ -109,10 +109,10 @@ def _count(x: Tensor, real: Tensor) -> Tensor:
 _proven: dict[str, bool] = {}  # kernels that ran, or failed to, in this process
 
 
-def _on(name: str, *args: Any) -> Any:
+def _dispatch(name: str, *args: Any) -> Any:
     """The kernel of that name on CUDA, the plain function elsewhere."""
-    if not _for_kernels(args[0]) or not _proven.get(name, True):
-        return PLAINLY[name](*args)
+    if not _make_contiguous(args[0]) or not _proven.get(name, True):
+        return PLAIN_FUNCTIONS[name](*args)
     if name in _proven:
         return _kernel(name, args)
     try:  # the first time it is compiled, for which a C compiler must be there
@@ -123,12 +123,12 @@ def _on(name: str, *args: Any) -> Any:
         _proven[name] = False
         text = f"the graph network trains without custom kernels, more slowly: {error!r}"
         warnings.warn(text, stacklevel=2)
-        return PLAINLY[name](*args)
+        return PLAIN_FUNCTIONS[name](*args)
     _proven[name] = True
     return found
 
 
-def _for_kernels(x: Tensor) -> bool:
+def _make_contiguous(x: Tensor) -> bool:
     return x.is_cuda
 
 
@@ -156,7 +156,9 @@ class _Operation(torch.autograd.Function):
         return tuple(one.unflatten(0, (count, -1)) for one in found), (0,) * len(found)
 
 
-def _again(plain: Callable[..., Any], saved: Any, rest: tuple[Any, ...], slopes: Any) -> Any:
+def _double_backward(
+    plain: Callable[..., Any], saved: Any, rest: tuple[Any, ...], slopes: Any
+) -> Any:
     """Gradients of a gradient, through the plain function."""
     pull = torch.func.vjp(lambda *tensors: plain(*tensors, *rest), *saved)[1]
     return (*pull(tuple(slopes)), *(None for _ in rest))
@@ -165,7 +167,7 @@ def _again(plain: Callable[..., Any], saved: Any, rest: tuple[Any, ...], slopes:
 class _Mix(_Operation):
     @staticmethod
     def forward(*args: Any) -> Any:
-        return _on("mix", *args)
+        return _dispatch("mix", *args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -187,7 +189,7 @@ class _Mix(_Operation):
 class _MixBack(_Operation):
     @staticmethod
     def forward(*args: Any) -> Any:
-        return _on("mix_back", *args)
+        return _dispatch("mix_back", *args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -196,7 +198,7 @@ class _MixBack(_Operation):
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> Any:
-        return _again(plain_mix_back, ctx.saved_tensors, (ctx.eps,), slopes)
+        return _double_backward(plain_mix_back, ctx.saved_tensors, (ctx.eps,), slopes)
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> Any:
@@ -206,7 +208,7 @@ class _MixBack(_Operation):
 class _Read(_Operation):
     @staticmethod
     def forward(*args: Any) -> Any:
-        return _on("read", *args)
+        return _dispatch("read", *args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -224,7 +226,7 @@ class _Read(_Operation):
 class _ReadBack(_Operation):
     @staticmethod
     def forward(*args: Any) -> Any:
-        return _on("read_back", *args)
+        return _dispatch("read_back", *args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -232,14 +234,14 @@ class _ReadBack(_Operation):
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> Any:
-        return _again(plain_read_back, ctx.saved_tensors, (), slopes)
+        return _double_backward(plain_read_back, ctx.saved_tensors, (), slopes)
 
     @staticmethod
     def vmap(info: Any, dims: Any, *args: Any) -> Any:
         return _ReadBack.folded(info, dims, args)
 
 
-PLAINLY: dict[str, Callable[..., Any]] = {
+PLAIN_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "mix": plain_mix, "mix_back": plain_mix_back, "read": plain_read, "read_back": plain_read_back,
 }  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Batch norm, sum, ReLU and 2 x 2 pooling of images as one operation, in as few passes as can be.
+"""Batch norm, sum, ReLU and 2 x 2 pooling as one operation, and the trial that its CUDA kernels
+must pass. (keep the paragraphs that follow)
 
 Between two convolutions of a small network most of a step's device time goes into reading and
 writing images: torch normalises, cuts at 0 and pools in turn, forwards and backwards. On CUDA
@@ -22,17 +23,17 @@ from torch._C._functorch import maybe_current_level
 
 from engram.models.forward_pass import PLAIN
 
-WIDEST = 1024  # channels that one program of a kernel can hold
-KINDS = (torch.float32, torch.bfloat16, torch.float16)
+MAX_WIDTH = 1024  # channels that one program of a kernel can hold
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _broken: list[str] = []  # why the kernels are given up in this process
 
 
 def applies(x: Tensor) -> bool:
     """Whether the kernels can be used for images like x [N, C, H, W] in this pass."""
-    if not x.is_cuda or x.ndim != 4 or x.dtype not in KINDS or _broken or not _has_triton():
+    if not x.is_cuda or x.ndim != 4 or x.dtype not in DTYPES or _broken or not _has_triton():
         return False
     plain = PLAIN.get() or torch.compiler.is_compiling() or maybe_current_level() is not None
-    return x.shape[1] <= WIDEST and x.shape[1] < x.numel() < 2**31 and not plain
+    return x.shape[1] <= MAX_WIDTH and x.shape[1] < x.numel() < 2**31 and not plain
 
 
 @functools.cache
@@ -62,7 +63,7 @@ def plain_forward(
     return F.max_pool2d(y, 2) if pool else y
 
 
-def plain_train(
+def plain_training(
     x: Tensor, shortcut: Tensor | None, weight: Tensor, beta: Tensor, eps: float, relu: bool,
     pool: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -95,7 +96,7 @@ class _NormPool(torch.autograd.Function):
         x, shortcut, weight, beta, mean, rstd = ctx.saved_tensors
         none = torch.zeros_like(beta) if ctx.biased else None  # the mean takes the offset out
         if torch.is_grad_enabled():  # somebody wants the gradient of this gradient
-            y = plain_train(x, shortcut, weight, beta, ctx.eps, *ctx.last)[0].to(dy.dtype)
+            y = plain_training(x, shortcut, weight, beta, ctx.eps, *ctx.last)[0].to(dy.dtype)
             given = (x, shortcut, weight, beta)
             own = [
                 one for one, needed in zip(given, ctx.needs_input_grad[:4], strict=True) if needed
@@ -109,13 +110,14 @@ class _NormPool(torch.autograd.Function):
         return *back, none, None, None, None, None, None
 
 
-def train(
+def run_training(
     x: Tensor, weight: Tensor, beta: Tensor, offset: Tensor | None,
     running: tuple[Tensor, Tensor], *,
     shortcut: Tensor | None = None, momentum: float, eps: float, relu: bool = True,
     pool: bool = False,
 ) -> Tensor:  # fmt: skip
-    """`plain_train` of x + `offset` by the kernels; moves the running mean and variance in place.
+    """`plain_training` of x + `offset` by the kernels; moves the running mean and variance in
+    place.
 
     The mean of a batch takes the offset (a convolution's bias) out again, so it shows in the
     running mean only, and its gradient is 0.
@@ -128,7 +130,7 @@ def train(
     return found
 
 
-def infer(
+def run_inference(
     x: Tensor, weight: Tensor, beta: Tensor, offset: Tensor | None,
     running: tuple[Tensor, Tensor], *,
     shortcut: Tensor | None = None, eps: float, relu: bool = True, pool: bool = False,
@@ -145,24 +147,24 @@ def infer(
 
 # -- whether they work here ------------------------------------------------------------------------
 @functools.cache
-def works(
+def kernels_work(
     channels: int, adds: bool, relu: bool, pool: bool, kind: torch.dtype,
     device: torch.device,
 ) -> bool:  # fmt: skip
     """Whether the kernels can be made here and give what the formulas give; tried once."""
     most = 1e-3 if kind == torch.float32 else 5e-2
     return passes_trial(
-        lambda: _gap(channels, adds, relu, pool, kind, device), most,
+        lambda: _measure_gap(channels, adds, relu, pool, kind, device), most,
         what="batch norm and pooling", broken=_broken,
     )  # fmt: skip
 
 
-def _gap(
+def _measure_gap(
     channels: int, adds: bool, relu: bool, pool: bool, kind: torch.dtype,
     device: torch.device,
 ) -> float:  # fmt: skip
     """How far the kernels are from the formulas on a small example (its numbers are few)."""
-    images = waves(3, 6, 6, channels, device=device).to(kind).permute(0, 3, 1, 2)
+    images = make_test_values(3, 6, 6, channels, device=device).to(kind).permute(0, 3, 1, 2)
     x = (images + 0.5).requires_grad_()
     shortcut = images.clone().requires_grad_() if adds else None
     factor = torch.arange(channels, device=device).cos()
@@ -171,9 +173,9 @@ def _gap(
     own = [one for one in (x, shortcut, weight, beta) if one is not None]
     how: Any = {"shortcut": shortcut, "relu": relu, "pool": pool, "eps": 1e-5}
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-        y = train(x, weight, beta, None, running, momentum=1.0, **how)
+        y = run_training(x, weight, beta, None, running, momentum=1.0, **how)
         also = None if shortcut is None else shortcut.float()
-        z, mean, _ = plain_train(x.float(), also, weight, beta, 1e-5, relu, pool)
+        z, mean, _ = plain_training(x.float(), also, weight, beta, 1e-5, relu, pool)
         slope = torch.arange(z.numel(), device=device).sin().view_as(z)
         one, two = torch.autograd.grad(y, own, slope.to(kind)), torch.autograd.grad(z, own, slope)
     pairs = zip((y, *one, running[0]), (z, *two, mean), strict=True)
@@ -211,6 +213,6 @@ def passes_trial(gap: Callable[[], float], most: float, *, what: str, broken: li
     return False
 
 
-def waves(*shape: int, device: torch.device) -> Tensor:
+def make_test_values(*shape: int, device: torch.device) -> Tensor:
     """Numbers without a generator, whose state is a run's own."""
     return torch.arange(math.prod(shape), device=device).mul(7919).sin().view(shape)

@@ -1,4 +1,5 @@
-"""Triton kernels of batch norm, sum, ReLU and 2 x 2 pooling in one; imported on CUDA only.
+"""Triton kernels of batch norm, sum, ReLU and 2 x 2 pooling, and their launches; imported on
+CUDA only. (keep the paragraphs that follow)
 
 What they compute is in ``norm_pool``. Images lie in memory with the channels last, as [M, C]. A
 window is what one answer comes from: a pixel, or 2 x 2 of them, its CORNERS. Sums over rows are
@@ -100,7 +101,7 @@ def _places(i, H, W, HP, WP, C: tl.constexpr, CORNERS: tl.constexpr):
 
 
 @triton.jit
-def _added(shortcut, own, i, ok, adds, CORNERS: tl.constexpr):
+def _read_shortcut(shortcut, own, i, ok, adds, CORNERS: tl.constexpr):
     """What the shortcut adds to pixels; nothing is read where there is none."""
     found = 0.0
     if CORNERS == 1:
@@ -125,13 +126,13 @@ def _forward(
     best = tl.zeros([ROWS, WIDE], tl.float32) + floor
     for k in tl.static_range(CORNERS):
         z = (_corner(x, at, ok, k, W, C) - m[None, :]) * s[None, :] + t[None, :]
-        z += _added(shortcut, own, i, ok, adds, CORNERS)
+        z += _read_shortcut(shortcut, own, i, ok, adds, CORNERS)
         best = tl.where(z != z, z, tl.maximum(best, z))  # what is no number stays none
     tl.store(y + own, best, mask=ok)
 
 
 @triton.jit(do_not_specialize=["adds", "windows", "CHUNK", "H", "W", "HP", "WP"])
-def _slopes(
+def _sum_gradients(
     x, shortcut, dy, mean, rstd, weight, beta, floor, adds, first, second, windows, CHUNK,
     H, W, HP, WP,
     C: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
@@ -156,7 +157,7 @@ def _slopes(
         for k in tl.static_range(CORNERS):
             v = _corner(x, at, ok, k, W, C) - m[None, :]
             z = v * s[None, :] + t[None, :]
-            z += _added(shortcut, own, i, ok, adds, CORNERS)
+            z += _read_shortcut(shortcut, own, i, ok, adds, CORNERS)
             of = tl.where(z > best, v, of)
             best = tl.maximum(best, z)
         g = tl.load(dy + own, mask=ok, other=0.0).to(tl.float32)
@@ -212,7 +213,7 @@ def _backward(
     which = tl.zeros([ROWS, WIDE], tl.int32) - 1
     for k in tl.static_range(CORNERS):
         z = (_corner(x, at, full, k, W, C) - m[None, :]) * s[None, :] + t[None, :]
-        z += _added(shortcut, own, i, full, adds, CORNERS)
+        z += _read_shortcut(shortcut, own, i, full, adds, CORNERS)
         which = tl.where(z > best, k, which)
         best = tl.maximum(best, z)
     g = tl.load(dy + own, mask=full, other=0.0).to(tl.float32)
@@ -238,7 +239,7 @@ PARTS = 528  # programs of a sum: four for each processor of a large GPU
 FEW, SOME = 4, 256  # channels and parts that a program finishes at once
 
 
-class _Cut:
+class _ImageTiling:
     """How images [N, C, H, W] are cut into programs."""
 
     def __init__(self, x: Tensor, pool: bool) -> None:
@@ -268,7 +269,7 @@ def statistics(
     eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Mean and 1 / deviation [C] of the batch; moves the running ones."""
-    cut, new = _Cut(x, False), running_mean.new_empty
+    cut, new = _ImageTiling(x, False), running_mean.new_empty
     chunk, parts = cut.chunks(cut.pixels, cut.rows)
     first, second = new(parts, cut.C), new(parts, cut.C)
     _moments[(parts,)](x, first, second, cut.pixels, chunk, ROWS=cut.rows, **cut.tile)
@@ -286,7 +287,7 @@ def forward(
     relu: bool, pool: bool,
 ) -> Tensor:  # fmt: skip
     """[N, C, H, W] or half of H and W."""
-    cut = _Cut(x, pool)
+    cut = _ImageTiling(x, pool)
     shape = (cut.N, cut.C, cut.HP, cut.WP)
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     windows = cut.N * cut.HP * cut.WP
@@ -303,14 +304,14 @@ def backward(
     beta: Tensor, relu: bool, pool: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:  # fmt: skip
     """Gradients of x, of the shortcut, of weight and beta."""
-    cut = _Cut(x, pool)
+    cut = _ImageTiling(x, pool)
     windows = cut.N * cut.HP * cut.WP
     chunk, parts = cut.chunks(windows, cut.windows)
     added = dy if shortcut is None else shortcut
     first, second = weight.new_empty(parts, cut.C), weight.new_empty(parts, cut.C)
     floor, adds = 0.0 if relu else -math.inf, 0 if shortcut is None else windows
     own = (mean, rstd, weight, beta, floor, adds)
-    _slopes[(parts,)](
+    _sum_gradients[(parts,)](
         x, added, dy, *own, first, second, windows, chunk, cut.H, cut.W, cut.HP, cut.WP,
         **cut.of_windows,
     )  # fmt: skip
