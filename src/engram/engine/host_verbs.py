@@ -107,7 +107,7 @@ class _VerbThread:
 def call_for_all_with_values(
     learners: Sequence[RunLearner], methods: Sequence[Method], verb: str, *more: Any
 ) -> None:
-    """As `call_for_all`; then all exemplars have what `Method.remember` says of them, new ones too."""
+    """As `call_for_all`, then complete what `Method.remember` says of all exemplars."""
     before = [snapshot_memory(one) for one in learners]
     call_for_all(learners, methods, verb, *more)
     for learner, method, memory in zip(learners, methods, before, strict=True):

@@ -56,7 +56,7 @@ MEASURING_SECONDS = 120.0  # seconds for all measurements; what is unknown by th
 
 
 def train(work: Work) -> Result:
-    """See `engram.experiments.pools.pool.Pool`; a cluster at ``work.address``, or on this machine."""
+    """Train on the cluster at ``work.address``, or one on this machine; see `Pool`."""
     parse_duration(work.checkpoint_every, "checkpoint_every")  # complains here, not in every worker
     check_choice("device", str(work.device).split(":")[0], ("auto", "cpu", "cuda"))
     if work.out is not None:
