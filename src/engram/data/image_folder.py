@@ -187,7 +187,7 @@ def list_images(folder: Path) -> list[Path]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Folders of images that are read as needed: listed once, in the order of `read_folder`.
+# Images that are decoded as needed: listed once, in the order of `read_folder`
 
 
 @dataclass

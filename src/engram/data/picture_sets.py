@@ -342,7 +342,6 @@ def _check_shared_subjects(faces: Sequence[Picture]) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------------------
 # From a picture to one of a size: what is cut out of it, and how it got its colours
 
-
 CROPS = ("landmarks", "box", "centre", "whole")
 _GREY = ("1", "L", "LA", "I", "I;16", "F")
 Box = tuple[float, float, float, float]  # left, top, right, bottom

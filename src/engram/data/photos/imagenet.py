@@ -147,8 +147,7 @@ class Middle:
 
 
 # ------------------------------------------------------------------------------------------------
-# Tiny ImageNet in the official form: the folder tiny-imagenet-200.
-
+# Tiny ImageNet
 
 _SIDE = 64
 
