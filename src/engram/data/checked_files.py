@@ -298,8 +298,6 @@ def read_matlab(file: Path, *wanted: str) -> list[Any]:
 
 def check_numbers(file: Path, name: str, values: Any, low: int, high: int) -> list[int]:
     """A list of whole numbers from `low` to `high`, or an error that says where they are wrong."""
-    import numpy as np
-
     array = np.atleast_1d(values)
     good = array.ndim == 1 and array.dtype.kind in "iuf" and bool((array == array.round()).all())
     if not good or (len(array) and not low <= array.min() <= array.max() <= high):

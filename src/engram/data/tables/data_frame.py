@@ -230,9 +230,8 @@ def _group_series(
 # ------------------------------------------------------------------------------------------------
 # The classes of the rows
 
-MIN_ROWS_PER_LABEL = (
-    20  # different values that any column of classes may have, however short the table
-)
+# different values that any column of classes may have, however short the table
+MIN_ROWS_PER_LABEL = 20
 
 
 def table_labels(labels: Any, separator: str | None, name: str) -> tuple[list[Any], list[str]]:
