@@ -14,14 +14,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from engram.data.checked_files import check_regular, total_memory
 from engram.data.conversion import Array
@@ -144,6 +143,15 @@ class _Counts:
         kinds = ("grey", "transparent", "blank", "lost")
         self.kinds.update(kind for kind in kinds if getattr(cut, kind))
 
+    def finish(self, data: Data) -> Data:
+        """The data without the rows that cannot be read, and with what was counted."""
+        lost = torch.tensor(self.broken, dtype=torch.long)
+        train, test, valid = (
+            rows[~torch.isin(rows, lost)] for rows in (data.train, data.test, data.valid)
+        )
+        notes = (*data.notes, *self.notes())
+        return replace(data, train=train, test=test, valid=valid, notes=notes)
+
     def notes(self) -> tuple[str, ...]:
         box = "cut by a face box" if self.noun == "faces" else "cut by a box"
         words = {"landmarks": "cut by landmarks", "box": box,
@@ -178,17 +186,17 @@ def read_pictures(
     """
     if not faces:
         raise bad(name, "at least one picture with a label", "none")
-    facts = _facts(name, faces, options.size, names or {}, classes)
+    data = _describe_rows(name, faces, options.size, names or {}, classes)
     notes = (*notes, *_check_shared_subjects(faces), *_check_listed_twice(faces))
+    data = replace(data, notes=notes)
     if options.packed is None:
         refuse_too_many(name, noun, len(faces), options.size)
-        x = np.zeros((len(faces), 3, options.size, options.size), np.uint8)
-        counts = _Counts(noun)
+        x, counts = np.zeros(data.x.shape, np.uint8), _Counts(noun)
         for start, chunk in _chunks(faces, options, counts):
             x[start : start + len(chunk)] = chunk
-        data = _build_data(torch.from_numpy(x), facts, counts.broken, (*notes, *counts.notes()))
+        data = counts.finish(replace(data, x=torch.from_numpy(x)))
     else:
-        data = _write_mapped(Path(options.packed), faces, options, facts, notes, noun)
+        data = _write_mapped(Path(options.packed), faces, options, data, noun)
     if not len(data.train):
         raise bad(
             name, f"{noun} to train on", f"none of {len(faces):,}, see {'; '.join(data.notes)}"
@@ -196,43 +204,36 @@ def read_pictures(
     return data
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """All of a Data but its inputs."""
-
-    name: str
-    classes: tuple[str, ...]
-    label: Array
-    part: Array  # 0 train, 1 test, 2 valid: the codes of packed files
-    attributes: Mapping[str, Array]
-    names: Mapping[str, tuple[str, ...]]
-    stamp: str
-
-
-def _facts(
+def _describe_rows(
     name: str,
     faces: Sequence[Picture],
     size: int,
     given: Mapping[str, Sequence[str]],
     known: Sequence[str],
-) -> _Facts:
+) -> Data:
+    """All that is known of the data before a picture is opened; the inputs are blank."""
     present = {face.label for face in faces}
     classes = tuple(one for one in known if one in present)
     if len(classes) < len(present):
         raise bad(name, f"the labels {', '.join(known)}", sorted(present - set(known)))
-    place_of = {name: i for i, name in enumerate(classes)}
+    place_of = {label: i for i, label in enumerate(classes)}
     attributes, titles = {}, {}
     for key in dict.fromkeys(key for face in faces for key in face.facts):
         found = [face.facts.get(key, "unknown") for face in faces]
         values = list(given.get(key, sorted(set(found) - {"unknown"})))
         values += ["unknown"] if "unknown" in found and "unknown" not in values else []
         place = {value: i for i, value in enumerate(values)}
-        attributes[key] = np.array([place[one] for one in found], np.int64)
+        attributes[key] = torch.tensor([place[one] for one in found])
         titles[key] = tuple(values)
-    return _Facts(
-        name, classes, np.array([place_of[face.label] for face in faces], np.int64),
-        np.array([("train", "test", "valid").index(face.part) for face in faces], np.uint8),
-        attributes, titles, _stamp(faces, size),
+    train, test, valid = (
+        torch.tensor([row for row, face in enumerate(faces) if face.part == part]).long()
+        for part in ("train", "test", "valid")
+    )
+    return Data(
+        x=torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(len(faces), 3, size, size),
+        y=torch.tensor([place_of[face.label] for face in faces])[:, None], classes=classes,
+        train=train, test=test, valid=valid, name=name, attributes=attributes,
+        attribute_names=titles,
     )  # fmt: skip
 
 
@@ -248,40 +249,21 @@ def _stamp(faces: Sequence[Picture], size: int) -> str:
     return digest.hexdigest()
 
 
-def _build_data(x: Tensor, facts: _Facts, broken: Sequence[int], notes: Sequence[str]) -> Data:
-    part = torch.from_numpy(facts.part.astype(np.int64))
-    part[list(broken)] = 255
-    train, test, valid = ((part == code).nonzero()[:, 0] for code in range(3))
-    return Data(
-        x=x, y=torch.from_numpy(facts.label)[:, None], train=train, test=test, valid=valid,
-        classes=facts.classes, name=facts.name,
-        attributes={key: torch.from_numpy(value) for key, value in facts.attributes.items()},
-        attribute_names=facts.names, notes=tuple(notes),
-    )  # fmt: skip
-
-
 def _write_mapped(
-    path: Path,
-    faces: Sequence[Picture],
-    options: PictureOptions,
-    facts: _Facts,
-    notes: Sequence[str],
-    noun: str,
+    path: Path, faces: Sequence[Picture], options: PictureOptions, blank: Data, noun: str
 ) -> Data:
-    path = add_npz_suffix(path)
+    path, stamp = add_npz_suffix(path), _stamp(faces, options.size)
     if not path.exists():
         counts = _Counts(noun)
-        shape = (len(faces), 3, options.size, options.size)
-        nothing = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(shape)
-        with MappedWriter(path, shape, _build_data(nothing, facts, (), ()).facts()) as writer:
+        with MappedWriter(path, tuple(blank.x.shape), blank.facts()) as writer:
             for _, chunk in _chunks(faces, options, counts):
                 writer.write(chunk)
-            whole_set = _build_data(nothing, facts, counts.broken, (*notes, *counts.notes()))
-            writer.finish(whole_set, stamp=np.array(facts.stamp), **pack_arrays(whole_set))
-    if not is_mapped(path) or str(read_mapped(path)[1].get("stamp")) != facts.stamp:
-        raise bad("packed", f"a new file, or one with these {noun} of {facts.name} at this size",
+            data = counts.finish(blank)
+            writer.finish(data, stamp=np.array(stamp), **pack_arrays(data))
+    if not is_mapped(path) or str(read_mapped(path)[1].get("stamp")) != stamp:
+        raise bad("packed", f"a new file, or one with these {noun} of {blank.name} at this size",
                   f"{path}, which holds others")  # fmt: skip
-    return load_packed([path], name=facts.name)
+    return load_packed([path], name=blank.name)
 
 
 def _chunks(
