@@ -39,6 +39,7 @@ from engram.data.picture_sets import (
     Frame,
     Picture,
     PictureList,
+    blank_pictures,
     picture_reader,
     refuse_too_many,
 )
@@ -455,7 +456,7 @@ class _Members:
         """All pictures of one set, some at a time."""
         options = {} if kind == "digits" else {"size": size, "broken": broken}
         data = EIGHT_SETS[kind].read(place, **options)
-        self.found[kind] = replace(data, x=_blank_pictures(len(data), size))
+        self.found[kind] = replace(data, x=blank_pictures(len(data), size))
         for start in range(0, len(data), _CHUNK):
             some = torch.arange(start, min(start + _CHUNK, len(data)))
             part = Data(x=data.stored(some), y=data.y[some], train=some[:0], test=some[:0],
@@ -485,11 +486,6 @@ class _Members:
         )  # fmt: skip
 
 
-def _blank_pictures(rows: int, size: int) -> torch.Tensor:
-    """Inputs of a shape that take no memory."""
-    return torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(rows, 3, size, size)
-
-
 def _write(
     file: Path, places: dict[str, Path], members: _Members, size: int, broken: str, stamp: str
 ) -> None:
@@ -500,7 +496,7 @@ def _write(
             for chunk in members.read(kind, places[kind], size, broken):
                 raw.write(np.ascontiguousarray(chunk).data)
         raw.flush()
-        data = members.join(_blank_pictures(members.rows, size))
+        data = members.join(blank_pictures(members.rows, size))
         shape = tuple(data.x.shape)
         with MappedWriter(file, shape, data.facts()) as writer:
             pixels = np.memmap(raw, np.uint8, "r", shape=shape)
