@@ -255,7 +255,7 @@ def test_post_task_validation_is_recorded_beside_the_test() -> None:
     run = Run(stream=held, method=methods.ER(), training=Training(epochs=4))
     last = list(Engine([run], device="cpu").stages())[-1]
     items = EvaluationItems.of_stream(held, "post_valid")
-    said = last.outcome.held > 0
+    said = last.held > 0
     truth = head_views.true_sets(items, stage=2)
     once = np.unique(items.rows, return_index=True)[1]
     expected = metrics.precision_weighted_jaccard(truth[once], said[once])

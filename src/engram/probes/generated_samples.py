@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.learner.learner import RunLearner
-from engram.probes.probe import Probe, RunStage
+from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
+from engram.records.stage_result import StageResult
 from engram.records.stage_rows import StageRows
 
 LARGEST_SIDE = 50  # height and width of a stored picture
@@ -55,10 +56,9 @@ class Generated(Probe):
         return view.rows()
 
     @torch.no_grad()
-    def _drawn(self, run: RunStage, name: str, path: str) -> tuple[Tensor, Tensor]:
+    def _drawn(self, run: StageResult, name: str, path: str) -> tuple[Tensor, Tensor]:
         """Samples, and the classes that the network or its top gives them."""
         learner = run.learner
-        assert learner is not None
         net, width = learner.net(), _draw_noise(learner, name)
         key, many = keys.fold(run.seed, "generated"), max(self.count, MOST_SAMPLES)
         codes = keys.normal(key, many, width, device=learner.device).to(learner.vector.dtype)

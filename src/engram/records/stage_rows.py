@@ -338,6 +338,13 @@ class StageRows:
             rows.add_array(self._metric, stage=stage, head=self._head, **apart, **numbers)
         return rows
 
+    def by_run(self, *, recipe: Any, label: Any, seed: Any, order: Any, stage: int) -> list[Rows]:
+        """The long table of each run."""
+        if not len(self):
+            return [Rows() for _ in range(self.runs)]
+        whole = self.rows(recipe=recipe, label=label, seed=seed, order=order, stage=stage)
+        return whole.parts(len(self))
+
     def __len__(self) -> int:
         """K, the rows of one run."""
         return len(self._metric)
