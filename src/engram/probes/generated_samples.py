@@ -13,8 +13,8 @@ from engram import keys
 from engram.learner.learner import RunLearner
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
+from engram.records.long_table import Rows
 from engram.records.stage_result import StageResult
-from engram.records.stage_rows import StageRows
 
 LARGEST_SIDE = 50  # height and width of a stored picture
 MOST_SAMPLES = 256  # samples whose classes are counted
@@ -42,7 +42,7 @@ class Generated(Probe):
 
     count: int = 6
 
-    def after_stage(self, view: StageView) -> StageRows:
+    def after_stage(self, view: StageView) -> Rows:
         learners = view.learners
         name, path = _find_generator(learners[0]) if len(learners) == len(view) else ("", "")
         if name and not any(one.diverged for one in view.members):

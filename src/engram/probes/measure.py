@@ -13,7 +13,6 @@ from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records.long_table import Rows
 from engram.records.stage_result import StageResult
-from engram.records.stage_rows import StageRows
 from engram.records.stage_rows import stacking_key as form_of
 from engram.streams.stream_warnings import count_repeated_test_rows
 
@@ -115,9 +114,9 @@ def _arrays_of_run(views: Mapping[str, StageView], run: int) -> dict[str, dict[s
     }  # fmt: skip
 
 
-def _ask_probe(probe: Probe, view: StageView) -> StageRows:
+def _ask_probe(probe: Probe, view: StageView) -> Rows:
     found: Any = probe.after_stage(view)
-    if isinstance(found, StageRows):
+    if isinstance(found, Rows):
         return found
     if not isinstance(found, Mapping):
         expected = "rows of view.rows(), or a mapping from metrics to values of all runs"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from engram.errors import bad, check_choice
 from engram.learner.learner import RunLearner
-from engram.records.stage_rows import StageRows
+from engram.records.long_table import Rows
 
 if TYPE_CHECKING:
     from engram.probes.stage_view import StageView
@@ -54,7 +54,7 @@ class Probe:
     def check(self, learner: RunLearner) -> None:
         """Raise an error if such a run cannot be measured; called before anything is trained."""
 
-    def after_stage(self, view: StageView) -> StageRows | Mapping[str, Any]:
+    def after_stage(self, view: StageView) -> Rows | Mapping[str, Any]:
         """Rows of all runs, from `view.rows()`, or {metric: values [R]}."""
         raise NotImplementedError(f"{type(self).__name__}.after_stage is not written")
 

@@ -19,10 +19,10 @@ from engram.learner.networks import FunctionalNet
 from engram.learner.tensor_tree import leaves, pick, stack, tree_map
 from engram.methods.method import Method
 from engram.models.forward_pass import Output
+from engram.records.long_table import Rows
 from engram.records.predictions import as_float32_scores, from_float16, to_float16
 from engram.records.scored_items import EvaluationItems
 from engram.records.stage_result import StageResult
-from engram.records.stage_rows import StageRows
 from engram.streams.access_guard import Ledger, MethodView
 from engram.streams.stream import Stream
 
@@ -66,9 +66,9 @@ class StageView:
         """R, the number of runs."""
         return len(self.members)
 
-    def rows(self) -> StageRows:
+    def rows(self) -> Rows:
         """An empty collection of rows, to be filled and returned."""
-        return StageRows(len(self))
+        return Rows(runs=len(self))
 
     def keep(self, state: Any) -> None:
         """What `state` will be after the next stage: a tree of tensors [R, ...]."""

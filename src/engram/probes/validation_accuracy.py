@@ -11,11 +11,12 @@ import numpy as np
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records import head_views, prediction_scoring
+from engram.records.long_table import Rows
 from engram.records.predictions import as_float32_scores
 from engram.records.run_metrics import HELD_OUT
 from engram.records.scored_items import EvaluationItems
 from engram.records.stage_result import StageResult
-from engram.records.stage_rows import StageRows, make_counts
+from engram.records.stage_rows import make_counts
 from engram.records.stage_rows import stacking_key as form_of
 
 
@@ -31,7 +32,7 @@ class HeldOut(Probe):
 
     average: str = "micro"
 
-    def after_stage(self, view: StageView) -> StageRows:
+    def after_stage(self, view: StageView) -> Rows:
         rows = view.rows()
         if not view.members[0].diverged and view.members[0].held is not None:
             values = self._values(view.members)  # [R, T + 1]
