@@ -88,7 +88,7 @@ def test_cost_is_measured_and_shrinks_with_what_is_done(table, tmp_path):
 def test_rows_of_several_tasks_are_forecast_once_where_they_are_trained_on_once():
     run = Run(stream=tree(), method=build_method("IncrementalJoint"),
               training=Training(batch_size=4, epochs=1))  # fmt: skip
-    taken = [stage.outcome.steps for stage in Engine([run], device="cpu").stages()]
+    taken = [stage.steps for stage in Engine([run], device="cpu").stages()]
     assert count_steps(run) == sum(taken)
 
 
