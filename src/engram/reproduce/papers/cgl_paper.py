@@ -39,7 +39,7 @@ from engram.reproduce.papers.paper_base import (
     PaperPreset,
     check_choices,
     check_ints,
-    options,
+    default_options,
     require_classes,
 )
 from engram.streams.task_orders import all_task_orders, class_order, random_class_orders
@@ -69,8 +69,8 @@ class CGLProtocol:
 
     data: str
     edges: str
-    data_options: Mapping[str, Any] = options()
-    best: Mapping[str, Mapping[str, float]] = options(**BEST)
+    data_options: Mapping[str, Any] = default_options()
+    best: Mapping[str, Mapping[str, float]] = default_options(**BEST)
 
     def on(self, data: Data, name: str) -> CGLProtocol:
         """The protocol on another set with as many joints; orders and units are of ten classes."""
@@ -127,20 +127,20 @@ class CGLPreset(PaperPreset[CGLProtocol]):
     replay_loss: str = ""
     optim_reset: bool = False
     precision: str = "float32"
-    ewc: Mapping[str, Any] = options(
+    ewc: Mapping[str, Any] = default_options(
         half=False, group="full", term="objective", batch_statistics=True
     )
-    mas: Mapping[str, Any] = options(
+    mas: Mapping[str, Any] = default_options(
         importance="batch_sq", accum="avg_by_count", batch_statistics=True
     )
-    twp: Mapping[str, Any] = options(
+    twp: Mapping[str, Any] = default_options(
         beta="off", edge_softmax=True, accumulate=True, batch_statistics=True
     )
-    lwf: Mapping[str, Any] = options(ce_scope="new", blocks="per_task")
-    gem: Mapping[str, Any] = options()
-    replay: Mapping[str, Any] = options()
-    gcn: Mapping[str, Any] = options()
-    stgcn: Mapping[str, Any] = options()
+    lwf: Mapping[str, Any] = default_options(ce_scope="new", blocks="per_task")
+    gem: Mapping[str, Any] = default_options()
+    replay: Mapping[str, Any] = default_options()
+    gcn: Mapping[str, Any] = default_options()
+    stgcn: Mapping[str, Any] = default_options()
     widths: tuple[int, ...] = (32, 64, 128, 256, 512)
     depths: tuple[int, ...] = (1, 2, 4, 8, 16)
     wide_seeds: int = 5

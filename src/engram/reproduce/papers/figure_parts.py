@@ -80,8 +80,9 @@ def make_frame(records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> 
 
 
 def mean_records(
-    names: Mapping[str, Any], values: Floats, *, value: str = "value", ddof: int = 1
-) -> Records:
+    names: Mapping[str, Any], values: Floats, *, value: str = "value", ddof: int = 1,
+    count: str = "repetitions",
+) -> Records:  # fmt: skip
     """A line with mean, deviation and number of the repetitions that are there; none without any.
 
     The deviation of a single one is NaN.
@@ -95,7 +96,7 @@ def mean_records(
     if not len(known):
         return []
     std = float(known.std(ddof=ddof)) if len(known) > 1 else NAN
-    return [{**names, value: float(known.mean()), "std": std, "repetitions": len(known)}]
+    return [{**names, value: float(known.mean()), "std": std, count: len(known)}]
 
 
 def accuracy_curves(

@@ -55,7 +55,7 @@ class PaperData:
         return {k: from_plain(kind, v, path=f"{path}.{k}") for k, v in self[part].items()}
 
 
-def options(**values: Any) -> Any:
+def default_options(**values: Any) -> Any:
     """The field of a preset that holds options, with those it has by default."""
     return field(default_factory=lambda: dict(values))
 
