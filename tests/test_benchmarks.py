@@ -223,7 +223,7 @@ def test_readings_side_by_side(tmp_path, monkeypatch, capsys):
         f"in none of 2 finished trials do all 2 numbers agree; most: {count} in plain, same" in said
     )
     with pytest.raises(BadArgument, match="trial: unknown name 'plane'"):
-        search.plans_of(one, None, select_runs=["plane"])
+        search.plans_of(one, None, only=["plane"])
 
 
 @pytest.mark.parametrize("name", list(SEARCHES))

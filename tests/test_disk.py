@@ -126,8 +126,8 @@ def test_folders_are_made_inside_what_is_there_only(tmp_path):
 
 def test_what_a_dead_writer_left_is_removed_at_once_and_a_living_ones_is_not(tmp_path):
     code = (
-        "import os, sys\nfrom engram.io import appearing\n"
-        "with appearing(sys.argv[1]) as temporary:\n"
+        "import os, sys\nfrom engram.io import atomic_write\n"
+        "with atomic_write(sys.argv[1]) as temporary:\n"
         "    temporary.write_text('half')\n    os._exit(0)\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "a")], check=True)

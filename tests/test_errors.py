@@ -172,7 +172,7 @@ def test_the_declaration_that_had_the_name_of_a_method_is_named():
 
 @pytest.mark.parametrize("name", ["json.py:Quiet", "json:dumps", "engram.probes:Features"])
 def test_errors_of_the_library_and_of_pythons_own_are_nobodys_own(name, monkeypatch):
-    monkeypatch.setattr("engram.plugins.OWN_MODULES", known := set())
+    monkeypatch.setattr("engram.plugins.USER_MODULES", known := set())
     with contextlib.suppress(BadArgument):
         load_user_object(name)
     assert not known

@@ -29,7 +29,7 @@ def the_fault(kind: type[Method]) -> tuple[str, str]:
 
 
 def method(**verbs: object) -> type[Method]:
-    kind = type("Mine", (Method,), dict(form_rules))
+    kind = type("Mine", (Method,), dict(verbs))
     return dataclass(frozen=True, kw_only=True)(kind)
 
 

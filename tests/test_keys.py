@@ -65,7 +65,9 @@ def test_a_draw_by_a_kernel_is_reshaped_and_asked_for_where_it_is_large(monkeypa
     folded = keys.fold(key, "name", torch.tensor(3))
     plain = keys.bits(key, *shape), keys.dropout_mask(key, 0.25, *shape)
     stand_in = SimpleNamespace(
-        bits=drawn, keep=drawn, mix=lambda key, add: asked.append(add) or keys._mix_(key + add)
+        bits=drawn,
+        dropout_mask=drawn,
+        mix=lambda key, add: asked.append(add) or keys._mix_(key + add),
     )
     monkeypatch.setitem(sys.modules, "engram.key_kernels", stand_in)
     monkeypatch.setattr(keys, "_has_kernel", lambda key, count=4096: count > 2000)

@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["seeds", "detectors"], help="one of the two parts")
     given = parser.parse_args()
     columns = ["part", "label", "detector", "stage", "metric", "mean", "std", "runs"]
-    if given.select_runs != "detectors":
+    if given.only != "detectors":
         found, away = ten_seeds(given.epochs, given.seeds)
         mean, higher = sum(away) / len(away), sum(one > 0 for one in away)
         print(
@@ -82,7 +82,7 @@ def main() -> None:
             f"higher in {higher} of {len(away)} seeds"
         )
         found[columns].to_csv(Path(__file__).with_name("digits-seeds.csv"), index=False)
-    if given.select_runs != "seeds":
+    if given.only != "seeds":
         found, spent = eight_detectors(given.epochs)
         for name, seconds in spent.items():
             print(f"{seconds:8.1f} s {name}")

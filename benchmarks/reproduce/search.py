@@ -124,7 +124,7 @@ def main(arguments: list[str] | None = None, searches: Mapping[str, Search] = SE
     asked = parser.parse_args(arguments)
     search = searches[asked.name]
     out = asked.out or Path("runs") / "search" / asked.name
-    trials = plans_of(search, asked.root, select_runs=asked.select_runs, common=asked.common)
+    trials = plans_of(search, asked.root, only=asked.only, common=asked.common)
     budget = None if asked.budget is None else parse_duration(asked.budget)
     began = time.perf_counter()
     table = try_all(trials, out, device=asked.device, budget=budget)

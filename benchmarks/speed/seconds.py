@@ -46,7 +46,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
         (one, "run") for one in (LockstepTrainer, CompiledTrainer, SingleTrainer, CapturedTrainer)
     ],
     "end of tasks": [(loop.PhaseTraining, "close"), (loop, "finish_task")],
-    "evaluation": [(loop, "answers")],
+    "evaluation": [(loop, "evaluate")],
     "recording": [(recorder.Recorder, name) for name in ("__init__", "prepare", "add", "close")],
     "reading": [(reproducing, "read"), (reproducing, "by_key")],
     "verdicts": [(reproducing, "lines_of")],

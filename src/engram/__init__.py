@@ -68,10 +68,32 @@ _MODULE_OF = {
     "Training": "engine.training",
 }
 _PACKAGES = (
-    "checks", "data", "deploy", "distributed", "engine", "errors", "experiments", "io", "keys",
-    "learner", "losses", "memory", "methods", "metrics", "models", "novelty", "plugins", "probes",
-    "process", "records", "report", "reproduce", "serve", "streams",
-)  # fmt: skip
+    "checks",
+    "data",
+    "deploy",
+    "distributed",
+    "engine",
+    "errors",
+    "experiments",
+    "html_repr",
+    "io",
+    "keys",
+    "learner",
+    "losses",
+    "memory",
+    "methods",
+    "metrics",
+    "models",
+    "novelty",
+    "plugins",
+    "probes",
+    "process",
+    "records",
+    "report",
+    "reproduce",
+    "serve",
+    "streams",
+)
 
 __all__ = [
     "AccessError",

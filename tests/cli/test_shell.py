@@ -160,7 +160,7 @@ def test_bugs_are_not_hidden(engram, monkeypatch):
     def broken(**_):
         raise KeyError("a bug")
 
-    monkeypatch.setattr(execution, "contents", broken)
+    monkeypatch.setattr(execution, "make_contents", broken)
     assert isinstance(engram("run", *SMALL, code=1).exception, KeyError)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import engram
-from engram.data.photos.photo_lists import imagenet
+from engram.data.photos import imagenet
 from engram.errors import BadArgument
 from engram.reproduce import find_table, plan
 from engram.streams.hierarchical_streams import read_published_tasks

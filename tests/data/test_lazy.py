@@ -87,9 +87,10 @@ def test_an_index_is_read_instead_of_the_files(tmp_path, monkeypatch):
     folder, index = tree(tmp_path / "all"), tmp_path / "index.npz"
     lazy = Data.from_folder(folder, lazy=True, index=index)
     looked = []
-    found = engram.data.image_files.head
+    found = engram.data.image_files.read_image_header
     monkeypatch.setattr(
-        "engram.data.image_files.head", lambda *one: looked.append(one[1]) or found(*one)
+        "engram.data.image_files.read_image_header",
+        lambda *one: looked.append(one[1]) or found(*one),
     )
     assert Data.from_folder(folder, lazy=True, index=index).fingerprint() == lazy.fingerprint()
     assert not looked

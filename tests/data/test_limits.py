@@ -14,7 +14,7 @@ import pytest
 
 from engram.data import checked_files
 from engram.data.checked_files import read_npz
-from engram.data.faces.face_images import crop_face
+from engram.data.picture_sets import crop_picture
 from engram.data.images import decode
 from engram.data.photos.cifar import LAYOUTS, _contents
 from engram.data.photos.idx_files import read_idx
@@ -73,7 +73,7 @@ def test_pipes_are_not_waited_for(tmp_path):
     with pytest.raises(BadArgument, match="not a regular file"):
         decode([tmp_path / "a.png"])
     with pytest.raises(BadArgument, match="not a regular file"):
-        crop_face(tmp_path / "a.png", 8)
+        crop_picture(tmp_path / "a.png", 8)
     folder = RunDirectory(tmp_path / "run")
     folder.append(rows_of([0]), ledger={})
     for name in ("results-0.parquet", "ledger-0.json", "recipes/r.yaml"):

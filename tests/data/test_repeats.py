@@ -70,7 +70,7 @@ def test_rows_of_the_stream_count_and_orders_share_the_work(monkeypatch):
     tasks = [Task(train=torch.tensor([k, k + 4]), test=torch.tensor([40 + k, 52 + k]), new=(k,))
              for k in range(4)]  # fmt: skip
     assert count_repeated_test_rows(Stream(data=data, tasks=tuple(tasks))) == 4
-    monkeypatch.setattr("engram.streams.stream_warnings.repeats", None)  # known by now
+    monkeypatch.setattr("engram.streams.stream_warnings.find_repeats", None)  # known by now
     assert count_repeated_test_rows(Stream(data=data, tasks=tuple(reversed(tasks)))) == 4
 
 

@@ -123,7 +123,7 @@ def test_old_rows_are_bit_exact_when_room_is_made(six, monkeypatch):
         seen.append((found, real(found, *rest)))
         return seen[-1][1]
 
-    monkeypatch.setattr(module, "grown", watched)
+    monkeypatch.setattr(module, "widen_learner", watched)
     taught(Learner(methods.DERpp(), MODEL, capacity=2, **FAST), six, [0, 1])
     ((old, new),) = seen
     assert (old.columns, new.columns) == (2, 4)

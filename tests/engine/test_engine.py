@@ -314,7 +314,7 @@ class TestOneByOne:
 
 
 def test_a_model_that_cannot_be_mapped_says_that_it_is_not_compiled(monkeypatch):
-    monkeypatch.setattr("engram.engine.grouping.need_compiler", lambda device: None)
+    monkeypatch.setattr("engram.engine.grouping.check_compiler", lambda device: None)
     engine = Engine([one_run()], device="cpu", compile=True)
     net = engine._factory.networks(engine.runs[0]).train.get_submodule("net")
     net.mappable, net.unmappable = False, ("it branches on values",)

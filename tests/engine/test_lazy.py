@@ -103,8 +103,8 @@ def test_steps_that_are_recorded_fetch_their_rows_before(sets, kind, monkeypatch
         if lazy:
             monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
             for module in (captured, lockstep):
-                monkeypatch.setattr(module, "Captured", Recorded)
-            monkeypatch.setattr(compiled, "Compiled", Traced)
+                monkeypatch.setattr(module, "CapturedStep", Recorded)
+            monkeypatch.setattr(compiled, "CompiledStep", Traced)
             engine.compile = kind == "compiled"
         ends.append([one.learner.vector for one in engine.stages()][-1])
     assert (ends[0] - ends[1]).abs().max() < 1e-6  # rates are tensors in what is recorded

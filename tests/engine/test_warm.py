@@ -57,11 +57,11 @@ def test_the_first_runs_warm_up_is_not_in_its_seconds(slow, method, together):
 def test_warming_up_leaves_nothing_to_import():
     code = """
 import sys, torch, engram
-from engram.learner import warm
+from engram.learner import torch_startup
 stream = engram.class_incremental(engram.load("blobs", classes=4, per_class=20, features=4))
 kinds = dict(model={"name": "mlp", "hidden": [4]}, device="cpu")
 engram.run(stream, **kinds)  # the package's own imports
-warm.mapped(torch.device("cpu"))
+torch_startup.warm_up_mapped(torch.device("cpu"))
 before = set(sys.modules)
 engram.run(stream, method=["EWC", "MAS"], seeds=2, together=False, **kinds)
 engram.run(stream, method=["EWC", "ER"], seeds=2, together=True, **kinds)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engram.errors import BadArgument
 from engram.memory import Exemplars, Herding, Memory, Policy, Random, policies
-from engram.memory.policies import group_by_class
+from engram.memory.ranking_policies import group_by_class
 from tests.memory.conftest import ToyLearner
 
 Streams = Callable[..., tuple[ToyLearner, list[Tensor]]]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.memory.policies import (
+from engram.memory.ranking_policies import (
     Herding,
     Plane,
     entropy,

@@ -13,7 +13,7 @@ from torch import Tensor
 from engram import keys
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.memory.policies import draw_slots, fill_slots
+from engram.memory.ranking_policies import draw_slots, fill_slots
 
 
 def test_t_b2() -> None:

@@ -114,7 +114,7 @@ class TestDual:
         self, monkeypatch: pytest.MonkeyPatch, eliminates: bool
     ) -> None:
         """By torch's routines, and by elimination as on CUDA."""
-        monkeypatch.setattr("engram.methods.gem._may_look", lambda _q: False)
+        monkeypatch.setattr("engram.methods.gem._may_read_values", lambda _q: False)
         monkeypatch.setattr("engram.methods.gem._must_eliminate", lambda _m: eliminates)
         for seed in range(40):
             past, g = problem(seed, (7, 12, 20)[seed % 3], seed % 4)
@@ -243,7 +243,7 @@ class TestRun:
 
     def test_lockstep_is_the_loop_with_many_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # with the interior method from the second past task on
-        monkeypatch.setattr("engram.methods.gem.EXACT", 1)
+        monkeypatch.setattr("engram.methods.gem.MOST_ENUMERATED", 1)
         streams = [small.stream(1, seed=seed) for seed in range(2)]
         assert small.gap([GEM(memory=Memory(per_class=3))] * 2, streams=streams) < 1e-9
 

@@ -115,7 +115,7 @@ def test_new_rows_are_imprinted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_form_without_imprinting_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     # not by the module's name: doctests may have imported it a second time
-    monkeypatch.setitem(LUCIR.start.__globals__, "imprint", lambda learner, task: None)
+    monkeypatch.setitem(LUCIR.start.__globals__, "imprint_new_classes", lambda learner, task: None)
     assert torch.stack(begun(LUCIR(memory=FEW), monkeypatch)).min() < 0.9
 
 

@@ -219,7 +219,7 @@ def test_tracing_uses_plain_operations(monkeypatch):
     """A compiled step must not hold a kernel; `Compiled` says so while it traces."""
     from engram.engine.trainers import compiled
 
-    monkeypatch.setattr(compiled, "_compiled", lambda graph, inputs: graph.forward)
+    monkeypatch.setattr(compiled, "_compile_graph", lambda graph, inputs: graph.forward)
     seen = []
 
     def step(x):

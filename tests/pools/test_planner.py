@@ -105,7 +105,7 @@ def test_networks_are_built_for_one_seed_only_until_their_runs_begin(
         return build(self, run)
 
     monkeypatch.setattr(LearnerFactory, "_build", counted)
-    monkeypatch.setattr("engram.engine.factory.KEPT", 1)  # no room for more than one
+    monkeypatch.setattr("engram.engine.factory.MOST_KEPT_BYTES", 1)  # no room for more than one
     runs = [plan.run for plan in plans({"method": "ER", "model": SMALL, "seeds": 5})]
     engine = Engine(runs, device="cpu")
     assert engine.groups() == [[0, 1, 2, 3, 4]]

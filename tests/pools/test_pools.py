@@ -136,7 +136,7 @@ def test_another_worker_goes_on_for_one_that_is_killed(
     left.touch()
     engram.sweep(recipes, pool="processes", out=tmp_path / "out", device="cpu")
     assert not left.exists()  # though all was recorded
-    monkeypatch.setattr("engram.experiments.pools.planner.TRIES", 1)
+    monkeypatch.setattr("engram.experiments.pools.planner.MOST_TRIES", 1)
     with pytest.raises(EngramError, match=r"Always: its worker process ended early .*code 9\); wh"):
         engram.sweep([BASE | {"method": "fatal_method:Always"}], pool="processes", out=tmp_path)
 

@@ -71,8 +71,8 @@ class Impatient(Notes):
 
 def test_whoever_has_no_token_is_told_so(cluster: TwoNodes) -> None:
     code = (
-        "from engram.experiments.pools.ray_pool import connected\n"
-        f"with connected({cluster.address!r}): pass"
+        "from engram.experiments.pools.ray_pool import connect_ray\n"
+        f"with connect_ray({cluster.address!r}): pass"
     )  # fmt: skip
     environ = {**os.environ, "RAY_AUTH_TOKEN": "0" * 32}
     done = subprocess.run(

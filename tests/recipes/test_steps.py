@@ -57,7 +57,7 @@ class TwoPhases(Method):
         learner.params["net.head.weight"].mul_(0.5)  # a second time would be seen
 
 
-SLICES = "engram.engine.checkpoints.Slices"
+SLICES = "engram.engine.checkpoints.SliceLength"
 
 
 def run(out, method, *, seeds=1, together=None, again=False, **training):

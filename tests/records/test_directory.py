@@ -236,7 +236,7 @@ def test_parts_of_killed_writers_stay_incomplete_after_a_merge(
 def test_many_parts_are_merged_by_themselves_and_readers_see_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engram.records.run_directory.MANY", 8)
+    monkeypatch.setattr("engram.records.run_directory.MANY_FILES", 8)
     folder, reader, copied = RunDirectory(tmp_path), RunDirectory(tmp_path), 0
     usual = table_parts._merge_files
 

@@ -99,7 +99,7 @@ def test_features_of_sets(folder, monkeypatch):
     def absent(features):
         raise EngramError("a map of features needs scikit-learn")
 
-    monkeypatch.setattr("engram.report.novelty_figures.flat_map", absent)
+    monkeypatch.setattr("engram.report.novelty_figures.embed_in_plane", absent)
     without = features_section(facts, choose_methods(facts))
     assert len(without.panels) == len(section.panels) - len(maps)
     assert "No maps: a map of features needs scikit-learn." in without.help
@@ -157,7 +157,7 @@ def test_predictions_that_were_not_kept_are_a_problem(folder, monkeypatch):
     def none(*args):
         raise RecordError("predictions of stage 1 were not kept")
 
-    monkeypatch.setattr("engram.records.novelty_records.sets", none)
+    monkeypatch.setattr("engram.records.novelty_records.item_sets", none)
     inputs = from_directories(folder)
     assert inputs.problems == ["novelty: predictions of stage 1 were not kept"]
     assert not len(inputs.novelty)

@@ -6,7 +6,7 @@ import pytest
 from engram.data import Data, load
 from engram.errors import BadArgument
 from engram.reproduce import find_table
-from engram.reproduce.papers import PAPER_NAMES, cgl_paper, confer_paper, rwalk_paper
+from engram.reproduce.papers import PAPER_NAMES, cgl_paper, confer_paper, paper_base, rwalk_paper
 from engram.reproduce.table_registry import _load_paper
 
 
@@ -18,7 +18,7 @@ def images(classes, channels=1, names=()):
 
 def test_every_data_set_of_the_papers_is_of_a_known_kind():
     for paper in PAPER_NAMES:
-        assert set(_load_paper(paper).paper.official.values()) <= set(paper.KINDS)
+        assert set(_load_paper(paper).paper.official.values()) <= set(paper_base.KINDS)
 
 
 @pytest.mark.parametrize(

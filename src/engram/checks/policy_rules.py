@@ -14,7 +14,7 @@ from engram.checks.toy_runs import make_runs, make_streams, train_runs, trees_eq
 from engram.engine.engine import Engine
 from engram.learner.learner import RunLearner
 from engram.memory import Exemplars, Memory
-from engram.memory.policies import make_ranking
+from engram.memory.ranking_policies import make_ranking
 from engram.methods.er import ER
 
 TOTAL = 12

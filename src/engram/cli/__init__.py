@@ -47,7 +47,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def main_options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,

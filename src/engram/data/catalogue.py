@@ -9,7 +9,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,16 @@ import pandas as pd
 
 from engram.data.checked_files import find_below
 from engram.data.dataset import Data, DataSource
-from engram.data.formats import FORMS, Place, find_place, find_places, packed_place, packed_sets
+from engram.data.formats import (
+    READERS,
+    Place,
+    find_place,
+    find_places,
+    option_names,
+    packed_place,
+    packed_sets,
+    read_with_options,
+)
 from engram.data.named_sets import NAMED_SETS, NamedSet
 from engram.data.resized_images import crop_data, read_resized
 from engram.data.standardization import with_normalization
@@ -132,11 +140,7 @@ def _load_any(
     name = str(name_or_path)
     known = NAMED_SETS.get(name) if isinstance(name_or_path, str) else None
     if known is not None and known.make is not None:
-        valid = list(signature(known.make).parameters)
-        for option in options:
-            if option not in (*valid, "resize"):
-                raise unknown(f"option of {name}", option, valid or ["(none)"])
-        return read_resized(known.make, valid, options), name
+        return read_with_options(name, known.make, option_names(known.make), options), name
     if isinstance(name_or_path, str) and is_user_set(name):
         return read_resized(partial(load_user_set, name), (), options), name
     path = Path(name).expanduser()
@@ -305,9 +309,5 @@ def data_options(name: str) -> frozenset[str]:
     True
     """
     known = NAMED_SETS.get(name)
-    readers = FORMS if known is None or known.make is None else (known.make,)
-    return frozenset(
-        one.name for reader in (load, *readers)
-        for one in inspect.signature(reader).parameters.values()
-        if one.kind is one.KEYWORD_ONLY and one.name not in ("name", "root")
-    )  # fmt: skip
+    readers = READERS if known is None or known.make is None else (known.make,)
+    return frozenset(one for reader in (load, *readers) for one in option_names(reader))

@@ -9,7 +9,7 @@ import io
 import math
 import os
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -116,6 +116,42 @@ def read_text_file(file: Path) -> str:
         return file.read_text(encoding="utf-8-sig")
 
 
+def read_lines(file: Path) -> Iterator[tuple[str, str]]:
+    r"""(place for errors, line) of the lines of a list that are not blank.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "list.txt"
+    ...     _ = file.write_bytes(b"1 a b\r\n\r\n2 c \r\n")
+    ...     [(where.partition(", ")[2], line) for where, line in read_lines(file)]
+    [('line 1', '1 a b'), ('line 3', '2 c')]
+    """
+    if not file.is_file():
+        raise bad(str(file), "a list that the official archive has", "no such file")
+    for number, line in enumerate(read_text_file(file).splitlines(), 1):
+        if line.strip():
+            yield f"{file}, line {number}", line.strip()
+
+
+def parse_numbers(where: str, wanted: str, words: Sequence[str], count: int) -> list[float]:
+    """So many numbers from words, or an error that says what is `wanted`.
+
+    Examples
+    --------
+    >>> parse_numbers("box.txt", "left and right", ["1", "2.5"], 2)
+    [1.0, 2.5]
+    """
+    try:
+        found = list(map(float, words))
+    except ValueError:
+        found = []
+    if len(found) != count:
+        raise bad(where, wanted, words)
+    return found
+
+
 @contextmanager
 def name_file_in_errors(file: Path) -> Iterator[None]:
     r"""Names the file in complaints about its encoding or its quotes.
@@ -177,6 +213,32 @@ def find_below(base: Path, name: str) -> Path:
             found = place / alike[0] if alike else found
         place = found
     return place
+
+
+def find_first(base: Path, names: Iterable[str]) -> Path | None:
+    """The first file of some relative paths (folder, where a path ends in a slash) that is there.
+
+    The case of letters does not matter, see `find_below`.
+    """
+    for name in names:
+        place = find_below(base, name)
+        if place.is_dir() if name.endswith("/") else place.is_file():
+            return place
+    return None
+
+
+def has_files(folder: Path, *names: str) -> bool:
+    """Whether a folder has all of some files (folders, where a name ends in a slash).
+
+    Examples
+    --------
+    >>> has_files(Path("/"), "etc/"), has_files(Path("/"), "etc")
+    (True, False)
+    """
+    return all(
+        (folder / name).is_dir() if name.endswith("/") else (folder / name).is_file()
+        for name in names
+    )
 
 
 # ------------------------------------------------------------------------------------------------

@@ -143,7 +143,18 @@ def describe_kinds(*, grey: int = 0, clear: int = 0, blank: int = 0) -> tuple[st
         (grey, "grey image", ", made RGB"), (clear, "image", " whose transparency is left out"),
         (blank, "blank image", " of one colour, kept"),
     )  # fmt: skip
-    return tuple(plural(count, noun) + rest for count, noun, rest in kinds if count)
+    return tuple(count_notes(*kinds))
+
+
+def count_notes(*counts: tuple[int, str, str]) -> list[str]:
+    """A note for each count above 0: of what it is, and what became of that.
+
+    Examples
+    --------
+    >>> count_notes((2, "clip", " left out"), (0, "clip", " lost"))
+    ['2 clips left out']
+    """
+    return [plural(count, noun) + rest for count, noun, rest in counts if count]
 
 
 def _open(source: ImageSource) -> Any:

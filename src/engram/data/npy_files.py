@@ -55,7 +55,9 @@ def load_npy_folder(path: Path, *, name: str | None = None) -> Data:
     return _data(found, name or path.resolve().name)
 
 
-def read_npy(path: Path, *, mapped: bool = False) -> Any:
+def read_npy(
+    path: Path, *, mapped: bool = False, wanted: str = "an array that numpy.save wrote"
+) -> Any:
     """The array of a file; pickled objects are refused."""
     try:
         check_npy(path)
@@ -63,9 +65,11 @@ def read_npy(path: Path, *, mapped: bool = False) -> Any:
     except EngramError:
         raise
     except (OSError, ValueError, EOFError, TokenError) as error:
-        raise bad(str(path), "an array that numpy.save wrote", str(error).splitlines()[0]) from None
+        problem = str(error).splitlines()[0]
+        got = "pickled objects" if "pickle" in problem else problem
+        raise bad(str(path), wanted, got) from None
     if not isinstance(found, np.ndarray):
-        raise bad(str(path), "one array", "an archive of several")
+        raise bad(str(path), wanted, "an archive of arrays")
     return found
 
 

@@ -27,10 +27,10 @@ _MODULE_OF = {
     "OrderStudy": "order_study",
     "Plan": "plan",
     "Recipe": "recipe",
-    "build_method": "method_names",
+    "build_method": "build_methods",
     "execute": "run_plans",
-    "method_label": "method_names",
-    "plans_of": "plan",
+    "method_label": "build_methods",
+    "make_plans": "plan",
     "run": "run_methods",
     "set_value": "overrides",
 }

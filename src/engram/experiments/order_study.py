@@ -17,7 +17,7 @@ from engram.experiments.callbacks import Callback
 from engram.experiments.plan import Plan, Planner
 from engram.experiments.recipe import Recipe
 from engram.experiments.run_plans import execute
-from engram.metrics.order_disparity import OrderDisparity, order_disparity
+from engram.metrics.order_sensitivity import OrderDisparity, order_disparity
 from engram.metrics.statistics import std
 from engram.records import Result
 from engram.records.prediction_scoring import average_name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from engram.memory.budget import Memory, check_memory
 from engram.memory.exemplars import Exemplars
-from engram.memory.policies import (
+from engram.memory.ranking_policies import (
     Entropy,
     Herding,
     Outputs,

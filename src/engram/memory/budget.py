@@ -22,7 +22,7 @@ from engram.errors import (
     plural,
 )
 from engram.memory.exemplars import Exemplars
-from engram.memory.policies import (
+from engram.memory.ranking_policies import (
     HERDING_RULES,
     PLANE_TRANSFORMS,
     Policy,
@@ -84,7 +84,7 @@ class Memory:
     strict
         For `per_class`: reject classes with fewer rows.
     normalize, dedupe, rule
-        For herding, see `engram.memory.policies.herding`.
+        For herding, see `engram.memory.ranking_policies.herding_order`.
     pd_transform
         For the plane distance: ``abs_eps`` or ``softplus``.
 

@@ -54,7 +54,7 @@ from engram.metrics.multilabel import (
     subclass_precision,
     threshold,
 )
-from engram.metrics.order_disparity import OrderDisparity, order_disparity
+from engram.metrics.order_sensitivity import OrderDisparity, order_disparity
 from engram.metrics.significance import (
     Comparison,
     PairedTest,

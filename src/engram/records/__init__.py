@@ -8,7 +8,6 @@ is the writer's side, long_table the columns.
 
 from __future__ import annotations
 
-from engram.records.environment import environment
 from engram.records.head_views import accuracy_matrix, predict, predict_sets
 from engram.records.long_table import COLUMNS, Rows
 from engram.records.predictions import KEEP, Prediction, Predictions, StageKey
@@ -17,6 +16,7 @@ from engram.records.reading import combine, from_csv, read
 from engram.records.result import Result
 from engram.records.run_arrays import RunKey
 from engram.records.run_directory import RunDirectory, new_part, run_id
+from engram.records.run_environment import environment
 from engram.records.scored_items import EvaluationItems
 from engram.records.stage_rows import StageRows, record_stage
 from engram.records.table_parts import Problem

@@ -266,7 +266,7 @@ def detection_metric(
     detector
         Its class in lower case, such as ``odin``.
     metric
-        A name of `engram.records.novelty_records.compare`.
+        A name of `engram.records.novelty_records.compare_sets`.
     """
     wanted = [stages] if isinstance(stages, int) else list(stages)
 

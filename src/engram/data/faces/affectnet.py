@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
-
 from engram import keys
-from engram.data.checked_files import check_npy, find_below, name_file_in_errors, path_inside
-from engram.data.dataset import Data
-from engram.data.faces.face_images import Face, FaceOptions, Frame, read_faces
+from engram.data.checked_files import (
+    find_below,
+    find_first,
+    name_file_in_errors,
+    parse_numbers,
+    path_inside,
+)
 from engram.data.image_folder import IMAGE_SUFFIXES, is_hidden, list_images
-from engram.errors import bad, check_int, plural
+from engram.data.images import count_notes
+from engram.data.npy_files import read_npy
+from engram.data.picture_sets import Frame, Picture, PictureList, picture_reader
+from engram.errors import bad, check_int
 
 _LABELS = (
-    "Neutral",
-    "Happiness",
-    "Sadness",
-    "Surprised",
-    "Fearful",
-    "Disgust",
-    "Anger",
-    "Contempt",
-)
+    "Neutral", "Happiness", "Sadness", "Surprised", "Fearful", "Disgust", "Anger", "Contempt",
+)  # fmt: skip
 _OTHERS = ("none", "uncertain", "no face")  # 8, 9 and 10: no expressions
 _ALONE = "annotations"  # without an image
 _LISTS = ("", "Manually_Annotated_file_lists", "Manually_Annotated/Manually_Annotated_file_lists")
 _PICTURES = (
-    "Manually_Annotated/Manually_Annotated_Images", "Manually_Annotated_Images",
-    "Manually_Annotated", "",
+    "Manually_Annotated/Manually_Annotated_Images/", "Manually_Annotated_Images/",
+    "Manually_Annotated/", "./",
 )  # fmt: skip
 _FILES = {"train": "training.csv", "test": "validation.csv"}
 _SETS = {"train": ("train_set", "train"), "test": ("val_set", "val", "valid")}
@@ -47,30 +44,20 @@ def is_affectnet(path: Path) -> bool:
     return _lists(path) is not None or _sets(path) is not None
 
 
-def load_affectnet(
-    path: Path,
-    *,
-    size: int = 100,
-    per_class: int | None = None,
-    seed: int = 0,
-    broken: str = "error",
-    packed: str | os.PathLike[str] | None = None,
-    name: str = "affectnet",
-) -> Data:
+@picture_reader("affectnet")
+def load_affectnet(path: Path, *, per_class: int | None = None, seed: int = 0) -> PictureList:
     """AffectNet, manually labelled: training and, for testing, validation part of its authors.
 
     Images without an expression (none, uncertain, no face) are left out. Lists give a face box, by
-    which the images are cut; images of the folders with annotations are faces already.
+    which the images are cut; images of the folders with annotations are faces already. The whole
+    set takes 9 GB at size 100: give `packed`.
 
     Parameters
     ----------
-    size, broken, packed
-        See `FaceOptions`. The whole set takes 9 GB at size 100: give `packed`.
     per_class, seed
         At most so many training images of each expression, drawn by the seed; the down-sampled
         form of the authors has 15000.
     """
-    options = FaceOptions(size=size, broken=broken, packed=packed)
     lists, sets = _lists(path), _sets(path)
     if lists is None and sets is None:
         raise bad(str(path), f"{_FILES['train']} and {_FILES['test']}, or train_set and val_set "
@@ -79,12 +66,14 @@ def load_affectnet(
     found = _read_lists(path, lists, others) if lists else _read_annotations(sets or {}, others)
     faces = list(found)
     alone = others.pop(_ALONE, 0)
-    notes = [f"{plural(count, 'image')} labelled {kind} left out" for kind, count in others.items()]
-    notes += [f"{plural(alone, 'annotation')} without an image"] if alone else []
+    notes = count_notes(
+        *((count, "image", f" labelled {kind} left out") for kind, count in others.items()),
+        (alone, "annotation", " without an image"),
+    )
     if per_class is not None:
         faces, left = _limit_per_class(faces, check_int("per_class", per_class, low=1), seed)
         notes.append(f"at most {per_class:,} training images per class, {left:,} left out")
-    return read_faces(name, faces, options, notes=notes)
+    return PictureList(faces, notes)
 
 
 def _lists(path: Path) -> dict[str, Path] | None:
@@ -108,22 +97,17 @@ def _is_head(name: str) -> bool:
 
 
 def _sets(path: Path) -> dict[str, Path] | None:
-    sets = {
-        part: next(
-            (
-                place
-                for one in names
-                if find_below(place := find_below(path, one), "annotations").is_dir()
-            ),
-            None,
-        )
-        for part, names in _SETS.items()
-    }
-    return None if None in sets.values() else {k: v for k, v in sets.items() if v is not None}
+    sets = {}
+    for part, names in _SETS.items():
+        annotations = find_first(path, [f"{one}/annotations/" for one in names])
+        if annotations is None:
+            return None
+        sets[part] = annotations.parent
+    return sets
 
 
-def _read_lists(path: Path, lists: dict[str, Path], others: Counter[str]) -> Iterator[Face]:
-    base = next(place for one in _PICTURES if (place := find_below(path, one)).is_dir())
+def _read_lists(path: Path, lists: dict[str, Path], others: Counter[str]) -> Iterator[Picture]:
+    base = find_first(path, _PICTURES) or path
     for part, file in lists.items():
         with file.open(encoding="utf-8-sig", newline="") as stream, name_file_in_errors(file):
             for number, row in enumerate(csv.reader(stream), 1):
@@ -135,21 +119,19 @@ def _read_lists(path: Path, lists: dict[str, Path], others: Counter[str]) -> Ite
                 label = _label(where, row[_COLUMNS.index("expression")], others)
                 if label is not None:
                     place = base / path_inside(where, row[0])
-                    yield Face(place, label, part, Frame(box=_box(where, row[1:5])))
+                    yield Picture(place, label, part, Frame(box=_box(where, row[1:5])))
 
 
 def _box(where: str, words: list[str]) -> tuple[float, float, float, float] | None:
     """The face box; None where the list has none (NULL, or a width of 0)."""
     if any(word.strip().upper() in ("", "NULL", "NAN") for word in words):
         return None
-    try:
-        left, top, width, height = map(float, words)
-    except ValueError:
-        raise bad(where, "face_x, face_y, face_width, face_height", words) from None
+    wanted = "face_x, face_y, face_width, face_height"
+    left, top, width, height = parse_numbers(where, wanted, words, 4)
     return (left, top, left + width, top + height) if width > 0 and height > 0 else None
 
 
-def _read_annotations(sets: dict[str, Path], others: Counter[str]) -> Iterator[Face]:
+def _read_annotations(sets: dict[str, Path], others: Counter[str]) -> Iterator[Picture]:
     for part, folder in sets.items():
         images, annotations = find_below(folder, "images"), find_below(folder, "annotations")
         pictures = list_images(images) if images.is_dir() else []
@@ -165,25 +147,17 @@ def _read_annotations(sets: dict[str, Path], others: Counter[str]) -> Iterator[F
             file = annotations / f"{picture.stem}_exp.npy"
             label = _label(str(file), _read_npy_scalar(file), others)
             if label is not None:
-                yield Face(picture, label, part)
+                yield Picture(picture, label, part)
 
 
 def _read_npy_scalar(file: Path) -> str:
     """The one number or text of a file; pickled objects are never unpickled."""
     if not file.is_file():
         raise bad(str(file), "an annotation for each image", "no such file")
-    try:
-        check_npy(file)
-        value = np.load(file, allow_pickle=False)
-    except ValueError as problem:
-        got = "pickled objects" if "pickle" in str(problem) else str(problem)
-        raise bad(str(file), "a plain array of one label", got) from None
-    except (EOFError, OSError) as problem:
-        raise bad(str(file), "a complete npy file", str(problem)) from None
-    if not isinstance(value, np.ndarray):
-        raise bad(str(file), "a plain array of one label", "an archive of arrays")
+    wanted = "a plain array of one label"
+    value = read_npy(file, wanted=wanted)
     if value.size != 1 or value.dtype.kind not in "iufUS":
-        raise bad(str(file), "a plain array of one label", f"{value.shape} of {value.dtype}")
+        raise bad(str(file), wanted, f"{value.shape} of {value.dtype}")
     one = value.ravel()[0]
     return one.decode("ascii", "replace") if isinstance(one, bytes) else str(one)
 
@@ -200,7 +174,7 @@ def _label(where: str, text: str, others: Counter[str]) -> str | None:
     return word
 
 
-def _limit_per_class(faces: list[Face], limit: int, seed: int) -> tuple[list[Face], int]:
+def _limit_per_class(faces: list[Picture], limit: int, seed: int) -> tuple[list[Picture], int]:
     """At most `limit` training faces of each class, in the order in which they were."""
     keep: set[int] = set()
     for k, label in enumerate(_LABELS):

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from engram.data.attributes import draw_held_out_units
 from engram.data.checked_files import name_file_in_errors, read_text_file
-from engram.data.dataset import Data
 from engram.data.faces.expressions import find_expression
-from engram.data.faces.face_images import Face, FaceOptions, read_faces
 from engram.data.image_folder import list_images
-from engram.errors import BadArgument, bad, check_choice, check_int, plural
+from engram.data.images import count_notes
+from engram.data.picture_sets import Picture, PictureList, picture_reader
+from engram.errors import BadArgument, bad, check_choice, check_int
 
 # States of the spontaneous part by their code, from 1; what is no expression is left out.
 _STATES = (
@@ -47,29 +47,25 @@ def is_baum1(path: Path) -> bool:
     return _list(path) is not None
 
 
+@picture_reader("baum1")
 def load_baum1(
     path: Path,
     *,
-    size: int = 100,
     split: str = "subject",
     test_share: float = 0.3,
     every: int = 1,
     frames: str | os.PathLike[str] | None = None,
     seed: int = 0,
-    broken: str = "error",
-    packed: str | os.PathLike[str] | None = None,
-    name: str = "baum1",
-) -> Data:
+) -> PictureList:
     """BAUM-1: every frame of a clip has the clip's label; subject, clip and gender are attributes.
 
     The list is ``Annotations_BAUM1s.csv`` (or .tsv, .txt: the official sheet, saved as text), with
     clip names such as S001_001 and an emotion or its code. The frames of a clip lie in a folder of
-    its name, anywhere below. Clips of other states (boredom, thinking, ...) are left out.
+    its name, anywhere below; they are cut at their centre. Clips of other states (boredom,
+    thinking, ...) are left out.
 
     Parameters
     ----------
-    size, broken, packed
-        See `FaceOptions`. Frames are cut at their centre.
     split, test_share, seed
         What is held out for testing: whole subjects, whole clips or single frames, drawn by the
         seed so that every expression has about that share. Frames of one clip are almost alike,
@@ -82,7 +78,6 @@ def load_baum1(
     """
     check_choice("split", split, SPLITS)
     check_int("every", every, low=1)
-    options = FaceOptions(size=size, broken=broken, packed=packed)
     listed = _list(path)
     if listed is None:
         raise bad(str(path), "a list of clips such as Annotations_BAUM1s.csv", "none")
@@ -90,15 +85,15 @@ def load_baum1(
     files = _frames(path, clips, None if frames is None else Path(frames))
     rows = [(clip, file) for clip in clips for file in files.get(clip.name, ())[::every]]
     absent = sum(clip.name not in files for clip in clips)
-    notes += [f"{plural(absent, 'clip')} without frames left out"] if absent else []
+    notes += count_notes((absent, "clip", " without frames left out"))
     units = [_unit(split, clip, file) for clip, file in rows]
     labels = [clip.label for clip, _ in rows]
     held = draw_held_out_units(units, labels, test_share, seed=seed)
     faces = [
-        Face(file, clip.label, "test" if unit in held else "train", facts=clip.facts)
+        Picture(file, clip.label, "test" if unit in held else "train", facts=clip.facts)
         for (clip, file), unit in zip(rows, units, strict=True)
     ]
-    return read_faces(name, faces, options, notes=notes)
+    return PictureList(faces, notes)
 
 
 def _unit(split: str, clip: _Clip, file: Path) -> str:
@@ -149,12 +144,10 @@ def _read(file: Path) -> tuple[list[_Clip], list[str]]:
         else:
             facts = {"subject": clip.upper().split("_")[0], "clip": clip.upper(), **_gender(row)}
             clips[clip.upper()] = _Clip(clip.upper(), find_expression(state) or "", facts)
-    notes = []
-    if others:
-        states = ", ".join(sorted(others))
-        notes.append(f"{plural(sum(others.values()), 'clip')} of other states ({states}) left out")
-    if unclear:
-        notes.append(f"{plural(unclear, 'clip')} whose emotion and code differ left out")
+    notes = count_notes(
+        (others.total(), "clip", f" of other states ({', '.join(sorted(others))}) left out"),
+        (unclear, "clip", " whose emotion and code differ left out"),
+    )
     if not told:
         raise bad(str(file), "clips such as S001_001", "none")
     return list(clips.values()), notes

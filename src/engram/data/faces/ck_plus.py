@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -10,18 +9,18 @@ from pathlib import Path
 import numpy as np
 
 from engram.data.attributes import draw_held_out_units
-from engram.data.checked_files import find_below, read_text_file
+from engram.data.checked_files import find_below, find_first, read_text_file
 from engram.data.conversion import Array
-from engram.data.dataset import Data
 from engram.data.faces.expressions import EXPRESSIONS
-from engram.data.faces.face_images import Face, FaceOptions, Frame, read_faces
 from engram.data.image_folder import is_hidden, list_images
-from engram.errors import bad, check_int, plural
+from engram.data.images import count_notes
+from engram.data.picture_sets import Frame, Picture, PictureList, picture_reader
+from engram.errors import bad, check_int
 
 # The Emotion files count the expressions as EXPRESSIONS does: 0 neutral, 1 anger, 2 contempt, ...
-_IMAGES = ("cohn-kanade-images", "extended-cohn-kanade-images/cohn-kanade-images")
-_EMOTION = ("Emotion", "Emotion_labels/Emotion", "Emotion_labels")
-_LANDMARKS = ("Landmarks", "Landmarks/Landmarks")
+_IMAGES = ("cohn-kanade-images/", "extended-cohn-kanade-images/cohn-kanade-images/")
+_EMOTION = ("Emotion/", "Emotion_labels/Emotion/", "Emotion_labels/")
+_LANDMARKS = ("Landmarks/", "Landmarks/Landmarks/")
 _LABELLED = "_emotion.txt"  # the end of the name of a label
 _POINTS = 68
 _NUMBER = re.compile(r"(\d+)\D*$")
@@ -29,26 +28,19 @@ _NUMBER = re.compile(r"(\d+)\D*$")
 
 def is_ck_plus(path: Path) -> bool:
     """Whether a folder holds the frames and the Emotion files."""
-    return _inside(path, _IMAGES) is not None and _inside(path, _EMOTION) is not None
+    return find_first(path, _IMAGES) is not None and find_first(path, _EMOTION) is not None
 
 
+@picture_reader("ck_plus")
 def load_ck_plus(
-    path: Path,
-    *,
-    size: int = 100,
-    peak: int = 3,
-    test_share: float = 37 / 123,
-    seed: int = 0,
-    broken: str = "error",
-    packed: str | os.PathLike[str] | None = None,
-    name: str = "ck_plus",
-) -> Data:
+    path: Path, *, peak: int = 3, test_share: float = 37 / 123, seed: int = 0
+) -> PictureList:
     """CK+: the last frames of each labelled sequence as its expression, the first as Neutral.
+
+    Faces are cut by their 68 landmarks.
 
     Parameters
     ----------
-    size, broken, packed
-        See `FaceOptions`. Faces are cut by their 68 landmarks.
     peak
         Frames taken from the end of a sequence.
     test_share, seed
@@ -56,8 +48,7 @@ def load_ck_plus(
         every expression has about that share. No subject is in both parts.
     """
     check_int("peak", peak, low=1)
-    options = FaceOptions(size=size, broken=broken, packed=packed)
-    images, emotions = _inside(path, _IMAGES), _inside(path, _EMOTION)
+    images, emotions = find_first(path, _IMAGES), find_first(path, _EMOTION)
     if images is None or emotions is None:
         raise bad(str(path), "the folders cohn-kanade-images and Emotion", "others")
     subjects = _folders(images)
@@ -83,22 +74,22 @@ def load_ck_plus(
     units, labels = [one[2] for one in found], [one[1] for one in found]
     everyone = [subject.name for subject in subjects]
     held = draw_held_out_units(units, labels, test_share, seed=seed, everyone=everyone)
-    landmarks = _inside(path, _LANDMARKS)
+    landmarks = find_first(path, _LANDMARKS)
     faces = [
-        Face(file, label, "test" if subject in held else "train", _frame(file, images, landmarks),
-             {"subject": subject})
+        Picture(
+            file, label, "test" if subject in held else "train",
+            _frame(file, images, landmarks), {"subject": subject},
+        )
         for file, label, subject in found
     ]  # fmt: skip
     notes = [f"{len(subjects) - len(held)} subjects for training, {len(held)} for testing"]
-    notes += [f"{plural(unlabelled, 'sequence')} without an emotion left out"] if unlabelled else []
-    notes += [f"{plural(short, 'sequence')} of fewer than two frames left out"] if short else []
     alone = sum(len(_emotion_files(one)) for one in emotions.rglob("*") if one.is_dir()) - told
-    notes += [f"{plural(alone, 'emotion file')} of sequences that are not there"] if alone else []
-    return read_faces(name, faces, options, notes=notes)
-
-
-def _inside(path: Path, names: tuple[str, ...]) -> Path | None:
-    return next((place for one in names if (place := find_below(path, one)).is_dir()), None)
+    notes += count_notes(
+        (unlabelled, "sequence", " without an emotion left out"),
+        (short, "sequence", " of fewer than two frames left out"),
+        (alone, "emotion file", " of sequences that are not there"),
+    )
+    return PictureList(faces, notes)
 
 
 def _folders(path: Path) -> list[Path]:

@@ -16,10 +16,10 @@ from engram.data.checked_files import name_file_in_errors
 from engram.data.conversion import Array
 from engram.data.dataset import Data
 from engram.data.faces.expressions import expression_ids, find_expression
-from engram.data.faces.face_images import BROKEN, Frame, crop_image, crop_square
 from engram.data.image_folder import is_hidden, list_class_folders, list_images
 from engram.data.images import decode, describe_images, describe_kinds, refuse_broken
 from engram.data.packed import load_packed
+from engram.data.picture_sets import BROKEN, Frame, crop_image, crop_square
 from engram.errors import BadArgument, bad, check_choice, check_int, plural, unknown
 
 CLASSES = ("angry", "disgusted", "fearful", "happy", "neutral", "sad", "surprised")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from engram.data.checked_files import find_below, path_inside, read_text_file
-from engram.data.dataset import Data
-from engram.data.faces.face_images import Face, FaceOptions, read_faces
+from engram.data.checked_files import find_first, path_inside, read_lines
 from engram.data.image_folder import IMAGE_SUFFIXES, is_hidden
+from engram.data.picture_sets import Picture, PictureList, picture_reader
 from engram.errors import bad
 
 # A label A_B names the complementary (A) and the dominant expression (B).
@@ -35,43 +33,31 @@ def is_icv_mefed(path: Path) -> bool:
         return True  # it does, but something is wrong with them, which loading will tell
 
 
-def load_icv_mefed(
-    path: Path,
-    *,
-    size: int = 100,
-    broken: str = "error",
-    packed: str | os.PathLike[str] | None = None,
-    name: str = "icv_mefed",
-) -> Data:
+@picture_reader("icv_mefed")
+def load_icv_mefed(path: Path) -> PictureList:
     """iCV-MEFED with the split of its authors; subject and complementary expression are attributes.
 
     Each part is a list ``training.txt``, ``validation.txt``, ``testing.txt`` of lines
     ``IMAGE LABEL``, or a folder of that name whose images lie in folders called by their labels
     (``training/017/1_7/0003.JPG``) or end in them (``training/017/0003_1_7.JPG``).
-
-    Parameters
-    ----------
-    size, broken, packed
-        See `FaceOptions`. Images are cut at their centre.
+    Images are cut at their centre.
     """
-    options = FaceOptions(size=size, broken=broken, packed=packed)
     faces = [
-        Face(file, _CODES[dominant.upper()], part,
+        Picture(file, _CODES[dominant.upper()], part,
              facts={**_subject(path, file), "complementary": _CODES[other.upper()]})
         for part, file, (other, dominant) in _entries(path)
     ]  # fmt: skip
     if not {"train", "test"} <= {face.part for face in faces}:
         raise bad(str(path), "lists or folders training and testing with labels A_B",
                   sorted({face.part for face in faces}) or "none")  # fmt: skip
-    return read_faces(name, faces, options)
+    return PictureList(faces)
 
 
 def _entries(path: Path) -> Iterator[tuple[str, Path, tuple[str, str]]]:
     """(part, image, label) of all images, part by part."""
     for part, names in _PARTS.items():
-        lists = (find_below(path, f"{one}{end}") for one in names for end in (".txt", ".csv"))
-        listed = next((file for file in lists if file.is_file()), None)
-        folder = next((place for one in names if (place := find_below(path, one)).is_dir()), None)
+        listed = find_first(path, [one + end for one in names for end in (".txt", ".csv")])
+        folder = find_first(path, [f"{one}/" for one in names])
         if listed is not None:
             yield from ((part, *entry) for entry in _read_list(path, listed, folder))
         elif folder is not None:
@@ -81,16 +67,14 @@ def _entries(path: Path) -> Iterator[tuple[str, Path, tuple[str, str]]]:
 def _read_list(
     path: Path, file: Path, folder: Path | None
 ) -> Iterator[tuple[Path, tuple[str, str]]]:
-    for number, line in enumerate(read_text_file(file).splitlines(), 1):
-        if not line.strip():
-            continue
-        entry = _ENTRY.fullmatch(line.strip())  # names of images may have blanks
+    for number, (where, line) in enumerate(read_lines(file)):
+        entry = _ENTRY.fullmatch(line)  # names of images may have blanks
         label = None if entry is None else _LABEL.fullmatch(entry[2])
         if entry is None or label is None:
-            if number == 1 and not any(one in line.lower() for one in IMAGE_SUFFIXES):
+            if number == 0 and not any(one in line.lower() for one in IMAGE_SUFFIXES):
                 continue  # a head line
-            raise bad(f"{file}, line {number}", "an image and a label such as 1_7 or N_N", line)
-        image = path_inside(f"{file}, line {number}", entry[1])
+            raise bad(where, "an image and a label such as 1_7 or N_N", line)
+        image = path_inside(where, entry[1])
         places = [path / image, *([folder / image] if folder else [])]
         yield next((one for one in places if one.is_file()), places[-1]), (label[1], label[2])
 

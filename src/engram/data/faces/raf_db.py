@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
-from engram.data.checked_files import find_below, path_inside, read_text_file
-from engram.data.dataset import Data
-from engram.data.faces.face_images import Face, FaceOptions, Frame, read_faces
-from engram.errors import bad, check_choice, plural
+from engram.data.checked_files import (
+    find_below,
+    find_first,
+    parse_numbers,
+    path_inside,
+    read_lines,
+    read_text_file,
+)
+from engram.data.images import count_notes
+from engram.data.picture_sets import Frame, Picture, PictureList, picture_reader
+from engram.errors import bad, check_choice
 
 _LISTS = tuple(
     f"{base}EmoLabel/{name}" for base in ("basic/", "")
@@ -29,71 +35,46 @@ _MARGIN = 0.75  # they lie well inside of the face
 
 def is_raf_db(path: Path) -> bool:
     """Whether a folder, or its folder basic, has the list of labels."""
-    return _list(path) is not None
+    return find_first(path, _LISTS) is not None
 
 
-def load_raf_db(
-    path: Path,
-    *,
-    size: int = 100,
-    images: str = "aligned",
-    broken: str = "error",
-    packed: str | os.PathLike[str] | None = None,
-    name: str = "raf_db",
-) -> Data:
+@picture_reader("raf_db")
+def load_raf_db(path: Path, *, images: str = "aligned") -> PictureList:
     """RAF-DB with the split of its authors; gender, race and age are attributes.
 
-    Parameters
-    ----------
-    size, broken, packed
-        See `FaceOptions`.
-    images
-        ``aligned``: those of Image/aligned, taken whole. ``original``: those of Image/original, cut
-        by the face box of Annotation/boundingbox, else by the five manual landmarks.
+    `images`: the ``aligned`` ones of Image/aligned, taken whole, or the ``original`` ones of
+    Image/original, cut by the face box of Annotation/boundingbox, else by the five manual
+    landmarks.
     """
     check_choice("images", images, IMAGES)
-    options = FaceOptions(size=size, broken=broken, packed=packed)
-    listed = _list(path)
+    listed = find_first(path, _LISTS)
     if listed is None:
         raise bad(str(path), "EmoLabel/list_patition_label.txt", "no such file")
     base = listed.parent.parent
     pictures, manual = find_below(base, f"Image/{images}"), find_below(base, "Annotation/manual")
     boxes = find_below(base, "Annotation/boundingbox")
     faces, without = [], 0
-    for number, line in enumerate(read_text_file(listed).splitlines(), 1):
-        if not line.strip():
-            continue
-        stem, label, part = _entry(listed, number, line)
+    for where, line in read_lines(listed):
+        stem, label, part = _parse_entry(where, line)
         points, facts = _read_manual(manual / f"{stem}_manu_attri.txt")
         without += not facts
-        faces.append(Face(_picture(pictures, stem, images), label, part,
-                          _frame(boxes, stem, points) if images == "original" else None,
-                          facts))  # fmt: skip
+        frame = _frame(boxes / f"{stem}_boundingbox.txt", points) if images == "original" else None
+        faces.append(Picture(_picture(pictures, stem, images), label, part, frame, facts))
+    notes = count_notes((without, "image", " without gender, race and age"))
     if without == len(faces):
         notes = ["no manual annotation: gender, race and age are not known"]
-    else:
-        notes = [f"{plural(without, 'image')} without gender, race and age"] if without else []
-    return read_faces(name, faces, options, notes=notes, names=GROUPS)
+    return PictureList(faces, notes, names=GROUPS)
 
 
-def _list(path: Path) -> Path | None:
-    """The list of labels, in the folder or in its folder basic."""
-    return next((file for one in _LISTS if (file := find_below(path, one)).is_file()), None)
-
-
-def _entry(file: Path, number: int, line: str) -> tuple[str, str, str]:
+def _parse_entry(where: str, line: str) -> tuple[str, str, str]:
     """File name without its ending, expression and part of a line."""
     words = line.split()
     part = words[0].split("_")[0]
     good = len(words) == 2 and part in ("train", "test") and words[1].isdecimal()
     if not good or not 1 <= int(words[1]) <= len(_LABELS):
         wanted = f"train_NUMBER.jpg or test_NUMBER.jpg and a label from 1 to {len(_LABELS)}"
-        raise bad(f"{file}, line {number}", wanted, line)
-    return (
-        path_inside(f"{file}, line {number}", words[0]).rsplit(".", 1)[0],
-        _LABELS[int(words[1]) - 1],
-        part,
-    )
+        raise bad(where, wanted, line)
+    return path_inside(where, words[0]).rsplit(".", 1)[0], _LABELS[int(words[1]) - 1], part
 
 
 def _picture(folder: Path, stem: str, images: str) -> Path:
@@ -120,13 +101,9 @@ def _read_manual(file: Path) -> tuple[np.ndarray | None, dict[str, str]]:
     return points, facts
 
 
-def _frame(folder: Path, stem: str, points: np.ndarray | None) -> Frame:
-    file = folder / f"{stem}_boundingbox.txt"
+def _frame(file: Path, points: np.ndarray | None) -> Frame:
     if not file.is_file():
         return Frame(points=points, margin=_MARGIN)
-    words = read_text_file(file).split()
-    try:
-        left, top, right, bottom = map(float, words)
-    except ValueError:
-        raise bad(str(file), "left, top, right and bottom of a face", " ".join(words)) from None
+    wanted = "left, top, right and bottom of a face"
+    left, top, right, bottom = parse_numbers(str(file), wanted, read_text_file(file).split(), 4)
     return Frame(box=(left, top, right, bottom))

@@ -79,7 +79,8 @@ def load_ntu(
     frames
         Other than 300: the filled frames are resampled to that many.
     repair
-        What happens to damaged sequences, see `engram.data.skeletons.skeleton_data.mend`.
+        What happens to damaged sequences, see
+        `engram.data.skeletons.skeleton_data.repair_sequences`.
     split
         ``cil``: the cross-subject training part alone, 8:1:1 within each class; ``tuning``: the
         same, tested on its validation rows; ``official``: cross-subject training and test parts.

@@ -13,7 +13,7 @@ from engram.engine.training import PRECISIONS
 from engram.errors import bad, check_choice, check_float, check_int, unknown
 from engram.experiments import Recipe
 from engram.learner.objectives import SCOPES
-from engram.memory.policies import policies
+from engram.memory.ranking_policies import policies
 from engram.methods.er import REDUCTIONS
 from engram.reproduce import measures
 from engram.reproduce.cells import Cell, read_cells

@@ -1,32 +1,36 @@
-"""Sets of faces from lists of pictures: each face is cropped (landmarks, box or centre) and
-resized to one size.
+"""Data from lists of pictures of any size, faces above all: each is cropped (by landmarks, by a box
+or at its centre) and resized to one size.
+
+A reader of such a set lists its pictures (`PictureList`); `picture_reader` does the rest.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
 import io
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from engram.data.checked_files import check_regular
+from engram.data.checked_files import check_regular, total_memory
 from engram.data.conversion import Array
 from engram.data.dataset import Data
 from engram.data.faces.expressions import EXPRESSIONS
-from engram.data.images import describe_kinds
+from engram.data.images import count_notes, describe_kinds
 from engram.data.memory_maps import MappedWriter, is_mapped, read_mapped
 from engram.data.packed import add_npz_suffix, load_packed, pack_arrays
-from engram.errors import BadArgument, bad, check_choice, check_int, plural
+from engram.errors import BadArgument, bad, check_choice, check_int
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -37,7 +41,7 @@ _SIDES = (8, 1024)
 
 
 @dataclass(frozen=True)
-class Face:
+class Picture:
     """One picture: `part` is train, valid or test; `facts` are its attributes, in words."""
 
     file: Path
@@ -47,18 +51,31 @@ class Face:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
+class PictureList(NamedTuple):
+    """All pictures of a set: what a reader finds out before any of them is opened.
+
+    `classes` are in their order, as far as they occur; `names` has the values of an attribute in
+    their order, where that is not the alphabetical one.
+    """
+
+    pictures: Sequence[Picture]
+    notes: Sequence[str] = ()
+    classes: Sequence[str] = EXPRESSIONS
+    names: Mapping[str, Sequence[str]] | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
-class FaceOptions:
-    """What all loaders of faces understand.
+class PictureOptions:
+    """What all readers of pictures understand.
 
     Parameters
     ----------
     size
-        Height and width of the faces.
+        Height and width of the pictures.
     broken
         ``error`` refuses pictures that cannot be read, ``drop`` leaves them out and counts them.
     packed
-        A file for the faces: written by the first call, and mapped instead of read into memory
+        A file for the pictures: written by the first call, and mapped instead of read into memory
         by that and all later ones. For sets larger than memory.
     """
 
@@ -73,6 +90,43 @@ class FaceOptions:
         check_choice("broken", self.broken, BROKEN)
 
 
+def picture_reader(
+    set_name: str, *, size: int = PictureOptions.size, noun: str = "faces"
+) -> Callable[[Callable[..., PictureList]], Callable[..., Data]]:
+    """Make the reader of a data set from a function that lists its pictures.
+
+    The reader has the options of that function, `PictureOptions` and the name of the data.
+
+    Examples
+    --------
+    >>> @picture_reader("none", size=16)
+    ... def read_nothing(path: Path, *, level: int = 0) -> PictureList:
+    ...     return PictureList([])
+    >>> print(", ".join(inspect.signature(read_nothing).parameters))
+    path, level, size, broken, packed, name
+    """
+
+    def make(list_pictures: Callable[..., PictureList]) -> Callable[..., Data]:
+        @functools.wraps(list_pictures)
+        def read(
+            path: Path, *, size: int = size, broken: str = "error",
+            packed: str | os.PathLike[str] | None = None, name: str = set_name, **own: Any,
+        ) -> Data:  # fmt: skip
+            options = PictureOptions(size=size, broken=broken, packed=packed)
+            found = list_pictures(path, **own)
+            return read_pictures(
+                name, found.pictures, options, notes=found.notes, names=found.names,
+                classes=found.classes, noun=noun,
+            )  # fmt: skip
+
+        own = inspect.signature(list_pictures).parameters.values()
+        _, *shared, _ = inspect.signature(read, follow_wrapped=False).parameters.values()
+        read.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        return read
+
+    return make
+
+
 @dataclass
 class _Counts:
     """What is told about the pictures of a set."""
@@ -82,7 +136,7 @@ class _Counts:
     kinds: Counter[str] = field(default_factory=Counter)
     broken: list[int] = field(default_factory=list)
 
-    def add(self, row: int, cut: CroppedFace | None) -> None:
+    def add(self, row: int, cut: CroppedPicture | None) -> None:
         if cut is None:
             self.broken.append(row)
             return
@@ -102,15 +156,14 @@ class _Counts:
         )
         if kinds["lost"]:
             found.append(f"{kinds['lost']:,} boxes or landmarks that are no part of their image")
-        if self.broken:
-            found.append(f"{plural(len(self.broken), 'image')} left out that cannot be read")
+        found += count_notes((len(self.broken), "image", " left out that cannot be read"))
         return tuple(found)
 
 
-def read_faces(
+def read_pictures(
     name: str,
-    faces: Sequence[Face],
-    options: FaceOptions,
+    faces: Sequence[Picture],
+    options: PictureOptions,
     *,
     notes: Sequence[str] = (),
     names: Mapping[str, Sequence[str]] | None = None,
@@ -158,7 +211,7 @@ class _Facts:
 
 def _facts(
     name: str,
-    faces: Sequence[Face],
+    faces: Sequence[Picture],
     size: int,
     given: Mapping[str, Sequence[str]],
     known: Sequence[str],
@@ -183,7 +236,7 @@ def _facts(
     )  # fmt: skip
 
 
-def _stamp(faces: Sequence[Face], size: int) -> str:
+def _stamp(faces: Sequence[Picture], size: int) -> str:
     """What tells one list of faces from another, without reading a picture."""
     digest = hashlib.blake2b(str(size).encode(), digest_size=8)
     for face in faces:
@@ -209,8 +262,8 @@ def _build_data(x: Tensor, facts: _Facts, broken: Sequence[int], notes: Sequence
 
 def _write_mapped(
     path: Path,
-    faces: Sequence[Face],
-    options: FaceOptions,
+    faces: Sequence[Picture],
+    options: PictureOptions,
     facts: _Facts,
     notes: Sequence[str],
     noun: str,
@@ -232,13 +285,13 @@ def _write_mapped(
 
 
 def _chunks(
-    faces: Sequence[Face], options: FaceOptions, counts: _Counts
+    faces: Sequence[Picture], options: PictureOptions, counts: _Counts
 ) -> Iterator[tuple[int, Array]]:
     """(first row, uint8 [n, 3, size, size]) of all faces; decoded by some threads, in order."""
 
-    def cut(face: Face) -> CroppedFace | None:
+    def cut(face: Picture) -> CroppedPicture | None:
         try:
-            return crop_face(face.file, options.size, face.frame)
+            return crop_picture(face.file, options.size, face.frame)
         except BadArgument as problem:
             if options.broken == "drop" and problem.kind == "broken":
                 return None
@@ -259,25 +312,23 @@ def _chunks(
 
 def refuse_too_many(name: str, noun: str, count: int, size: int) -> None:
     """Refuse pictures that would fill more than half of the memory."""
-    needed = count * 3 * size * size
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed, memory = count * 3 * size * size, total_memory()
     if needed > memory // 2:
         raise bad(name, f"{noun} of at most {memory // 2:,} bytes, half of the memory (give "
                   'packed="FILE.npz", and they are kept there)', f"{needed:,} bytes")  # fmt: skip
 
 
-def _check_listed_twice(faces: Sequence[Face]) -> tuple[str, ...]:
+def _check_listed_twice(faces: Sequence[Picture]) -> list[str]:
     """Complains of faces with two labels, and counts those that are there twice with one."""
     known: dict[object, str] = {}
     for face in faces:
         what = face.file, face.frame and face.frame.box  # there may be several in a picture
         if known.setdefault(what, face.label) != face.label:
             raise bad(str(face.file), "one label", sorted({known[what], face.label}))
-    twice = len(faces) - len(known)
-    return (f"{plural(twice, 'image')} listed more than once",) if twice else ()
+    return count_notes((len(faces) - len(known), "image", " listed more than once"))
 
 
-def _check_shared_subjects(faces: Sequence[Face]) -> tuple[str, ...]:
+def _check_shared_subjects(faces: Sequence[Picture]) -> tuple[str, ...]:
     parts: dict[str, set[str]] = {"train": set(), "valid": set(), "test": set()}
     for face in faces:
         if "subject" in face.facts:
@@ -289,7 +340,7 @@ def _check_shared_subjects(faces: Sequence[Face]) -> tuple[str, ...]:
 
 
 # ------------------------------------------------------------------------------------------------
-# From a picture to a face of one size: what is cut out of it, and how it got its colours.
+# From a picture to one of a size: what is cut out of it, and how it got its colours
 
 
 CROPS = ("landmarks", "box", "centre", "whole")
@@ -297,7 +348,7 @@ _GREY = ("1", "L", "LA", "I", "I;16", "F")
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
-class CroppedFace(NamedTuple):
+class CroppedPicture(NamedTuple):
     """A face: uint8 [3, size, size], and what is to be counted about it."""
 
     pixels: Array
@@ -323,9 +374,9 @@ class Frame:
     bottom: int = 0
 
 
-def crop_face(
+def crop_picture(
     source: bytes | Path, size: int, frame: Frame | None = None, label: str = ""
-) -> CroppedFace:
+) -> CroppedPicture:
     """The face in a picture as RGB; a broken picture is a `BadArgument` of the kind "broken".
 
     Examples
@@ -333,7 +384,7 @@ def crop_face(
     >>> from PIL import Image
     >>> stream = io.BytesIO()
     >>> Image.new("L", (30, 20), 7).save(stream, "png")
-    >>> cut = crop_face(stream.getvalue(), 8)
+    >>> cut = crop_picture(stream.getvalue(), 8)
     >>> cut.pixels.shape, cut.crop, cut.grey, cut.blank
     ((3, 8, 8), 'centre', True, True)
     """
@@ -350,7 +401,7 @@ def crop_face(
         raise bad(where, "a readable, complete image", str(problem)).with_kind("broken") from None
 
 
-def crop_image(image: Image, size: int, frame: Frame) -> CroppedFace:
+def crop_image(image: Image, size: int, frame: Frame) -> CroppedPicture:
     """The face in an open picture."""
     from PIL import Image as Pillow
 
@@ -367,7 +418,7 @@ def crop_image(image: Image, size: int, frame: Frame) -> CroppedFace:
     pixels = np.stack([pixels] * 3) if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
     grey = grey or bool((pixels[0] == pixels[1:]).all())
     blank = bool((pixels[0] == pixels[0, 0, 0]).all()) and bool((pixels == pixels[:, :1, :1]).all())
-    return CroppedFace(pixels, crop, grey, transparent, blank, lost)
+    return CroppedPicture(pixels, crop, grey, transparent, blank, lost)
 
 
 def _to_eight_bits(image: Image) -> Image:
