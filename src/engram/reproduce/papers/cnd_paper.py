@@ -1,4 +1,4 @@
-"""Continual novelty detection (CND, Aljundi et al. 2022): preset, recipes, tables, figures, claims."""
+"""Continual novelty detection (CND, Aljundi et al. 2022): recipes, tables, figures, claims."""
 
 from __future__ import annotations
 
