@@ -13,16 +13,16 @@ from torch import Tensor
 from torch.func import vmap
 
 from engram.errors import EngramError, bad
-from engram.learner.batch import Batch, LabelledRows
+from engram.learner.batch import Batch, TrainingRows
 from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet
 from engram.learner.tensor_tree import leaves, pick, stack, tree_map
 from engram.methods.method import Method
 from engram.models.forward_pass import Output
-from engram.probes.probe import RunStage
+from engram.records.long_table import Rows
 from engram.records.predictions import as_float32_scores, from_float16, to_float16
 from engram.records.scored_items import EvaluationItems
-from engram.records.stage_rows import StageRows
+from engram.records.stage_result import StageResult
 from engram.streams.access_guard import Ledger, MethodView
 from engram.streams.stream import Stream
 
@@ -35,7 +35,9 @@ class StageView:
     admits; `targets` are the labels of test items and serve to measure.
     """
 
-    def __init__(self, runs: Sequence[RunStage], *, needs: Sequence[str] = (), state: Any = None):
+    def __init__(
+        self, runs: Sequence[StageResult], *, needs: Sequence[str] = (), state: Any = None
+    ):
         self.members = tuple(runs)
         self.stage = runs[0].stage
         self.needs = tuple(needs)
@@ -64,9 +66,9 @@ class StageView:
         """R, the number of runs."""
         return len(self.members)
 
-    def rows(self) -> StageRows:
+    def rows(self) -> Rows:
         """An empty collection of rows, to be filled and returned."""
-        return StageRows(len(self))
+        return Rows(runs=len(self))
 
     def keep(self, state: Any) -> None:
         """What `state` will be after the next stage: a tree of tensors [R, ...]."""
@@ -90,7 +92,7 @@ class StageView:
     # -- facts -----------------------------------------------------------------------------------
     @property
     def device(self) -> torch.device:
-        learner = self.members[0].learner
+        learner = self.members[0].trained
         return torch.device("cpu") if learner is None else learner.device
 
     @property
@@ -147,7 +149,7 @@ class StageView:
 
     def predicted(self, head: str) -> Tensor:
         """Predicted columns [R, n], or label sets [R, n, C], in a head view."""
-        every = [one.decided(head) for one in self.members]
+        every = [one.predict(head) for one in self.members]
         return torch.from_numpy(np.stack(every)).to(self.device)
 
     def _of_items(self, name: str) -> Tensor:
@@ -203,7 +205,7 @@ class StageView:
         """The learners themselves; asks for ``networks`` or ``features``."""
         if not self.needs:
             raise _undeclared_error("view.map and view.batches", "networks")
-        return [one.learner for one in self.members if one.learner is not None]
+        return [one.trained for one in self.members if one.trained is not None]
 
     @torch.no_grad()
     def map(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -298,7 +300,7 @@ def _undeclared_error(what: str, need: str) -> EngramError:
 # Training rows for probes: through the learner's guard, counted apart.
 
 
-def probe_items(learner: RunLearner, memory: bool) -> LabelledRows:
+def probe_items(learner: RunLearner, memory: bool) -> TrainingRows:
     """The task's training rows and, if asked for, the exemplars of earlier tasks.
 
     What the guard counts goes to a ledger that is thrown away: the caller counts it as the probe's.
@@ -311,12 +313,12 @@ def probe_items(learner: RunLearner, memory: bool) -> LabelledRows:
             return own
         held = learner.items(kept.rows, kept.stages)
         past = held.stages < learner.stage  # those of the task are among its rows already
-        return LabelledRows(*(torch.cat([a, b[past]]) for a, b in zip(own, held, strict=True)))
+        return own.join(held.take(past))
     finally:
         learner.guard = usual
 
 
-def validation_items(learner: RunLearner) -> LabelledRows:
+def validation_items(learner: RunLearner) -> TrainingRows:
     """The in-task validation rows of the current task, counted as the probe's."""
     usual = learner.guard
     learner.guard = MethodView(learner.stream, learner.stage, reads=learner.reads, ledger=Ledger())
@@ -327,7 +329,7 @@ def validation_items(learner: RunLearner) -> LabelledRows:
 
 
 def stack_rows(
-    learners: Sequence[RunLearner], items: Sequence[LabelledRows], start: int, stop: int,
+    learners: Sequence[RunLearner], items: Sequence[TrainingRows], start: int, stop: int,
     counts: Sequence[int] | None = None,
 ) -> Batch:  # fmt: skip
     """Rows `start` to `stop` of every run as one batch [R, B, ...]; shorter runs are padded.
@@ -339,6 +341,6 @@ def stack_rows(
         place = torch.arange(start, stop)
         last = (len(own.rows) if counts is None else counts[r]) - 1
         index = place.clamp(max=max(last, 0))  # padding repeats a real row, weight 0
-        batch = learner.collate(LabelledRows(*(leaf[index] for leaf in own)))
+        batch = learner.collate(own.take(index))
         found.append(batch._replace(w=(place <= last).to(batch.w)))
     return stack(found)  # type: ignore[no-any-return]
