@@ -357,8 +357,8 @@ def find_row(cell: Cell) -> RWalkRow:
     Examples
     --------
     >>> find_row(read_cells("rwalk", "1")[-1])
-    Row(dataset='CIFAR-100', setting='single-head', method='RWalk', strength=500.0, samples=True,
-        per_class=0, policy='')
+    RWalkRow(dataset='CIFAR-100', setting='single-head', method='RWalk', strength=500.0,
+        samples=True, per_class=0, policy='')
     """
     method = cell["method"].removesuffix("-S")
     # RWalk stands in the single-head block only among the rows with samples.
