@@ -24,7 +24,7 @@ from engram.engine.evaluation import test_items
 from engram.engine.loop import open_task, train_task
 from engram.engine.pretraining import split_stream
 from engram.engine.run_definition import Run
-from engram.engine.sampler import Minibatches, build_sampler
+from engram.engine.sampler import StepRows, build_sampler
 from engram.engine.stored_values import encode_latents
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.training import Training
@@ -355,7 +355,7 @@ class TaskStart:
     method: Method
     learners: list[RunLearner]
     trainer: LockstepTrainer
-    rows: Minibatches
+    rows: StepRows
 
     @property
     def batch(self) -> Batch:

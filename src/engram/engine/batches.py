@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from engram import distributed, keys
-from engram.engine.sampler import IndexBatch, Minibatches
+from engram.engine.sampler import StepRows
 from engram.engine.stored_values import LATENT_NAME, Latents, look_up_latents, read_slots
-from engram.learner.batch import Batch
+from engram.learner.batch import Batch, TrainingRows
 from engram.learner.feed import PREFETCH_BATCHES, Feed
 from engram.learner.tensor_tree import leaves, tree_map
 from engram.methods.method import Method
-
-
-class Minibatch(NamedTuple):
-    """The rows of one step, of R runs or of one."""
-
-    main: IndexBatch  # [R?, B]
-    key: Tensor  # [R?]
-    apart: tuple[IndexBatch, ...] = ()  # batches kept apart
-    into: Tensor | tuple[()] = ()  # [R?, B] slots that rows of the main batch enter, or -1
 
 
 class Collator:
@@ -57,13 +48,12 @@ class Collator:
             setattr(twin, name, value)
         return twin
 
-    def __call__(self, rows: Minibatch) -> Batch:
+    def __call__(self, rows: StepRows) -> Batch:
         """The batch of one step, with the batches kept apart from it."""
-        main, key, apart, _ = rows
-        memory = (self._batch(one, keys.fold(key, j)) for j, one in enumerate(apart))
-        return self._batch(main, key)._replace(memory=tuple(memory))
+        memory = (self._batch(one, keys.fold(rows.key, j)) for j, one in enumerate(rows.apart))
+        return self._batch(rows.main, rows.key)._replace(memory=tuple(memory))
 
-    def _batch(self, part: IndexBatch, key: keys.Key) -> Batch:
+    def _batch(self, part: TrainingRows, key: keys.Key) -> Batch:
         key, stage = torch.as_tensor(key), part.stages
         if self.alone:
             old = torch.zeros_like(part.w)
@@ -86,7 +76,7 @@ class Collator:
             values={name: read_slots(table, part.slot) for name, table in self._payload()},
         )
 
-    def _inputs(self, part: IndexBatch, key: Tensor) -> Tensor:
+    def _inputs(self, part: TrainingRows, key: Tensor) -> Tensor:
         if not self.latents:
             return self.feed.fetch_augmented(
                 part.rows, part.stages, key, distributed.current_ranks()
@@ -107,25 +97,17 @@ def uses_only_task_rows(method: Method, stage: int) -> bool:
     )
 
 
-def select_step(rows: Minibatches, step: Tensor) -> Minibatch:
+def select_step(rows: StepRows, step: Tensor) -> StepRows:
     """Rows of one step of all runs, the step number being a tensor (so that it captures)."""
-
-    def take(leaf: Tensor) -> Tensor:
-        return leaf.index_select(1, step).squeeze(1)
-
-    main = IndexBatch(*(take(leaf) for leaf in rows.main))
-    apart = tuple(IndexBatch(*(take(leaf) for leaf in part)) for part in rows.apart)
-    into = take(rows.into) if isinstance(rows.into, Tensor) else ()
-    return Minibatch(main, take(rows.key), apart, into)
+    return cast(StepRows, tree_map(lambda leaf: leaf.index_select(1, step).squeeze(1), rows))
 
 
-def select_step_unpadded(rows: Minibatches, step: int) -> Minibatch:
+def select_step_unpadded(rows: StepRows, step: int, length: int) -> StepRows:
     """Rows of one step of one run, cut to its real length: nothing is padded."""
-    length = rows.lengths[step]
-    main = IndexBatch(*(leaf[0, step, :length] for leaf in rows.main))
-    apart = tuple(IndexBatch(*(leaf[0, step] for leaf in part)) for part in rows.apart)
+    main = TrainingRows(*(leaf[0, step, :length] for leaf in rows.main))
+    apart = tuple(TrainingRows(*(leaf[0, step] for leaf in part)) for part in rows.apart)
     into = rows.into[0, step, :length] if isinstance(rows.into, Tensor) else ()
-    return Minibatch(main, rows.key[0, step], apart, into)
+    return StepRows(main, rows.key[0, step], apart, into)
 
 
 class RowAnnouncer:
@@ -134,7 +116,7 @@ class RowAnnouncer:
     Its row numbers are on the host, where rows are fetched: the device is not waited for.
     """
 
-    def __init__(self, feed: Feed, rows: Minibatches, cut: bool) -> None:
+    def __init__(self, feed: Feed, rows: StepRows, cut: bool) -> None:
         self._feed, self._told = feed, 0
         self._batches = [rows.main.rows, *(part.rows for part in rows.apart)]  # [R, S, B]
         self._lengths = rows.lengths if cut else ()
@@ -150,16 +132,16 @@ class RowAnnouncer:
             self._told = number + 1
 
 
-def move_rows_to_host(rows: Minibatches) -> Minibatches:
+def move_rows_to_host(rows: StepRows) -> StepRows:
     """The same with row numbers on the host, all else where it was."""
 
-    def moved(batch: IndexBatch) -> IndexBatch:
+    def moved(batch: TrainingRows) -> TrainingRows:
         return batch._replace(rows=batch.rows.cpu())
 
     return rows._replace(main=moved(rows.main), apart=tuple(map(moved, rows.apart)))
 
 
-def select_step_on_host(step: Minibatch, rows: Minibatches, number: int) -> Minibatch:
+def select_step_on_host(step: StepRows, rows: StepRows, number: int) -> StepRows:
     """The rows of a step, their numbers taken from `rows` on the host."""
     main = step.main._replace(rows=rows.main.rows[:, number])
     pairs = zip(step.apart, rows.apart, strict=True)
@@ -192,23 +174,17 @@ def copy_into_(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         place[:, : value.shape[1]].copy_(value)
 
 
-def has_no_padding(rows: Minibatches) -> bool:
+def has_no_padding(rows: StepRows) -> bool:
     """Whether every row of every batch counts (found out once per stage, not per step)."""
     batches = (rows.main, *rows.apart)
     return all(bool(torch.all(part.w > 0)) for part in batches)
 
 
-def row_tensors(rows: Minibatches | None) -> list[Tensor]:
-    """All tensors of rows, those of batches kept apart last."""
-    if rows is None:
-        return []
-    found = [*rows.main, rows.key, *leaves(rows.into)]
-    for batch in rows.apart:
-        found += batch
-    return found
+def row_tensors(rows: StepRows | None) -> list[Tensor]:
+    """All tensors of rows."""
+    return [] if rows is None else list(leaves(rows))
 
 
-def clone_rows(rows: Minibatches) -> Minibatches:
+def clone_rows(rows: StepRows) -> StepRows:
     """The same at addresses of their own."""
-    names = ("main", "apart", "key", "into")
-    return rows._replace(**{k: tree_map(torch.clone, getattr(rows, k)) for k in names})
+    return cast(StepRows, tree_map(torch.clone, rows))

@@ -17,7 +17,7 @@ from engram import distributed
 from engram.engine.backend import without_cudnn_benchmark
 from engram.engine.hyperparameters import make_tensors, replace_values, varying_values
 from engram.engine.run_definition import score_batch
-from engram.learner.batch import LabelledRows
+from engram.learner.batch import TrainingRows
 from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet
 from engram.learner.tensor_tree import stack, tree_shapes
@@ -260,7 +260,7 @@ def validate(learners: Sequence[RunLearner], methods: Sequence[Method]) -> dict[
     }
 
 
-def validation_items(learner: RunLearner, method: Method) -> LabelledRows:
+def validation_items(learner: RunLearner, method: Method) -> TrainingRows:
     """The task's validation rows with the labels that it shows.
 
     A method that trains on all tasks so far with complete labels is validated on their rows, in the

@@ -21,7 +21,7 @@ from torch.func import vmap
 
 from engram import keys
 from engram.engine.stored_values import complete_values, snapshot_memory
-from engram.learner.batch import NO_VALUES, Batch, LabelledRows
+from engram.learner.batch import NO_VALUES, Batch, TrainingRows
 from engram.learner.gradients import Term, Transform, Weights, average_gradient
 from engram.learner.learner import RunLearner
 from engram.learner.learner_proxy import call_verb
@@ -37,7 +37,7 @@ class _Request(NamedTuple):
     """What a verb requests; see `RunLearner.average_gradient`."""
 
     learner: RunLearner
-    items: LabelledRows
+    items: TrainingRows
     term: Term
     transform: Transform
     size: int
@@ -182,7 +182,7 @@ def _compute_gradients(requests: list[_Request]) -> list[Tensor]:
 
 
 def _batches(
-    learners: list[RunLearner], items: list[LabelledRows], size: int, groups: int
+    learners: list[RunLearner], items: list[TrainingRows], size: int, groups: int
 ) -> Batch:
     """`RunLearner.grouped` of every run, [R, groups, size, ...], in a few calls for all of them."""
     first = learners[0]
@@ -190,7 +190,7 @@ def _batches(
     runs, place = len(learners), torch.arange(groups * size)
     ends = [len(one.rows) - 1 for one in items]
     index = [place.clamp(max=end) for end in ends]  # padding repeats a real row, weight 0
-    rows, stage, y, slot = (
+    rows, stage, y, _, slot = (
         torch.stack([leaf[where] for leaf, where in zip(leaves, index, strict=True)]).to(device)
         for leaves in zip(*items, strict=True)
     )
@@ -212,7 +212,7 @@ def _batches(
 
 
 def _compute_mapped(
-    learners: list[RunLearner], items: list[LabelledRows], term: Term, transform: Transform,
+    learners: list[RunLearner], items: list[TrainingRows], term: Term, transform: Transform,
     size: int, groups: int, batch_statistics: bool,
 ) -> list[Tensor]:  # fmt: skip
     networks = learners[0].networks

@@ -169,6 +169,7 @@ class PhaseTraining:
         steps = self.iterations or self._epochs * self.sampler.steps_per_epoch
         self.log = PhaseLog(len(learners), steps)
         self.live = np.ones((len(learners), 0), dtype=bool)  # [R, S] who takes which step
+        self._present = self.live  # [R, S] who has rows at which step
         self.start = (0, 0)  # epoch, and step of it, at which to begin
         self._loaded = False
 
@@ -189,8 +190,9 @@ class PhaseTraining:
             self.trainer.reseed(rows.key)
         else:
             self.trainer.load(rows, self.sampler.fixed)
+            self._present = rows.live
         self._loaded = True
-        self.live = rows.live & self.schedule.active[:, None]
+        self.live = self._present & self.schedule.active[:, None]
 
     def stretches(self, slices: StepSlices) -> Iterator[tuple[int, int]]:
         """(start, stop) of the epoch's steps, cut where a curve or a checkpoint may be due."""

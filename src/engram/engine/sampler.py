@@ -1,8 +1,8 @@
 """Which rows each step of an epoch sees, a pure function of (seed, stage, epoch, step): the
 task, the memory, reservoirs, held-out exemplars.
 
-Runs trained together are sampled at once, [R, S, B]: R runs, S steps, B rows. A shorter run is
-padded by weight and repeats a real row there, so that no padding value can be infinite.
+Read `build_sampler`: `TrainingRows` of the task and the memory, stacked to one table for all runs,
+from which a `Sampler` takes the `StepRows` of an epoch, [R, S, B]: R runs, S steps, B rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from engram import keys
 from engram.engine.training import Training
 from engram.errors import bad
-from engram.learner.batch import LabelledRows
+from engram.learner.batch import TrainingRows
 from engram.learner.learner import RunLearner
 from engram.learner.learner_proxy import open_proxy
 from engram.memory.exemplars import Exemplars
@@ -25,28 +25,30 @@ from engram.methods.method import Method, Phase, ReplaySpec
 
 EPOCHS_AHEAD = 64
 STEPS_PER_STRETCH = 200  # iterations sampled at once
+ROUND = 64  # whole tasks are padded to such multiples for compiled steps: fewer shapes to compile
 SIZE_OF_BATCH = -1  # as many memory rows as the batch has of the task
 
 
-class IndexBatch(NamedTuple):
-    """The rows of S steps."""
+class StepRows(NamedTuple):
+    """The rows of S steps of R runs, or, without those axes, of one step or one run.
 
-    rows: Tensor  # [R, S, B]
-    stages: Tensor  # [R, S, B]
-    y: Tensor  # [R, S, B, L]
-    w: Tensor  # [R, S, B]
-    slot: Tensor  # [R, S, B]
+    A step has a main batch and, where the method replays so, batches kept apart from it.
+    """
 
+    main: TrainingRows  # [R?, S?, B]
+    key: Tensor  # [R?, S?] randomness of the step
+    apart: tuple[TrainingRows, ...] = ()  # batches kept apart
+    into: Tensor | tuple[()] = ()  # [R?, S?, B] slot that a row of the main batch enters, or -1
 
-class Minibatches(NamedTuple):
-    """Everything S steps need: the main batch, batches kept apart, a key per step."""
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """[S] rows of the longest run's main batch."""
+        return tuple(self.main.real.amax(0).tolist())
 
-    main: IndexBatch
-    apart: tuple[IndexBatch, ...]
-    key: Tensor  # [R, S]
-    lengths: tuple[int, ...]  # [S] real rows of the longest run's main batch
-    live: np.ndarray  # [R, S] whether a run has any row at that step
-    into: Tensor | tuple[()] = ()  # [R, S, B] slot that a row of the main batch enters, or -1
+    @property
+    def live(self) -> np.ndarray:
+        """[R, S] whether a run has any row at that step."""
+        return np.asarray((self.main.real > 0).cpu().numpy())
 
 
 class Sampler:
@@ -54,8 +56,8 @@ class Sampler:
 
     def __init__(
         self,
-        main: PaddedItems,
-        memory: Sequence[PaddedItems],
+        main: TrainingRows,
+        memory: Sequence[TrainingRows],
         *,
         seeds: Sequence[int],
         stage: int,
@@ -68,15 +70,16 @@ class Sampler:
         iterations: int = 0,
     ) -> None:
         self.main, self.memory, self.stage = main, list(memory), stage
+        self._real = main.real  # [R]
         self.device, self.dtype, self.last, self.pair = main.rows.device, dtype, last, pair
         self.batch = min(batch_size, main.length) if batch_size else main.length
-        self.memory_size = memory_size  # 0: all items, in order; or AS_BATCH
+        self.memory_size = memory_size  # 0: all items, in order; or SIZE_OF_BATCH
         self.seeds = torch.tensor(list(seeds), device=self.device)
         self.whole = self.batch >= main.length  # one batch is the epoch: no order to draw
         self._keys: tuple[int, keys.Key] = (-1, 0)
         self.reservoir = reservoir  # the memory is a reservoir that changes with every step
         self.total = iterations  # 0: epochs are sampled
-        self._first: Minibatches | None = None  # the rows of every epoch, where they are the same
+        self._first: StepRows | None = None  # the rows of every epoch, where they are the same
 
     # -- in order ----------------------------------------------------------------------------------
     @property
@@ -84,7 +87,7 @@ class Sampler:
         """Stretches of iterations, 0 where epochs are sampled."""
         return -(-self.total // STEPS_PER_STRETCH)
 
-    def __call__(self, number: int) -> Minibatches:
+    def __call__(self, number: int) -> StepRows:
         """The rows of an epoch, or of a stretch of iterations; to be called in order."""
         if self.total:
             start = number * STEPS_PER_STRETCH
@@ -127,7 +130,7 @@ class Sampler:
         drawn = bool(self.memory) and bool(self.memory_size)
         return self.whole and not drawn and self.reservoir is None and not self.total
 
-    def reseed_rows(self, rows: Minibatches, epoch: int) -> Minibatches:
+    def reseed_rows(self, rows: StepRows, epoch: int) -> StepRows:
         """The rows of a fixed epoch in another one: the same, with other noise."""
         part, place = divmod(epoch, EPOCHS_AHEAD)
         if self._keys[0] != part:  # many epochs at once: a step may be cheaper than a key
@@ -141,13 +144,13 @@ class Sampler:
             return max(1, self.main.length // self.batch)
         return -(-self.main.length // self.batch)
 
-    def epoch(self, epoch: int) -> Minibatches:
+    def epoch(self, epoch: int) -> StepRows:
         """One pass over the items of every run."""
         steps, size = self.steps_per_epoch, self.batch
         place = torch.arange(steps * size, device=self.device).expand(len(self.seeds), -1)
         epochs = torch.full((len(self.seeds), steps), epoch, device=self.device)
         order = self._permutations(torch.full_like(self.seeds, epoch))  # [R, n]
-        count = self.main.real[:, None]
+        count = self._real[:, None]
         own = count.clamp(max=size)  # a task smaller than the batch is one batch of its own size
         if self.last == "wrap":
             index, real = order.gather(1, place % count), place < -(-count // own) * own
@@ -155,20 +158,13 @@ class Sampler:
             limit = count if self.last == "keep" else count // own * own
             index, real = order.gather(1, place.clamp(max=self.main.length - 1)), place < limit
         inside = torch.arange(steps, device=self.device).expand(len(self.seeds), -1)
-        live = self._live_epoch(steps)
-        return self._minibatches(
-            index.view(-1, steps, size), real.view(-1, steps, size), epochs, inside, live
-        )
+        index, real = index.view(-1, steps, size), real.view(-1, steps, size)
+        return self._step_rows(index, real, epochs, inside)
 
-    def _live_epoch(self, steps: int) -> np.ndarray:
-        sizes = np.array(self.main.sizes)
-        own = -(-sizes // self.batch) if self.last != "drop" else np.maximum(1, sizes // self.batch)
-        return np.arange(steps)[None] < own[:, None]
-
-    def iterations(self, start: int, stop: int) -> Minibatches:
+    def iterations(self, start: int, stop: int) -> StepRows:
         """Iterations: shuffled epochs end to end, each without its incomplete last batch."""
         size, device = self.batch, self.device
-        per = torch.clamp(self.main.real // size, min=1)[:, None]  # [R, 1] steps per epoch
+        per = torch.clamp(self._real // size, min=1)[:, None]  # [R, 1] steps per epoch
         step = torch.arange(start, stop, device=device)[None]  # [1, S]
         epochs, inside = step // per, step % per  # [R, S]
         first = epochs[:, :1]
@@ -178,8 +174,7 @@ class Sampler:
         which = (epochs - first)[..., None] * self.main.length
         flat = which + place.clamp(max=self.main.length - 1)
         index = orders.flatten(1).gather(1, flat.flatten(1)).view_as(flat)
-        live = np.ones((len(self.seeds), stop - start), dtype=bool)
-        return self._minibatches(index, place < self.main.real[:, None, None], epochs, inside, live)
+        return self._step_rows(index, place < self._real[:, None, None], epochs, inside)
 
     def _permutations(self, epochs: Tensor) -> Tensor:
         """[R, ..., n] orders of the rows in epochs [R, ...]."""
@@ -187,18 +182,15 @@ class Sampler:
         if self.whole:
             return places
         each = (-1, *[1] * (epochs.ndim - 1))
-        real = self.main.real.view(each)
+        real = self._real.view(each)
         key = keys.fold(self.seeds.view(each), "order", self.stage, epochs)
         drawn = keys.permutation(key, self.main.length, real)
         # a run whose rows fit into one batch has no order, in a group as alone
         return torch.where(real[..., None] <= self.batch, places, drawn)
 
-    def _minibatches(
-        self, index: Tensor, real: Tensor, epochs: Tensor, inside: Tensor, live: np.ndarray
-    ) -> Minibatches:
+    def _step_rows(self, index: Tensor, real: Tensor, epochs: Tensor, inside: Tensor) -> StepRows:
         key = keys.fold(self.seeds[:, None], "step", self.stage, epochs, inside)  # [R, S]
-        main = self._index_batch(self.main, index, real)
-        lengths = tuple(real.sum(-1).amax(0).tolist())
+        main = self._choose(self.main, index, real)
         into: Tensor | tuple[()] = ()
         if self.reservoir is None:
             apart = tuple(self._memory_batch(t, key, j) for j, t in enumerate(self.memory))
@@ -212,140 +204,104 @@ class Sampler:
             into = held.into
         if self.pair and apart:
             main, into = _join_memory_rows(apart[0], main, into)
-            apart, lengths = (), tuple((main.w > 0).sum(-1).amax(0).tolist())
-        return Minibatches(main, apart, key, lengths, live, into)  # type: ignore[arg-type]
+            apart = ()
+        return StepRows(main, key, apart, into)  # type: ignore[arg-type]
 
-    def _memory_batch(self, source: PaddedItems, key: keys.Key, number: int) -> IndexBatch:
+    def _memory_batch(self, source: TrainingRows, key: keys.Key, number: int) -> TrainingRows:
         runs, steps = key.shape  # type: ignore[union-attr]
         if not self.memory_size:
             index = torch.arange(source.length, device=self.device).expand(runs, steps, -1)
-            return self._index_batch(source, index, index < source.real[:, None, None])
+            return self._choose(source, index, index < source.real[:, None, None])
         size, wanted = self._wanted()
         count = source.real[:, None].expand(runs, steps)
         index = keys.randint(keys.fold(key, "memory", number), count, size)
-        return self._index_batch(source, index, wanted.expand(runs, steps, size))
+        return self._choose(source, index, wanted.expand(runs, steps, size))
 
     def _wanted(self) -> tuple[int, Tensor]:
         """Memory rows drawn per step, and [R, 1, size] which of them each run wants."""
         size = self.batch if self.memory_size == SIZE_OF_BATCH else self.memory_size
-        own = torch.full_like(self.main.real, size)
+        own = torch.full_like(self._real, size)
         if self.memory_size == SIZE_OF_BATCH:
-            own = self.main.real.clamp(max=size)  # a small task's batch is small, so is its share
+            own = self._real.clamp(max=size)  # a small task's batch is small, so is its share
         return size, torch.arange(size, device=self.device) < own[:, None, None]
 
-    def _reservoir_batch(self, held: ReservoirContents, key: keys.Key, number: int) -> IndexBatch:
+    def _reservoir_batch(self, held: ReservoirContents, key: keys.Key, number: int) -> TrainingRows:
         """Memory rows of each step from what the reservoirs hold then."""
         size, wanted = self._wanted()
         drawn = keys.fold(key, "memory", number)
         slot = keys.randint(drawn, held.filled.clamp(min=1), size)  # [R, S, m]
         there = (held.filled > 0)[..., None] & wanted
         holder = held.holder.gather(2, slot)
-        batch = self._index_batch(self.main, holder.clamp(min=0), there)
+        batch = self._choose(self.main, holder.clamp(min=0), there)
         if self.memory:  # what earlier tasks left, by slot
             memory = self.memory[0]
-            old = self._index_batch(memory, slot.clamp(max=memory.length - 1), there)
+            old = self._choose(memory, slot.clamp(max=memory.length - 1), there)
             new = holder >= 0
-            batch = IndexBatch(*(
+            batch = TrainingRows(*(
                 torch.where(new.unsqueeze(-1) if a.ndim > new.ndim else new, a, b)
                 for a, b in zip(batch, old, strict=True)
             ))  # fmt: skip
         return batch._replace(slot=slot)
 
-    def _index_batch(self, source: PaddedItems, index: Tensor, real: Tensor) -> IndexBatch:
-        flat = index.flatten(1)
-        label = flat[..., None].expand(-1, -1, source.y.shape[-1])
-        return IndexBatch(
-            source.rows.gather(1, flat).view_as(index),
-            source.stages.gather(1, flat).view_as(index),
-            source.y.gather(1, label).view(*index.shape, -1),
-            real.to(self.dtype) * source.weight.gather(1, flat).view_as(index).to(self.dtype),
-            source.slot.gather(1, flat).view_as(index),
-        )
+    def _choose(self, source: TrainingRows, index: Tensor, real: Tensor) -> TrainingRows:
+        """Rows of a table at places [R, S, B], those that are not `real` with the weight 0."""
+        found = source.gather(index)
+        return found._replace(w=real.to(self.dtype) * found.w.to(self.dtype))
 
 
 def _join_memory_rows(
-    memory: IndexBatch, main: IndexBatch, into: Tensor | tuple[()]
-) -> tuple[IndexBatch, Tensor | tuple[()]]:
+    memory: TrainingRows, main: TrainingRows, into: Tensor | tuple[()]
+) -> tuple[TrainingRows, Tensor | tuple[()]]:
     """Memory rows, then rows of the task, then all padding.
 
     A short last batch is a prefix then, and a row has the place it has when its run trains alone.
     """
     there = main.w.amax(-1, keepdim=True)  # [R, S, 1] whether the run takes this step
     memory = memory._replace(w=memory.w * there)
-    joined = IndexBatch(*(torch.cat([a, b], 2) for a, b in zip(memory, main, strict=True)))
+    joined = memory.join(main)
     front = (joined.w == 0).to(torch.uint8).argsort(dim=-1, stable=True)  # [R, S, B]
     if isinstance(into, Tensor):
         into = torch.cat([torch.full_like(memory.slot, -1), into], 2).gather(2, front)
-    label = front[..., None].expand_as(joined.y)
-    return IndexBatch(
-        joined.rows.gather(2, front), joined.stages.gather(2, front),
-        joined.y.gather(2, label), joined.w.gather(2, front), joined.slot.gather(2, front),
-    ), into  # fmt: skip
+    return joined.gather(front), into
 
 
-# ------------------------------------------------------------------------------------------------
-# The items of R runs as one table: shorter runs are padded and repeat a real row there.
+def pad_runs(
+    items: Sequence[TrainingRows], device: torch.device, *, multiple: int = 1
+) -> TrainingRows:
+    """The rows [n] of several runs as one table [R, n], n being a multiple of so many rows.
 
-
-class PaddedItems(NamedTuple):
-    """(row, stage) items of R runs, padded to the longest."""
-
-    rows: Tensor  # [R, n]
-    stages: Tensor  # [R, n]
-    y: Tensor  # [R, n, L]
-    real: Tensor  # [R] how many items are real
-    sizes: tuple[int, ...]  # the same, on the host
-    weight: Tensor  # [R, n] row weights, mean 1 over the real items
-    slot: Tensor  # [R, n] places in the memory, -1 = a row of the task
-
-    @property
-    def length(self) -> int:
-        return self.rows.shape[1]
-
-
-def pad_items(
-    items: Sequence[LabelledRows],
-    device: torch.device,
-    *,
-    class_weights: bool = False,
-    multiple: int = 1,
-) -> PaddedItems:
-    """Stack the items of several runs, padded to a multiple of so many rows."""
-    longest = max(len(one.rows) for one in items)
+    Shorter runs repeat their first row with the weight 0.
+    """
+    longest = max(one.length for one in items)
     longest += -longest % multiple
 
-    def padded(leaf: Tensor) -> Tensor:
-        short = longest - len(leaf)
-        return torch.cat([leaf, leaf[:1].expand(short, *leaf.shape[1:])]) if short else leaf
+    def padded(one: TrainingRows) -> TrainingRows:
+        if one.length == longest:
+            return one
+        place = torch.arange(longest)
+        found = one.take(place.where(place < one.length, 0))
+        return found._replace(w=found.w.where(place < one.length, 0.0))
 
-    stacked = [
-        torch.stack([padded(leaf) for leaf in leaves]) for leaves in zip(*items, strict=True)
-    ]
-    sizes = tuple(len(one.rows) for one in items)
-    rows, stages, y, slot = (leaf.to(device) for leaf in stacked)
-    weight = [
-        padded(
-            _class_balancing_weights(one.y[:, 0]) if class_weights else torch.ones(len(one.rows))
-        )
-        for one in items
-    ]
-    real = torch.tensor(sizes, device=device)
-    return PaddedItems(rows, stages, y, real, sizes, torch.stack(weight).to(device), slot)
+    tables = zip(*map(padded, items), strict=True)
+    return TrainingRows(*(torch.stack(leaves).to(device) for leaves in tables))
 
 
-def _class_balancing_weights(labels: Tensor) -> Tensor:
-    """[n] weights that give every class the same total, mean 1."""
-    counts = torch.bincount(labels.clamp(min=0))
-    inverse = 1 / counts[labels.clamp(min=0)]
-    return inverse * (len(labels) / inverse.sum())
+def balance_classes(items: TrainingRows) -> TrainingRows:
+    """The same with weights that give every class (the first label counts) the same total, mean 1.
+
+    Examples
+    --------
+    >>> n = torch.zeros(3, dtype=torch.long)
+    >>> rows = TrainingRows(n, n, torch.tensor([[0], [0], [1]]), torch.ones(3), n)
+    >>> balance_classes(rows).w.tolist()
+    [0.75, 0.75, 1.5]
+    """
+    labels = items.y[:, 0].clamp(min=0)
+    inverse = 1 / torch.bincount(labels)[labels]
+    return items._replace(w=inverse * (len(labels) / inverse.sum()))
 
 
-# ------------------------------------------------------------------------------------------------
-# A reservoir that changes while a task is learnt.
-#
-# A reservoir looks at no network: which row ends in which slot follows from the order in which rows
-# pass by. So what it holds at every step is known when the steps are sampled; there is no state on
-# the device, and a run has the same memory alone, in lockstep and after a resume.
+# -- a reservoir that changes while a task is learnt -----------------------------------------------
 
 
 class ReservoirContents(NamedTuple):
@@ -358,6 +314,10 @@ class ReservoirContents(NamedTuple):
 
 class Reservoir:
     """Lets the rows of a task pass by, chunk of steps after chunk of steps.
+
+    A reservoir looks at no network: which row ends in which slot follows from the order in which
+    rows pass by. So what it holds at every step is known when the steps are sampled; there is no
+    state on the device, and a run has the same memory alone, in lockstep and after a resume.
 
     Parameters
     ----------
@@ -417,11 +377,7 @@ class Reservoir:
         return ReservoirContents(holder[:, :-1], before.clamp(max=self.slots), into)
 
 
-# ------------------------------------------------------------------------------------------------
-# Which rows a phase trains on: those of the task, of the memory, or of both.
-
-
-ROUND = 64  # whole tasks are padded to such multiples for compiled steps: fewer shapes to compile
+# -- which rows a phase trains on ------------------------------------------------------------------
 
 
 def build_sampler(
@@ -441,7 +397,9 @@ def build_sampler(
             pairs = zip(learners, items, strict=True)
             items = [drop_held_out(one, own, method, replay.held) for one, own in pairs]
     rows = multiple if not training.batch_size else 1
-    main = pad_items(items, device, class_weights=training.class_weights, multiple=rows)
+    if training.class_weights:
+        items = [balance_classes(one) for one in items]
+    main = pad_runs(items, device, multiple=rows)
     memory, size = _memories_to_replay(learners, replay, stage, multiple)
     seeds, reservoir = [one.seed for one in learners], None
     if number:  # another phase draws otherwise
@@ -458,15 +416,14 @@ def build_sampler(
     )  # fmt: skip
 
 
-def _task_items(learner: RunLearner, replay: ReplaySpec, stage: int) -> LabelledRows:
+def _task_items(learner: RunLearner, replay: ReplaySpec, stage: int) -> TrainingRows:
     """Rows of the main batch: the task's own, with exemplars or earlier tasks where replayed so."""
     own, exemplars = learner.task.train, learner.exemplars
     if replay.kind not in ("past", "complete"):
         mine = learner.items()
         if replay.kind != "union" or not len(exemplars):
             return mine
-        pairs = zip(mine, learner.items(exemplars.rows, exemplars.stages), strict=True)
-        return LabelledRows(*map(torch.cat, pairs))
+        return mine.join(learner.items(exemplars.rows, exemplars.stages))
     rows, stages = [own], [torch.full_like(own, stage)]
     for k in range(stage):
         rows.append(learner.stream.tasks[k].train)
@@ -476,7 +433,7 @@ def _task_items(learner: RunLearner, replay: ReplaySpec, stage: int) -> Labelled
     return learner.items(torch.cat(rows), torch.cat(stages))
 
 
-def _memory_only(learner: RunLearner, method: Method) -> LabelledRows:
+def _memory_only(learner: RunLearner, method: Method) -> TrainingRows:
     exemplars = learner.exemplars
     if not len(exemplars):
         name = type(method).__name__
@@ -486,7 +443,7 @@ def _memory_only(learner: RunLearner, method: Method) -> LabelledRows:
 
 def _memories_to_replay(
     learners: Sequence[RunLearner], replay: ReplaySpec, stage: int, multiple: int
-) -> tuple[list[PaddedItems], int]:
+) -> tuple[list[TrainingRows], int]:
     """Memories to draw from at every step, and how many rows (0: all of them)."""
     if stage == 0 or not all(len(one.exemplars) for one in learners):
         return [], 0
@@ -495,15 +452,10 @@ def _memories_to_replay(
     device = learners[0].device
     items = [one.items(one.exemplars.rows, one.exemplars.stages) for one in learners]
     if replay.kind == "tasks":
-        past = [[_select_stage(one, k) for one in items] for k in range(stage)]
-        return [pad_items(one, device, multiple=multiple) for one in past], replay.size
+        past = [[one.take(one.stages == k) for one in items] for k in range(stage)]
+        return [pad_runs(one, device, multiple=multiple) for one in past], replay.size
     copies = replay.draws if replay.renew == "task" else 1
-    return [pad_items(items, device)] * copies, replay.size or SIZE_OF_BATCH
-
-
-def _select_stage(items: LabelledRows, stage: int) -> LabelledRows:
-    which = items.stages == stage
-    return LabelledRows(*(leaf[which] for leaf in items))
+    return [pad_runs(items, device)] * copies, replay.size or SIZE_OF_BATCH
 
 
 def _reservoir_slots(method: Method) -> int:
@@ -530,16 +482,16 @@ def check_budget(learner: RunLearner, method: Method) -> None:
         )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------
-# Rows that a method puts aside: no batch holds them, a second step may be fitted on them.
+# -- rows that a method puts aside -----------------------------------------------------------------
 
 
 def drop_held_out(
-    learner: RunLearner, items: LabelledRows, method: Method, every: int
-) -> LabelledRows:
+    learner: RunLearner, items: TrainingRows, method: Method, every: int
+) -> TrainingRows:
     """The items without exemplars put aside, those to be stored after the task included.
 
-    A random memory chooses by keys alone, so what it will keep is known before the task is learnt.
+    No batch holds those: a second step may be fitted on them. A random memory chooses by keys
+    alone, so what it will keep is known before the task is learnt.
     """
     memory = method.memory_budget
     if memory is None or memory.policy != "random":
@@ -549,4 +501,4 @@ def drop_held_out(
         after = memory.update(seen, learner.task.train)
     aside = [kept.rows[kept.ranks % every == 1] for kept in (learner.exemplars, after)]
     left = ~torch.isin(items.rows, torch.cat(aside))
-    return LabelledRows(*(leaf[left] for leaf in items))
+    return items.take(left)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engram.engine.sampler import Minibatches
+from engram.engine.sampler import StepRows
 from engram.errors import bad
 from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
@@ -38,7 +38,7 @@ def stack_value_tables(learners: Sequence[RunLearner], slots: int = 0) -> ValueT
 
 
 def make_empty_tables(
-    learner: RunLearner, method: Method, rows: Minibatches, slots: int
+    learner: RunLearner, method: Method, rows: StepRows, slots: int
 ) -> ValueTables:
     """[M + 1, ...] tables for values never remembered so far; one row tells their shapes."""
     first = [leaf[0, 0, :1].cpu() for leaf in (rows.main.rows, rows.main.stages)]

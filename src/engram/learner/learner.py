@@ -16,9 +16,9 @@ from engram.errors import AccessError, bad, check_choice
 from engram.learner.batch import (
     NO_VALUES,
     Batch,
-    LabelledRows,
+    TrainingRows,
     move_hidden_last,
-    task_items,
+    task_rows,
     visible_labels,
 )
 from engram.learner.feed import Feed
@@ -129,15 +129,16 @@ class RunLearner:
         return self.params[self.networks.class_rows[0]].detach().cpu()
 
     # -- the only door to data -------------------------------------------------------------------
-    def items(self, rows: Tensor | None = None, stages: Tensor | None = None) -> LabelledRows:
+    def items(self, rows: Tensor | None = None, stages: Tensor | None = None) -> TrainingRows:
         """Checked (row, stage) pairs with the labels that were visible at their stage."""
         if self.guard is not None and stages is None and (rows is None or rows is self.task.train):
             self.guard.allow_task()
-            return task_items(self.stream, self.stage)
+            return task_rows(self.stream, self.stage)
         if self.guard is None:
             raise AccessError("the learner has not entered a task yet")
         rows, exemplars = self.task.train if rows is None else rows, self.exemplars
         check_row_numbers(rows=rows, stages=stages)
+        slot = torch.full_like(rows, -1)
         if stages is None:
             stages = torch.full_like(rows, self.stage)
             self.guard.allow_now(rows)
@@ -148,13 +149,12 @@ class RunLearner:
         elif rows is exemplars.rows and stages is exemplars.stages:
             self.guard.allow_memory(rows, stages)
             slot = torch.arange(len(rows))
-            return LabelledRows(rows, stages, visible_labels(self.stream, rows, stages), slot)
         else:
             self.guard.allow(rows, stages, exemplars.rows, exemplars.stages)
-        slot = torch.full_like(rows, -1)
-        return LabelledRows(rows, stages, visible_labels(self.stream, rows, stages), slot)
+        y = visible_labels(self.stream, rows, stages)
+        return TrainingRows(rows, stages, y, torch.ones(len(rows)), slot)
 
-    def complete_items(self, rows: Tensor, stages: Tensor) -> LabelledRows:
+    def complete_items(self, rows: Tensor, stages: Tensor) -> TrainingRows:
         """Every row once, as of its latest task, with all its labels opened so far."""
         if self.reads != "past":
             raise AccessError('labels that a task hid need reads = "past"')
@@ -182,7 +182,7 @@ class RunLearner:
         # items of a whole task are shared between runs, but a batch is the caller's own
         return batch._replace(y=batch.y.clone(), stage=batch.stage.clone())
 
-    def collate(self, items: LabelledRows, *, inputs: bool = True) -> Batch:
+    def collate(self, items: TrainingRows, *, inputs: bool = True) -> Batch:
         """The batch of some items; without `inputs`, all of it but those."""
         device = self.device
         opened, stage = self.opened.to(device), items.stages.to(device)
@@ -198,7 +198,7 @@ class RunLearner:
             opened=opened, now=torch.tensor(self.stage, device=device), key=key,
         )  # fmt: skip
 
-    def _need_inputs(self, items: LabelledRows) -> None:
+    def _need_inputs(self, items: TrainingRows) -> None:
         """Where exemplars are latents, the inputs of earlier tasks are gone."""
         if "latent" in self.values and bool((items.stages < self.stage).any()):
             raise AccessError("rows of earlier tasks are kept as latents, their inputs are gone")
@@ -269,12 +269,12 @@ class RunLearner:
             ranks.sum_(total)
         return torch.where(self.free, total, 0.0)  # columns not opened yet matter to nobody
 
-    def grouped(self, items: LabelledRows, size: int, start: int, stop: int) -> Batch:
+    def grouped(self, items: TrainingRows, size: int, start: int, stop: int) -> Batch:
         """Groups `start` to `stop` of `size` rows: a Batch with leading axes [groups, size]."""
         place = torch.arange(start * size, stop * size)
         real = place < len(items.rows)
         place = place.clamp(max=len(items.rows) - 1)  # padding repeats a real row, weight 0
-        batch = self.collate(LabelledRows(*(leaf[place] for leaf in items)))
+        batch = self.collate(items.take(place))
         batch = batch._replace(w=real.to(self.device, self.feed.dtype))
         count = stop - start
         shaped = [leaf.reshape(count, size, *leaf.shape[1:]) for leaf in batch.per_row]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from engram.errors import EngramError, bad
-from engram.learner.batch import Batch, LabelledRows
+from engram.learner.batch import Batch, TrainingRows
 from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet
 from engram.learner.tensor_tree import leaves, pick, stack, tree_map
@@ -300,7 +300,7 @@ def _undeclared_error(what: str, need: str) -> EngramError:
 # Training rows for probes: through the learner's guard, counted apart.
 
 
-def probe_items(learner: RunLearner, memory: bool) -> LabelledRows:
+def probe_items(learner: RunLearner, memory: bool) -> TrainingRows:
     """The task's training rows and, if asked for, the exemplars of earlier tasks.
 
     What the guard counts goes to a ledger that is thrown away: the caller counts it as the probe's.
@@ -313,12 +313,12 @@ def probe_items(learner: RunLearner, memory: bool) -> LabelledRows:
             return own
         held = learner.items(kept.rows, kept.stages)
         past = held.stages < learner.stage  # those of the task are among its rows already
-        return LabelledRows(*(torch.cat([a, b[past]]) for a, b in zip(own, held, strict=True)))
+        return own.join(held.take(past))
     finally:
         learner.guard = usual
 
 
-def validation_items(learner: RunLearner) -> LabelledRows:
+def validation_items(learner: RunLearner) -> TrainingRows:
     """The in-task validation rows of the current task, counted as the probe's."""
     usual = learner.guard
     learner.guard = MethodView(learner.stream, learner.stage, reads=learner.reads, ledger=Ledger())
@@ -329,7 +329,7 @@ def validation_items(learner: RunLearner) -> LabelledRows:
 
 
 def stack_rows(
-    learners: Sequence[RunLearner], items: Sequence[LabelledRows], start: int, stop: int,
+    learners: Sequence[RunLearner], items: Sequence[TrainingRows], start: int, stop: int,
     counts: Sequence[int] | None = None,
 ) -> Batch:  # fmt: skip
     """Rows `start` to `stop` of every run as one batch [R, B, ...]; shorter runs are padded.
@@ -341,6 +341,6 @@ def stack_rows(
         place = torch.arange(start, stop)
         last = (len(own.rows) if counts is None else counts[r]) - 1
         index = place.clamp(max=max(last, 0))  # padding repeats a real row, weight 0
-        batch = learner.collate(LabelledRows(*(leaf[index] for leaf in own)))
+        batch = learner.collate(own.take(index))
         found.append(batch._replace(w=(place <= last).to(batch.w)))
     return stack(found)  # type: ignore[no-any-return]

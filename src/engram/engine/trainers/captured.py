@@ -17,15 +17,16 @@ from torch import Tensor
 
 from engram.engine.backend import without_cudnn_benchmark
 from engram.engine.batches import (
-    Minibatch,
     RowAnnouncer,
+    clone_rows,
     copy_into_,
     move_rows_to_host,
+    row_tensors,
     select_step,
     select_step_unpadded,
     shapes_fit,
 )
-from engram.engine.sampler import Minibatches
+from engram.engine.sampler import StepRows
 from engram.engine.trainers.cuda_graph import CapturedStep
 from engram.engine.trainers.single import SingleTrainer
 from engram.engine.training import Training
@@ -49,23 +50,22 @@ class CapturedTrainer(SingleTrainer):
         self._number = torch.zeros(1, dtype=torch.long, device=vector.device)  # of the step
         self._recorded: dict[int, CapturedStep] = {}
         self._laid: dict[int, Batch] = {}  # batches that the host fetched, by their length
-        self._host: Minibatches | None = None
+        self._host: StepRows | None = None
         self._usual = 0  # the length of most batches; an epoch's last one may be shorter
         self._forget()
 
-    def load(self, rows: Minibatches, fixed: bool) -> None:
+    def load(self, rows: StepRows, fixed: bool) -> None:
         self._prepare(rows)
-        known, new = list(leaves(_row_tensors(self._rows))), list(leaves(_row_tensors(rows)))
+        known, new = row_tensors(self._rows), row_tensors(rows)
         if not known or not shapes_fit(new, known):
-            self._rows = rows._replace(**tree_map(torch.clone, _row_tensors(rows)))
+            self._rows = clone_rows(rows)
             self._forget()
         else:
             copy_into_(known, new)
-            self._rows = self._rows._replace(lengths=rows.lengths)  # type: ignore[union-attr]
-        self._usual = Counter(rows.lengths).most_common(1)[0][0]
+        self._usual = Counter(self._lengths).most_common(1)[0][0]
         self._announce_all(rows)
 
-    def _announce_all(self, rows: Minibatches) -> None:
+    def _announce_all(self, rows: StepRows) -> None:
         if self._fetches:  # outside of what is recorded, which reads a batch at a fixed address
             self._host = move_rows_to_host(rows)
             self._upcoming = RowAnnouncer(self.collate.feed, self._host, cut=True)
@@ -82,10 +82,11 @@ class CapturedTrainer(SingleTrainer):
         self._lr.fill_(float(lr[0]))
         self._number.fill_(start)
         for number in range(start, stop):
-            length = self._rows.lengths[number]
+            length = self._lengths[number]
             if self._host is not None and self._upcoming is not None:
                 self._upcoming(number)
-                self._copy_batch(length, self.collate(select_step_unpadded(self._host, number)))
+                rows = select_step_unpadded(self._host, number, length)
+                self._copy_batch(length, self.collate(rows))
             if length not in self._recorded:
                 self._recorded[length] = CapturedStep(
                     partial(self._captured_step, length), self._pool
@@ -106,7 +107,7 @@ class CapturedTrainer(SingleTrainer):
         rows = select_step(self._rows, self._number)  # type: ignore[arg-type]
         main, key, apart, into = tree_map(lambda leaf: leaf[0], rows)
         main, into = tree_map(lambda leaf: leaf[:length], (main, into))
-        rows = Minibatch(main, key, apart, into)
+        rows = StepRows(main, key, apart, into)
         self._batch = self._laid[length] if self._fetches else self.collate(rows)
         gradient = self._projected if self._projects else self._gradient
         self._step(rows, gradient(self._batch), self._lr)
@@ -158,8 +159,3 @@ class CapturedTrainer(SingleTrainer):
         # CUDA takes no further one into its pool
         self._pool = torch.cuda.graph_pool_handle()
         self._recorded_interval = CapturedStep(super()._interval, self._pool)
-
-
-def _row_tensors(rows: Minibatches | None) -> dict[str, Any]:
-    names = ("main", "apart", "key", "into")
-    return {} if rows is None else {name: getattr(rows, name) for name in names}

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from engram.engine.batches import Minibatch, select_step
-from engram.engine.sampler import Minibatches
+from engram.engine.batches import select_step
+from engram.engine.sampler import StepRows
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.training import Training
 from engram.errors import bad
@@ -54,7 +54,7 @@ class CompiledTrainer(LockstepTrainer):
         self._powers = self.optimizer.powers(self.opt["t"])  # [2, R] of the step to come
         self._scales = self.optimizer.scales(self._powers, self.lr)
         self._betas = torch.tensor(training.betas, device=self.lr.device).double()[:, None]
-        self._now: Minibatch | None = None  # the rows of one step, at fixed addresses
+        self._now: StepRows | None = None  # the rows of one step, at fixed addresses
         self._fetches = not learners[0].feed.on_device
         traces = self.networks.traces
         self._compiled = CompiledStep(self._step_on, self._places, self._decides, traces)
@@ -62,7 +62,7 @@ class CompiledTrainer(LockstepTrainer):
             self._interval_on, self._interval_places, self._interval_decides, traces
         )
 
-    def load(self, rows: Minibatches, fixed: bool) -> None:
+    def load(self, rows: StepRows, fixed: bool) -> None:
         before = self._rows
         super().load(rows, fixed)
         if self._rows is not before:  # other shapes
@@ -97,7 +97,7 @@ class CompiledTrainer(LockstepTrainer):
     def _one_interval(self) -> None:
         self._compiled_interval()
 
-    def _step_rows(self) -> Minibatch:
+    def _step_rows(self) -> StepRows:
         return self._now if self._now is not None else super()._step_rows()
 
     def _update_uniform(self, total: Tensor) -> None:

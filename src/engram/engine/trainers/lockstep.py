@@ -22,7 +22,6 @@ from torch.func import vmap
 from engram import keys
 from engram.engine.batches import (
     Collator,
-    Minibatch,
     RowAnnouncer,
     clone_rows,
     copy_into_,
@@ -36,7 +35,7 @@ from engram.engine.batches import (
 )
 from engram.engine.hyperparameters import make_tensors, replace_values, varying_values
 from engram.engine.optim import Optimizer, make_optimizer
-from engram.engine.sampler import Minibatches
+from engram.engine.sampler import StepRows
 from engram.engine.stored_values import (
     frozen_root_names,
     make_empty_tables,
@@ -109,7 +108,7 @@ class MappedStep:
         self.sums: dict[str, Tensor] = {}  # [R] of loss terms since they were last taken
         self.fixed_batch: Batch | None = None
         self._answers: tuple[Any, ...] = ()  # of older networks to it, where it stays
-        self._rows: Minibatches | None = None
+        self._rows: StepRows | None = None
         self._uniform = True  # every run takes every step
         self._fused = True  # with one rate, after one number of steps
         self._freeze(training)
@@ -178,7 +177,7 @@ class MappedStep:
         self._log(terms)
         self.step_number.add_(1)
 
-    def _step_rows(self) -> Minibatch:
+    def _step_rows(self) -> StepRows:
         return select_step(self._rows, self.step_number)  # type: ignore[arg-type]
 
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
@@ -289,14 +288,14 @@ class LockstepTrainer(MappedStep):
         self._pace = math.gcd(*map(check_every_n_steps, methods))
         # rows that the host holds cannot be fetched inside a captured or compiled step
         self._fetches = capture and not learners[0].feed.on_device
-        self._host: Minibatches | None = None  # the same rows, their numbers on the host
+        self._host: StepRows | None = None  # the same rows, their numbers on the host
         self._upcoming: RowAnnouncer | None = None
         step, interval = self._repeated()
         self._captured = CapturedStep(step) if capture else None
         self._captured_interval = CapturedStep(interval) if capture else None
 
     # -- rows -------------------------------------------------------------------------------------
-    def load(self, rows: Minibatches, fixed: bool) -> None:
+    def load(self, rows: StepRows, fixed: bool) -> None:
         """Take the rows of the next steps; fixed addresses where a graph was captured."""
         if self.verbs.remembers and not self.collate.values:
             first = make_empty_tables(self.learners[0], self.method, rows, self._slots)
@@ -321,7 +320,7 @@ class LockstepTrainer(MappedStep):
         elif not self.collate.feed.on_device and not self.collate.latents:
             self._announce_all(move_rows_to_host(rows))
 
-    def _announce_all(self, rows: Minibatches) -> None:
+    def _announce_all(self, rows: StepRows) -> None:
         """Where rows stay on disk, they are announced step by step."""
         self._host, self._upcoming = rows, RowAnnouncer(self.collate.feed, rows, cut=False)
 

@@ -18,14 +18,13 @@ from torch import Tensor
 from engram import distributed
 from engram.engine.batches import (
     Collator,
-    Minibatch,
     RowAnnouncer,
     move_rows_to_host,
     select_step_unpadded,
     uses_only_task_rows,
 )
 from engram.engine.optim import PartitionedOptimizer, make_optimizer
-from engram.engine.sampler import Minibatches
+from engram.engine.sampler import StepRows
 from engram.engine.stored_values import (
     frozen_root_names,
     make_empty_tables,
@@ -87,7 +86,8 @@ class SingleTrainer:
         self.sums: dict[str, Tensor] = {}
         self.first: dict[str, Tensor] | None = None  # [R] terms of the stage's first step
         self.steps = 0
-        self._rows: Minibatches | None = None
+        self._rows: StepRows | None = None
+        self._lengths: tuple[int, ...] = ()  # of the main batch of every step
         # rows that the host holds are fetched ahead; latents are a table on the device
         self._fetches = not learner.feed.on_device and not learner.latents
         self._upcoming: RowAnnouncer | None = None
@@ -112,19 +112,20 @@ class SingleTrainer:
         views = self.learner.networks.layout(vector)
         return [views[name] for name in self.moving.names]
 
-    def load(self, rows: Minibatches, fixed: bool) -> None:
+    def load(self, rows: StepRows, fixed: bool) -> None:
         """Take the rows of the next steps."""
         self._prepare(rows)
         self._rows = rows
         self._announce_all(rows)
 
-    def _prepare(self, rows: Minibatches) -> None:
+    def _prepare(self, rows: StepRows) -> None:
+        self._lengths = rows.lengths
         # the main batch is cut to its length, but a reservoir may be empty at first
         self._padded = any(bool((batch.w == 0).any()) for batch in rows.apart)
         if self._remembers and not self.collate.values:
             self.collate.values = make_empty_tables(self.learner, self.method, rows, self._slots)
 
-    def _announce_all(self, rows: Minibatches) -> None:
+    def _announce_all(self, rows: StepRows) -> None:
         """Where rows stay on disk: their numbers on the host, to be announced step by step."""
         if not self._fetches:
             return
@@ -145,7 +146,7 @@ class SingleTrainer:
         for number in range(start, stop):
             if self._upcoming is not None:
                 self._upcoming(number)
-            rows = select_step_unpadded(self._rows, number)
+            rows = select_step_unpadded(self._rows, number, self._lengths[number])
             self._batch = self.collate(rows)
             if distributed.current_ranks() is None:
                 found = gradient(self._batch)
@@ -173,7 +174,7 @@ class SingleTrainer:
         if self._pace and self.steps % self._pace == 0:
             self._interval()
 
-    def _step(self, rows: Minibatch, gradient: Gradients, lr: float | Tensor) -> None:
+    def _step(self, rows: StepRows, gradient: Gradients, lr: float | Tensor) -> None:
         """Update the weights, and what the method keeps of the step."""
         learner, (parts, penalty, data, flat) = self.learner, gradient
         flattened = penalty is not None or self._follows or self._clip or self._grouped

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from engram.engine.sampler import Minibatches
+from engram.engine.sampler import StepRows
 
 
 class Trainer(Protocol):
@@ -25,7 +25,7 @@ class Trainer(Protocol):
         """[R] steps taken in this phase."""
         ...
 
-    def load(self, rows: Minibatches, fixed: bool) -> None:
+    def load(self, rows: StepRows, fixed: bool) -> None:
         """Take the rows of the next steps; `fixed` says that all epochs have the same."""
         ...
 
