@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "methods": STATE | {"learner"},
     "metrics": {"errors"},
     "novelty": STATE | {"learner", "metrics", "probes", "records"},
-    "engine": ENGINE,
+    "engine": ENGINE | {"records"},
     "records": {"errors", "html_repr", "io", "metrics"},
     "probes": STATE | {"learner", "methods", "metrics", "records"},
     "experiments": STUDY,

@@ -89,12 +89,12 @@ def test_large_draws_are_those_of_whole_numbers():
     assert keys.bits(key, 8).tolist() == keys.bits(torch.tensor([key]), 8)[0].tolist() == expected
 
 
-@pytest.mark.parametrize("wrong", ["mix", "bits", "keep"])
+@pytest.mark.parametrize("wrong", ["mix", "bits", "dropout_mask"])
 def test_a_kernel_that_draws_something_else_is_given_up_in_words(wrong, monkeypatch):
     right = {
         "mix": lambda key, add: keys._mix_(key + add),
         "bits": keys._bits,
-        "keep": lambda key, least, count: (keys._bits(key, count) >> 39) >= least,
+        "dropout_mask": lambda key, least, count: (keys._bits(key, count) >> 39) >= least,
     }
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "engram.key_kernels", SimpleNamespace(**right))

@@ -33,7 +33,7 @@ from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet, Net
 from engram.learner.parameter_layout import Networks
 from engram.losses import mean
-from engram.memory import Memory, budget, policies
+from engram.memory import Memory, budget, ranking_policies
 from engram.methods import AGEM, DGR, ER, EWC, LGR, SI, ICaRL, LwF
 from engram.methods.method import Method, ReplaySpec
 from engram.methods.quadratic_penalty import quadratic_penalty
@@ -230,7 +230,7 @@ class TestMemory:
             place = torch.arange(seen, seen + count)
             return keys.randint(keys.fold(key, place), place.clamp(min=1))  # below n - 1, not n
 
-        monkeypatch.setattr(policies, "draw_slots", short)
+        monkeypatch.setattr(ranking_policies, "draw_slots", short)
         assert "chi-square" in killed(check, "reservoir")
 
     def test_labels_of_exemplars_are_refreshed(self, monkeypatch):

@@ -40,7 +40,7 @@ def seconds_of(runs: int, size: int, training: Training, device: str) -> float:
     ]
     together = None if device == "cuda" else runs > 1
     stages = list(Engine(specs, device=device, together=together).stages())
-    return sum(one.outcome.seconds for one in stages if one.stage == 2)
+    return sum(one.seconds for one in stages if one.stage == 2)
 
 
 def main() -> None:

@@ -48,8 +48,8 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "end of tasks": [(loop.PhaseTraining, "close"), (loop, "finish_task")],
     "evaluation": [(loop, "evaluate")],
     "recording": [(recorder.Recorder, name) for name in ("__init__", "prepare", "add", "close")],
-    "reading": [(reproducing, "read"), (reproducing, "by_key")],
-    "verdicts": [(reproducing, "lines_of")],
+    "reading": [(reproducing, "read"), (reproducing, "select_by_recipe")],
+    "verdicts": [(reproducing, "make_lines")],
 }
 REST = "everything else"
 

@@ -251,8 +251,8 @@ def test_list_all_shows_what_is_missing(engram):
 
 def test_check_passes_and_fails(engram, monkeypatch):
     checks = pytest.importorskip("engram.checks")
-    good = checks.Report("Good", [checks.Finding("form", True)])
-    bad = checks.Report("Bad", [checks.Finding("form", False, "why")])
+    good = checks.CheckReport("Good", [checks.CheckFinding("form", True)])
+    bad = checks.CheckReport("Bad", [checks.CheckFinding("form", False, "why")])
     asked = lambda target, **options: {"Good": good, "Bad": bad}[target]  # noqa: E731
     monkeypatch.setattr(checks, "check", asked)
     assert "all 1 checks passed" in engram("check", "Good").stdout
@@ -265,7 +265,7 @@ def test_check_takes_fields_of_a_method(engram, monkeypatch):
 
     def check(target, **options):
         asked.append(target)
-        return checks.Report("tried", [checks.Finding("form", True)])
+        return checks.CheckReport("tried", [checks.CheckFinding("form", True)])
 
     monkeypatch.setattr(checks, "check", check)
     engram("check", "LUCIR", "--set", "variant=distil", "-s", "LUCIR.memory.per_class=3")

@@ -212,7 +212,7 @@ def test_interrupted_run_goes_on(engram, monkeypatch):
 @pytest.fixture(params=["SIGTERM", "SIGHUP"])
 def ending(request):
     """A signal that is heard, whoever started the tests (under nohup SIGHUP is ignored)."""
-    number = getattr(signal, console.param)
+    number = getattr(signal, request.param)
     before = signal.signal(number, signal.SIG_DFL)
     yield number
     signal.signal(number, before)

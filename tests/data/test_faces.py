@@ -12,16 +12,16 @@ from PIL import Image
 import engram
 from engram.data.dataset import Data
 from engram.data.faces.expressions import EXPRESSIONS, expression_ids, find_expression
-from engram.data.picture_sets import (
-    Picture,
-    PictureOptions,
-    Frame,
-    crop_picture,
-    crop_image,
-    read_pictures,
-)
 from engram.data.faces.fer2013 import convert_to_faces, resize_like_pillow
 from engram.data.memory_maps import read_mapped
+from engram.data.picture_sets import (
+    Frame,
+    Picture,
+    PictureOptions,
+    crop_image,
+    crop_picture,
+    read_pictures,
+)
 from tests.data.pictures import fill, paint
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from engram.data import checked_files
 from engram.data.checked_files import read_npz
-from engram.data.picture_sets import crop_picture
 from engram.data.images import decode
 from engram.data.photos.cifar import LAYOUTS, _contents
 from engram.data.photos.idx_files import read_idx
+from engram.data.picture_sets import crop_picture
 from engram.errors import BadArgument, RecordError
 from engram.records import Rows, RunDirectory, read
 from engram.records.table_parts import read_part

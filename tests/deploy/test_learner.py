@@ -79,7 +79,7 @@ def test_twenty_tasks_with_four_readers_all_the_while():
     last = engine_run(stream, method)
     weights = learner._portable.tensors
     assert all(torch.equal(weights[name], value) for name, value in last.learner.params.items())
-    engine_accuracy = (last.outcome.scores.argmax(1) == np.arange(40).repeat(10)).mean()
+    engine_accuracy = (last.scores.argmax(1) == np.arange(40).repeat(10)).mean()
     assert learner.score(test, y) == engine_accuracy > 0.1
 
 

@@ -63,7 +63,7 @@ def test_what_it_froze_stands_still_until_the_task_ends(together):
         assert (pruned & ~columns).sum() > 10
         assert not learner.vector[pruned & ~columns].any()
         assert learner.vector[~pruned].any()
-        assert {name for _, terms in stage.outcome.losses for name in terms} >= {"task", "again"}
+        assert {name for _, terms in stage.losses for name in terms} >= {"task", "again"}
 
 
 def test_a_memory_may_be_chosen_between_phases():
@@ -71,7 +71,7 @@ def test_a_memory_may_be_chosen_between_phases():
         toy_runs.make_runs(Balanced(), toy_runs.make_streams()[:1]), device="cpu"
     ).stages():
         assert len(stage.learner.exemplars) == 12
-        assert stage.outcome.steps > len(stage.learner.task.train) // toy_runs.EXACT.batch_size
+        assert stage.steps > len(stage.learner.task.train) // toy_runs.EXACT.batch_size
 
 
 @pytest.mark.parametrize("method", [Balanced(), Join(Pruned(), EWC(strength=0.1))])

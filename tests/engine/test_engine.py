@@ -271,11 +271,11 @@ def test_losses_are_logged_by_name():
     trained = train_runs(make_runs(EWC(strength=1.0), STREAMS), together=True)
     alone = train_runs(make_runs(EWC(strength=1.0), STREAMS))
     for key, after in trained.items():
-        mine, theirs = after.stage.outcome.losses, alone[key].stage.outcome.losses
+        mine, theirs = after.stage.losses, alone[key].stage.losses
         assert set(mine[-1][1]) == {"task", "total"} | ({"penalty"} if key[1] else set())
         ends = [losses[-1][1]["total"] for losses in (mine, theirs)]
         assert ends[0] == pytest.approx(ends[1], rel=1e-9)
-        assert after.stage.outcome.steps == alone[key].stage.outcome.steps
+        assert after.stage.steps == alone[key].stage.steps
 
 
 def test_scores_are_those_of_the_learner():

@@ -62,7 +62,7 @@ def test_the_log_speaks_of_the_first_gradient_of_a_batch(together):
     for method in (Method(), TermByTerm(), Sharp()):
         runs = toy_runs.make_runs(method, toy_runs.make_streams()[:2])
         (first, *_) = Engine(runs, device="cpu", together=together).stages()
-        losses.append(first.outcome.losses[0][1]["task"])
+        losses.append(first.losses[0][1]["task"])
     assert losses[1] == pytest.approx(losses[0], rel=0.2)
     assert losses[2] == pytest.approx(losses[0], rel=0.2)
 

@@ -27,7 +27,7 @@ def ends(method, monkeypatch, *, keeps=True, training=WHOLE):
         toy_runs.shrink_settings(method), toy_runs.make_streams()[:2], training=training
     )
     found = [
-        (one.learner.vector.clone(), one.outcome.losses)
+        (one.learner.vector.clone(), one.losses)
         for one in Engine(runs, device="cpu", together=True).stages()
     ]
     monkeypatch.setattr(Net, "_judged", original)

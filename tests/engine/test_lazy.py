@@ -44,7 +44,7 @@ def vectors(stream, methods, together, **options):
     found = {}
     for stage in Engine(runs, device="cpu", together=together).stages():
         one = stage.learner
-        kept = (one.vector.tolist(), one.exemplars.rows.tolist(), stage.outcome.scores.tolist())
+        kept = (one.vector.tolist(), one.exemplars.rows.tolist(), stage.scores.tolist())
         found[stage.run, stage.stage] = kept
     return found
 

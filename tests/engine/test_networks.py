@@ -184,7 +184,7 @@ def test_a_phase_of_its_own_is_longer():
     *_, long = Engine(runs, device="cpu").stages()
     *_, short = Engine(runs_of(Guess(lr=0.05))[:1], device="cpu").stages()
     ours, theirs = long.learner.params, short.learner.params
-    assert long.outcome.steps == short.outcome.steps + 40
+    assert long.steps == short.steps + 40
     assert not torch.equal(ours["guess.0.weight"], theirs["guess.0.weight"])
     assert torch.equal(ours["net.head.weight"], theirs["net.head.weight"])
 

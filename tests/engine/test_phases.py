@@ -65,7 +65,7 @@ def test_only_what_is_named_moves():
 
 
 def test_the_loss_knows_the_phase_and_steps_go_on():
-    outcome = stages(Twice(), runs=1)[0].stage.outcome
+    outcome = stages(Twice(), runs=1)[0].stage
     names = [set(terms) - {"total"} for _, terms in outcome.losses]
     assert names[0] == {"task"}
     assert names[-1] == {"head"}
@@ -81,7 +81,7 @@ def test_no_training_leaves_the_weights_alone():
     }))  # fmt: skip
     first, *_, last = stages(method, runs=1)
     assert torch.equal(first.vector, last.vector)
-    assert last.stage.outcome.steps == 0
+    assert last.stage.steps == 0
 
 
 def test_a_fresh_phase_forgets_the_tasks_before():

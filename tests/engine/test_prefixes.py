@@ -37,7 +37,7 @@ def runs(method: engram.Method) -> list[Run]:
 
 def outcomes(method: engram.Method, together: bool) -> dict[tuple[int, int], tuple[object, object]]:
     engine = Engine(runs(method), device="cpu", together=together)
-    return {(s.run, s.stage): (s.outcome.scores, s.learner.vector.clone()) for s in engine.stages()}
+    return {(s.run, s.stage): (s.scores, s.learner.vector.clone()) for s in engine.stages()}
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def trained(one):
         own = stage.learner
         rows = own.exemplars.rows.tolist()
         tree = tree_map(lambda leaf: leaf.detach().clone(), (own.vector, own.buffers, own.state))
-        found.append((stage.outcome.losses, rows, tree, stage.outcome.scores))
+        found.append((stage.losses, rows, tree, stage.scores))
     return found
 
 

@@ -135,7 +135,7 @@ class TestValues:
         runs = toy_runs.make_runs(method, toy_runs.make_streams())
         seen = 0
         for stage in Engine(runs, device="cpu", together=together).stages():
-            assert all(terms.get("wrong", 0) == 0 for _, terms in stage.outcome.losses)
+            assert all(terms.get("wrong", 0) == 0 for _, terms in stage.losses)
             learner: RunLearner = stage.learner
             kept = learner.exemplars
             x = learner.feed(kept.rows, kept.stages).flatten(1)

@@ -124,7 +124,7 @@ class TestValidation:
     def test_runs_stop_at_different_epochs(self):
         training = replace(EXACT, patience=2, epochs=12, restore_best=True)
         trained = train_runs(make_runs(Finetune(), VALID, training=training), together=True)
-        steps = {after.stage.outcome.steps for after in trained.values()}
+        steps = {after.stage.steps for after in trained.values()}
         assert len(steps) > 2
 
     @pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
@@ -141,7 +141,7 @@ class TestValidation:
         longer = replace(EXACT, epochs=4, restore_best=True)
         runs = make_runs(SI(), VALID[:2], model="normed", training=longer)
         more = train_runs(runs, together=together)
-        assert more[0, 0].stage.outcome.steps == 4 * once[0, 0].stage.outcome.steps
+        assert more[0, 0].stage.steps == 4 * once[0, 0].stage.steps
         assert all(trees_equal(once[key].tensors, more[key].tensors) for key in once)
 
 
@@ -236,9 +236,9 @@ def test_half_precision_learns():
 def test_curve_of_evaluations():
     training = replace(EXACT, evaluate_every=2)
     after = train_runs(make_runs(Finetune(), STREAMS[:1], training=training))[0, 0]
-    steps = [step for step, _ in after.stage.outcome.curve]
+    steps = [step for step, _ in after.stage.curve]
     assert steps == [2, 4, 6]  # two epochs of three steps
-    assert np.array_equal(after.stage.outcome.curve[-1][1], after.scores)
+    assert np.array_equal(after.stage.curve[-1][1], after.scores)
     plain = train_runs(make_runs(Finetune(), STREAMS[:1]))[0, 0]
     assert torch.equal(plain.vector, after.vector)  # looking changes nothing
 

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.checks.toy_runs import MODELS, make_streams
-from engram.engine.engine import Engine, FinishedStage
+from engram.engine.engine import Engine
 from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.learner.learner import RunLearner
 from engram.methods.method import Method
+from engram.records.stage_result import StageResult
 from engram.streams import Stream
 
 Used = list[nn.Parameter]
@@ -214,7 +215,7 @@ def away(twin: Twin, learner: RunLearner) -> float:
 
 def beside(
     method: Method, kind: type[Twin], training: Training, *, model: str, together: bool
-) -> Iterator[tuple[Twin, FinishedStage]]:
+) -> Iterator[tuple[Twin, StageResult]]:
     """Each stage of three runs, with the twin that has been trained as far."""
     runs = [
         Run(stream=stream, method=method, model=MODELS[model], training=training, seed=seed)

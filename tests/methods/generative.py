@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.checks.toy_runs import SPLIT_MODELS, make_clouds
-from engram.engine.engine import Engine, FinishedStage
+from engram.engine.engine import Engine
 from engram.engine.run_definition import Run
 from engram.learner.learner import RunLearner
 from engram.methods.dgr import DGR
+from engram.records.stage_result import StageResult
 from engram.streams import Stream, class_incremental, task_incremental
 from tests.engine.twin import OPTIMIZERS, Plain, Twin, away
 
@@ -138,7 +139,7 @@ class ScholarTwin(Twin):
 
 def twins_of(
     method: DGR, kind: type[ScholarTwin], training: Any, *, model: str, multi: bool, together: bool
-) -> Iterator[tuple[ScholarTwin, FinishedStage]]:  # fmt: skip
+) -> Iterator[tuple[ScholarTwin, StageResult]]:  # fmt: skip
     """Each stage of two runs with tasks of unequal size, and the twin that is as far."""
     make = task_incremental if multi else class_incremental
     on: list[Stream] = [

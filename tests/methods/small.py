@@ -186,5 +186,5 @@ def accuracy(method: Method, **training: Any) -> float:
     ]
     *_, one, two = Engine(runs, device="cpu", together=True).stages()
     truth = on.targets[items_of(on)[0]][:, 0].numpy()
-    right = [found.outcome.scores.argmax(-1) == truth for found in (one, two)]
+    right = [found.scores.argmax(-1) == truth for found in (one, two)]
     return float(np.mean(right))

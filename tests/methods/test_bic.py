@@ -151,7 +151,7 @@ def test_the_latest_classes_are_corrected_or_all() -> None:
 
 def test_scores_during_a_task_are_the_outputs() -> None:
     stage = train(BiC(memory=SOME), STREAM, evaluate_every=2)[1]
-    assert stage.outcome.curve
+    assert stage.curve
 
 
 def test_the_correction_helps_on_unbalanced_memories() -> None:

@@ -128,7 +128,7 @@ def test_options_in_lockstep(options):
 
 def test_generator_first_trains_one_after_the_other():
     last = last_of(DGR(order="generator_first", **SMALL))
-    assert last.outcome.steps == 2 * last_of(DGR(**SMALL)).outcome.steps
+    assert last.steps == 2 * last_of(DGR(**SMALL)).steps
 
 
 def test_one_class_first_has_no_loss_and_no_gradient():
@@ -136,7 +136,7 @@ def test_one_class_first_has_no_loss_and_no_gradient():
     run = replace(run_of(DGR(**SMALL)), stream=stream, model=MODELS["plain"])
     fresh = Engine([run], device="cpu").learner(run)
     first = next(iter(Engine([run], device="cpu").stages()))
-    (losses,) = [terms["task"] for _, terms in first.outcome.losses[-1:]]
+    (losses,) = [terms["task"] for _, terms in first.losses[-1:]]
     assert losses == 0
     for name, value in first.learner.params.items():
         assert torch.equal(value, fresh.params[name]) == name.startswith("net."), name

@@ -342,4 +342,4 @@ def penalty_logged(method: Method) -> float:
     """The last logged mean of the penalty in the second task."""
     run = Run(stream=small.stream(), method=method, model=small.MODEL, training=small.EXACT)
     stages = list(Engine([run], device="cpu").stages())
-    return stages[1].outcome.losses[-1][1]["penalty"]
+    return stages[1].losses[-1][1]["penalty"]

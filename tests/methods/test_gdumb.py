@@ -86,7 +86,7 @@ def test_exemplars_of_earlier_tasks_have_their_own_heads(together):
         logits = net(stream.data.gather(kept.rows).double(), 3)
         logits = logits.masked_fill(~stream.visible[kept.stages], -torch.inf)
         wanted = F.cross_entropy(logits, stream.targets[kept.rows][:, 0]).item()
-        (_, terms), *_ = stage.outcome.losses
+        (_, terms), *_ = stage.losses
         assert terms["task"] == pytest.approx(wanted, abs=1e-10)
         assert len(kept.stages.unique()) == stage.stage + 1
 
@@ -97,7 +97,7 @@ def test_the_recipe_says_nothing_about_the_length():
             model=MODELS["plain"], training=replace(SETTINGS, epochs=epochs, first_factor=2.0))
         for epochs in (1, 7)
     ]  # fmt: skip
-    steps = [stage.outcome.steps for stage in Engine(runs, device="cpu").stages()]
+    steps = [stage.steps for stage in Engine(runs, device="cpu").stages()]
     assert steps == [3 * 3] * 6  # three passes of three batches, in every task
 
 

@@ -115,18 +115,18 @@ def test_evaluation_inside_a_task() -> None:
     stages = train(ICaRL(memory=FEW), STREAM, evaluate_every=2)
     outputs = train(ICaRL(memory=FEW, variant="hb1"), STREAM, evaluate_every=2)
     for nearest, plain in zip(stages, outputs, strict=True):
-        assert len(nearest.outcome.curve) > 1
-        for (_, a), (_, b) in zip(nearest.outcome.curve, plain.outcome.curve, strict=True):
+        assert len(nearest.curve) > 1
+        for (_, a), (_, b) in zip(nearest.curve, plain.curve, strict=True):
             assert np.array_equal(a, b)
             assert np.isfinite(a).all()
-        assert not np.array_equal(nearest.outcome.scores, plain.outcome.scores)
+        assert not np.array_equal(nearest.scores, plain.scores)
         assert torch.equal(nearest.learner.vector, plain.learner.vector)
 
 
 def test_early_stopping_watches_the_outputs() -> None:
     stream = class_incremental(clouds(), valid=0.2)
     stages = train(ICaRL(memory=FEW), stream, restore_best=True, patience=3, epochs=8)
-    assert np.isfinite(stages[-1].outcome.scores).all()
+    assert np.isfinite(stages[-1].scores).all()
 
 
 def test_it_remembers() -> None:
@@ -139,9 +139,9 @@ def test_it_remembers() -> None:
 def test_distillation_keeps_old_outputs_near() -> None:
     """Without exemplars of the past, soft targets alone hold the old outputs."""
     first = train(ICaRL(memory=FEW, variant="hb1"), STREAM[:2], lr=0.5)
-    kept = first[1].outcome.scores[:20, :2] - first[0].outcome.scores[:20, :2]
+    kept = first[1].scores[:20, :2] - first[0].scores[:20, :2]
     plain = train(Finetune(), STREAM[:2], lr=0.5, loss="bce")
-    moved = plain[1].outcome.scores[:20, :2] - plain[0].outcome.scores[:20, :2]
+    moved = plain[1].scores[:20, :2] - plain[0].scores[:20, :2]
     assert np.abs(kept).mean() < 0.5 * np.abs(moved).mean()
 
 

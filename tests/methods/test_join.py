@@ -124,7 +124,7 @@ def test_a_single_part_is_that_method(method: Method, optimizer: str) -> None:
     alone = train(method, STREAM, optimizer=optimizer, model=Normed)
     joined = train(Join(method), STREAM, optimizer=optimizer, model=Normed)
     for a, b in zip(alone, joined, strict=True):
-        assert (a.outcome.scores == b.outcome.scores).all()
+        assert (a.scores == b.scores).all()
     one, other = alone[-1].learner, joined[-1].learner
     assert torch.equal(one.vector, other.vector)
     assert flatten({"0": one.state}).keys() == flatten(other.state).keys()
@@ -184,7 +184,7 @@ def test_states_are_kept_apart_and_empty_ones_survive() -> None:
     state = stages[-1].learner.state
     assert state["0"] == {}
     assert state["2"] == {}  # the teacher went with its task
-    assert int(state["1"]["steps"]) == sum(stage.outcome.steps for stage in stages)
+    assert int(state["1"]["steps"]) == sum(stage.steps for stage in stages)
     # a file holds tensors only, so empty states vanish there
     kept = {"1": state["1"]}
     join = Join(Finetune(), Pull(), LwF())

@@ -128,7 +128,7 @@ def test_the_generator_learns_after_the_root_of_the_first_task():
     )  # fmt: skip
     assert LGR(root="first_task").phases(1) == LGR().phases(0) == (Phase(),)
     *_, last = Engine([_run(LGR(**SMALL))], device="cpu").stages()
-    assert {k for _, terms in last.outcome.losses for k in terms} == {
+    assert {k for _, terms in last.losses for k in terms} == {
         "total", "task", "replay", "generator", "generator_replay",
     }  # fmt: skip
 

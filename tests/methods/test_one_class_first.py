@@ -27,7 +27,7 @@ def test_no_loss_no_gradient_no_importance(method):
     run = run_of(method)
     fresh = Engine([run], device="cpu").learner(run)
     first = next(iter(Engine([run], device="cpu").stages()))
-    assert all(terms["task"] == 0 for _, terms in first.outcome.losses)
+    assert all(terms["task"] == 0 for _, terms in first.losses)
     assert torch.equal(first.learner.vector, fresh.vector)
     assert (first.learner.state["importance"] == 0).all()
     assert toy_runs.accuracies(toy_runs.copy_stage(first)) == [1.0]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engram.errors import BadArgument
-from engram.records import EvaluationItems, Rows, StageRows, record_stage
+from engram.records import EvaluationItems, Rows, record_stage
 from engram.records.stage_rows import add_stage, stacking_key
 
 
@@ -30,16 +30,18 @@ def test_a_block_is_the_rows_of_each_run(stage, average):
     scores = rng.normal(size=(5, 40, 6)).astype(np.float32) * 10
     scores[0, 3] = np.nan
     scores[1, 4] = 1e9
-    block = StageRows(5)
+    block = Rows(runs=5)
     add_stage(block, list(scores), items, stage=stage, average=average)
     orders = [f"o{r}" for r in range(5)]
-    found = block.rows(recipe="r", label="ER", seed=range(5), order=orders, stage=stage)
+    found = block.by_run(
+        recipe=["r"] * 5, label=["ER"] * 5, seed=range(5), order=orders, stage=stage
+    )
     alone = []
     for r in range(5):
         alone.append(Rows(recipe="r", label="ER", seed=r, order=orders[r]))
         record_stage(alone[-1], scores[r], items[r], stage=stage, average=average)
-    assert Rows.joined(alone).arrow().equals(found.arrow())
-    for mine, part in zip(alone, found.parts(len(block)), strict=True):
+    assert Rows.joined(alone).arrow().equals(Rows.joined(found).arrow())
+    for mine, part in zip(alone, found, strict=True):
         assert mine.frame().astype({"order": str}).equals(part.frame().astype({"order": str}))
         assert mine.metrics == part.metrics
 
@@ -50,7 +52,7 @@ def test_runs_of_another_form_are_left_alone():
     later = items_of(rng, opening=np.array([0, 0, 0, 1, 2, 2]))  # three classes open at once
     assert stacking_key(first, 0) != stacking_key(later, 0)
     assert stacking_key(first, 2) == stacking_key(later, 2)
-    rows = StageRows(2)
+    rows = Rows(runs=2)
     with pytest.raises(ValueError, match="reshape"):
         add_stage(rows, list(rng.normal(size=(2, 40, 6))), [first, later], stage=0, average="micro")
 
@@ -67,4 +69,4 @@ def test_items_that_cannot_be_counted_together():
 @pytest.mark.parametrize("value", [[0.5], [[0.5], [0.5], [0.5]], np.zeros((2, 1, 1))])
 def test_values_of_another_number_of_runs_are_refused(value):
     with pytest.raises(BadArgument, match="value: expected numbers"):
-        StageRows(2).add("entropy", value)
+        Rows(runs=2).add("entropy", value)

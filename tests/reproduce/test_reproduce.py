@@ -78,17 +78,17 @@ def test_absent_method_is_said_not_raised(table):
 
 def test_cost_is_measured_and_shrinks_with_what_is_done(table, tmp_path):
     before = plan(table, out=tmp_path / "r")
-    assert sum(cost_estimate.runs for cost in before.costs) == 4
-    assert all(cost_estimate.seconds > 0 and cost_estimate.steps > 0 for cost in before.costs)
+    assert sum(cost.runs for cost in before.costs) == 4
+    assert all(cost.seconds > 0 and cost.steps > 0 for cost in before.costs)
     reproduce(table, out=tmp_path / "r", cells="method=ER")
     after = plan(table, out=tmp_path / "r")
-    assert (after.done, sum(cost_estimate.runs for cost in after.costs)) == (2, 2)
+    assert (after.done, sum(cost.runs for cost in after.costs)) == (2, 2)
 
 
 def test_rows_of_several_tasks_are_forecast_once_where_they_are_trained_on_once():
     run = Run(stream=tree(), method=build_method("IncrementalJoint"),
               training=Training(batch_size=4, epochs=1))  # fmt: skip
-    taken = [stage.outcome.steps for stage in Engine([run], device="cpu").stages()]
+    taken = [stage.steps for stage in Engine([run], device="cpu").stages()]
     assert count_steps(run) == sum(taken)
 
 
@@ -201,7 +201,7 @@ def test_forecasts_tell_what_they_time(table):
 def test_a_limit_is_spent_on_every_kind_first(table, monkeypatch, limit, stages):
     """A step of ER takes .3 s and one of Finetune .1, and the clock goes on by that."""
     now, asked = [0.0], {}
-    monkeypatch.setattr(cost_estimate.warm.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(cost_estimate.torch_startup.time, "perf_counter", lambda: now[0])
 
     def timed(runs, streams, steps, device, lockstep):
         name = type(runs[0].method).__name__
@@ -224,7 +224,7 @@ def test_late_steps_count_and_the_opening_of_a_stage_does_not(monkeypatch):
     """Two phases, of which one takes twice as long a step; the first two are slow, as on CUDA."""
     now = [0.0]
     monkeypatch.setattr(cost_estimate.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(cost_estimate.warm, "spent", lambda: 0.0)
+    monkeypatch.setattr(cost_estimate.torch_startup, "warm_up_seconds", lambda: 0.0)
     watch = cost_estimate._StageWatch(torch.device("cpu"), prologue=False)
     watch.entered([0], 1)
     for step in (0.1, 0.2):

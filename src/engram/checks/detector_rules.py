@@ -33,11 +33,12 @@ from engram.data import Data
 from engram.learner.tensor_tree import leaves
 from engram.metrics.detection import auroc
 from engram.novelty import Detector, Tuned
-from engram.probes import RunStage, StageView
+from engram.probes import StageView
+from engram.records.stage_result import StageResult
 from engram.streams import Stream
 
 
-def _score_rows(detector: Detector, run: RunStage, state: Any, rows: slice) -> torch.Tensor:
+def _score_rows(detector: Detector, run: StageResult, state: Any, rows: slice) -> torch.Tensor:
     """Scores of some test rows of one run."""
     view = StageView([run], needs=detector.needs)
     _, x = next(view.inputs(64))
@@ -64,7 +65,6 @@ def check_finite_on_constant_features(detector: Detector) -> None:
     states = empty_states()
     for runs in train_stages():
         for run in runs:
-            assert run.learner is not None  # live runs have one
             run.learner.vector = torch.zeros_like(run.learner.vector)
         dull = [replace(run, scores=run.scores * 0) for run in runs]
         _, states = measure_probe(detector, dull, states)

@@ -25,10 +25,11 @@ from engram.engine.engine import Engine
 from engram.experiments.build_probes import build_probes, plain_probe
 from engram.learner.tensor_tree import flatten, leaves, tree_map, tree_shapes
 from engram.methods.er import ER
-from engram.probes import Probe, RunStage, measure
+from engram.probes import Probe, measure
 from engram.probes.ood_data import OODData
 from engram.probes.probe import check_probe
-from engram.records import EvaluationItems
+from engram.records import Rows
+from engram.records.stage_result import StageResult
 from engram.streams import Stream
 
 KEY = "probe"
@@ -36,28 +37,15 @@ States = list[dict[str, Any]]
 Numbers = list[dict[Any, float]]  # of each run: value by metric, task, class, head and step
 
 
-def train_stages(on: Sequence[Stream] | None = None) -> Iterator[list[RunStage]]:
+def train_stages(on: Sequence[Stream] | None = None) -> Iterator[list[StageResult]]:
     """Three runs over tasks of unequal size, in lockstep, after each stage."""
     on = make_streams(valid=0.2) if on is None else on
     runs = [replace(run, features=True) for run in make_runs(ER(), on)]
     outside = make_ood_data()
-    group: list[RunStage] = []
+    group: list[StageResult] = []
     for stage in Engine(runs, device="cpu", together=True).stages():
-        run, outcome = runs[stage.run], stage.outcome
-        group.append(
-            RunStage(
-                stage=stage.stage,
-                stream=run.stream,
-                method=run.method,
-                seed=run.seed,
-                items=EvaluationItems.of_stream(run.stream),
-                scores=outcome.scores,
-                learner=stage.learner,
-                features=outcome.features,
-                facts={"seconds": 1.0, "steps": float(outcome.steps)},
-                outside=outside,
-            )
-        )
+        stage.facts, stage.outside = {"seconds": 1.0, "steps": float(stage.steps)}, outside
+        group.append(stage)
         if stage.last_of_group:
             yield group
             group = []
@@ -69,27 +57,28 @@ def make_ood_data() -> OODData:
     return OODData(replace(data, x=-1.5 * torch.as_tensor(data.x) + 0.5, name="foreign"))
 
 
-def measure_probe(probe: Probe, runs: Sequence[RunStage], states: States) -> tuple[Numbers, States]:
+def measure_probe(
+    probe: Probe, runs: Sequence[StageResult], states: States
+) -> tuple[Numbers, States]:
     """What the probe says of runs that are seen together, and what it keeps of them."""
-    ready = [replace(run, probes=state) for run, state in zip(runs, states, strict=True)]
+    ready = [
+        replace(run, states=state, rows=Rows(), reads={}, arrays={})
+        for run, state in zip(runs, states, strict=True)
+    ]
+    measure(ready, [()] * len(runs), [{KEY: probe}] * len(runs))
     numbers: Numbers = [{} for _ in runs]
-    kept: States = [{} for _ in runs]
-    for found in measure(ready, [()] * len(runs), [{KEY: probe}] * len(runs)):
-        seeds = np.array(found.places)
-        frame = found.rows.rows(recipe="", label="", seed=seeds, order="", stage=0).frame()
+    place = ["metric", "task", "cls", "head", "step"]
+    for found, own in zip(ready, numbers, strict=True):
+        frame = found.rows.frame()
         frame = frame[~frame["metric"].str.endswith("/seconds")]  # no two are the same
-        place = ["metric", "task", "cls", "head", "step"]
-        for row in frame[["seed", "value", *place]].itertuples(index=False):
-            seed, value, *rest = row
-            numbers[int(seed)][tuple(map(str, rest))] = float(value)
-        for i, r in enumerate(found.places):
-            kept[r] = found.states[i]
-            for name, array in found.arrays[i].get(KEY, {}).items():
-                flat = np.asarray(array, np.float64).reshape(-1)
-                # NaN is no number: runs seen together are padded with it
-                found_here = {(name, j): float(value) for j, value in enumerate(flat)}
-                numbers[r] |= {k: v for k, v in found_here.items() if v == v}
-    return numbers, kept
+        for value, *rest in frame[["value", *place]].itertuples(index=False):
+            own[tuple(map(str, rest))] = float(value)
+        for name, array in found.arrays.get(KEY, {}).items():
+            flat = np.asarray(array, np.float64).reshape(-1)
+            # NaN is no number: runs seen together are padded with it
+            stored = {(name, j): float(value) for j, value in enumerate(flat)}
+            own |= {k: v for k, v in stored.items() if v == v}
+    return numbers, [dict(one.states) for one in ready]
 
 
 def empty_states() -> States:
@@ -106,9 +95,8 @@ def largest_difference(first: dict[Any, float], second: dict[Any, float]) -> flo
     return float(np.nan_to_num(off, nan=np.inf).max(initial=0.0))
 
 
-def _run_tensors(run: RunStage) -> Any:
+def _run_tensors(run: StageResult) -> Any:
     learner = run.learner
-    assert learner is not None  # live runs have one
     numbers = (torch.tensor(run.scores), run.features, torch.tensor(run.items.targets))
     return (learner.vector, learner.buffers, learner.state, *numbers)
 
@@ -219,7 +207,7 @@ def check_test_rows_change_no_state(probe: Probe) -> None:
         raise DoesNotApply("it keeps no state")
 
 
-def replace_tests(run: RunStage, number: int) -> RunStage:
+def replace_tests(run: StageResult, number: int) -> StageResult:
     """The run with noise in place of its answers, and other labels of its test rows."""
     key = keys.fold(number, "other tests")
     noise = keys.normal(key, *run.scores.shape).numpy().astype(run.scores.dtype)
@@ -240,7 +228,7 @@ def check_declared_needs_are_enough(probe: Probe) -> None:
     live, recorded = empty_states(), empty_states()
     for runs in train_stages():
         wanted, live = measure_probe(probe, runs, live)
-        bare = [replace(run, learner=None, features=None) for run in runs]
+        bare = [replace(run, trained=None, features=None) for run in runs]
         found, recorded = measure_probe(probe, bare, recorded)
         equal = all(largest_difference(a, b) == 0 for a, b in zip(found, wanted, strict=True))
         require(equal, "recorded predictions give other numbers: declare needs = ('networks',)")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from engram import keys
 from engram.data.dataset import Data
 from engram.engine.batches import select_step
-from engram.engine.engine import Engine, FinishedStage
+from engram.engine.engine import Engine
 from engram.engine.evaluation import test_items
 from engram.engine.loop import open_task, train_task
 from engram.engine.pretraining import split_stream
@@ -37,6 +37,7 @@ from engram.learner.tensor_tree import leaves, tree_map
 from engram.memory import Exemplars, Memory
 from engram.methods.join import Join
 from engram.methods.method import Method, Prologue
+from engram.records.stage_result import StageResult
 from engram.streams import Stream, class_incremental
 
 SIZES = (31, 12, 24, 17, 28, 9)  # training rows per class, so that tasks differ in size
@@ -153,7 +154,7 @@ class StageCopy(NamedTuple):
     exemplars: Exemplars
     scores: np.ndarray
     diverged: int
-    stage: FinishedStage
+    stage: StageResult
 
     @property
     def tensors(self) -> dict[str, Any]:
@@ -181,11 +182,11 @@ def _copy_tensor(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
-def copy_stage(stage: FinishedStage) -> StageCopy:
+def copy_stage(stage: StageResult) -> StageCopy:
     """The learner of a stage, safe from what later stages do to it."""
     one = stage.learner
     trees = tree_map(_copy_tensor, (one.vector, one.buffers, one.state, one.opt))
-    rest = (one.exemplars, stage.outcome.scores, one.diverged, stage)
+    rest = (one.exemplars, stage.scores, one.diverged, stage)
     return StageCopy._make((*trees, *rest))
 
 

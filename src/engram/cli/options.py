@@ -45,7 +45,7 @@ _LISTS = {
     "methods": ("methods/__init__.py", "__all__"),
     "models": ("models/build.py", "_MODELS"),
     "streams": ("streams/__init__.py", "SCENARIOS"),
-    "data": ("data/named_sets.py", "KNOWN"),
+    "data": ("data/named_sets.py", "NAMED_SETS"),
     "tools": ("records/export.py", "TOOLS"),
 }
 

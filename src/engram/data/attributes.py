@@ -135,8 +135,7 @@ def join_train_and_test(
 
 
 # ------------------------------------------------------------------------------------------------
-# Which subjects or clips are for testing: whole ones, with the classes in equal shares.
-
+# Splits by whole subjects or clips
 
 _DRAWS = 200  # of which the one closest to equal shares is taken
 _FEW_UNITS = 2000  # units above which any draw is close

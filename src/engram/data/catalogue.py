@@ -26,8 +26,9 @@ from engram.data.formats import (
     packed_sets,
     read_with_options,
 )
+from engram.data.images import check_sides
 from engram.data.named_sets import NAMED_SETS, NamedSet
-from engram.data.resized_images import crop_data, read_resized
+from engram.data.resized_images import read_resized
 from engram.data.standardization import with_normalization
 from engram.errors import BadArgument, bad, suggest_name, unknown
 from engram.plugins import load_user_object
@@ -120,7 +121,7 @@ def load(
     data, name = _load_any(name_or_path, root, options)
     given = dict(options)
     if crop is not None:
-        data, given = crop_data(data, crop), {**given, "crop": crop}
+        data, given = replace(data, crop=check_sides("crop", crop)), {**given, "crop": crop}
     if mean != () or std != ():
         if standardize:
             raise bad("standardize", "False where mean and std are given", standardize)
@@ -246,7 +247,7 @@ def datasets(root: str | Path | None = None) -> tuple[SetInfo, ...]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Data that a user's own function makes, named ``module:function``.
+# Data that a user's own function makes, named module:function
 
 
 def is_user_set(name: str) -> bool:
@@ -294,7 +295,7 @@ def load_user_set(name: str, **options: Any) -> Data:
 
 
 # ------------------------------------------------------------------------------------------------
-# Names of all options that data can be loaded with.
+# The options that data can be loaded with
 
 
 @cache

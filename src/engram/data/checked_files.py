@@ -104,8 +104,7 @@ def check_regular(file: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------
-# Text files beside the pictures of a set: what they say is checked before it is used.
-
+# Text files, and the paths that they name
 
 _FEW = 1000  # entries of a folder that are looked at
 
@@ -242,7 +241,7 @@ def has_files(folder: Path, *names: str) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------
-# Plain arrays from an ``.npz`` file.
+# Arrays in .npz files
 
 
 def read_npz(file: Path) -> dict[str, Array]:
@@ -276,7 +275,7 @@ def _plain(file: Path, archive: Any, key: str) -> Array:
 
 
 # ------------------------------------------------------------------------------------------------
-# Arrays from files of MATLAB.
+# Arrays in MATLAB files
 
 
 def read_matlab(file: Path, *wanted: str) -> list[Any]:
@@ -299,8 +298,6 @@ def read_matlab(file: Path, *wanted: str) -> list[Any]:
 
 def check_numbers(file: Path, name: str, values: Any, low: int, high: int) -> list[int]:
     """A list of whole numbers from `low` to `high`, or an error that says where they are wrong."""
-    import numpy as np
-
     array = np.atleast_1d(values)
     good = array.ndim == 1 and array.dtype.kind in "iuf" and bool((array == array.round()).all())
     if not good or (len(array) and not low <= array.min() <= array.max() <= high):

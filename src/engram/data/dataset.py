@@ -473,8 +473,7 @@ class Data:
 
 
 # ------------------------------------------------------------------------------------------------
-# Any map-style torch dataset, read once into arrays.
-
+# Torch datasets, read once into arrays
 
 LABELS = ("label", "labels", "class", "target", "y")  # what rows that are mappings may call it
 
@@ -543,8 +542,7 @@ def class_names(dataset: Any) -> tuple[str, ...] | None:
 
 
 # ------------------------------------------------------------------------------------------------
-# Data as notebooks show it: counts of every class, and a picture of each where there are some.
-
+# Data as notebooks show it
 
 MAX_CLASSES_SHOWN = 20  # lines of the table
 MAX_PICTURES_SHOWN = 10

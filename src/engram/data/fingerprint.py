@@ -93,8 +93,7 @@ def data_fingerprint(facts: Any, parts: Sequence[Inputs]) -> str:
 
 
 # ------------------------------------------------------------------------------------------------
-# Hashes of rows, by which equal ones are found.
-
+# Hashes of rows, by which equal ones are found
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 

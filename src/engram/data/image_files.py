@@ -24,6 +24,7 @@ from engram.data.images import (
 )
 from engram.data.lazy_rows import DEFAULT_CACHE, LazyRows, WorkerThreads
 from engram.errors import BadArgument, bad
+from engram.io import atomic_write
 
 GREY, CLEAR = 1, 2  # kinds of images, added up: one channel; with transparency
 Decode = Callable[[Any, str], Array]  # from an open file and its name to uint8 [C, H, W]
@@ -92,9 +93,7 @@ class ImageFiles(LazyRows):
     def __init__(
         self, index: FileIndex, sample: tuple[int, ...], decode: Decode, options: LazyOptions
     ) -> None:
-        super().__init__(
-            (len(index), *sample), cache=options.cache, threads=options.threads
-        )  # fmt: skip
+        super().__init__((len(index), *sample), cache=options.cache, threads=options.threads)
         self.index, self.decode = index, decode
         self.identity = index.identity((decode, sample))
 
@@ -198,8 +197,7 @@ def identity_note(x: ImageFiles) -> tuple[str, ...]:
 
 
 # ------------------------------------------------------------------------------------------------
-# An index of files: what is where, how large and how old, and the sums of their contents.
-
+# The index: what lies where, how large and how old it is, and sums of the contents
 
 SUM_BYTES = 16
 _FORM = 1
@@ -289,14 +287,9 @@ def make_index(
 def write_index(index: FileIndex, file: Path) -> None:
     """Keep an index, to be found by `read_index`; it appears once it is complete."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
     names = ("text", "ends", "size", "mtime", "sums", "heads")
-    try:
-        with unfinished.open("wb") as stream:
-            np.savez(stream, index=np.array(_FORM), **{key: getattr(index, key) for key in names})
-        unfinished.replace(file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with atomic_write(file) as unfinished, unfinished.open("wb") as stream:
+        np.savez(stream, index=np.array(_FORM), **{key: getattr(index, key) for key in names})
 
 
 def reuse_index(index: FileIndex, file: Path) -> tuple[FileIndex, Array]:

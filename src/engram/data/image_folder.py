@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from engram.data.dataset import Data
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+_SUFFIX_LIST = ", ".join(sorted(IMAGE_SUFFIXES))
 REPAIRS = ("error", "drop")
 REPAIR_HINT = "repair='drop' skips them, on the command line --set repair=drop"
 _SHOWN = 5  # files in a note
@@ -62,7 +63,7 @@ def read_folder(
             raise bad("repair", "'error' for images that are decoded as needed", repair)
         listing = Listing(path)
         for part, folder in parts.items():
-            listing.add(part, folder, _classes_in(folder, parts["train"], names), IMAGE_SUFFIXES)
+            listing.add(part, folder, _classes_in(folder, parts["train"], names))
         return read_lazily(
             kind, listing, names, resize=size, name=title, lazy=lazy, options=options
         )
@@ -140,9 +141,9 @@ def _refuse_empty(folders: Sequence[Path]) -> None:
         if one.is_dir() and not is_hidden(one.name) and not _has_images(one)
     ]  # fmt: skip
     if empty:
-        more = f" (and {len(empty) - 1} more without any: {', '.join(empty[1:4])})" \
-            if len(empty) > 1 else ""  # fmt: skip
-        raise bad(empty[0], f"images ({', '.join(sorted(IMAGE_SUFFIXES))})", f"none{more}")
+        others = f" (and {len(empty) - 1} more without any: {', '.join(empty[1:4])})"
+        more = others if len(empty) > 1 else ""
+        raise bad(empty[0], f"images ({_SUFFIX_LIST})", f"none{more}")
 
 
 def _classes_in(folder: Path, trained: Path, names: list[str]) -> list[str]:
@@ -187,7 +188,7 @@ def list_images(folder: Path) -> list[Path]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Folders of images that are read as needed: listed once, in the order of `read_folder`.
+# Images that are decoded as needed: listed once, in the order of `read_folder`
 
 
 @dataclass
@@ -201,13 +202,13 @@ class Listing:
     mtimes: array[int] = field(default_factory=lambda: array("q"))
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def add(self, part: str, folder: Path, classes: list[str], suffixes: set[str]) -> None:
+    def add(self, part: str, folder: Path, classes: list[str]) -> None:
         """All images of the class folders of a part."""
         start = len(self.names)
         for label in classes:
-            found = scan_images(folder / label, suffixes)
+            found = scan_images(folder / label)
             if not found:
-                raise bad(str(folder / label), f"images ({', '.join(sorted(suffixes))})", "none")
+                raise bad(str(folder / label), f"images ({_SUFFIX_LIST})", "none")
             below = os.path.relpath(folder / label, self.root)
             self.names += [os.path.join(below, name) for name, _, _ in found]
             self.sizes.extend(size for _, size, _ in found)
@@ -220,12 +221,12 @@ class Listing:
         return make_index(self.root, self.names, self.sizes, self.mtimes)
 
 
-def scan_images(folder: Path, suffixes: set[str]) -> list[tuple[str, int, int]]:
+def scan_images(folder: Path) -> list[tuple[str, int, int]]:
     """(name, size, time of the last change) of a folder's images, sorted; one look at it."""
     found = []
     with os.scandir(folder) as entries:
         for one in entries:
-            if os.path.splitext(one.name)[1].lower() in suffixes and not one.name.startswith("."):
+            if _is_image(one.name):
                 facts = one.stat()
                 if not stat.S_ISREG(facts.st_mode):
                     raise bad(one.path, "an ordinary file", stat.filemode(facts.st_mode))

@@ -1,11 +1,11 @@
-"""Encoded images to uint8 arrays, channels first; resizing and centre crops of whole data sets."""
+"""Encoded images to uint8 arrays, channels first."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -44,12 +44,13 @@ def decode(
     """
     problems: dict[int, BadArgument] = {}
     heads = [
-        try_read(problems, i, _read_header, source, label(i)) for i, source in enumerate(sources)
+        try_read(problems, i, read_image_header, source, label(i))
+        for i, source in enumerate(sources)
     ]
     read = [(i, head) for i, head in enumerate(heads) if head is not None]
     if grey is None:
-        grey = all(mode in _GREY for _, (_, _, mode) in read)
-    height, width = resize or ((read[0][1][1], read[0][1][0]) if read else (1, 1))
+        grey = all(head.grey for _, head in read)
+    height, width = resize or ((read[0][1].height, read[0][1].width) if read else (1, 1))
     if resize is None:
         _refuse_sizes(read, (height, width), label)
     out = np.zeros((len(sources), 1 if grey else 3, height, width), np.uint8)
@@ -90,11 +91,10 @@ def refuse_broken(problems: Mapping[int, BadArgument], remedy: str = "") -> None
 
 
 def _refuse_sizes(
-    heads: Sequence[tuple[int, tuple[int, int, str]]], size: tuple[int, int],
-    label: Callable[[int], str],
-) -> None:  # fmt: skip
+    heads: Sequence[tuple[int, ImageHeader]], size: tuple[int, int], label: Callable[[int], str]
+) -> None:
     """Refuse images of another size than the first one, all at once."""
-    odd = [(i, high, wide) for i, (wide, high, _) in heads if (high, wide) != size]
+    odd = [(i, one.height, one.width) for i, one in heads if (one.height, one.width) != size]
     if not odd:
         return
     i, high, wide = odd[0]
@@ -170,20 +170,21 @@ def _open(source: ImageSource) -> Any:
         raise OSError(str(problem)) from None
 
 
-def _read_header(source: ImageSource, label: str) -> tuple[int, int, str]:
-    try:
-        with _open(source) as image:
-            return image.width, image.height, image.mode
-    except OSError as problem:
-        raise bad(label, "a readable image", str(problem)) from None
+class ImageHeader(NamedTuple):
+    """What an image says of itself before its pixels; `clear`: it has transparency."""
+
+    width: int
+    height: int
+    grey: bool
+    clear: bool
 
 
-def read_image_header(source: ImageSource, label: str) -> tuple[int, int, bool, bool]:
-    """Width, height, whether an image is grey, and whether it has transparency; by its header."""
+def read_image_header(source: ImageSource, label: str) -> ImageHeader:
+    """The size and kind of an image, without decoding it."""
     try:
         with _open(source) as image:
             clear = image.mode in _CLEAR or "transparency" in image.info
-            return image.width, image.height, image.mode in _GREY, clear
+            return ImageHeader(image.width, image.height, image.mode in _GREY, clear)
     except OSError as problem:
         raise bad(label, "a readable image", str(problem)) from None
 

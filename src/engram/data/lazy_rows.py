@@ -106,8 +106,7 @@ class LazyRows(ABC):
 
 
 # ------------------------------------------------------------------------------------------------
-# A cache of rows with a limited size: fixed slots, replaced at random.
-
+# A cache of rows with a limited size
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
           "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40}  # fmt: skip
@@ -197,8 +196,7 @@ class RowCache:
 
 
 # ------------------------------------------------------------------------------------------------
-# Threads that share work on rows.
-
+# Threads that share work on rows
 
 MAX_THREADS = 16
 _SHARES = 4  # for each thread, so that a slow one does not keep the others waiting

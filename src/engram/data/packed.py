@@ -1,5 +1,4 @@
 """Packed sets, one or several ``<set>*.npz`` files without pickles: reading and writing them.
-(keep the table of keys that follows)
 
 A file holds one of these forms, told apart by its keys; further whole-number arrays of one entry
 per row become attributes, ``<attribute>_names`` their names.
@@ -23,7 +22,6 @@ parts.
 
 from __future__ import annotations
 
-import os
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -51,6 +49,7 @@ from engram.data.label_checks import check_labels, notes_on_names
 from engram.data.lazy_rows import LazyRows
 from engram.data.memory_maps import MappedWriter, is_mapped, read_mapped
 from engram.errors import bad
+from engram.io import atomic_write
 
 TRAIN, TEST, VALID, UNUSED = 0, 1, 2, 255
 NAME_KEYS = ("names", "classes", "fine_names", "wnid")
@@ -260,8 +259,7 @@ def _crop(keys: Mapping[str, Array]) -> tuple[int, int] | None:
 
 
 # ------------------------------------------------------------------------------------------------
-# Write Data as one packed file that reads back the same, bit by bit.
-
+# Writing: a packed file reads back the same, bit by bit
 
 _CHUNK = 1024  # rows copied at a time, so that a memory map is never read whole
 
@@ -335,13 +333,8 @@ def write_npz(arrays: Mapping[str, Any], path: Path) -> Path:
     """Write arrays to `path`, which appears only once it is complete."""
     path = add_npz_suffix(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("wb") as stream:
-            np.savez_compressed(stream, **arrays)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with atomic_write(path) as unfinished, unfinished.open("wb") as stream:
+        np.savez_compressed(stream, **arrays)
     return path
 
 

@@ -14,14 +14,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from engram.data.checked_files import check_regular, total_memory
 from engram.data.conversion import Array
@@ -144,6 +143,15 @@ class _Counts:
         kinds = ("grey", "transparent", "blank", "lost")
         self.kinds.update(kind for kind in kinds if getattr(cut, kind))
 
+    def finish(self, data: Data) -> Data:
+        """The data without the rows that cannot be read, and with what was counted."""
+        lost = torch.tensor(self.broken, dtype=torch.long)
+        train, test, valid = (
+            rows[~torch.isin(rows, lost)] for rows in (data.train, data.test, data.valid)
+        )
+        notes = (*data.notes, *self.notes())
+        return replace(data, train=train, test=test, valid=valid, notes=notes)
+
     def notes(self) -> tuple[str, ...]:
         box = "cut by a face box" if self.noun == "faces" else "cut by a box"
         words = {"landmarks": "cut by landmarks", "box": box,
@@ -162,7 +170,7 @@ class _Counts:
 
 def read_pictures(
     name: str,
-    faces: Sequence[Picture],
+    pictures: Sequence[Picture],
     options: PictureOptions,
     *,
     notes: Sequence[str] = (),
@@ -170,128 +178,107 @@ def read_pictures(
     classes: Sequence[str] = EXPRESSIONS,
     noun: str = "faces",
 ) -> Data:
-    """Data of all faces, uint8 [N, 3, size, size], with the expressions that occur as classes.
+    """Data of all pictures, uint8 [N, 3, size, size], with the expressions that occur as classes.
 
-    Row i is face i. Pictures that are left out keep their row, black and in no part. `names` are
+    Row i is picture i. Pictures that are left out keep their row, black and in no part. `names` are
     the values of an attribute in their order; without them, those that occur, sorted. Other things
     than faces have other `classes`, and are called by `noun`.
     """
-    if not faces:
+    if not pictures:
         raise bad(name, "at least one picture with a label", "none")
-    facts = _facts(name, faces, options.size, names or {}, classes)
-    notes = (*notes, *_check_shared_subjects(faces), *_check_listed_twice(faces))
+    data = _describe_rows(name, pictures, options.size, names or {}, classes)
+    notes = (*notes, *_check_shared_subjects(pictures), *_check_listed_twice(pictures))
+    data = replace(data, notes=notes)
     if options.packed is None:
-        refuse_too_many(name, noun, len(faces), options.size)
-        x = np.zeros((len(faces), 3, options.size, options.size), np.uint8)
-        counts = _Counts(noun)
-        for start, chunk in _chunks(faces, options, counts):
+        refuse_too_many(name, noun, len(pictures), options.size)
+        x, counts = np.zeros(data.x.shape, np.uint8), _Counts(noun)
+        for start, chunk in _chunks(pictures, options, counts):
             x[start : start + len(chunk)] = chunk
-        data = _build_data(torch.from_numpy(x), facts, counts.broken, (*notes, *counts.notes()))
+        data = counts.finish(replace(data, x=torch.from_numpy(x)))
     else:
-        data = _write_mapped(Path(options.packed), faces, options, facts, notes, noun)
+        data = _write_mapped(Path(options.packed), pictures, options, data, noun)
     if not len(data.train):
         raise bad(
-            name, f"{noun} to train on", f"none of {len(faces):,}, see {'; '.join(data.notes)}"
+            name, f"{noun} to train on", f"none of {len(pictures):,}, see {'; '.join(data.notes)}"
         )
     return data
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """All of a Data but its inputs."""
-
-    name: str
-    classes: tuple[str, ...]
-    label: Array
-    part: Array  # 0 train, 1 test, 2 valid: the codes of packed files
-    attributes: Mapping[str, Array]
-    names: Mapping[str, tuple[str, ...]]
-    stamp: str
-
-
-def _facts(
+def _describe_rows(
     name: str,
-    faces: Sequence[Picture],
+    pictures: Sequence[Picture],
     size: int,
     given: Mapping[str, Sequence[str]],
     known: Sequence[str],
-) -> _Facts:
-    present = {face.label for face in faces}
+) -> Data:
+    """All that is known of the data before a picture is opened; the inputs are blank."""
+    present = {picture.label for picture in pictures}
     classes = tuple(one for one in known if one in present)
     if len(classes) < len(present):
         raise bad(name, f"the labels {', '.join(known)}", sorted(present - set(known)))
-    place_of = {name: i for i, name in enumerate(classes)}
+    place_of = {label: i for i, label in enumerate(classes)}
     attributes, titles = {}, {}
-    for key in dict.fromkeys(key for face in faces for key in face.facts):
-        found = [face.facts.get(key, "unknown") for face in faces]
+    for key in dict.fromkeys(key for picture in pictures for key in picture.facts):
+        found = [picture.facts.get(key, "unknown") for picture in pictures]
         values = list(given.get(key, sorted(set(found) - {"unknown"})))
         values += ["unknown"] if "unknown" in found and "unknown" not in values else []
         place = {value: i for i, value in enumerate(values)}
-        attributes[key] = np.array([place[one] for one in found], np.int64)
+        attributes[key] = torch.tensor([place[one] for one in found])
         titles[key] = tuple(values)
-    return _Facts(
-        name, classes, np.array([place_of[face.label] for face in faces], np.int64),
-        np.array([("train", "test", "valid").index(face.part) for face in faces], np.uint8),
-        attributes, titles, _stamp(faces, size),
+    train, test, valid = (
+        torch.tensor([row for row, picture in enumerate(pictures) if picture.part == part]).long()
+        for part in ("train", "test", "valid")
+    )
+    return Data(
+        x=blank_pictures(len(pictures), size),
+        y=torch.tensor([place_of[picture.label] for picture in pictures])[:, None], classes=classes,
+        train=train, test=test, valid=valid, name=name, attributes=attributes,
+        attribute_names=titles,
     )  # fmt: skip
 
 
-def _stamp(faces: Sequence[Picture], size: int) -> str:
-    """What tells one list of faces from another, without reading a picture."""
+def blank_pictures(count: int, size: int) -> torch.Tensor:
+    """Inputs [N, 3, size, size] that take no memory, until there are others."""
+    return torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(count, 3, size, size)
+
+
+def _stamp(pictures: Sequence[Picture], size: int) -> str:
+    """What tells one list of pictures from another, without reading a picture."""
     digest = hashlib.blake2b(str(size).encode(), digest_size=8)
-    for face in faces:
-        frame = face.frame or Frame()
+    for picture in pictures:
+        frame = picture.frame or Frame()
         points = () if frame.points is None else frame.points.tolist()
-        facts = (str(face.file), face.label, face.part, tuple(face.facts.items()))
+        facts = (str(picture.file), picture.label, picture.part, tuple(picture.facts.items()))
         more = (frame.bottom,) if frame.bottom else ()
         digest.update(repr((facts, frame.box, frame.margin, points, *more)).encode())
     return digest.hexdigest()
 
 
-def _build_data(x: Tensor, facts: _Facts, broken: Sequence[int], notes: Sequence[str]) -> Data:
-    part = torch.from_numpy(facts.part.astype(np.int64))
-    part[list(broken)] = 255
-    train, test, valid = ((part == code).nonzero()[:, 0] for code in range(3))
-    return Data(
-        x=x, y=torch.from_numpy(facts.label)[:, None], train=train, test=test, valid=valid,
-        classes=facts.classes, name=facts.name,
-        attributes={key: torch.from_numpy(value) for key, value in facts.attributes.items()},
-        attribute_names=facts.names, notes=tuple(notes),
-    )  # fmt: skip
-
-
 def _write_mapped(
-    path: Path,
-    faces: Sequence[Picture],
-    options: PictureOptions,
-    facts: _Facts,
-    notes: Sequence[str],
-    noun: str,
+    path: Path, pictures: Sequence[Picture], options: PictureOptions, blank: Data, noun: str
 ) -> Data:
-    path = add_npz_suffix(path)
+    path, stamp = add_npz_suffix(path), _stamp(pictures, options.size)
     if not path.exists():
         counts = _Counts(noun)
-        shape = (len(faces), 3, options.size, options.size)
-        nothing = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(shape)
-        with MappedWriter(path, shape, _build_data(nothing, facts, (), ()).facts()) as writer:
-            for _, chunk in _chunks(faces, options, counts):
+        with MappedWriter(path, tuple(blank.x.shape), blank.facts()) as writer:
+            for _, chunk in _chunks(pictures, options, counts):
                 writer.write(chunk)
-            whole_set = _build_data(nothing, facts, counts.broken, (*notes, *counts.notes()))
-            writer.finish(whole_set, stamp=np.array(facts.stamp), **pack_arrays(whole_set))
-    if not is_mapped(path) or str(read_mapped(path)[1].get("stamp")) != facts.stamp:
-        raise bad("packed", f"a new file, or one with these {noun} of {facts.name} at this size",
+            data = counts.finish(blank)
+            writer.finish(data, stamp=np.array(stamp), **pack_arrays(data))
+    if not is_mapped(path) or str(read_mapped(path)[1].get("stamp")) != stamp:
+        raise bad("packed", f"a new file, or one with these {noun} of {blank.name} at this size",
                   f"{path}, which holds others")  # fmt: skip
-    return load_packed([path], name=facts.name)
+    return load_packed([path], name=blank.name)
 
 
 def _chunks(
-    faces: Sequence[Picture], options: PictureOptions, counts: _Counts
+    pictures: Sequence[Picture], options: PictureOptions, counts: _Counts
 ) -> Iterator[tuple[int, Array]]:
-    """(first row, uint8 [n, 3, size, size]) of all faces; decoded by some threads, in order."""
+    """(first row, uint8 [n, 3, size, size]) of all pictures; decoded by some threads, in order."""
 
-    def cut(face: Picture) -> CroppedPicture | None:
+    def cut(picture: Picture) -> CroppedPicture | None:
         try:
-            return crop_picture(face.file, options.size, face.frame)
+            return crop_picture(picture.file, options.size, picture.frame)
         except BadArgument as problem:
             if options.broken == "drop" and problem.kind == "broken":
                 return None
@@ -300,8 +287,8 @@ def _chunks(
             raise
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for start in range(0, len(faces), _CHUNK):
-            some = list(pool.map(cut, islice(faces, start, start + _CHUNK)))
+        for start in range(0, len(pictures), _CHUNK):
+            some = list(pool.map(cut, islice(pictures, start, start + _CHUNK)))
             chunk = np.zeros((len(some), 3, options.size, options.size), np.uint8)
             for i, one in enumerate(some):
                 counts.add(start + i, one)
@@ -318,21 +305,22 @@ def refuse_too_many(name: str, noun: str, count: int, size: int) -> None:
                   'packed="FILE.npz", and they are kept there)', f"{needed:,} bytes")  # fmt: skip
 
 
-def _check_listed_twice(faces: Sequence[Picture]) -> list[str]:
-    """Complains of faces with two labels, and counts those that are there twice with one."""
+def _check_listed_twice(pictures: Sequence[Picture]) -> list[str]:
+    """Complains of pictures with two labels, and counts those that are there twice with one."""
     known: dict[object, str] = {}
-    for face in faces:
-        what = face.file, face.frame and face.frame.box  # there may be several in a picture
-        if known.setdefault(what, face.label) != face.label:
-            raise bad(str(face.file), "one label", sorted({known[what], face.label}))
-    return count_notes((len(faces) - len(known), "image", " listed more than once"))
+    for picture in pictures:
+        # there may be several faces in a picture
+        what = picture.file, picture.frame and picture.frame.box
+        if known.setdefault(what, picture.label) != picture.label:
+            raise bad(str(picture.file), "one label", sorted({known[what], picture.label}))
+    return count_notes((len(pictures) - len(known), "image", " listed more than once"))
 
 
-def _check_shared_subjects(faces: Sequence[Picture]) -> tuple[str, ...]:
+def _check_shared_subjects(pictures: Sequence[Picture]) -> tuple[str, ...]:
     parts: dict[str, set[str]] = {"train": set(), "valid": set(), "test": set()}
-    for face in faces:
-        if "subject" in face.facts:
-            parts[face.part].add(face.facts["subject"])
+    for picture in pictures:
+        if "subject" in picture.facts:
+            parts[picture.part].add(picture.facts["subject"])
     shared = parts["train"] & parts["test"]
     if not shared:
         return ()
@@ -342,14 +330,13 @@ def _check_shared_subjects(faces: Sequence[Picture]) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------------------
 # From a picture to one of a size: what is cut out of it, and how it got its colours
 
-
 CROPS = ("landmarks", "box", "centre", "whole")
 _GREY = ("1", "L", "LA", "I", "I;16", "F")
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 class CroppedPicture(NamedTuple):
-    """A face: uint8 [3, size, size], and what is to be counted about it."""
+    """A cut picture: uint8 [3, size, size], and what is to be counted about it."""
 
     pixels: Array
     crop: str  # one of CROPS
@@ -361,7 +348,7 @@ class CroppedPicture(NamedTuple):
 
 @dataclass(frozen=True)
 class Frame:
-    """Where the face is in a picture: landmarks [n, 2] (x, y), a box, or neither.
+    """What of a picture is wanted: landmarks [n, 2] (x, y), a box, or neither.
 
     `margin` is added around the landmarks on every side, as a part of their extent: those of a
     whole face end at the brows. `bottom` rows of pixels at the lower edge are no part of the
@@ -377,7 +364,7 @@ class Frame:
 def crop_picture(
     source: bytes | Path, size: int, frame: Frame | None = None, label: str = ""
 ) -> CroppedPicture:
-    """The face in a picture as RGB; a broken picture is a `BadArgument` of the kind "broken".
+    """What is cut out of a picture, as RGB; a broken one is a `BadArgument` of the kind "broken".
 
     Examples
     --------
@@ -402,7 +389,7 @@ def crop_picture(
 
 
 def crop_image(image: Image, size: int, frame: Frame) -> CroppedPicture:
-    """The face in an open picture."""
+    """What is cut out of an open picture."""
     from PIL import Image as Pillow
 
     if frame.bottom:  # before all else: smoothing reads beyond the edge of what it is given
@@ -447,7 +434,7 @@ def crop_square(width: int, height: int, frame: Frame) -> tuple[str, Box]:
 
 
 def _crop_hint(frame: Frame) -> tuple[str, tuple[float, float], float]:
-    """By what a face is cut out, its middle and its side; "" where nothing is known."""
+    """By what a square is cut out, its middle and its side; "" where nothing is known."""
     if frame.points is not None:
         low, high = frame.points.min(0), frame.points.max(0)
         (x, y), side = (low + high) / 2, float((high - low).max()) * (1 + 2 * frame.margin)

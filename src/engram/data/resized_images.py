@@ -1,4 +1,4 @@
-"""Pictures in other sizes: all of them resized, the middle cut out."""
+"""Data sets of pictures, all of them resized."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ _CHUNK = 1024  # pictures resized at a time
 
 def read_resized(read: Callable[..., Data], known: Iterable[str], options: dict[str, Any]) -> Data:
     """What a reader gives; if it does not know the option ``resize``, resized afterwards."""
+    others = {key: value for key, value in options.items() if key != "resize"}
     if options.get("resize") is None:
-        return read(**{key: value for key, value in options.items() if key != "resize"})
+        return read(**others)
     size = check_sides("resize", options["resize"])
-    if "resize" in known:
-        return read(**{**options, "resize": size})
-    return resized(read(**{key: value for key, value in options.items() if key != "resize"}), size)
+    return read(**others, resize=size) if "resize" in known else resized(read(**others), size)
 
 
 def resized(data: Data, size: tuple[int, int]) -> Data:
@@ -47,8 +46,8 @@ def resized(data: Data, size: tuple[int, int]) -> Data:
     parts = []
     for start in range(0, len(data.x), _CHUNK):
         some = data.x[start : start + _CHUNK]
-        parts.append(_resize(torch.from_numpy(np.array(some)) if not isinstance(some, Tensor)
-                                else some, size))  # fmt: skip
+        some = some if isinstance(some, Tensor) else torch.from_numpy(np.array(some))
+        parts.append(_resize(some, size))
     return replace(data, x=torch.cat(parts))
 
 
@@ -56,8 +55,3 @@ def _resize(x: Tensor, size: tuple[int, int]) -> Tensor:
     exact = x if x.is_floating_point() else x.float()
     found = F.interpolate(exact, size, mode="bilinear", align_corners=False, antialias=True)
     return found.to(x.dtype) if x.is_floating_point() else found.round().clamp(0, 255).to(x.dtype)
-
-
-def crop_data(data: Data, size: Any) -> Data:
-    """The data whose networks see the middle of every picture; see `Data.crop`."""
-    return replace(data, crop=check_sides("crop", size))

@@ -131,7 +131,7 @@ def _values(data: Data, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Other numbers to normalise the channels of a data set with.
+# Normalisation by given numbers
 
 
 def with_normalization(data: Data, mean: Any, std: Any) -> Data:

@@ -39,8 +39,9 @@ from engram.learner.tensor_tree import pick, stack
 from engram.memory import Memory
 from engram.methods.method import Method
 from engram.novelty.detector import Detector, gather_facts
-from engram.probes.probe import RunStage
 from engram.probes.stage_view import StageView
+from engram.records.scored_items import EvaluationItems
+from engram.records.stage_result import StageResult
 
 TRAINING_PARAMETERS = tuple(one.name for one in fields(Training))
 OWN_PARAMETERS = ("method", "model", "memory", "capacity", "detectors", "seed", "device")
@@ -255,12 +256,12 @@ def fit_detectors(
 
     A detector that is fitted, but has not seen the earlier tasks, has none.
     """
-    stage = RunStage(
+    result = StageResult(
         stage=learner.stage, stream=learner.stream, method=method, seed=learner.seed,
-        items=cast(Any, None), scores=np.zeros((0, len(learner.opened))), learner=learner,
-        probes=learner.probes,
+        items=EvaluationItems.of_stream(learner.stream),
+        scores=np.zeros((0, len(learner.opened))), trained=learner, states=learner.probes,
     )  # fmt: skip
-    view, found = StageView([stage]), {}
+    view, found = StageView([result]), {}
     for key, detector in detectors.items():
         before = learner.probes.get(key)
         if not learner.stage:

@@ -19,7 +19,6 @@ from engram.engine.backend import training_numerics
 from engram.engine.checkpoints import Checkpointer
 from engram.engine.evaluation import evaluate
 from engram.engine.grouping import ExecutionMode, RunGrouping
-from engram.engine.history import StageOutcome
 from engram.engine.loop import Progress, train_task
 from engram.engine.pretraining import (
     PRETRAINING_STAGE,
@@ -33,20 +32,10 @@ from engram.errors import is_out_of_memory
 from engram.learner.learner import RunLearner
 from engram.learner.structural_key import ByIdentity, structural_key
 from engram.learner.tensor_tree import tree_map, tree_shapes
+from engram.records.stage_result import StageResult
 from engram.streams.stream import Stream
 
 ResumeRun = Callable[[int, RunLearner], int]
-
-
-@dataclass
-class FinishedStage:
-    """One finished stage of one run."""
-
-    run: int  # place in the list of runs
-    stage: int
-    outcome: StageOutcome
-    learner: RunLearner
-    last_of_group: bool = True  # whether all runs trained together have been yielded
 
 
 @dataclass
@@ -77,7 +66,7 @@ class Engine(RunGrouping):
         deadline: float | None = None,
         stop_inside: bool = False,
         checkpointer: Checkpointer | None = None,
-    ) -> Iterator[FinishedStage]:
+    ) -> Iterator[StageResult]:
         """Train everything; yields each stage of each run as soon as it is finished.
 
         `resume(place, learner)` may load a checkpoint into a fresh learner and returns the first
@@ -88,7 +77,7 @@ class Engine(RunGrouping):
         spent: dict[int, float] = {}  # seconds of prologues
         for group in self._tasks(resume, deadline, stop_inside):
             report = progress(group.places, max(group.stage, 0)) if progress else None
-            copies, done = self._copies(group), list[FinishedStage]()
+            copies, done = self._copies(group), list[StageResult]()
             work = deque(_split_by_position(group, list(copies)))
             stopped = False  # inside the task
             while work:
@@ -103,9 +92,9 @@ class Engine(RunGrouping):
                 try:
                     with training_numerics(runs[0].training.precision):
                         if group.stage == PRETRAINING_STAGE:
-                            outcomes = train_prologue(runs, learners, **options)
+                            results = train_prologue(runs, learners, **options)
                         else:
-                            outcomes = train_task(
+                            results = train_task(
                                 learners, [run.method for run in runs], runs[0].training,
                                 group.stage, features=any(run.features for run in runs),
                                 rates=[run.training.lr for run in runs], **options,
@@ -119,21 +108,20 @@ class Engine(RunGrouping):
                     half = len(places) // 2
                     work.extendleft((places[half:], places[:half]))
                     continue
-                if outcomes is None:
+                if results is None:
                     stopped = True
                     break
-                for place, learner, outcome in zip(places, learners, outcomes, strict=True):
+                for place, learner, result in zip(places, learners, results, strict=True):
                     if group.stage == PRETRAINING_STAGE:
-                        spent[place] = outcome.seconds
+                        spent[place] = result.seconds
                         for other in copies[place]:
                             copy_pretraining(learner, group.learners[other])
                         continue
                     if group.stage == 0:
-                        run, seconds = self.runs[place], spent.pop(place, 0.0)
-                        outcome = add_pretraining_costs(run, outcome, seconds)
-                    done.append(FinishedStage(place, group.stage, outcome, learner))
-                    done += self._copied(done[-1], copies[place], group)
-                del before, learners, outcomes
+                        add_pretraining_costs(self.runs[place], result, spent.pop(place, 0.0))
+                    result.run = place
+                    done += [result, *self._copied(result, copies[place], group)]
+                del before, learners, results, result
             yield from self._own_scores(done, {p for many in copies.values() for p in many})
             if stopped:
                 return
@@ -194,15 +182,12 @@ class Engine(RunGrouping):
         return self._prefixes.leaders(farthest, self.runs, max(group.stage, 0))
 
     def _copied(
-        self, source: FinishedStage, places: Sequence[int], group: TaskGroup
-    ) -> list[FinishedStage]:
-        """The finished stage of a run for others that have met the same."""
+        self, source: StageResult, places: Sequence[int], group: TaskGroup
+    ) -> list[StageResult]:
+        """The result of a run for others that have met the same; their scores are still its."""
         for place in places:
             copy_learner(source.learner, group.learners[place])
-        return [
-            FinishedStage(place, group.stage, source.outcome, group.learners[place])
-            for place in places
-        ]
+        return [replace(source, run=place, trained=group.learners[place]) for place in places]
 
     def _undo(self, before: Sequence[Rollback]) -> None:
         """Learners as they were before a stage for which memory did not suffice."""
@@ -211,23 +196,27 @@ class Engine(RunGrouping):
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _own_scores(self, done: list[FinishedStage], copied: set[int]) -> Iterator[FinishedStage]:
+    def _own_scores(self, done: list[StageResult], copied: set[int]) -> Iterator[StageResult]:
         """Copies are evaluated on their own stream, whose tasks stand in another order."""
+        if not done:
+            return  # a prologue has no scores
+        share = sum(one.seconds for one in done if one.run not in copied) / len(done)
         again = [one for one in done if one.run in copied]
+        own: dict[int, StageResult] = {}
         if again:
             methods = [self.runs[one.run].method for one in again]
             features = any(self.runs[one.run].features for one in again)
             with training_numerics(self.runs[again[0].run].training.precision):
                 found = evaluate([one.learner for one in again], methods, features=features)
-            for one, answer in zip(again, found, strict=True):
-                one.outcome = replace(one.outcome, **answer._asdict())
-        if not done:
-            return  # a prologue has no scores
-        share = sum(one.outcome.seconds for one in done if one.run not in copied) / len(done)
+            own = {one.run: result for one, result in zip(again, found, strict=True)}
         for place, one in enumerate(done):
-            one.outcome = replace(one.outcome, seconds=share)
-            one.last_of_group = place == len(done) - 1
-            yield one
+            result = own.get(one.run, one)
+            # the stream as it was given, with the rows that a prologue has set aside
+            result.run, result.stream = one.run, self.runs[one.run].stream
+            result.losses, result.curve = one.losses, one.curve
+            result.steps, result.seconds = one.steps, share
+            result.last_of_group = place == len(done) - 1
+            yield result
 
 
 def _split_by_state(places: Sequence[int], learners: dict[int, RunLearner]) -> list[list[int]]:

@@ -5,8 +5,8 @@ and when a run has diverged.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet
 from engram.learner.tensor_tree import stack, tree_shapes
 from engram.methods.method import Method, compute_scores
+from engram.records.scored_items import EvaluationItems
+from engram.records.stage_result import StageResult
 from engram.streams.stream import Stream
 
 if TYPE_CHECKING:
@@ -76,21 +78,13 @@ def _count_rows(stream: Stream, held: bool) -> dict[str, int]:
     return known[held]
 
 
-class Evaluation(NamedTuple):
-    """What one pass over the test items gave."""
-
-    scores: np.ndarray  # [items, C]
-    features: Tensor | None = None  # [items, F], where they are wanted
-    held: np.ndarray | None = None  # [items, C] of validation items, where there are any
-
-
 def score_test_items(learners: Sequence[RunLearner], methods: Sequence[Method]) -> list[np.ndarray]:
     """Scores [items, C] of each learner on all test items.
 
     Columns are classes in order of introduction; nothing is masked here, so that any head view can
     be taken later.
     """
-    return [one.scores for one in evaluate(learners, methods, held=False)]
+    return [scores for scores, _ in _evaluate(learners, methods, test_items, features=False)]
 
 
 def learner_scores_are_sound(learner: RunLearner, scores: np.ndarray) -> bool:
@@ -101,12 +95,36 @@ def learner_scores_are_sound(learner: RunLearner, scores: np.ndarray) -> bool:
     return scores_are_sound(scores, rows.numpy(), learner.seen.cpu().numpy())
 
 
-@torch.no_grad()
 def evaluate(
-    learners: Sequence[RunLearner], methods: Sequence[Method], *, features: bool = False,
-    held: bool = True,
-) -> list[Evaluation]:  # fmt: skip
-    """As `score_test_items`, with features where wanted, and validation rows if `held`."""
+    learners: Sequence[RunLearner], methods: Sequence[Method], *, features: bool = False
+) -> list[StageResult]:
+    """What each learner gives after its stage: scores of the test items and of validation items.
+
+    `features` of the test items are kept where they are wanted. What the training took and what it
+    is to be called is for others to add.
+    """
+    tested = _evaluate(learners, methods, test_items, features)
+    more = _evaluate(learners, methods, scored_validation_items, features=False)
+    return [
+        StageResult(
+            stage=learner.stage, stream=learner.stream, method=method, seed=learner.seed,
+            items=EvaluationItems.of_stream(learner.stream), scores=scores, features=seen,
+            held=held if len(held) else None, trained=learner,
+        )
+        for learner, method, (scores, seen), (held, _) in zip(
+            learners, methods, tested, more, strict=True
+        )
+    ]  # fmt: skip
+
+
+Scored = tuple[np.ndarray, Tensor | None]  # scores [items, C], features [items, F] where wanted
+
+
+@torch.no_grad()
+def _evaluate(
+    learners: Sequence[RunLearner], methods: Sequence[Method],
+    which: Callable[[Stream], tuple[Tensor, Tensor]], features: bool,
+) -> list[Scored]:  # fmt: skip
     # the state of a run that diverged lacks what `finish` adds: it cannot be stacked, nor scored by
     alike: dict[Any, list[int]] = {}
     for place, learner in enumerate(learners):
@@ -115,31 +133,21 @@ def evaluate(
         one if learner.diverged < 0 else Method()
         for one, learner in zip(methods, learners, strict=True)
     ]
-    found: dict[int, Evaluation] = {}
+    found: dict[int, Scored] = {}
     for places in alike.values():
-        both = [learners[p] for p in places], [methods[p] for p in places]
-        found |= dict(zip(places, _evaluate_alike(*both, features, held), strict=True))
+        some = [learners[p] for p in places]
+        items = [which(one.stream) for one in some]
+        scored = _evaluate_items(some, [methods[p] for p in places], items, features)
+        found |= dict(zip(places, scored, strict=True))
     return [found[place] for place in range(len(learners))]
-
-
-def _evaluate_alike(
-    learners: Sequence[RunLearner], methods: Sequence[Method], features: bool, held: bool
-) -> list[Evaluation]:
-    items = [test_items(one.stream) for one in learners]
-    more = [scored_validation_items(one.stream) for one in learners] if held else []
-    if any(len(rows) for rows, _ in more):
-        tested = _evaluate_alike(learners, methods, features, held=False)
-        apart = _evaluate_items(learners, methods, more, features=False)
-        pairs = zip(tested, apart, strict=True)
-        return [one._replace(held=other.scores if len(other.scores) else None)
-                for one, other in pairs]  # fmt: skip
-    return _evaluate_items(learners, methods, items, features)
 
 
 def _evaluate_items(
     learners: Sequence[RunLearner], methods: Sequence[Method], items: list[tuple[Tensor, Tensor]],
     features: bool,
-) -> list[Evaluation]:  # fmt: skip
+) -> list[Scored]:  # fmt: skip
+    if not any(len(rows) for rows, _ in items):
+        return [(np.zeros((0, len(one.opened)), np.float32), None) for one in learners]
     # with the channels last: mapped convolutions are slower than one by one
     if len(learners) == 1 or learners[0].networks.channels_last:
         # on the CPU a row's last bits may depend on the rows beside it
@@ -150,7 +158,7 @@ def _evaluate_items(
     scores, seen = _evaluate_mapped(learners, methods, *shared, features)  # [R, U, C], [R, U, F]
     host = scores.float().cpu().numpy()
     return [
-        Evaluation(host[r][index.numpy()], seen[r][index.to(seen.device)] if features else None)
+        (host[r][index.numpy()], seen[r][index.to(seen.device)] if features else None)
         for r, index in enumerate(where)
     ]
 
@@ -169,23 +177,20 @@ def _shared_items(
 
 def _evaluate_distinct_rows(
     learner: RunLearner, method: Method, rows: Tensor, stages: Tensor, features: bool
-) -> Evaluation:
+) -> Scored:
     """As `_evaluate_one`, with one pass for a row that several tasks test."""
     distinct, (where,) = _shared_items([learner], [(rows, stages)])
     if len(distinct[0]) == len(rows):
         return _evaluate_one(learner, method, rows, stages, features)
-    found = _evaluate_one(learner, method, *distinct, features)
-    seen = found.features
-    return Evaluation(
-        found.scores[where.numpy()], seen if seen is None else seen[where.to(seen.device)]
-    )
+    scores, seen = _evaluate_one(learner, method, *distinct, features)
+    return scores[where.numpy()], seen if seen is None else seen[where.to(seen.device)]
 
 
 def _evaluate_one(
     learner: RunLearner, method: Method, rows: Tensor, stages: Tensor, features: bool
-) -> Evaluation:
+) -> Scored:
     if not len(rows):  # a learner that goes on learning has no test rows
-        return Evaluation(np.zeros((0, len(learner.opened)), np.float32))
+        return np.zeros((0, len(learner.opened)), np.float32), None
     net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
     parts, seen = [], []
     every, ranks = _split_rows(rows, learner, 1), distributed.current_ranks()
@@ -199,7 +204,7 @@ def _evaluate_one(
     if ranks is not None:
         parts = [ranks.gather(parts, mine, len(rows)).cpu()]
         seen = [ranks.gather(seen, mine, len(rows))] if features else []
-    return Evaluation(torch.cat(parts).numpy(), torch.cat(seen) if features else None)
+    return torch.cat(parts).numpy(), torch.cat(seen) if features else None
 
 
 def _evaluate_mapped(

@@ -1,9 +1,8 @@
-"""What training gives besides weights: losses, curves, steps; the outcome of a stage."""
+"""What training gives besides weights: losses, curves, steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,27 +10,14 @@ import torch
 from torch import Tensor
 
 from engram.engine.checkpoints import ResumePoint
-from engram.engine.evaluation import Evaluation, learner_scores_are_sound
+from engram.engine.evaluation import learner_scores_are_sound
 from engram.engine.trainers.trainer import Trainer
-from engram.learner.learner import RunLearner
+from engram.records.stage_result import StageResult
 
 LOGS_PER_STAGE = 20
 
 Losses = list[tuple[int, dict[str, float]]]  # (step, mean of every term since the last entry)
 Curves = list[tuple[int, list[np.ndarray]]]  # (step, scores [items, C] of each run)
-
-
-@dataclass
-class StageOutcome:
-    """What one stage of one learner gave."""
-
-    scores: np.ndarray  # [items, C] single precision
-    losses: Losses = field(default_factory=list)
-    curve: list[tuple[int, np.ndarray]] = field(default_factory=list)  # evaluate_every
-    seconds: float = 0.0
-    steps: int = 0
-    features: Tensor | None = None  # [items, F] of the test items, where a probe needs them
-    held: np.ndarray | None = None  # [items, C] of validation items, where there are any
 
 
 class PhaseLog:
@@ -134,21 +120,18 @@ class History:
         self.steps = [done + int(more) for done, more in zip(self.steps, log.steps, strict=True)]
         self._before += log.done
 
-    def outcomes(
-        self, learners: Sequence[RunLearner], answers: Sequence[Evaluation], seconds: float
-    ) -> list[StageOutcome]:
-        """What the stage gave to each run; a curve without scores that are none."""
-        found = []
-        for run, (learner, answer) in enumerate(zip(learners, answers, strict=True)):
+    def complete(self, results: Sequence[StageResult], seconds: float) -> None:
+        """Add to the results of the runs what training gave; curves without scores that are none.
+
+        `seconds` is each run's share.
+        """
+        for run, result in enumerate(results):
             curve = [(step, scores[run]) for step, scores in self.curve]
-            sound = [one for one in curve if learner_scores_are_sound(learner, one[1])]
-            losses, steps = self.losses[run], self.steps[run]
-            found.append(
-                StageOutcome(
-                    answer.scores, losses, sound, seconds, steps, answer.features, answer.held
-                )
-            )
-        return found
+            result.curve = [
+                one for one in curve if learner_scores_are_sound(result.learner, one[1])
+            ]
+            result.losses, result.steps = self.losses[run], self.steps[run]
+            result.seconds = seconds
 
 
 def unstack_curve(curves: Curves, run: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from engram.engine.evaluation import (
     score_test_items,
     validate,
 )
-from engram.engine.history import History, PhaseLog, StageOutcome
+from engram.engine.history import History, PhaseLog
 from engram.engine.optim import BestEpoch, Schedule, make_optimizer
 from engram.engine.phases import call_between, list_phases, prepare_phase
 from engram.engine.run_definition import check_validation
@@ -41,6 +41,7 @@ from engram.learner import torch_startup
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import tree_map
 from engram.methods.method import Method, Phase
+from engram.records.stage_result import StageResult
 
 Progress = Callable[[int, int], None]
 
@@ -50,7 +51,7 @@ def train_task(
     mapped: bool, capture: bool = False, compile: bool = False, progress: Progress | None = None,
     features: bool = False, checkpointer: Checkpointer | None = None, places: Sequence[int] = (),
     rates: Sequence[float] = (), keeps_end: bool = False,
-) -> list[StageOutcome] | None:  # fmt: skip
+) -> list[StageResult] | None:  # fmt: skip
     """Train all learners on task `stage` and evaluate them on every task.
 
     Learners that were interrupted inside the task (`RunLearner.resume_point`) go on there. `places`
@@ -104,13 +105,14 @@ def train_task(
         history.add(now.log)
     finish_task(learners, methods)
     synchronise_ranks(learners)
-    found = evaluate(learners, methods, features=features)
+    results = evaluate(learners, methods, features=features)
     count_scored(learners, held=True)
-    for learner, answer in zip(learners, found, strict=True):
-        if learner.diverged < 0 and not learner_scores_are_sound(learner, answer.scores):
+    for learner, result in zip(learners, results, strict=True):
+        if learner.diverged < 0 and not learner_scores_are_sound(learner, result.scores):
             learner.diverged = stage
         learner.before = []
-    return history.outcomes(learners, found, clock.seconds / len(learners))
+    history.complete(results, clock.seconds / len(learners))
+    return results
 
 
 def open_task(

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from engram import keys
 from engram.engine.checkpoints import Checkpointer, ResumePoint
-from engram.engine.history import StageOutcome
 from engram.engine.loop import train_task
 from engram.engine.run_definition import Run
 from engram.engine.training import Training
@@ -23,6 +22,7 @@ from engram.errors import bad
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import tree_map
 from engram.methods.method import Method, Phase, Prologue, ReplaySpec
+from engram.records.stage_result import StageResult
 from engram.streams.access_guard import READ_KINDS, SCORED_KINDS
 from engram.streams.stream import Stream
 
@@ -109,7 +109,7 @@ class _OfLearners:
 def train_prologue(
     runs: Sequence[Run], learners: Sequence[RunLearner], *, checkpointer: Checkpointer | None,
     **options: Any,
-) -> list[StageOutcome] | None:  # fmt: skip
+) -> list[StageResult] | None:  # fmt: skip
     """Train the roots of learners, with the options of `train_task`.
 
     None if the `checkpointer` ends the training inside.
@@ -119,24 +119,24 @@ def train_prologue(
     last = len(runs[0].stream) - 1  # all classes are open then
     methods = [RootPretraining()] * len(stands)
     saver = None if checkpointer is None else _OfLearners(checkpointer, learners)
-    outcomes = train_task(
+    results = train_task(
         stands, methods, training, last, keeps_end=True, checkpointer=saver, **options
     )
-    if outcomes is None:
+    if results is None:
         return None
-    for learner, stand, outcome in zip(learners, stands, outcomes, strict=True):
+    for learner, stand, result in zip(learners, stands, results, strict=True):
         _take_over_root(learner, stand)
         learner.before = [
-            (step, {PRETRAINING_NAME: terms["total"]}) for step, terms in outcome.losses
+            (step, {PRETRAINING_NAME: terms["total"]}) for step, terms in result.losses
         ]
-    return outcomes
+    return results
 
 
-def add_pretraining_costs(run: Run, first: StageOutcome, seconds: float) -> StageOutcome:
-    """The outcome of a run's first task, with the steps and seconds of what came before it."""
+def add_pretraining_costs(run: Run, first: StageResult, seconds: float) -> None:
+    """Add to the result of a run's first task the steps and seconds of what came before it."""
     asked = declared_pretraining(run.method)
     steps = 0 if asked is None else asked.iterations
-    return replace(first, seconds=first.seconds + seconds, steps=first.steps + steps)
+    first.seconds, first.steps = first.seconds + seconds, first.steps + steps
 
 
 def _pretraining_settings(run: Run) -> Training:

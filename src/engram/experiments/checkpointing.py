@@ -14,16 +14,15 @@ from typing import Any
 from engram.engine import checkpoints as checkpoint
 from engram.engine import group_checkpoints as group_checkpoint
 from engram.engine.checkpoints import ResumePoint
-from engram.engine.engine import FinishedStage
 from engram.engine.group_checkpoints import group_name
 from engram.errors import RecordError, wrap_read_errors
 from engram.experiments.model_file import save_run_model
 from engram.experiments.plan import Plan
-from engram.experiments.stage_records import Done
 from engram.io import TensorFile
 from engram.learner.learner import RunLearner
 from engram.process import Ended, handle_end_signals
 from engram.records import RunDirectory, run_id
+from engram.records.stage_result import StageResult
 
 MOST_SEPARATE_FILES = 32  # runs that get a file each; larger groups share one
 ALWAYS_WRITTEN_BYTES = 64 << 20  # bytes that are written after every stage, however short it was
@@ -56,33 +55,33 @@ class Checkpoints:
         shared = self._group_files.load(learner, own.name, finished) if not alone else 0
         return max(alone, shared)
 
-    def save(self, done: Sequence[Done], *, must: bool = False) -> bool:
+    def save(
+        self, results: Sequence[StageResult], plans: Sequence[Plan], *, must: bool = False
+    ) -> bool:
         """Write the states of runs that trained together, before their stage is recorded.
 
         Returns whether they were written; they are where they `must`.
         """
-        self._keep_models(done)
-        going = {
-            self._name(p): stage.learner for p, stage, _ in done if not is_last_stage(p, stage)
-        }
-        leave_out = _reinitialised_parts(done[0][0])
+        self._keep_models(results, plans)
+        going = {_name(one): one.learner for one in results if not one.is_last}
+        leave_out = _reinitialised_parts(plans[0])
         if not going or not (must or self._worth(going, leave_out)):
             return False
-        if len(done) <= MOST_SEPARATE_FILES:
+        if len(results) <= MOST_SEPARATE_FILES:
             for name, learner in going.items():
                 checkpoint.save_checkpoint(
                     learner, self.folder.path / "checkpoint" / name, leave_out
                 )
         else:
-            learners = {self._name(plan): stage.learner for plan, stage, _ in done}
+            learners = {_name(one): one.learner for one in results}
             group_checkpoint.save_group(learners, self.shared, leave_out)
         self._since |= dict.fromkeys(going, time.monotonic())
         return True
 
-    def _keep_models(self, done: Sequence[Done]) -> None:
-        for plan, stage in select_model_stages(done):
+    def _keep_models(self, results: Sequence[StageResult], plans: Sequence[Plan]) -> None:
+        for one, plan in select_models(results, plans):
             own = self.folder.checkpoint_path(*plan.key)
-            save_run_model(own, stage.learner, plan.run, plan.probes.values())
+            save_run_model(own, one.learner, plan.run, plan.probes.values())
 
     def _worth(self, learners: dict[str, RunLearner], leave_out: Sequence[str]) -> bool:
         size = group_checkpoint.estimate_bytes(learners.values(), leave_out)
@@ -93,17 +92,16 @@ class Checkpoints:
             or size / WRITTEN_BYTES_PER_SECOND <= MOST_WRITING_SHARE * (now - since)
         )
 
-    def prune(self, done: Sequence[Done]) -> None:
+    def prune(self, results: Sequence[StageResult]) -> None:
         """Remove what the recorded stage has made superfluous."""
-        if len(done) <= MOST_SEPARATE_FILES:
-            for plan, stage, _ in done:
-                own = self.folder.checkpoint_path(*plan.key)
-                checkpoint.prune_checkpoints(own, finished=is_last_stage(plan, stage))
+        if len(results) <= MOST_SEPARATE_FILES:
+            for one in results:
+                own = self.folder.checkpoint_path(*one.key[:3])
+                checkpoint.prune_checkpoints(own, finished=one.is_last)
             return
-        plan, stage, _ = done[0]
-        runs = [self._name(plan) for plan, _, _ in done]
-        written = self.shared / f"{group_checkpoint.group_name(runs)}-{stage.stage:04d}.safetensors"
-        if stage.stage == len(plan.run.stream) - 1:
+        first, runs = results[0], [_name(one) for one in results]
+        written = self.shared / f"{group_checkpoint.group_name(runs)}-{first.stage:04d}.safetensors"
+        if first.stage == len(first.stream) - 1:
             group_checkpoint.prune_group(runs, self.shared, finished=True)
         elif written.is_file():
             group_checkpoint.prune_group(runs, self.shared)
@@ -112,28 +110,25 @@ class Checkpoints:
         """Remove files that nobody will go on from."""
         done = [p for p in plans if self.folder.ended(*p.key, stages=len(p.run.stream))]
         group_checkpoint.GroupFiles(self.shared, self.note).remove_finished(
-            [self._name(p) for p in done]
+            [run_id(*plan.key) for plan in done]
         )
         for plan in done:
             checkpoint.prune_checkpoints(self.folder.checkpoint_path(*plan.key), finished=True)
 
-    @staticmethod
-    def _name(plan: Plan) -> str:
-        return run_id(*plan.key)
+
+def _name(result: StageResult) -> str:
+    return run_id(*result.key[:3])
 
 
-def is_last_stage(plan: Plan, stage: FinishedStage) -> bool:
-    """Whether a run is through with a stage: it was the last one, or it diverged."""
-    return stage.stage == len(plan.run.stream) - 1 or stage.learner.diverged >= 0
-
-
-def select_model_stages(done: Sequence[Done]) -> list[tuple[Plan, FinishedStage]]:
+def select_models(
+    results: Sequence[StageResult], plans: Sequence[Plan]
+) -> list[tuple[StageResult, Plan]]:
     """Finished runs of which a model is kept: not of hundreds that trained together."""
-    if len(done) > MOST_SEPARATE_FILES:
+    if len(results) > MOST_SEPARATE_FILES:
         return []
     return [
-        (plan, stage) for plan, stage, _ in done
-        if is_last_stage(plan, stage) and stage.learner.diverged < 0 and plan.keep != "counts"
+        (one, plan) for one, plan in zip(results, plans, strict=True)
+        if one.is_last and not one.diverged and plan.keep != "counts"
     ]  # fmt: skip
 
 

@@ -26,8 +26,8 @@ from engram.novelty.softmax import Softmax
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records import Result
+from engram.records.long_table import Rows
 from engram.records.novelty_records import p_values
-from engram.records.stage_rows import StageRows
 from engram.streams.class_groups import group_sizes, order_classes, split_by_sizes
 from engram.streams.row_numbers import find_rows_with, hold_out, partition_rows, shuffle_rows
 from engram.streams.stream import Stream, Task
@@ -334,7 +334,7 @@ class ArrivalProbe(Probe):
                       (learner.stream.labels, learner.stream.head))  # fmt: skip
         self.detector.refuse(gather_facts(learner))
 
-    def after_stage(self, view: StageView) -> StageRows | Mapping[str, Any]:
+    def after_stage(self, view: StageView) -> Rows | Mapping[str, Any]:
         rows = self.detector.after_stage(view)
         if view.stage < len(view.streams[0]) - 1:
             return rows

@@ -14,21 +14,15 @@ import torch
 
 from engram import distributed
 from engram.engine.backend import resolve_device
-from engram.engine.engine import FinishedStage
 from engram.engine.portable_state import export_state
 from engram.errors import RecordError
 from engram.experiments.callbacks import Callback
 from engram.experiments.changed_recipes import describe_changes, read_recorded_recipes
-from engram.experiments.checkpointing import (
-    Checkpoints,
-    StepSaver,
-    is_last_stage,
-    select_model_stages,
-)
+from engram.experiments.checkpointing import Checkpoints, StepSaver, select_models
 from engram.experiments.model_file import UnsavedModel, describe_run_origin
 from engram.experiments.plan import Plan
 from engram.experiments.reevaluate import rebuild_probe_states, reevaluate_runs
-from engram.experiments.stage_records import Done, group_rows
+from engram.experiments.stage_records import measure_results, stored_arrays
 from engram.io import write_together
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import nbytes
@@ -46,6 +40,7 @@ from engram.records.locks import Claims
 from engram.records.probe_arrays import ProbeArrays, StoredArrays
 from engram.records.run_arrays import RunKey
 from engram.records.saved_models import ModelLocation
+from engram.records.stage_result import StageResult
 
 
 class Recorder:
@@ -98,7 +93,7 @@ class Recorder:
         self._began, self._environment = time.perf_counter(), ""
         self._items: dict[tuple[str, str], EvaluationItems] = {}
         self._memory = MemoryRecords()
-        self._pending: list[Done] = []  # finished stages of runs whose group is not yet through
+        self._pending: list[StageResult] = []  # of runs whose group is not yet through
         self.callback.begin(self.plans, len(self.plans) - len(self.open))
 
     def _finished(self, plan: Plan) -> bool:
@@ -135,12 +130,8 @@ class Recorder:
             self.saver.forget()
 
     def _collect_items(self) -> None:
-        known: dict[int, EvaluationItems] = {}  # the methods of a study share their streams
         for plan in self.open:
-            stream = plan.run.stream
-            if id(stream) not in known:
-                known[id(stream)] = EvaluationItems.of_stream(stream)
-            self._items[plan.recipe, plan.order] = known[id(stream)]
+            self._items[plan.recipe, plan.order] = EvaluationItems.of_stream(plan.run.stream)
 
     def _write_recipes_and_items(self, folder: RunDirectory) -> None:
         """Recipes, and items, which explain stored predictions.
@@ -236,36 +227,36 @@ class Recorder:
         here = [self.open[place] for place in places]
         return lambda done, total: self.callback.step(here, stage, done, total)
 
-    def add(self, stage: FinishedStage) -> None:
+    def add(self, result: StageResult) -> None:
         """A finished stage; those of a group are written when its last one is there."""
-        plan = self.open[stage.run]
-        self._pending.append((plan, stage, self._items[plan.recipe, plan.order]))
-        if not stage.last_of_group:
+        self._pending.append(result)
+        if not result.last_of_group:
             return
-        done, self._pending = self._pending, []
-        rows, arrays = group_rows(done)
+        results, self._pending = self._pending, []
+        plans = [self.open[one.run] for one in results]
+        measure_results(results, plans)
         if self.checkpoints is not None and self.saver is not None:
             # first: a recorded stage must never lack its checkpoint
             late = self._deadline is not None and time.monotonic() > self._deadline
-            if self.checkpoints.save(done, must=late or self.saver.due()):
+            if self.checkpoints.save(results, plans, must=late or self.saver.due()):
                 self.saver.wait()
-        self._write(done, rows, arrays)
+        self._write(results, plans)
         if self.checkpoints is not None and self.saver is not None:
-            self.checkpoints.prune(done)
-            self.saver.prune([(one.run, one.stage) for _, one, _ in done])
-        for (finished, after, _), own in zip(done, rows, strict=True):
-            self.callback.stage(finished, after.stage, own)
+            self.checkpoints.prune(results)
+            self.saver.prune([(one.run, one.stage) for one in results])
+        for one, plan in zip(results, plans, strict=True):
+            self.callback.stage(plan, one.stage, one.rows)
 
-    def _write(
-        self, done: Sequence[Done], rows: Sequence[Rows], arrays: Sequence[StoredArrays]
-    ) -> None:
+    def _write(self, results: Sequence[StageResult], plans: Sequence[Plan]) -> None:
         if self.folder is None:
-            self._memory.append(done, rows, arrays)
+            self._memory.append(results, plans)
             return
-        ledgers = collect_ledgers(done)
+        ledgers = collect_ledgers(results)
         self.folder.append(
-            Rows.joined(rows), predictions=collect_predictions(done), arrays=arrays,
-            ledger={"runs": ledgers} if ledgers else None, probes=list_probed_stages(done) or None,
+            Rows.joined([one.rows for one in results]),
+            predictions=collect_predictions(results, plans), arrays=stored_arrays(results),
+            ledger={"runs": ledgers} if ledgers else None,
+            probes=list_probed_stages(results, plans) or None,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -300,17 +291,18 @@ def _open_directory(out: str | Path | RunDirectory | None) -> RunDirectory | Non
 MODEL_BYTES = 512 << 20  # of models in memory, after which no further one is kept
 
 
-def collect_predictions(done: Sequence[Done]) -> list[Prediction]:
+def collect_predictions(results: Sequence[StageResult], plans: Sequence[Plan]) -> list[Prediction]:
     """What finished stages keep of their scores."""
-    return [found for one in done if (found := _make_prediction(*one)) is not None]
+    kept = [_make_prediction(*pair) for pair in zip(results, plans, strict=True)]
+    return [one for one in kept if one is not None]
 
 
-def _make_prediction(plan: Plan, stage: FinishedStage, items: EvaluationItems) -> Prediction | None:
-    if stage.learner.diverged >= 0 or plan.keep == "counts":
+def _make_prediction(result: StageResult, plan: Plan) -> Prediction | None:
+    if result.diverged or plan.keep == "counts":
         return None
     return Prediction.of(
-        stage.outcome.scores, items, recipe=plan.recipe, seed=plan.run.seed, order=plan.order,
-        stage=stage.stage, keep=plan.keep, **_kept_network(stage.learner, plan.keep),
+        result.scores, result.items, **result.key._asdict(), keep=plan.keep,
+        **_kept_network(result.learner, plan.keep),
     )  # fmt: skip
 
 
@@ -322,25 +314,24 @@ def _kept_network(learner: RunLearner, keep: str) -> dict[str, Any]:
     return {"parameters": learner.vector, "buffers": learner.buffers, "exemplars": exemplars}
 
 
-def list_probed_stages(done: Sequence[Done]) -> list[dict[str, Any]]:
+def list_probed_stages(
+    results: Sequence[StageResult], plans: Sequence[Plan]
+) -> list[dict[str, Any]]:
     """Which probes have measured which stages."""
     return [
-        {
-            "recipe": plan.recipe, "seed": plan.run.seed, "order": plan.order,
-            "stage": stage.stage, "probes": list(plan.probes),
-        }
-        for plan, stage, _ in done if plan.probes
+        {**one.key._asdict(), "probes": list(plan.probes)}
+        for one, plan in zip(results, plans, strict=True) if plan.probes
     ]  # fmt: skip
 
 
-def collect_ledgers(done: Sequence[Done]) -> list[dict[str, Any]]:
+def collect_ledgers(results: Sequence[StageResult]) -> list[dict[str, Any]]:
     """What runs that are through have read."""
     return [
         {
-            "recipe": plan.recipe, "label": plan.label, "seed": plan.run.seed, "order": plan.order,
-            "reads": plan.run.method.reads, "stages": stage.learner.ledger.to_dict(),
+            "recipe": one.recipe, "label": one.label, "seed": one.seed, "order": one.order,
+            "reads": one.method.reads, "stages": one.learner.ledger.to_dict(),
         }
-        for plan, stage, _ in done if is_last_stage(plan, stage)
+        for one in results if one.is_last
     ]  # fmt: skip
 
 
@@ -355,22 +346,20 @@ class MemoryRecords:
         self._models: dict[RunKey, ModelLocation] = {}
         self._model_bytes = 0
 
-    def append(
-        self, done: Sequence[Done], rows: Sequence[Rows], arrays: Sequence[StoredArrays]
-    ) -> None:
-        """Finished stages, their rows, and what probes stored of them."""
-        self._rows += rows
-        self._predictions += collect_predictions(done)
-        self._arrays += arrays
-        self._ledgers += collect_ledgers(done)
-        self._keep_models(done)
+    def append(self, results: Sequence[StageResult], plans: Sequence[Plan]) -> None:
+        """Finished stages, and their plans."""
+        self._rows += [one.rows for one in results]
+        self._predictions += collect_predictions(results, plans)
+        self._arrays += stored_arrays(results)
+        self._ledgers += collect_ledgers(results)
+        self._keep_models(results, plans)
 
-    def _keep_models(self, done: Sequence[Done]) -> None:
+    def _keep_models(self, results: Sequence[StageResult], plans: Sequence[Plan]) -> None:
         """Models, as long as they are not too much for the memory."""
-        for plan, stage in select_model_stages(done):
+        for result, plan in select_models(results, plans):
             if self._model_bytes < MODEL_BYTES:
                 run, key = plan.run, RunKey(*plan.key)
-                found = export_state(stage.learner, run)
+                found = export_state(result.learner, run)
                 self._model_bytes += nbytes(found.tensors)
                 made = describe_run_origin(run, plan.probes.values())
                 self._models[key] = UnsavedModel(found=found, run=run, made=made)

@@ -15,14 +15,14 @@ from engram.engine.engine import Engine
 from engram.engine.evaluation import evaluate
 from engram.errors import RecordError
 from engram.experiments.plan import Plan
-from engram.experiments.stage_records import label_arrays, label_rows
+from engram.experiments.stage_records import set_plan, stored_arrays
 from engram.learner.learner import RunLearner
 from engram.memory.exemplars import Exemplars
 from engram.methods.method import Method
-from engram.probes import Probe, RunStage, measure
+from engram.probes import Probe, measure
 from engram.records import EvaluationItems, Prediction, Rows, RunDirectory, read
-from engram.records.probe_arrays import StoredArrays
 from engram.records.run_directory import new_part
+from engram.records.stage_result import StageResult
 from engram.records.tombstones import Key, Tombstones, write_mark
 
 MOST_RUNS_AT_ONCE = 256  # runs whose scores are held at the same time
@@ -160,15 +160,19 @@ def _group_recorded_runs(
 def _write(part: Sequence[_RecordedRun], records: _RunRecords, folder: RunDirectory) -> None:
     for stage in sorted({k for one in part for k in one.stages}):
         here = [one for one in part if stage in one.stages]
-        rows, reads, arrays = _measure(here, stage, records)
+        results = _measure(here, stage, records)
         done = [_entry(one, stage=stage, probes=list(one.probes)) for one in here]
         read_rows = [
             _entry(one, label=one.plan.label, reads=one.plan.run.method.reads,
-                   stages={str(stage): {kind: n for kind, n in counts.items() if n}})
-            for one, counts in zip(here, reads, strict=True) if any(counts.values())
+                   stages={str(stage): {kind: n for kind, n in found.reads.items() if n}})
+            for one in here
+            if (found := results.get(one.plan.key)) is not None and any(found.reads.values())
         ]  # fmt: skip
-        ledger = {"runs": read_rows} if read_rows else None
-        folder.append(Rows.joined(rows), ledger=ledger, probes=done, arrays=arrays)
+        folder.append(
+            Rows.joined([one.rows for one in results.values()]), probes=done,
+            ledger={"runs": read_rows} if read_rows else None,
+            arrays=stored_arrays(list(results.values())),
+        )  # fmt: skip
 
 
 def _entry(one: _RecordedRun, **more: Any) -> dict[str, Any]:
@@ -178,23 +182,15 @@ def _entry(one: _RecordedRun, **more: Any) -> dict[str, Any]:
 
 def _measure(
     part: Sequence[_RecordedRun], stage: int, records: _RunRecords
-) -> tuple[list[Rows], list[dict[str, int]], list[StoredArrays]]:
-    """Rows of each run after a stage, how many rows it read for them, and stored arrays."""
-    rows = [Rows() for _ in part]
-    reads: list[dict[str, int]] = [{} for _ in part]
-    arrays: list[StoredArrays] = []
-    whole = [r for r, one in enumerate(part) if records.whole(one.plan, stage)]
-    chosen = [part[r] for r in whole]
-    runs = _run_stages(chosen, stage, records)
+) -> dict[tuple[str, int, str], StageResult]:
+    """What a stage gave to those runs that had not diverged, with what their probes find."""
+    chosen = [one for one in part if records.whole(one.plan, stage)]
+    results = _restore_results(chosen, stage, records)
     with probe_numerics(_precision(part)):
-        measures = measure(runs, [()] * len(runs), [one.probes for one in chosen])
-    for found in measures:
-        named = label_rows(found.rows, [chosen[p].plan for p in found.places], stage)
-        for i, place in enumerate(found.places):
-            rows[whole[place]], reads[whole[place]] = named[i], found.reads[i]
-            chosen[place].states = {**chosen[place].states, **found.states[i]}
-            arrays += label_arrays(found.arrays[i], chosen[place].plan, stage)
-    return rows, reads, arrays
+        measure(results, [()] * len(results), [one.probes for one in chosen])
+    for one, result in zip(chosen, results, strict=True):
+        one.states = dict(result.states)
+    return {one.plan.key: result for one, result in zip(chosen, results, strict=True)}
 
 
 def _precision(part: Sequence[_RecordedRun]) -> str:
@@ -202,7 +198,10 @@ def _precision(part: Sequence[_RecordedRun]) -> str:
     return part[0].plan.run.training.precision
 
 
-def _run_stages(part: Sequence[_RecordedRun], stage: int, records: _RunRecords) -> list[RunStage]:
+def _restore_results(
+    part: Sequence[_RecordedRun], stage: int, records: _RunRecords
+) -> list[StageResult]:
+    """The results of a stage, filled from what was kept of it."""
     kept = [records.kept(one.plan, stage) for one in part]
     learners = [
         _restore_learner(one.learner, own, stage)
@@ -214,18 +213,19 @@ def _run_stages(part: Sequence[_RecordedRun], stage: int, records: _RunRecords) 
         plain = [Method()] * len(part)  # its scores are not used
         with training_numerics(_precision(part)):
             features = [one.features for one in evaluate(learners, plain, features=True)]
-    items = [EvaluationItems.of_stream(one.plan.run.stream) for one in part]
-    return [
-        RunStage(
-            stage=stage, stream=one.plan.run.stream, method=one.plan.run.method,
-            seed=one.plan.run.seed, items=about, scores=own.full(),
-            said={head: own.predicted(about, head=head) for head in about.heads},
-            learner=one.learner, features=seen, facts=records.facts(one.plan, stage),
-            probes=one.states, outside=one.plan.outside,
-        )
-        for one, own, seen, about in zip(part, kept, features, items, strict=True)
-        if own is not None and own.scores is not None
-    ]  # fmt: skip
+    results = []
+    for one, own, seen in zip(part, kept, features, strict=True):
+        assert own is not None  # `_check` has looked
+        run, items = one.plan.run, EvaluationItems.of_stream(one.plan.run.stream)
+        result = StageResult(
+            stage=stage, stream=run.stream, method=run.method, seed=run.seed, items=items,
+            scores=own.full(), features=seen, trained=one.learner, states=one.states,
+            decided={head: own.predicted(items, head=head) for head in items.heads},
+            facts=records.facts(one.plan, stage),
+        )  # fmt: skip
+        set_plan(result, one.plan)
+        results.append(result)
+    return results
 
 
 def _restore_learner(learner: RunLearner, kept: Prediction, stage: int) -> RunLearner:

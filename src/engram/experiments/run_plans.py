@@ -16,7 +16,7 @@ from engram.distributed import Ranks
 from engram.engine import backend
 from engram.engine.backend import deterministic_algorithms, resolve_device
 from engram.engine.checkpoints import copy_from_first_rank
-from engram.engine.engine import Engine, FinishedStage
+from engram.engine.engine import Engine
 from engram.engine.run_definition import Run, check_exemplars, check_validation
 from engram.errors import bad, check_bool
 from engram.experiments.callbacks import Callback
@@ -30,6 +30,7 @@ from engram.models.adapter import explain_no_split
 from engram.probes import Probe
 from engram.process import END_SIGNALS
 from engram.records import Result, RunDirectory, read
+from engram.records.stage_result import StageResult
 
 Out = str | Path | RunDirectory | None
 
@@ -197,9 +198,9 @@ class ReadOnlyRecorder(Recorder):
         where = out.path if isinstance(out, RunDirectory) else out
         self._shared = None if where is None else Path(where)
 
-    def add(self, stage: FinishedStage) -> None:
+    def add(self, result: StageResult) -> None:
         if self._shared is None:
-            super().add(stage)
+            super().add(result)
 
     def save_on_signals(self) -> AbstractContextManager[None]:
         """A signal to end is for rank 0, which saves; this rank goes on until that one is gone."""

@@ -24,8 +24,8 @@ from engram.learner.tensor_tree import leaves, stack, tree_map
 from engram.models.forward_pass import Output
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
+from engram.records.long_table import Rows
 from engram.records.novelty_records import CALIBRATION, FAMILIARITY
-from engram.records.stage_rows import StageRows
 
 State = Mapping[str, Any]
 
@@ -136,7 +136,7 @@ class Detector(Probe):
         self.refuse(gather_facts(learner))
 
     # -- over all runs ---------------------------------------------------------------------------
-    def after_stage(self, view: StageView) -> StageRows | Mapping[str, Any]:
+    def after_stage(self, view: StageView) -> Rows | Mapping[str, Any]:
         began = time.perf_counter()
         return self.recorded(view, self.fitted(view), began)
 

@@ -13,8 +13,8 @@ import functools
 from engram.probes.feature_statistics import Features
 from engram.probes.generated_samples import Generated
 from engram.probes.label_threshold import Threshold
-from engram.probes.measure import ProbeFindings, measure
-from engram.probes.probe import NEEDS, Probe, RunStage
+from engram.probes.measure import measure
+from engram.probes.probe import NEEDS, Probe
 from engram.probes.stage_view import StageView
 from engram.probes.standard_probes import (
     Accuracy,
@@ -39,11 +39,9 @@ __all__ = [
     "Generated",
     "HeldOut",
     "Losses",
-    "ProbeFindings",
     "MemoryCount",
     "Probe",
     "RepeatedSamples",
-    "RunStage",
     "StageView",
     "Threshold",
     "measure",

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.learner.learner import RunLearner
-from engram.probes.probe import Probe, RunStage
+from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
-from engram.records.stage_rows import StageRows
+from engram.records.long_table import Rows
+from engram.records.stage_result import StageResult
 
 LARGEST_SIDE = 50  # height and width of a stored picture
 MOST_SAMPLES = 256  # samples whose classes are counted
@@ -41,7 +42,7 @@ class Generated(Probe):
 
     count: int = 6
 
-    def after_stage(self, view: StageView) -> StageRows:
+    def after_stage(self, view: StageView) -> Rows:
         learners = view.learners
         name, path = _find_generator(learners[0]) if len(learners) == len(view) else ("", "")
         if name and not any(one.diverged for one in view.members):
@@ -55,10 +56,9 @@ class Generated(Probe):
         return view.rows()
 
     @torch.no_grad()
-    def _drawn(self, run: RunStage, name: str, path: str) -> tuple[Tensor, Tensor]:
+    def _drawn(self, run: StageResult, name: str, path: str) -> tuple[Tensor, Tensor]:
         """Samples, and the classes that the network or its top gives them."""
         learner = run.learner
-        assert learner is not None
         net, width = learner.net(), _draw_noise(learner, name)
         key, many = keys.fold(run.seed, "generated"), max(self.count, MOST_SAMPLES)
         codes = keys.normal(key, many, width, device=learner.device).to(learner.vector.dtype)

@@ -15,9 +15,9 @@ from engram.methods.method import Method
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records.head_views import SET_SCORES, overall_set_score
+from engram.records.long_table import Rows
 from engram.records.prediction_scoring import decide_predictions
 from engram.records.predictions import as_float32_scores
-from engram.records.stage_rows import StageRows
 
 FIGURE = SET_SCORES[-1]
 
@@ -54,7 +54,7 @@ class Threshold(Probe):
             expected = "in-task validation rows to choose a threshold by (valid=0.1, say)"
             raise bad("stream", expected, "a task without any")
 
-    def after_stage(self, view: StageView) -> StageRows:
+    def after_stage(self, view: StageView) -> Rows:
         chosen, scores = [], []
         for one, learner in zip(view.members, view.learners, strict=True):
             at = self.choose(learner, one.method)

@@ -1,24 +1,15 @@
-"""The contract of probes, and what is known of one run after one stage."""
+"""The contract of probes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
-from torch import Tensor
 
 from engram.errors import bad, check_choice
 from engram.learner.learner import RunLearner
-from engram.methods.method import Method
-from engram.probes.ood_data import OODData
-from engram.records.prediction_scoring import decide_predictions
-from engram.records.predictions import as_float32_scores
-from engram.records.scored_items import EvaluationItems
-from engram.records.stage_rows import StageRows
-from engram.streams.stream import Stream
+from engram.records.long_table import Rows
 
 if TYPE_CHECKING:
     from engram.probes.stage_view import StageView
@@ -63,7 +54,7 @@ class Probe:
     def check(self, learner: RunLearner) -> None:
         """Raise an error if such a run cannot be measured; called before anything is trained."""
 
-    def after_stage(self, view: StageView) -> StageRows | Mapping[str, Any]:
+    def after_stage(self, view: StageView) -> Rows | Mapping[str, Any]:
         """Rows of all runs, from `view.rows()`, or {metric: values [R]}."""
         raise NotImplementedError(f"{type(self).__name__}.after_stage is not written")
 
@@ -94,45 +85,3 @@ def check_probe(probe: Any) -> Probe:
         expected = f"a name without a slash, and not {' or '.join(RESERVED_NAMES)}"
         raise bad(f"{type(probe).__name__}.name", expected, name)
     return probe
-
-
-# ------------------------------------------------------------------------------------------------
-# One run after one stage: what a view of several is made of.
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RunStage:
-    """One run after one stage.
-
-    `learner` is None where a finished run is measured from its records without parameters, and
-    holds parameters, buffers and exemplars only where there are some. `probes` are the states that
-    probes kept after the stage before, by their keys.
-    """
-
-    stage: int
-    stream: Stream
-    method: Method
-    seed: int
-    items: EvaluationItems  # the test items
-    scores: np.ndarray  # [n, C]
-    learner: RunLearner | None = None
-    features: Tensor | None = None  # [n, F]
-    held: np.ndarray | None = None  # [m, C] scores of post-task validation items
-    losses: Sequence[tuple[int, Mapping[str, float]]] = ()
-    curve: Sequence[tuple[int, np.ndarray]] = ()
-    facts: Mapping[str, float] = field(default_factory=dict)  # seconds, steps, bytes
-    probes: Mapping[str, Any] = field(default_factory=dict)
-    said: Mapping[str, np.ndarray] | None = None  # what was recorded as predicted, by head view
-    outside: OODData | None = None
-
-    def decided(self, head: str) -> np.ndarray:
-        """Predicted columns [n] or label sets [n, C]: what was recorded, else from the scores."""
-        if self.said is not None:
-            return self.said[head]
-        return decide_predictions(
-            as_float32_scores(self.scores), self.items, stage=self.stage, head=head
-        )
-
-    @property
-    def diverged(self) -> bool:
-        return self.learner is not None and self.learner.diverged >= 0

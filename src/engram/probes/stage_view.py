@@ -19,10 +19,10 @@ from engram.learner.networks import FunctionalNet
 from engram.learner.tensor_tree import leaves, pick, stack, tree_map
 from engram.methods.method import Method
 from engram.models.forward_pass import Output
-from engram.probes.probe import RunStage
+from engram.records.long_table import Rows
 from engram.records.predictions import as_float32_scores, from_float16, to_float16
 from engram.records.scored_items import EvaluationItems
-from engram.records.stage_rows import StageRows
+from engram.records.stage_result import StageResult
 from engram.streams.access_guard import Ledger, MethodView
 from engram.streams.stream import Stream
 
@@ -35,7 +35,9 @@ class StageView:
     admits; `targets` are the labels of test items and serve to measure.
     """
 
-    def __init__(self, runs: Sequence[RunStage], *, needs: Sequence[str] = (), state: Any = None):
+    def __init__(
+        self, runs: Sequence[StageResult], *, needs: Sequence[str] = (), state: Any = None
+    ):
         self.members = tuple(runs)
         self.stage = runs[0].stage
         self.needs = tuple(needs)
@@ -64,9 +66,9 @@ class StageView:
         """R, the number of runs."""
         return len(self.members)
 
-    def rows(self) -> StageRows:
+    def rows(self) -> Rows:
         """An empty collection of rows, to be filled and returned."""
-        return StageRows(len(self))
+        return Rows(runs=len(self))
 
     def keep(self, state: Any) -> None:
         """What `state` will be after the next stage: a tree of tensors [R, ...]."""
@@ -90,7 +92,7 @@ class StageView:
     # -- facts -----------------------------------------------------------------------------------
     @property
     def device(self) -> torch.device:
-        learner = self.members[0].learner
+        learner = self.members[0].trained
         return torch.device("cpu") if learner is None else learner.device
 
     @property
@@ -147,7 +149,7 @@ class StageView:
 
     def predicted(self, head: str) -> Tensor:
         """Predicted columns [R, n], or label sets [R, n, C], in a head view."""
-        every = [one.decided(head) for one in self.members]
+        every = [one.predict(head) for one in self.members]
         return torch.from_numpy(np.stack(every)).to(self.device)
 
     def _of_items(self, name: str) -> Tensor:
@@ -203,7 +205,7 @@ class StageView:
         """The learners themselves; asks for ``networks`` or ``features``."""
         if not self.needs:
             raise _undeclared_error("view.map and view.batches", "networks")
-        return [one.learner for one in self.members if one.learner is not None]
+        return [one.trained for one in self.members if one.trained is not None]
 
     @torch.no_grad()
     def map(self, function: Callable[..., Any], *args: Any) -> Any:

@@ -14,8 +14,9 @@ import torch
 from engram.learner.learner import RunLearner
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
+from engram.records.long_table import Rows
 from engram.records.prediction_scoring import decide_predictions, figure_of, task_figure
-from engram.records.stage_rows import StageRows, add_stage
+from engram.records.stage_rows import add_stage
 from engram.streams.stream_warnings import count_repeated_test_rows
 
 
@@ -25,7 +26,7 @@ class Accuracy(Probe):
 
     average: str = "micro"
 
-    def after_stage(self, view: StageView) -> StageRows:
+    def after_stage(self, view: StageView) -> Rows:
         rows = view.rows()
         if not view.members[0].diverged:
             scores = [one.scores for one in view.members]
@@ -44,7 +45,7 @@ class Chance(Probe):
     Nobody knows what guessing sets of labels would give.
     """
 
-    def after_stage(self, view: StageView) -> StageRows:
+    def after_stage(self, view: StageView) -> Rows:
         rows, items = view.rows(), view.items
         if view.stage > 0 or items[0].multilabel:
             return rows
@@ -65,7 +66,7 @@ class Chance(Probe):
 class Cost(Probe):
     """Seconds, steps and parameters, and the bytes and items kept."""
 
-    def after_stage(self, view: StageView) -> StageRows:
+    def after_stage(self, view: StageView) -> Rows:
         rows = view.rows()
         values = [list(map(float, facts.values())) for facts in view.facts]
         rows.add(list(view.facts[0]), values)
@@ -107,7 +108,7 @@ class Curve(Probe):
 
     average: str = "micro"
 
-    def after_stage(self, view: StageView) -> StageRows:
+    def after_stage(self, view: StageView) -> Rows:
         rows = view.rows()
         for number, (step, _) in enumerate(view.members[0].curve):
             for head in view.items[0].heads:
@@ -132,7 +133,7 @@ class Curve(Probe):
 class Divergence(Probe):
     """``diverged`` for runs that did, in the stage in which they did."""
 
-    def after_stage(self, view: StageView) -> StageRows:
+    def after_stage(self, view: StageView) -> Rows:
         rows = view.rows()
         if view.members[0].diverged:
             rows.add("diverged", np.ones(len(view)))
@@ -147,7 +148,7 @@ class Divergence(Probe):
 class Losses(Probe):
     """The terms of the loss at the logged steps."""
 
-    def after_stage(self, view: StageView) -> StageRows:
+    def after_stage(self, view: StageView) -> Rows:
         rows = view.rows()
         terms = [(f"loss/{name}", step) for step, of in view.members[0].losses for name in of]
         if terms:
@@ -167,7 +168,7 @@ class MemoryCount(Probe):
 
     needs: ClassVar[tuple[str, ...]] = ("networks",)
 
-    def after_stage(self, view: StageView) -> StageRows:
+    def after_stage(self, view: StageView) -> Rows:
         rows, width = view.rows(), view.items[0].width
         columns = [one.exemplars.columns for one in view.learners]
         if len(columns[0]):
@@ -187,7 +188,7 @@ class MemoryCount(Probe):
 class RepeatedSamples(Probe):
     """How many test rows are also trained on; told once, if there are any."""
 
-    def after_stage(self, view: StageView) -> StageRows:
+    def after_stage(self, view: StageView) -> Rows:
         rows = view.rows()
         if view.stage == 0 and count_repeated_test_rows(view.streams[0]):
             rows.add("repeated_samples", [float(count_repeated_test_rows(s)) for s in view.streams])

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from engram.probes.probe import Probe, RunStage
+from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records import head_views, prediction_scoring
+from engram.records.long_table import Rows
 from engram.records.predictions import as_float32_scores
 from engram.records.run_metrics import HELD_OUT
 from engram.records.scored_items import EvaluationItems
-from engram.records.stage_rows import StageRows, make_counts
+from engram.records.stage_result import StageResult
+from engram.records.stage_rows import make_counts
 from engram.records.stage_rows import stacking_key as form_of
 
 
@@ -30,7 +32,7 @@ class HeldOut(Probe):
 
     average: str = "micro"
 
-    def after_stage(self, view: StageView) -> StageRows:
+    def after_stage(self, view: StageView) -> Rows:
         rows = view.rows()
         if not view.members[0].diverged and view.members[0].held is not None:
             values = self._values(view.members)  # [R, T + 1]
@@ -38,7 +40,7 @@ class HeldOut(Probe):
             rows.add(name, values, task=np.arange(-1, values.shape[1] - 1))
         return rows
 
-    def _values(self, members: Sequence[RunStage]) -> np.ndarray:
+    def _values(self, members: Sequence[StageResult]) -> np.ndarray:
         """[R, T + 1], of all tasks so far and of each; runs whose rows are alike at once."""
         stage = members[0].stage
         items = [EvaluationItems.of_stream(one.stream, one.stream.held_out) for one in members]
@@ -53,7 +55,7 @@ class HeldOut(Probe):
         return found
 
     def _together(
-        self, members: Sequence[RunStage], items: Sequence[EvaluationItems]
+        self, members: Sequence[StageResult], items: Sequence[EvaluationItems]
     ) -> np.ndarray:
         stage, first = members[0].stage, items[0]
         counts, figure = make_counts(items, stage), prediction_scoring.figure_of(first)

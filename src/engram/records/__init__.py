@@ -18,7 +18,7 @@ from engram.records.run_arrays import RunKey
 from engram.records.run_directory import RunDirectory, new_part, run_id
 from engram.records.run_environment import environment
 from engram.records.scored_items import EvaluationItems
-from engram.records.stage_rows import StageRows, record_stage
+from engram.records.stage_rows import record_stage
 from engram.records.table_parts import Problem
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
     "Rows",
     "RunKey",
     "RunDirectory",
-    "StageRows",
     "accuracy_matrix",
     "combine",
     "document",

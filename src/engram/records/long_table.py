@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +16,6 @@ from engram.errors import bad, unknown
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-
-    from engram.records.stage_rows import StageRows
 
 TEXT_COLUMNS = ("recipe", "label", "order", "head", "metric")  # dictionary-encoded text
 NUMBER_TYPES: dict[str, type[np.generic]] = {
@@ -36,6 +34,7 @@ _LIMITS = {
     for name, kind in NUMBER_TYPES.items()
     if name != "value"
 }
+PLACES = ("task", "cls", "step", "head")  # of a number among those of a run after a stage
 _Column = int | npt.NDArray[Any]  # of one chunk; a whole number or word is the same in all its rows
 
 
@@ -57,6 +56,10 @@ class Rows:
     ----------
     recipe, label, seed, order
         The run that rows belong to unless a call says otherwise.
+    runs
+        Of R runs at once after one stage, which differ in their numbers only: `add` then takes
+        values [R] or [R, k], and `by_run` gives the rows of each run, to which it belongs to say
+        who they are. This is what a probe fills.
 
     Examples
     --------
@@ -65,11 +68,20 @@ class Rows:
     >>> rows.add_array("accuracy", [0.9, 0.4], head="single", stage=0, task=[0, 1])
     >>> len(rows), rows.frame()["value"].tolist()
     (3, [1.5, 0.9, 0.4])
+
+    >>> rows = Rows(runs=2)
+    >>> rows.add("steps", [7.0, 8.0])
+    >>> rows.add("accuracy", [[0.9, 0.5], [0.8, 0.4]], task=[0, 1], head="single")
+    >>> first, second = rows.by_run(recipe="rr", label=["ER", "ER"], seed=[0, 1], order=["", ""])
+    >>> second.frame()[["seed", "metric", "task", "value"]].values.tolist()
+    [[1, 'steps', -1, 8.0], [1, 'accuracy', 0, 0.8], [1, 'accuracy', 1, 0.4]]
     """
 
     def __init__(
-        self, *, recipe: str = "", label: str = "", seed: int = 0, order: str = ""
-    ) -> None:
+        self, *, recipe: str = "", label: str = "", seed: int = 0, order: str = "",
+        runs: int | None = None,
+    ) -> None:  # fmt: skip
+        self.runs = runs
         self._own: dict[str, Any] = {}
         self.bind(recipe=recipe, label=label, seed=seed, order=order)
         self._words: dict[str, dict[str, int]] = {name: {} for name in TEXT_COLUMNS}
@@ -86,9 +98,63 @@ class Rows:
         """From now on rows belong to this run."""
         self._own = {"recipe": recipe, "label": label, "seed": seed, "order": order}
 
-    def add(self, metric: str, value: float, **place: Any) -> None:
-        """Add one number. `place`: stage, step, task, cls, head, recipe, label, seed, order."""
-        self.add_array(metric, [value], **place)
+    def add(self, metric: str | Sequence[str], value: Any, **place: Any) -> None:
+        """Add one number. `place`: stage, step, task, cls, head, recipe, label, seed, order.
+
+        Of R runs, add values [R, k], or [R] for one row, with a metric for all of them or for each
+        column. `place` (step, task, cls, head) is broadcast to their shape.
+        """
+        if self.runs is None:
+            self.add_array(metric, [value], **place)
+        else:
+            self._add_of_runs(metric, value, place)
+
+    def _add_of_runs(
+        self, metric: str | Sequence[str], value: Any, place: Mapping[str, Any]
+    ) -> None:
+        value = _as_array(value)
+        value = value[:, None] if value.ndim == 1 else value
+        if value.ndim != 2 or len(value) != self.runs:
+            raise bad(
+                "value", f"numbers [{self.runs}] or [{self.runs}, k], run by run", value.shape
+            )
+        if not isinstance(metric, str) and len(metric) != value.shape[1]:
+            raise bad("metric", f"a name for each of {value.shape[1]} columns", list(metric))
+        for name in place:
+            if name not in PLACES:
+                raise unknown("place", name, PLACES)
+        given = {**{name: ABSENT_VALUES[name] for name in PLACES}, **place}
+        given |= {"metric": metric, "value": value}
+        chunk: dict[str, _Column] = {
+            name: np.broadcast_to(self._encode(name, one), value.shape)
+            for name, one in given.items()
+        }
+        self._chunks.append(chunk)
+        self._lengths.append(value.size)
+
+    def by_run(
+        self, *, recipe: Sequence[str], label: Sequence[str], seed: Sequence[int],
+        order: Sequence[str], stage: int = -1,
+    ) -> list[Rows]:  # fmt: skip
+        """The rows of each of R runs, who have these names."""
+        if self.runs is None:
+            raise bad("rows", "rows of several runs, Rows(runs=...)", self)
+        found = [Rows() for _ in range(self.runs)]
+        if not self._chunks:
+            return found
+        columns = {
+            name: np.concatenate([chunk[name] for chunk in self._chunks], axis=1)
+            for name in (*PLACES, "metric", "value")
+        }
+        for r, who in enumerate(zip(recipe, label, seed, order, strict=True)):
+            names = dict(zip(("recipe", "label", "seed", "order"), who, strict=True))
+            given: dict[str, Any] = {**names, "stage": stage}
+            part = found[r]
+            part._words = self._words
+            constant = {name: self._encode(name, one) for name, one in given.items()}
+            part._chunks = [{**constant, **{name: column[r] for name, column in columns.items()}}]
+            part._lengths = [columns["value"].shape[1]]
+        return found
 
     def add_array(self, metric: str | Sequence[str], value: Any, **place: Any) -> None:
         """Add numbers; `value` and every field of `place` are broadcast against each other.
@@ -125,15 +191,18 @@ class Rows:
         self._chunks.append(chunk)
         self._lengths.append(math.prod(shape))
 
-    def add_stage(self, found: StageRows, *, stage: int) -> None:
+    def add_stage(self, found: Rows, *, stage: int) -> None:
         """Add the rows of one run after a stage; they belong to the run that this one knows."""
-        self.extend(found.rows(**{k: [v] for k, v in self._own.items()}, stage=stage))
+        self.extend(found.by_run(**{k: [v] for k, v in self._own.items()}, stage=stage)[0])
 
-    def extend(self, other: Rows) -> None:
-        """Add all rows of another collection."""
+    def extend(self, other: Rows, prefix: str = "") -> None:
+        """Add all rows of another collection, their metrics with a prefix."""
+        if other.runs != self.runs:
+            raise bad("rows", f"rows of {self.runs} runs", other.runs)
         moved: dict[str, list[int]] = {}
-        for name in () if other._words is self._words else TEXT_COLUMNS:
-            codes = [self._code(name, word) for word in other._words[name]]
+        for name in () if other._words is self._words and not prefix else TEXT_COLUMNS:
+            before = prefix if name == "metric" else ""
+            codes = [self._code(name, before + word) for word in other._words[name]]
             if codes != list(range(len(codes))):  # else both number their words alike
                 moved[name] = codes
         for chunk in other._chunks:
@@ -196,9 +265,7 @@ class Rows:
             words = np.asarray(given, dtype=object)
             codes = [self._code(column, str(word)) for word in words.ravel()]
             return np.array(codes, np.int32).reshape(words.shape)
-        if hasattr(given, "detach"):
-            given = given.detach().cpu().numpy()
-        return check_whole_numbers(column, np.asarray(given))
+        return check_whole_numbers(column, _as_array(given))
 
     def arrow(self) -> pa.Table:
         """The rows as a pyarrow table of `part_schema()`."""
@@ -215,6 +282,8 @@ class Rows:
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
         """[rows] numbers, or codes of words, of every column."""
+        if self.runs is not None:
+            raise bad("rows", "those of one run: take `by_run`", self)
         found = {}
         starts = list(itertools.accumulate(self._lengths, initial=0))
         for name in COLUMNS:
@@ -231,6 +300,13 @@ class Rows:
     def frame(self) -> pd.DataFrame:
         """The rows as a pandas frame."""
         return to_frame(self.arrow())
+
+
+def _as_array(value: Any) -> npt.NDArray[Any]:
+    """Numbers of any kind as an array on the host."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value)
 
 
 def _renumber(column: _Column, codes: list[int]) -> _Column:

@@ -14,7 +14,7 @@ from engram.records.prediction_scoring import check_average
 from engram.records.predictions import Prediction
 from engram.records.run_arrays import Floats, RunKey
 from engram.records.scored_items import EvaluationItems
-from engram.records.stage_rows import StageRows, add_predicted, make_counts
+from engram.records.stage_rows import add_predicted, make_counts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +71,7 @@ def _from_predictions(
     for stage, one in zip(stages, kept, strict=True):
         if one is None:
             continue
-        found, counts = StageRows(1), make_counts([items], stage)
+        found, counts = Rows(runs=1), make_counts([items], stage)
         for head in items.heads:
             said = one.predicted(items, head=head, threshold=threshold)[None]
             add_predicted(found, said, counts, stage=stage, head=head, average=average, score=score)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from engram.errors import bad
 from engram.records import head_views, prediction_scoring
 from engram.records.label_tree import label_views
 from engram.records.long_table import Rows
@@ -43,7 +41,7 @@ def record_stage(
     >>> table[["task", "value"]].values.tolist()
     [[0.0, 0.0], [1.0, 1.0]]
     """
-    found = StageRows(1)
+    found = Rows(runs=1)
     add_stage(found, [scores], [items], stage=stage, average=average)
     rows.add_stage(found, stage=stage)
 
@@ -58,7 +56,7 @@ def stacking_key(items: EvaluationItems, stage: int) -> Any:
 
 
 def add_stage(
-    rows: StageRows,
+    rows: Rows,
     scores: Sequence[Any],
     items: Sequence[EvaluationItems],
     *,
@@ -90,7 +88,7 @@ def add_stage(
 
 
 def add_predicted(
-    rows: StageRows,
+    rows: Rows,
     said: npt.NDArray[Any],
     counts: PredictionCounts,
     *,
@@ -273,78 +271,3 @@ class _CountsOfRuns(_CountsBase):
         seen = self.task <= self.stage
         size = np.maximum(seen.sum(1), 1)[:, None]
         return np.asarray(self._count(said, seen, self.width) / size)
-
-
-# ------------------------------------------------------------------------------------------------
-# The rows of many runs after one stage, which differ in their numbers only.
-
-
-@dataclass
-class StageRows:
-    """Rows of R runs after one stage, [R, K]: what a probe returns.
-
-    Examples
-    --------
-    >>> rows = StageRows(2)
-    >>> rows.add("steps", [7.0, 8.0])
-    >>> rows.add("accuracy", [[0.9, 0.5], [0.8, 0.4]], task=[0, 1], head="single")
-    >>> table = rows.rows(recipe="r", label="ER", seed=[0, 1], order="", stage=3).frame()
-    >>> table[["seed", "metric", "task", "value"]].values.tolist()[:3]
-    [[0, 'steps', -1, 7.0], [0, 'accuracy', 0, 0.9], [0, 'accuracy', 1, 0.5]]
-    """
-
-    runs: int
-    _metric: list[str] = field(default_factory=list)
-    _head: list[str] = field(default_factory=list)
-    _numbers: dict[str, list[Any]] = field(
-        default_factory=lambda: {name: [] for name in ("value", "task", "cls", "step")}
-    )
-
-    def add(
-        self, metric: str | Sequence[str], value: Any, *, task: Any = -1, cls: Any = -1,
-        step: Any = -1, head: str = "",
-    ) -> None:  # fmt: skip
-        """Values [R, k], or [R] for one row, with places that are broadcast to that shape."""
-        value = _as_array(value)
-        value = value[:, None] if value.ndim == 1 else value
-        if value.ndim != 2 or len(value) != self.runs:
-            raise bad(
-                "value", f"numbers [{self.runs}] or [{self.runs}, k], run by run", value.shape
-            )
-        names = [metric] * value.shape[1] if isinstance(metric, str) else list(metric)
-        if len(names) != value.shape[1]:
-            raise bad("metric", f"a name for each of {value.shape[1]} columns", names)
-        self._metric += names
-        self._head += [head] * len(names)
-        for name, one in (("value", value), ("task", task), ("cls", cls), ("step", step)):
-            self._numbers[name].append(np.broadcast_to(_as_array(one), value.shape))
-
-    def extend(self, other: StageRows, prefix: str = "") -> None:
-        """Add the rows of another collection, their metrics with a prefix."""
-        if other.runs != self.runs:
-            raise bad("rows", f"rows of {self.runs} runs", other.runs)
-        self._metric += [prefix + name for name in other._metric]
-        self._head += other._head
-        for name, parts in other._numbers.items():
-            self._numbers[name] += parts
-
-    def rows(self, *, recipe: Any, label: Any, seed: Any, order: Any, stage: int) -> Rows:
-        """The long table of all runs, one run after the other; who they are comes as [R] each."""
-        who = {"recipe": recipe, "label": label, "seed": seed, "order": order}
-        apart = {k: v if isinstance(v, str) else np.asarray(v)[:, None] for k, v in who.items()}
-        rows = Rows()
-        if self._metric:
-            numbers = {k: np.concatenate(parts, axis=1) for k, parts in self._numbers.items()}
-            rows.add_array(self._metric, stage=stage, head=self._head, **apart, **numbers)
-        return rows
-
-    def __len__(self) -> int:
-        """K, the rows of one run."""
-        return len(self._metric)
-
-
-def _as_array(value: Any) -> Any:
-    """Numbers of any kind as an array on the host."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    return np.asarray(value)

@@ -412,7 +412,7 @@ def _time_first_stage(run: Run, stream: Stream, steps: int, device: Any) -> floa
     training = shorten_training(run.training, 1)
     small = replace(run, stream=stream, training=training, method=shorten_pretraining(run, steps))
     first = next(iter(Engine([small], device=device).stages()))
-    return float(first.outcome.seconds)
+    return float(first.seconds)
 
 
 def shrink_stream(stream: Stream, batch: int) -> Stream:
@@ -467,7 +467,7 @@ def time_stage(
     spent = 0.0
     for stage in engine.stages(progress=watch.entered, checkpointer=watch):
         if stage.stage == last:
-            spent += stage.outcome.seconds
+            spent += stage.seconds
             if stage.last_of_group:
                 break
     training = watch.seconds.get(last, 0.0)

@@ -102,11 +102,11 @@ class _Clips(NamedTuple):
 def _draw_people(key: keys.Key, subjects: int) -> _People:
     """Groups have their shares among the trained and among the tested subjects."""
     trained = subjects - round(_TESTED * subjects)
-    first = draw_groups(keys.fold(key, "trained"), trained)
-    last = draw_groups(keys.fold(key, "tested"), subjects - trained)
+    first = _draw_groups(keys.fold(key, "trained"), trained)
+    last = _draw_groups(keys.fold(key, "tested"), subjects - trained)
     groups = {kind: torch.cat([first[kind], last[kind]]) for kind in GROUPS}
     own = _fold_each(keys.fold(key, "looks"), subjects)
-    return _People(draw_looks(own, groups), groups, trained)
+    return _People(_draw_looks(own, groups), groups, trained)
 
 
 def _draw_clips(key: keys.Key, people: _People, samples: int) -> _Clips:
@@ -157,18 +157,17 @@ def _draw_pictures(
         clip, left = rows // frames, frames - 1 - rows % frames  # frames left to the apex
         key, time = clips.key[clip], 1.0 - left / max(1, frames - 1)
         risen = time * (2.0 - time)  # quickly at first, as faces do
-        units = {
-            unit: risen * size_
-            for unit, size_ in mix_units(key, clips.label[clip], strength).items()
-        }
-        image = draw_faces(units, take_rows(looks, clips.subject[clip]), _drift(key, time), size)
+        apex = mix_units(key, clips.label[clip], strength)
+        units = {unit: risen * value for unit, value in apex.items()}
+        who = _take_rows(looks, clips.subject[clip])
+        image = _FacePainter(units, who, _drift(key, time), size).paint()
         x[start : start + step] = _add_grain(keys.fold(key, "grain", left), image, noise)
     return x, label, frame
 
 
 def _drift(key: Tensor, time: Tensor) -> Scene:
     """The scene of a clip: the head moves a little until the apex."""
-    scene, move = draw_scenes(key), RowDraws(key)
+    scene, move = _draw_scenes(key), _RowDraws(key)
     rest = 1.0 - time
     return replace(
         scene,
@@ -189,8 +188,7 @@ def _add_grain(key: keys.Key, image: Tensor, noise: float) -> Tensor:
 
 
 # ------------------------------------------------------------------------------------------------
-# Expressions as mixtures of facial action units, each of random strength.
-
+# Expressions: mixtures of facial action units
 
 # Number in the Facial Action Coding System: what moves.
 UNITS = {
@@ -241,8 +239,7 @@ def mix_units(key: Tensor, label: Tensor, strength: float) -> dict[int, Tensor]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Who is drawn, and where: subjects with looks of their own, and the scene of each picture.
-
+# Who is drawn, and where: the looks of subjects, and the scene of each picture
 
 # Groups of subjects, each with its share: unequal on purpose.
 GROUPS: dict[str, dict[str, float]] = {
@@ -314,7 +311,7 @@ class Scene:
     cover: Tensor  # [N, 4] the ends of it
 
 
-class RowDraws:
+class _RowDraws:
     """Numbers of each row by name, from the rows' keys."""
 
     def __init__(self, key: Tensor) -> None:
@@ -325,7 +322,7 @@ class RowDraws:
         return low + (high - low) * keys.uniform(keys.fold(self.key, name), *shape)
 
     def about(self, name: str, spread: float, *shape: int) -> Tensor:
-        """Numbers around 0: the sum of three uniform ones, within 3 times `spread_over_pixels`."""
+        """Numbers around 0: the sum of three uniform ones, within 3 times `spread`."""
         drawn = keys.uniform(keys.fold(self.key, name), *shape, 3)
         return spread * 2.0 * (drawn.sum(-1) - 1.5)
 
@@ -334,24 +331,24 @@ class RowDraws:
         return (keys.uniform(keys.fold(self.key, name)) < share).double()
 
 
-def take_rows(values: _T, rows: Tensor) -> _T:
+def _take_rows(values: _T, rows: Tensor) -> _T:
     """The looks, or scenes, of some rows."""
     return replace(values, **{one.name: getattr(values, one.name)[rows] for one in fields(values)})
 
 
-def spread_over_pixels(values: _T) -> _T:
+def _spread_over_pixels(values: _T) -> _T:
     """The same as float32, ready to meet pixels."""
-    ready = {one.name: broadcast_to_pixels(getattr(values, one.name)) for one in fields(values)}
+    ready = {one.name: _broadcast_to_pixels(getattr(values, one.name)) for one in fields(values)}
     return replace(values, **ready)
 
 
-def broadcast_to_pixels(value: Tensor) -> Tensor:
+def _broadcast_to_pixels(value: Tensor) -> Tensor:
     """float32 of [N, 1, 1] where one number is given per row; others keep their shape."""
     value = value.float()
     return value[:, None, None] if value.ndim == 1 else value
 
 
-def draw_groups(key: keys.Key, count: int) -> dict[str, Tensor]:
+def _draw_groups(key: keys.Key, count: int) -> dict[str, Tensor]:
     """[count] group of each subject, for every kind of groups, in fixed shares."""
     out = {}
     for kind, shares in GROUPS.items():
@@ -361,9 +358,9 @@ def draw_groups(key: keys.Key, count: int) -> dict[str, Tensor]:
     return out
 
 
-def draw_looks(key: Tensor, groups: dict[str, Tensor]) -> Looks:
+def _draw_looks(key: Tensor, groups: dict[str, Tensor]) -> Looks:
     """Looks of subjects with keys [subjects] in their groups."""
-    draw = RowDraws(key)
+    draw = _RowDraws(key)
     male, age, tone = (groups[kind].double() for kind in ("gender", "age", "tone"))
     old = (age / 2.0).clamp(0.0, 1.0)
     lines = 0.5 * old * draw.between("lines", 0.5, 1.2)
@@ -396,14 +393,14 @@ def draw_looks(key: Tensor, groups: dict[str, Tensor]) -> Looks:
         glasses=groups["glasses"].double(),
         rim=draw.between("rim", 0.012, 0.028),
         skin=skin,
-        hair=_hair(draw, old, tone),
+        hair=_draw_hair_colour(draw, old, tone),
         lip=skin * torch.tensor(_LIP, dtype=torch.float64) + rouge,
         iris=0.15 + 0.35 * draw.between("iris", 0.0, 1.0, 3) * (1.0 - 0.8 * (tone / 2.0))[:, None],
         cloth=draw.between("cloth", 0.1, 0.9, 3),
     )  # fmt: skip
 
 
-def _hair(draw: RowDraws, old: Tensor, tone: Tensor) -> Tensor:
+def _draw_hair_colour(draw: _RowDraws, old: Tensor, tone: Tensor) -> Tensor:
     kinds = torch.tensor(_HAIR, dtype=torch.float64)
     place = draw.between("hair", 0.0, 1.0) * (len(_HAIR) - tone)  # darker skin, darker hair
     colour = kinds[place.long().clamp(max=len(_HAIR) - 1)] * draw.between("shade", 0.85, 1.1, 1)
@@ -411,9 +408,9 @@ def _hair(draw: RowDraws, old: Tensor, tone: Tensor) -> Tensor:
     return colour + grey * (torch.tensor(_GREY, dtype=torch.float64) - colour)
 
 
-def draw_scenes(key: Tensor) -> Scene:
+def _draw_scenes(key: Tensor) -> Scene:
     """Scenes of clips with keys [N]."""
-    draw = RowDraws(key)
+    draw = _RowDraws(key)
     ground = draw.between("ground", 0.05, 0.95, 2, 3)
     middle = ground.mean(-1, keepdim=True)
     shapes = draw.between("shapes", -1.0, 1.0, _CLUTTER, 5)
@@ -441,24 +438,24 @@ def draw_scenes(key: Tensor) -> Scene:
 
 
 # ------------------------------------------------------------------------------------------------
-# What moves in a face: creases, eyes, brows, nose and mouth, by the action units.
+# The picture
 
-
-DARK = (0.10, 0.05, 0.05)
+_DARK = (0.10, 0.05, 0.05)
 _MOUTH = (0.22, 0.06, 0.07)
 _WHITE = (0.93, 0.92, 0.90)
 
 
-class FacialFeatures:
-    """Some faces at once. Places are in units of half a picture, around the middle of the head.
+class _FacePainter:
+    """Paints some faces at once, back to front.
 
+    Places are in units of half a picture, around the middle of the head.
     `page` measures the picture, `head` the head however it is held, and `front` its front, which a
     turn of the head moves further than its outline.
     """
 
     def __init__(self, units: dict[int, Tensor], looks: Looks, scene: Scene, size: int) -> None:
-        units = {unit: broadcast_to_pixels(value) for unit, value in units.items()}
-        looks, scene = spread_over_pixels(looks), spread_over_pixels(scene)
+        units = {unit: _broadcast_to_pixels(value) for unit, value in units.items()}
+        looks, scene = _spread_over_pixels(looks), _spread_over_pixels(scene)
         self.au, self.looks, self.scene = units, looks, scene
         self.page = Canvas.blank(len(scene.gain), size)
         shift_x, shift_y = (scene.shift[:, i, None, None] for i in range(2))
@@ -475,174 +472,16 @@ class FacialFeatures:
         self.low = 0.90 * looks.chin + 0.05 * units[26]
         self.mouth_y = 0.42 * looks.chin - 0.03 * units[17] - 0.02 * units[10] - 0.01 * units[12]
 
-    def colour(self, rgb: tuple[float, float, float]) -> Tensor:
-        return torch.tensor(rgb).expand(len(self.page.image), 3)
-
-    @property
-    def shadow(self) -> Tensor:
-        return self.looks.skin * 0.52
-
-    def _crease(self, face: Canvas, distance: Tensor, alpha: Tensor) -> None:
-        face.paint(distance, self.shadow, alpha.clamp(0.0, 0.9))
-
-    def lines(self) -> None:
-        au, lines = self.au, self.looks.lines
-        face = self.front.part(-0.35, 0.35, -0.7, -0.45)
-        raised = 0.7 * torch.minimum(au[1], au[2]) + 0.5 * lines - 0.05
-        for height in (-0.52, -0.60):
-            arc = face.curve(-0.3, 0.3, height, height - 0.04, height, 0.014)
-            self._crease(face, arc, raised)
-        face = self.front.part(-0.15, 0.15, -0.4, 0.05)
-        for side in (-1.0, 1.0):
-            frown = face.segment(side * 0.05, -0.33, side * 0.045, -0.2, 0.016)
-            self._crease(face, frown, 0.9 * au[4] + 0.3 * au[9])
-        for height in (-0.14, -0.07, 0.0):
-            wrinkle = face.curve(-0.1, 0.1, height, height - 0.02, height, 0.016)
-            self._crease(face, wrinkle, 0.9 * au[9])
-        for side in (-1.0, 1.0):
-            self._cheek(side)
-
-    def _cheek(self, side: float) -> None:
-        au, looks = self.au, self.looks
-        face = self.front.part(*_sides(side, 0.05, 0.6), 0.0, 0.7)
-        end = looks.mouth + 0.10 + 0.07 * au[12]
-        low = self.mouth_y - 0.08 * au[12]
-        fold = face.segment(side * 0.18, 0.17 - 0.03 * au[9], side * end, low, 0.018)
-        self._crease(face, fold, 0.6 * au[12] + 0.7 * au[10] + 0.6 * au[9] + 0.4 * looks.lines)
-        face = self.front.part(*_sides(side, 0.05, 0.8), -0.3, 0.25)
-        outer = side * (looks.eyes + 0.2)
-        for way in (-0.06, 0.06):
-            y0, y1 = self.eye_y + way * 0.3, self.eye_y + way
-            crow = face.segment(outer, y0, outer + side * 0.1, y1, 0.010)
-            self._crease(face, crow, 0.6 * au[6] + 0.4 * looks.lines)
-        bag = self.eye_y + 0.11 - 0.01 * au[6]
-        near, far = side * (looks.eyes - 0.14), side * (looks.eyes + 0.14)
-        under = face.curve(near, far, bag, bag + 0.04, bag, 0.014)
-        self._crease(face, under, 0.6 * au[6] + 0.35 * au[7] + 0.4 * looks.lines)
-
-    def eyes(self) -> None:
-        au, looks = self.au, self.looks
-        shut = 1.0 - au[43].clamp(0.0, 0.9)
-        upper = 0.085 * looks.opening + 0.06 * au[5] - 0.035 * au[7] - 0.025 * (au[6] + au[9])
-        upper = upper.clamp(min=0.015) * shut
-        lower = 0.056 + 0.01 * au[5] - 0.030 * au[6] - 0.025 * au[7] - 0.015 * au[9]
-        for side in (-1.0, 1.0):
-            self._eye(side, upper, lower.clamp(min=0.008))
-
-    def _eye(self, side: float, upper: Tensor, lower: Tensor) -> None:
-        au, looks, half = self.au, self.looks, 0.165
-        face = self.front.part(*_sides(side, 0.02, 0.6), -0.45, 0.25)
-        gaze_x, gaze_y = (self.scene.gaze[:, i, None, None] for i in range(2))
-        t = (face.x - side * looks.eyes) / half
-        bend = (1.0 - t * t).clamp_(min=0.0)
-        middle = self.eye_y + (0.02 * (au[1] - au[4]) - looks.slant) * t * side
-        top, bottom = middle - upper * bend, middle + lower * bend
-        across = (t.abs() - 1.0) * half
-        inside = torch.maximum(torch.maximum(top - face.y, face.y - bottom), across)
-        opened = face.cover(inside)
-        face.blend(opened, self.colour(_WHITE))
-        x, y = side * looks.eyes + 0.05 * gaze_x, self.eye_y - 0.01 + 0.02 * gaze_y
-        face.paint(face.ellipse(x, y, 0.075, 0.075), looks.iris, opened)
-        face.paint(face.ellipse(x, y, 0.038, 0.038), self.colour(DARK), opened)
-        lid = torch.maximum((face.y - top).abs() - 0.019, across)
-        face.paint(lid, self.colour(DARK), 0.9)
-        under = torch.maximum((face.y - bottom).abs() - 0.009, across)
-        face.paint(under, self.shadow, 0.6)
-
-    def brows(self) -> None:
-        au, looks = self.au, self.looks
-        rest = self.eye_y - looks.brow
-        inner = rest - 0.13 * au[1] + 0.12 * au[4] + 0.04 * au[9]
-        middle = rest - looks.arch - 0.06 * au[1] - 0.10 * au[2] + 0.08 * au[4] + 0.04 * au[9]
-        outer = rest + 0.01 - 0.12 * au[2] + 0.02 * au[4] + 0.03 * au[1]
-        near, far = 0.13 - 0.05 * au[4], looks.eyes + 0.2
-        for side in (-1.0, 1.0):
-            face = self.front.part(*_sides(side, 0.0, 0.65), -0.75, -0.05)
-            lift = 0.06 * au[14] * (self.scene.side == side)
-            brow = face.curve(
-                side * near, side * far, inner, middle - lift, outer - lift, looks.thick
-            )
-            face.paint(brow, looks.hair * 0.6, 0.95)
-
-    def nose(self) -> None:
-        looks, face = self.looks, self.front.part(-0.25, 0.25, -0.2, 0.4)
-        tip = self.eye_y + looks.nose - 0.04 * self.au[9]
-        wing = looks.wings + 0.02 * self.au[9] + 0.01 * self.au[10]
-        shade = torch.where(self.scene.light[:, 0, None, None] > 0, -1.0, 1.0)
-        bridge = face.segment(shade * 0.045, self.eye_y, shade * 0.06, tip - 0.03, 0.02)
-        face.paint(bridge, self.shadow, 0.30)
-        below = face.curve(-wing, wing, tip - 0.02, tip + 0.035, tip - 0.02, 0.013)
-        face.paint(below, self.shadow, 0.7)
-        for side in (-1.0, 1.0):
-            nostril = face.ellipse(side * 0.5 * wing, tip + 0.005, 0.028, 0.018)
-            face.paint(nostril, self.colour(DARK), 0.7)
-
-    def mouth(self) -> None:
-        au, looks, face = self.au, self.looks, self.front.part(-0.6, 0.6, 0.1, 0.95)
-        half = looks.mouth + 0.09 * (au[12] + au[20]) - 0.05 * (au[23] + au[26]) - 0.02 * au[17]
-        corner = 0.16 * (au[15] - au[12]) - looks.corners + 0.04 * au[20] + 0.02 * au[10]
-        t = face.x / half - 0.15 * au[14] * self.scene.side
-        bend = (1.0 - t * t).clamp_(min=0.0)
-        lifted = (t * self.scene.side > 0) * 0.19 * au[14]
-        line = self.mouth_y + (corner - lifted) * t * t - 0.35 * corner
-        above = bend * (0.05 * au[25] + 0.05 * au[10] * (au[25] > 0) + 0.04 * au[26])
-        below = bend * (0.07 * au[25] + 0.05 * au[16] + 0.24 * au[26])
-        full = looks.lips * (1.0 - 0.6 * au[23].clamp(max=1.1))
-        top, bottom = line - above, line + below
-        across = (t.abs() - 1.0) * half
-        edge_up = top - bend * (0.055 * full + 0.03 * au[10])
-        edge_low = bottom + bend * (0.075 * full + 0.02 * au[17])
-        lips = torch.maximum(torch.maximum(edge_up - face.y, face.y - edge_low), across)
-        face.paint(lips, looks.lip)
-        gap = torch.maximum(torch.maximum(top - face.y, face.y - bottom), across)
-        opened = face.cover(gap) * ((bottom - top) / face.pixel).clamp_(0.0, 1.0)
-        face.blend(opened, self.colour(_MOUTH))
-        teeth = torch.maximum(gap, face.y - torch.minimum(top + 0.09, bottom - 0.01))
-        shown = (au[12] + au[20] + au[10] + au[23]).clamp(0.0, 1.0)
-        face.paint(teeth, self.colour(_WHITE), 0.95 * shown * opened)
-        closed = torch.maximum((face.y - line).abs() - 0.016, across)
-        face.paint(closed, self.colour(DARK), 0.8 * (1.0 - opened))
-        self._corners(face, half, corner)
-
-    def _corners(self, face: Canvas, half: Tensor, corner: Tensor) -> None:
-        au, side = self.au, self.scene.side
-        low = self.mouth_y + 0.2
-        chin = face.curve(-0.13, 0.13, low, low - 0.05, low, 0.018)
-        self._crease(face, chin, 0.8 * au[17])
-        x, y = side * (half + 0.09), self.mouth_y + corner - 0.15 * au[14]
-        self._crease(face, face.segment(x, y - 0.07, x + 0.03 * side, y + 0.06, 0.022), au[14])
-        for way in (-1.0, 1.0):
-            x, y = way * (half + 0.04), self.mouth_y + 0.6 * corner
-            drop = face.segment(x, y, x + 0.04 * way, y + 0.1, 0.018)
-            self._crease(face, drop, 0.8 * au[15])
-
-
-def _sides(side: float, near: float, far: float) -> tuple[float, float]:
-    """The range from `near` to `far` on the left (-1) or on the right (1)."""
-    return (near, far) if side > 0 else (-far, -near)
-
-
-# ------------------------------------------------------------------------------------------------
-# A face from its units, looks and scene, painted back to front.
-
-
-def draw_faces(units: dict[int, Tensor], looks: Looks, scene: Scene, size: int) -> Tensor:
-    """[N, 3, size, size] brightness, 0 to about 1, of faces given row by row."""
-    return _Face(units, looks, scene, size).drawn()
-
-
-class _Face(FacialFeatures):
-    """Faces with all that does not move: head, hair, glasses, what is behind and before them."""
-
-    def drawn(self) -> Tensor:
+    def paint(self) -> Tensor:
+        """[N, 3, size, size] brightness, 0 to about 1, of the faces row by row."""
         self._background()
         self._behind()
         self._head()
-        self.lines()
-        self.eyes()
-        self.nose()
-        self.mouth()
-        self.brows()
+        self._lines()
+        self._eyes()
+        self._nose()
+        self._mouth()
+        self._brows()
         self._hair()
         self._glasses()
         self._held()
@@ -684,13 +523,144 @@ class _Face(FacialFeatures):
         head.blend(self.within, looks.skin)
         self.front = replace(self.front, within=self.within)
         rim = ((level - 0.7) * 1.6).clamp_(0.0, 1.0) * self.within
-        head.blend(rim * 0.35, self.shadow)
+        head.blend(rim * 0.35, self._shadow)
         for side in (-1.0, 1.0):
             glow = self.front.ellipse(side * 0.40, 0.20 - 0.05 * self.au[12], 0.2, 0.15)
             flush = (-glow / 0.15).clamp_(0.0, 1.0) * (0.12 + 0.1 * self.au[6])
             head.blend(flush, looks.skin * torch.tensor([1.06, 0.82, 0.80]))
         beard = torch.maximum(0.22 + 0.25 * across.abs() - head.y, (level - 1.0) * 0.72)
         head.paint(beard, looks.hair, looks.beard)
+
+    def _lines(self) -> None:
+        au, lines = self.au, self.looks.lines
+        face = self.front.part(-0.35, 0.35, -0.7, -0.45)
+        raised = 0.7 * torch.minimum(au[1], au[2]) + 0.5 * lines - 0.05
+        for height in (-0.52, -0.60):
+            arc = face.curve(-0.3, 0.3, height, height - 0.04, height, 0.014)
+            self._crease(face, arc, raised)
+        face = self.front.part(-0.15, 0.15, -0.4, 0.05)
+        for side in (-1.0, 1.0):
+            frown = face.segment(side * 0.05, -0.33, side * 0.045, -0.2, 0.016)
+            self._crease(face, frown, 0.9 * au[4] + 0.3 * au[9])
+        for height in (-0.14, -0.07, 0.0):
+            wrinkle = face.curve(-0.1, 0.1, height, height - 0.02, height, 0.016)
+            self._crease(face, wrinkle, 0.9 * au[9])
+        for side in (-1.0, 1.0):
+            self._cheek(side)
+
+    def _cheek(self, side: float) -> None:
+        au, looks = self.au, self.looks
+        face = self.front.part(*_sides(side, 0.05, 0.6), 0.0, 0.7)
+        end = looks.mouth + 0.10 + 0.07 * au[12]
+        low = self.mouth_y - 0.08 * au[12]
+        fold = face.segment(side * 0.18, 0.17 - 0.03 * au[9], side * end, low, 0.018)
+        self._crease(face, fold, 0.6 * au[12] + 0.7 * au[10] + 0.6 * au[9] + 0.4 * looks.lines)
+        face = self.front.part(*_sides(side, 0.05, 0.8), -0.3, 0.25)
+        outer = side * (looks.eyes + 0.2)
+        for way in (-0.06, 0.06):
+            y0, y1 = self.eye_y + way * 0.3, self.eye_y + way
+            crow = face.segment(outer, y0, outer + side * 0.1, y1, 0.010)
+            self._crease(face, crow, 0.6 * au[6] + 0.4 * looks.lines)
+        bag = self.eye_y + 0.11 - 0.01 * au[6]
+        near, far = side * (looks.eyes - 0.14), side * (looks.eyes + 0.14)
+        under = face.curve(near, far, bag, bag + 0.04, bag, 0.014)
+        self._crease(face, under, 0.6 * au[6] + 0.35 * au[7] + 0.4 * looks.lines)
+
+    def _eyes(self) -> None:
+        au, looks = self.au, self.looks
+        shut = 1.0 - au[43].clamp(0.0, 0.9)
+        upper = 0.085 * looks.opening + 0.06 * au[5] - 0.035 * au[7] - 0.025 * (au[6] + au[9])
+        upper = upper.clamp(min=0.015) * shut
+        lower = 0.056 + 0.01 * au[5] - 0.030 * au[6] - 0.025 * au[7] - 0.015 * au[9]
+        for side in (-1.0, 1.0):
+            self._eye(side, upper, lower.clamp(min=0.008))
+
+    def _eye(self, side: float, upper: Tensor, lower: Tensor) -> None:
+        au, looks, half = self.au, self.looks, 0.165
+        face = self.front.part(*_sides(side, 0.02, 0.6), -0.45, 0.25)
+        gaze_x, gaze_y = (self.scene.gaze[:, i, None, None] for i in range(2))
+        t = (face.x - side * looks.eyes) / half
+        bend = (1.0 - t * t).clamp_(min=0.0)
+        middle = self.eye_y + (0.02 * (au[1] - au[4]) - looks.slant) * t * side
+        top, bottom = middle - upper * bend, middle + lower * bend
+        across = (t.abs() - 1.0) * half
+        inside = torch.maximum(torch.maximum(top - face.y, face.y - bottom), across)
+        opened = face.cover(inside)
+        face.blend(opened, self._colour(_WHITE))
+        x, y = side * looks.eyes + 0.05 * gaze_x, self.eye_y - 0.01 + 0.02 * gaze_y
+        face.paint(face.ellipse(x, y, 0.075, 0.075), looks.iris, opened)
+        face.paint(face.ellipse(x, y, 0.038, 0.038), self._colour(_DARK), opened)
+        lid = torch.maximum((face.y - top).abs() - 0.019, across)
+        face.paint(lid, self._colour(_DARK), 0.9)
+        under = torch.maximum((face.y - bottom).abs() - 0.009, across)
+        face.paint(under, self._shadow, 0.6)
+
+    def _nose(self) -> None:
+        looks, face = self.looks, self.front.part(-0.25, 0.25, -0.2, 0.4)
+        tip = self.eye_y + looks.nose - 0.04 * self.au[9]
+        wing = looks.wings + 0.02 * self.au[9] + 0.01 * self.au[10]
+        shade = torch.where(self.scene.light[:, 0, None, None] > 0, -1.0, 1.0)
+        bridge = face.segment(shade * 0.045, self.eye_y, shade * 0.06, tip - 0.03, 0.02)
+        face.paint(bridge, self._shadow, 0.30)
+        below = face.curve(-wing, wing, tip - 0.02, tip + 0.035, tip - 0.02, 0.013)
+        face.paint(below, self._shadow, 0.7)
+        for side in (-1.0, 1.0):
+            nostril = face.ellipse(side * 0.5 * wing, tip + 0.005, 0.028, 0.018)
+            face.paint(nostril, self._colour(_DARK), 0.7)
+
+    def _mouth(self) -> None:
+        au, looks, face = self.au, self.looks, self.front.part(-0.6, 0.6, 0.1, 0.95)
+        half = looks.mouth + 0.09 * (au[12] + au[20]) - 0.05 * (au[23] + au[26]) - 0.02 * au[17]
+        corner = 0.16 * (au[15] - au[12]) - looks.corners + 0.04 * au[20] + 0.02 * au[10]
+        t = face.x / half - 0.15 * au[14] * self.scene.side
+        bend = (1.0 - t * t).clamp_(min=0.0)
+        lifted = (t * self.scene.side > 0) * 0.19 * au[14]
+        line = self.mouth_y + (corner - lifted) * t * t - 0.35 * corner
+        above = bend * (0.05 * au[25] + 0.05 * au[10] * (au[25] > 0) + 0.04 * au[26])
+        below = bend * (0.07 * au[25] + 0.05 * au[16] + 0.24 * au[26])
+        full = looks.lips * (1.0 - 0.6 * au[23].clamp(max=1.1))
+        top, bottom = line - above, line + below
+        across = (t.abs() - 1.0) * half
+        edge_up = top - bend * (0.055 * full + 0.03 * au[10])
+        edge_low = bottom + bend * (0.075 * full + 0.02 * au[17])
+        lips = torch.maximum(torch.maximum(edge_up - face.y, face.y - edge_low), across)
+        face.paint(lips, looks.lip)
+        gap = torch.maximum(torch.maximum(top - face.y, face.y - bottom), across)
+        opened = face.cover(gap) * ((bottom - top) / face.pixel).clamp_(0.0, 1.0)
+        face.blend(opened, self._colour(_MOUTH))
+        teeth = torch.maximum(gap, face.y - torch.minimum(top + 0.09, bottom - 0.01))
+        shown = (au[12] + au[20] + au[10] + au[23]).clamp(0.0, 1.0)
+        face.paint(teeth, self._colour(_WHITE), 0.95 * shown * opened)
+        closed = torch.maximum((face.y - line).abs() - 0.016, across)
+        face.paint(closed, self._colour(_DARK), 0.8 * (1.0 - opened))
+        self._corners(face, half, corner)
+
+    def _corners(self, face: Canvas, half: Tensor, corner: Tensor) -> None:
+        au, side = self.au, self.scene.side
+        low = self.mouth_y + 0.2
+        chin = face.curve(-0.13, 0.13, low, low - 0.05, low, 0.018)
+        self._crease(face, chin, 0.8 * au[17])
+        x, y = side * (half + 0.09), self.mouth_y + corner - 0.15 * au[14]
+        self._crease(face, face.segment(x, y - 0.07, x + 0.03 * side, y + 0.06, 0.022), au[14])
+        for way in (-1.0, 1.0):
+            x, y = way * (half + 0.04), self.mouth_y + 0.6 * corner
+            drop = face.segment(x, y, x + 0.04 * way, y + 0.1, 0.018)
+            self._crease(face, drop, 0.8 * au[15])
+
+    def _brows(self) -> None:
+        au, looks = self.au, self.looks
+        rest = self.eye_y - looks.brow
+        inner = rest - 0.13 * au[1] + 0.12 * au[4] + 0.04 * au[9]
+        middle = rest - looks.arch - 0.06 * au[1] - 0.10 * au[2] + 0.08 * au[4] + 0.04 * au[9]
+        outer = rest + 0.01 - 0.12 * au[2] + 0.02 * au[4] + 0.03 * au[1]
+        near, far = 0.13 - 0.05 * au[4], looks.eyes + 0.2
+        for side in (-1.0, 1.0):
+            face = self.front.part(*_sides(side, 0.0, 0.65), -0.75, -0.05)
+            lift = 0.06 * au[14] * (self.scene.side == side)
+            brow = face.curve(
+                side * near, side * far, inner, middle - lift, outer - lift, looks.thick
+            )
+            face.paint(brow, looks.hair * 0.6, 0.95)
 
     def _hair(self) -> None:
         head, looks = self.head, self.looks
@@ -709,7 +679,7 @@ class _Face(FacialFeatures):
             near = side * (looks.eyes + 0.2)
             arm = face.segment(near, self.eye_y, side * 0.75, self.eye_y - 0.02, looks.rim)
             frames = torch.minimum(frames, torch.minimum(ring, arm))
-        face.paint(frames, self.colour(DARK), 0.8 * looks.glasses)
+        face.paint(frames, self._colour(_DARK), 0.8 * looks.glasses)
 
     def _held(self) -> None:
         """A hand or a thing before the edge of some faces."""
@@ -722,3 +692,18 @@ class _Face(FacialFeatures):
         right, down = (self.scene.light[:, i, None, None] for i in range(2))
         light = (1.0 + right * self.head.x + down * self.head.y) * self.scene.gain
         return self.page.image * light[:, None] * self.scene.cast[:, :, None, None]
+
+    def _colour(self, rgb: tuple[float, float, float]) -> Tensor:
+        return torch.tensor(rgb).expand(len(self.page.image), 3)
+
+    @property
+    def _shadow(self) -> Tensor:
+        return self.looks.skin * 0.52
+
+    def _crease(self, face: Canvas, distance: Tensor, alpha: Tensor) -> None:
+        face.paint(distance, self._shadow, alpha.clamp(0.0, 0.9))
+
+
+def _sides(side: float, near: float, far: float) -> tuple[float, float]:
+    """The range from `near` to `far` on the left (-1) or on the right (1)."""
+    return (near, far) if side > 0 else (-far, -near)

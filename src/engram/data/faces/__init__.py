@@ -1,7 +1,7 @@
-"""Readers of facial-expression sets, one module per set.
+"""Readers of facial-expression sets, one module per set, and the class names that they share.
 
-What sets share is in `face_images` (cropping, one size) and `expressions` (common class names);
-drawn faces are in `data.embedded`. Begin with `face_images`, then the shortest reader, `ck_plus`.
+Cropping and resizing of listed pictures are in `data.picture_sets`, drawn faces in
+`data.embedded`. Begin with `expressions`, then the shortest reader, `icv_mefed`.
 """
 
 from __future__ import annotations

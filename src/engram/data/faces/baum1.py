@@ -207,8 +207,7 @@ def _number(file: Path) -> tuple[int, str]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Videos as folders of frames, by the extra ``engram[video]``.
-
+# Videos as folders of frames, by the extra engram[video]
 
 VIDEOS = (".mp4", ".avi", ".mov", ".mkv")
 

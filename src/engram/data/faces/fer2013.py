@@ -210,8 +210,7 @@ def _build_data(x: torch.Tensor, y: list[int], usage: list[int], name: str) -> D
 
 
 # ------------------------------------------------------------------------------------------------
-# Images in memory as faces: RGB of one size, classes by the names of the expressions.
-
+# Images in memory as faces: RGB of one size, classes by the names of the expressions
 
 _CHUNK = 256  # pictures smoothed at once: more would leave the caches of a processor
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from engram.data import checksums
+from engram.data.checked_files import has_files
 from engram.data.conversion import Array
 from engram.data.dataset import Data
 from engram.data.label_checks import check_labels
@@ -31,6 +33,7 @@ class _Layout:
     meta: str
     label: bytes
     names: bytes
+    sums: Mapping[str, str]
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -41,22 +44,19 @@ LAYOUTS = {
     "cifar10": _Layout(
         "cifar10", "cifar-10-python.tar.gz", "cifar-10-batches-py",
         tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta",
-        b"labels", b"label_names",
+        b"labels", b"label_names", checksums.CIFAR10,
     ),
     "cifar100": _Layout(
         "cifar100", "cifar-100-python.tar.gz", "cifar-100-python",
-        ("train",), "test", "meta", b"fine_labels", b"fine_label_names",
+        ("train",), "test", "meta", b"fine_labels", b"fine_label_names", checksums.CIFAR100,
     ),
 }  # fmt: skip
-_SUMS = {"cifar10": checksums.CIFAR10, "cifar100": checksums.CIFAR100}
 
 
 def find_cifar(path: Path) -> str | None:
     """Which CIFAR lies in a folder or an archive (judged by its name), None for neither."""
     for name, layout in LAYOUTS.items():
-        if path.is_dir() and all((path / file).is_file() for file in layout.files):
-            return name
-        if path.is_file() and path.name == layout.archive:
+        if has_files(path, *layout.files) or (path.is_file() and path.name == layout.archive):
             return name
     return None
 
@@ -71,10 +71,10 @@ def load_cifar(path: Path, *, name: str | None = None, verify: bool = True) -> D
     contents = _contents(path, layout)
     if verify:
         if path.is_file():
-            checksums.check_md5(layout.archive, path, _SUMS[name], str(path))
+            checksums.check_md5(layout.archive, path, layout.sums, str(path))
         else:
             for file, content in contents.items():
-                checksums.check_md5(file, content, _SUMS[name], str(path / file))
+                checksums.check_md5(file, content, layout.sums, str(path / file))
     batches = {file: read_pickle(content, f"{path}: {file}") for file, content in contents.items()}
     for file in layout.files:
         if not isinstance(batches[file], dict):

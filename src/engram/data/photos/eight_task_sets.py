@@ -12,7 +12,7 @@ import os
 import string
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ from engram.data.picture_sets import (
     Frame,
     Picture,
     PictureList,
+    blank_pictures,
     picture_reader,
     refuse_too_many,
 )
@@ -424,85 +425,82 @@ def load_eight_sets(
     """
     check_int("size", size, low=8)
     places = _wanted(path, sets)
-    parts = _Parts(name)
+    members = _Members(name)
     if packed is None:
         chunks: list[Array] = []
         for kind in places:
-            chunks += parts.read(kind, places[kind], size, broken)
-            refuse_too_many(name, "pictures", parts.rows, size)
-        return parts.data(torch.from_numpy(np.concatenate(chunks)))
+            chunks += members.read(kind, places[kind], size, broken)
+            refuse_too_many(name, "pictures", members.rows, size)
+        return members.join(torch.from_numpy(np.concatenate(chunks)))
     file = add_npz_suffix(Path(packed))
     stamp = _stamp(places, size)
     if not file.exists():
-        _write(file, places, parts, size, broken, stamp)
+        _write(file, places, members, size, broken, stamp)
     if not is_mapped(file) or str(read_mapped(file)[1].get("stamp")) != stamp:
         raise bad("packed", f"a new file, or one with these sets at size {size}", str(file))
     return load_packed([file], name=name)
 
 
 @dataclass
-class _Parts:
-    """What is known of the pictures read so far, set after set."""
+class _Members:
+    """The sets read so far, each with blank inputs: the pictures are kept elsewhere."""
 
     name: str
-    classes: list[str] = field(default_factory=list)
-    labels: list[Any] = field(default_factory=list)
-    domains: list[Any] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
-    train: list[Any] = field(default_factory=list)
-    test: list[Any] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    rows: int = 0
+    found: dict[str, Data] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(map(len, self.found.values()))
 
     def read(self, kind: str, place: Path, size: int, broken: str) -> Iterator[Array]:
         """All pictures of one set, some at a time."""
         options = {} if kind == "digits" else {"size": size, "broken": broken}
         data = EIGHT_SETS[kind].read(place, **options)
-        self._add(kind, data)
+        self.found[kind] = replace(data, x=blank_pictures(len(data), size))
         for start in range(0, len(data), _CHUNK):
             some = torch.arange(start, min(start + _CHUNK, len(data)))
             part = Data(x=data.stored(some), y=data.y[some], train=some[:0], test=some[:0],
                         classes=data.classes)  # fmt: skip
             yield np.asarray(resized(part, (size, size)).x)
 
-    def _add(self, kind: str, data: Data) -> None:
-        self.labels.append(data.labels + len(self.classes))
-        self.domains.append(torch.full((len(data),), len(self.kinds)))
-        self.train.append(torch.cat([data.train, data.valid]).sort().values + self.rows)
-        self.test.append(data.test + self.rows)
-        self.classes += [f"{kind}/{one}" for one in data.classes]
-        self.notes += [f"{kind}: {note}" for note in data.notes]
-        self.kinds.append(kind)
-        self.rows += len(data)
-
-    def data(self, x: Any) -> Data:
-        missing = [kind for kind in EIGHT_SETS if kind not in self.kinds]
-        told = [f"only {len(self.kinds)} of the eight sets, without {', '.join(missing)}"]
+    def join(self, x: Any) -> Data:
+        """One set after the other, with all their pictures `x`."""
+        labels, domains, train, test = [], [], [], []
+        classes: list[str] = []
+        missing = [kind for kind in EIGHT_SETS if kind not in self.found]
+        notes = [f"only {len(self.found)} of the eight sets, without {', '.join(missing)}"]
+        notes = notes if missing else []
+        start = 0
+        for place, (kind, data) in enumerate(self.found.items()):
+            labels.append(data.labels + len(classes))
+            domains.append(torch.full((len(data),), place))
+            train.append(torch.cat([data.train, data.valid]).sort().values + start)
+            test.append(data.test + start)
+            classes += [f"{kind}/{one}" for one in data.classes]
+            notes += [f"{kind}: {note}" for note in data.notes]
+            start += len(data)
         return Data(
-            x=x, y=torch.cat(self.labels)[:, None], train=torch.cat(self.train),
-            test=torch.cat(self.test), classes=tuple(self.classes), name=self.name,
-            attributes={"domain": torch.cat(self.domains)},
-            attribute_names={"domain": tuple(self.kinds)},
-            notes=(*(told if missing else ()), *self.notes),
+            x=x, y=torch.cat(labels)[:, None], train=torch.cat(train), test=torch.cat(test),
+            classes=tuple(classes), name=self.name, attributes={"domain": torch.cat(domains)},
+            attribute_names={"domain": tuple(self.found)}, notes=tuple(notes),
         )  # fmt: skip
 
 
 def _write(
-    file: Path, places: dict[str, Path], parts: _Parts, size: int, broken: str, stamp: str
+    file: Path, places: dict[str, Path], members: _Members, size: int, broken: str, stamp: str
 ) -> None:
     """Read all sets one after the other into a file that can be mapped."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=file.parent) as raw:  # until it is known how many there are
         for kind in places:
-            for chunk in parts.read(kind, places[kind], size, broken):
+            for chunk in members.read(kind, places[kind], size, broken):
                 raw.write(np.ascontiguousarray(chunk).data)
         raw.flush()
-        shape = (parts.rows, 3, size, size)
-        nothing = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(shape)
-        data = parts.data(nothing)
+        data = members.join(blank_pictures(members.rows, size))
+        shape = tuple(data.x.shape)
         with MappedWriter(file, shape, data.facts()) as writer:
             pixels = np.memmap(raw, np.uint8, "r", shape=shape)
-            for start in range(0, parts.rows, _CHUNK):
+            for start in range(0, members.rows, _CHUNK):
                 writer.write(pixels[start : start + _CHUNK])
             writer.finish(data, stamp=np.array(stamp), **pack_arrays(data))
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from engram.data.checked_files import has_files
 from engram.data.conversion import Array
 from engram.data.dataset import Data
 from engram.data.image_files import ImageFiles, identity_note, lazy_options, read_image_index
-from engram.data.image_folder import IMAGE_SUFFIXES, Listing
+from engram.data.image_folder import Listing
 from engram.data.images import decode
 from engram.data.memory_maps import MappedWriter, read_mapped
 from engram.errors import bad, check_int
@@ -105,7 +106,7 @@ def _list_files(path: Path) -> Listing:
         for wnid in inside:
             if wnid not in known:
                 raise bad(str(path / part), "classes that train has", wnid)
-        listing.add(part, path / part, inside, IMAGE_SUFFIXES)
+        listing.add(part, path / part, inside)
     return listing
 
 
@@ -147,15 +148,14 @@ class Middle:
 
 
 # ------------------------------------------------------------------------------------------------
-# Tiny ImageNet in the official form: the folder tiny-imagenet-200.
-
+# Tiny ImageNet
 
 _SIDE = 64
 
 
 def is_tiny_imagenet(path: Path) -> bool:
     """Whether a folder is laid out as the official archive."""
-    return (path / "wnids.txt").is_file() and (path / "val" / "val_annotations.txt").is_file()
+    return has_files(path, "wnids.txt", "val/val_annotations.txt")
 
 
 def load_tiny_imagenet(path: Path, *, name: str = "tiny_imagenet") -> Data:
@@ -167,7 +167,7 @@ def load_tiny_imagenet(path: Path, *, name: str = "tiny_imagenet") -> Data:
     twice = sorted({one for one in classes if classes.count(one) > 1})
     if twice:
         raise bad(f"{path / 'wnids.txt'}", "every class once", twice)
-    files, labels = _training(path, classes)
+    files, labels = _list_training(path, classes)
     count = len(files)
     annotations = (path / "val" / "val_annotations.txt").read_text().splitlines()
     for number, line in enumerate(annotations, start=1):
@@ -185,7 +185,7 @@ def load_tiny_imagenet(path: Path, *, name: str = "tiny_imagenet") -> Data:
     return Data.from_arrays(x[:count], labels[:count], test=test, classes=classes, name=name)
 
 
-def _training(path: Path, classes: list[str]) -> tuple[list[Path], list[str]]:
+def _list_training(path: Path, classes: list[str]) -> tuple[list[Path], list[str]]:
     files: list[Path] = []
     labels: list[str] = []
     for wnid in classes:

@@ -6,7 +6,6 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -94,8 +93,7 @@ def load_nw_ucla(
     sequences = read_nw_ucla(path)
     count = len(sequences)
     notes = (f"{count} of {SEQUENCES} sequences",) if count != SEQUENCES else ()
-    options: dict[str, Any] = {"repair": repair, "split": split, "held": held, "seed": seed}
     return build_skeleton_data(
         sequences, name=name, frames=check_int("frames", frames, low=1), normalised=normalised,
-        notes=notes, **options,
+        repair=repair, split=split, held=held, seed=seed, notes=notes,
     )  # fmt: skip

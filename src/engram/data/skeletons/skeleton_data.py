@@ -103,7 +103,7 @@ def _official_test(sequences: Sequences) -> Tensor:
 
 
 # ------------------------------------------------------------------------------------------------
-# Raw skeleton sequences, and the packed file that holds them.
+# Raw sequences, and the packed file that holds them
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def pack_sequences(sequences: Sequences) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------
-# One skeleton sequence [frames, V, C]: scaled, and given a number of frames.
+# One sequence [frames, V, C]: scaled, and given a number of frames
 
 
 def normalise(sequence: Array) -> Array:
@@ -230,8 +230,7 @@ def trim_empty_frames(sequence: Array) -> int:
 
 
 # ------------------------------------------------------------------------------------------------
-# Damaged skeleton sequences: what is wrong with them, and what is done about it.
-
+# Damaged sequences
 
 REPAIRS = ("interpolate", "drop", "error")
 MIN_FRAMES = 3
@@ -338,7 +337,7 @@ def _too_long(longest: int | None) -> tuple[_Damage, ...]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Training, validation and test rows of skeletons, class by class.
+# Training, validation and test rows, class by class
 
 
 def split_within_classes(label: Tensor, seed: int = 0) -> dict[str, Tensor]:
@@ -400,8 +399,7 @@ def _sorted_parts(chosen: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Bones of the skeletons: which joints are joined.
-
+# Bones: which joints are joined
 
 Edges = tuple[tuple[int, int], ...]
 

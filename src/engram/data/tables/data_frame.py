@@ -228,12 +228,10 @@ def _group_series(
 
 
 # ------------------------------------------------------------------------------------------------
-# Classes of the rows of a table.
+# The classes of the rows
 
-
-MIN_ROWS_PER_LABEL = (
-    20  # different values that any column of classes may have, however short the table
-)
+# different values that any column of classes may have, however short the table
+MIN_ROWS_PER_LABEL = 20
 
 
 def table_labels(labels: Any, separator: str | None, name: str) -> tuple[list[Any], list[str]]:
@@ -295,8 +293,7 @@ def _indicator_columns(labels: Any, name: str) -> tuple[list[Any], list[str]]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Values that are not there: counted by column, and what is done about them.
-
+# Missing values
 
 MISSING_CHOICES = ("error", "drop", "flag", "mean")
 _SHOWN = 12  # columns in a message

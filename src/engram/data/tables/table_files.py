@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,49 +23,6 @@ def is_csv(path: Path) -> bool:
     return path.is_file() and path.name.lower().endswith(SUFFIXES)
 
 
-def load_csv(
-    path: Path,
-    *,
-    label: str | Sequence[str] | None = None,
-    test: str | None = None,
-    valid: str | None = None,
-    split: str | None = None,
-    categories: Sequence[str] = (),
-    missing: str | float = "error",
-    drop: str | Sequence[str] = (),
-    separator: str | None = None,
-    series: str | None = None,
-    time: str | None = None,
-    pad: str = "back",
-    delimiter: str | None = None,
-    header: bool = True,
-    name: str | None = None,
-) -> Data:
-    """A table from a CSV file; `test` and `valid` are further files, found from here or beside it.
-
-    `delimiter` is what stands between columns (a comma, semicolon or tab is noticed by itself).
-    Without a `header` the columns are called 0, 1, ... For the others see `Data.from_frame`.
-    """
-    read = partial(read_csv, delimiter=delimiter, header=header)
-    more = read_further_files(path, read, test=test, valid=valid)
-    return Data.from_frame(
-        read(path), **more, label=label, split=split, categories=categories, missing=missing,
-        drop=drop, separator=separator, series=series, time=time, pad=pad,
-        name=name or path.name.split(".")[0],
-    )  # fmt: skip
-
-
-def read_further_files(
-    path: Path, read: Callable[[Path], Any], **names: str | None
-) -> dict[str, Any]:
-    """Tables of further files, by argument, of those that are given."""
-    return {
-        part: read(find_beside(path, part, name))
-        for part, name in names.items()
-        if name is not None
-    }
-
-
 def find_beside(path: Path, argument: str, other: str) -> Path:
     """A further file: as it is written, or in the folder of the first one."""
     for one in (Path(other).expanduser(), path.parent / other):
@@ -73,8 +31,12 @@ def find_beside(path: Path, argument: str, other: str) -> Path:
     raise bad(argument, f"a file, here or in {path.parent}", other)
 
 
-def read_csv(path: Path, delimiter: str | None = None, header: bool = True) -> Any:
-    """The table of a text file, or the reason why it is none."""
+def read_csv(path: Path, *, delimiter: str | None = None, header: bool = True) -> Any:
+    """The table of a text file, or the reason why it is none.
+
+    `delimiter` is what stands between columns (a comma, semicolon or tab is noticed by itself).
+    Without a `header` the columns are called 0, 1, ...
+    """
     try:
         if delimiter is None:
             delimiter = _guess_delimiter(path)
@@ -109,35 +71,6 @@ def _is_number(text: Any) -> bool:
     return True
 
 
-# ------------------------------------------------------------------------------------------------
-# Tables in Parquet files.
-
-
-def load_parquet(
-    path: Path,
-    *,
-    label: str | Sequence[str] | None = None,
-    test: str | None = None,
-    valid: str | None = None,
-    split: str | None = None,
-    categories: Sequence[str] = (),
-    missing: str | float = "error",
-    drop: str | Sequence[str] = (),
-    separator: str | None = None,
-    series: str | None = None,
-    time: str | None = None,
-    pad: str = "back",
-    name: str | None = None,
-) -> Data:
-    """A table from a Parquet file; `test` and `valid` are further files. See `Data.from_frame`."""
-    more = read_further_files(path, read_parquet, test=test, valid=valid)
-    return Data.from_frame(
-        read_parquet(path), **more, label=label, split=split, categories=categories,
-        missing=missing, drop=drop, separator=separator, series=series, time=time, pad=pad,
-        name=name or path.stem,
-    )  # fmt: skip
-
-
 def read_parquet(path: Path) -> Any:
     """The table of a Parquet file, or the reason why it is none."""
     import pyarrow as pa
@@ -153,3 +86,47 @@ def read_parquet(path: Path) -> Any:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise bad(str(path), "a Parquet file", str(error).splitlines()[0]) from None
+
+
+def _make_reader(
+    read: Callable[..., Any], name_of: Callable[[Path], str], described: str
+) -> Callable[..., Data]:
+    """A reader of data with the options of a reader of tables and those of `Data.from_frame`."""
+    own = _options_of(read)
+
+    def load(
+        path: Path, *, test: str | None = None, valid: str | None = None, name: str | None = None,
+        **options: Any,
+    ) -> Data:  # fmt: skip
+        read_one = partial(read, **{key: options.pop(key) for key in own if key in options})
+        others = {"test": test, "valid": valid}
+        more = {
+            part: read_one(find_beside(path, part, other))
+            for part, other in others.items()
+            if other is not None
+        }
+        return Data.from_frame(read_one(path), **more, name=name or name_of(path), **options)
+
+    every = {**_options_of(Data.from_frame), **own}
+    load.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter("path", inspect.Parameter.POSITIONAL_ONLY), *every.values()]
+    )
+    load.__doc__ = described
+    return load
+
+
+def _options_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    given = inspect.signature(function).parameters
+    return {key: one for key, one in given.items() if one.kind is one.KEYWORD_ONLY}
+
+
+load_csv = _make_reader(
+    read_csv,
+    lambda path: path.name.split(".")[0],
+    "A table from a CSV file; `test` and `valid` are further files, found from here or beside it.",
+)
+load_parquet = _make_reader(
+    read_parquet,
+    lambda path: path.stem,
+    "A table from a Parquet file; `test` and `valid` are further files.",
+)
